@@ -206,14 +206,14 @@ class DtypeMap:
 
     @classmethod
     def from_file(cls, path: Path) -> DtypeMap:
-        """Read a map from a `.json` or `.toml` file, in which fp8 and float8 mean float8_e4m3fn.
+        """Read a map from a `.json` or `.toml` file.
 
         Raises
         ------
         ValueError
             The file is neither JSON nor TOML, or has a key twice.
         ValueError, TypeError
-            As `from_mapping`; or a format counts bytes, as numpy's f8 does.
+            As `from_mapping`; or numpy alone knows a name, as f8, which counts bytes.
         OSError
             It cannot be read.
 

@@ -4,53 +4,83 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from functools import cache
 from typing import Any
 
-from castwise._core import finfo, formats, nearest_texts
+from castwise._core import finfo, format_name, formats, likely_names, nearest_texts
 
-_FAMILY = "float8"
-_NAMES = frozenset((_FAMILY, "fp8"))
 _BYTE_COUNT = re.compile(r"[<>=|]?(?P<kind>[fiubc])(?P<nbytes>[1248]|(?<=c)16)")
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
+_OF_TORCH = {"float": 32, "int": 32}
+"""The bits of what torch calls so, where numpy calls a wider format so."""
 
 
-def checkpoint_format(name: Any) -> Any:
-    """Return the format that users of checkpoints mean by fp8 and float8; other values unchanged.
-
-    Those are the names that model files and inference servers give to float8_e4m3fn.
-    """
-    return _float8() if isinstance(name, str) and name.lower() in _NAMES else name
-
-
-@cache
-def _float8() -> str:
-    """Return the first of the family for which safetensors files have a code."""
-    rows = (finfo(name) for name in formats() if name.startswith(_FAMILY))
-    return next(row.name for row in rows if row.safetensors is not None)
+_FOR_ARRAYS = "for arrays, but not for checkpoints:"
 
 
 def typed_format(name: Any, what: str) -> Any:
-    """Return the format that a person types, as `checkpoint_format`.
+    """Return a dtype that is given for a checkpoint, unless numpy alone knows its name.
+
+    The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where
+    arrays are cast as by `astype`, numpy's further names are taken too.
 
     Raises
     ------
     TypeError
-        The name counts bytes, as numpy's do, where another reader counts bits: numpy's f8 is
-        float64. The message calls the name `what`.
+        It is a name of numpy that others give to another format: f8 counts bytes, and is float64.
+        The message calls the argument `what`.
 
     """
-    counted = _BYTE_COUNT.fullmatch(name) if isinstance(name, str) else None
+    if not isinstance(name, str) or format_name(name) is not None:
+        return name
+    try:
+        meant = finfo(name).name
+    except TypeError:  # a policy or "keep"; or it is refused where it is used
+        return name
+    counted = _BYTE_COUNT.fullmatch(name)
     if counted is None:
-        return checkpoint_format(name)
-    meant = finfo(name).name
-    bits = counted["nbytes"]
-    short = _KINDS.get(counted["kind"], "none") + bits
-    named = [one for one in formats() if one == short or one.startswith(f"{short}_")]
-    named.sort(key=lambda one: one != _float8())
-    unit = "bit" if bits == "1" else "bits"
-    other = f", or for {bits} {unit} {named[0]!r}" if named else ""
-    raise TypeError(f"{what}: {name!r} counts bytes, as numpy does; write {meant!r}{other}")
+        bits = _OF_TORCH.get(name)
+        others = f", or '{name}{bits}', which torch calls so" if bits else ""
+        raise TypeError(
+            f"{what}: {_FOR_ARRAYS} {name!r} is numpy's name of {meant}; write {meant!r}{others}"
+        )
+    number = counted["nbytes"]
+    short = _KINDS.get(counted["kind"], "none") + number
+    unit = "bit" if number == "1" else "bits"
+    named = format_name(short) or next((one for one in formats() if one.startswith(short)), None)
+    other = f", or for {number} {unit} {named!r}" if named else ""
+    raise TypeError(
+        f"{what}: {_FOR_ARRAYS} {name!r} counts bytes, as numpy does; write {meant!r}{other}"
+    )
+
+
+def typed_values(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+    """Return a map of which each value is as `typed_format` returns it."""
+    return {key: typed_format(value, f"map: key {key!r}") for key, value in mapping.items()}
+
+
+_SUGGESTED = 3
+"""The most names that are suggested."""
+
+
+def suggestion(name: Any, known: Iterable[str]) -> str:
+    """Ask for the known names that a wrong one probably means, "" if none is spelled like it."""
+    likely = likely_names(name, list(known))[:_SUGGESTED] if isinstance(name, str) else []
+    return f"did you mean {' or '.join(map(repr, likely))}? " if likely else ""
+
+
+def format_hint(name: Any) -> str:
+    """Say that a name is a format, where the name of something else is asked for; else ""."""
+    row = format_name(name) if isinstance(name, str) else None
+    if row is None:
+        return ""
+    return f"{name!r} is a format, " if row == name else f"{name!r} is a format, {row}, "
+
+
+def scheme_hint(name: Any, known: Iterable[str]) -> str:
+    """Say what a name that is not among the `known` schemes may mean; ends with a space, or ""."""
+    hint = format_hint(name)
+    scales = "and a scheme stores scales, too: " if hint else ""
+    return f"{hint}{scales}{suggestion(name, known)}"
 
 
 def nearest(wanted: Iterable[str], known: Iterable[str]) -> dict[str, str | None]:

@@ -33,7 +33,7 @@ def test_an_unknown_dtype_names_the_nearest(name: str, near: str) -> None:
         assert near in str(caught.value)
 
 
-@pytest.mark.parametrize("family", ["float8", "fp8", "f8_", "float6", "float4"])
+@pytest.mark.parametrize("family", ["fp8_", "f8_", "float6", "fp6", "float4", "f8_e5"])
 def test_the_name_of_a_family_names_members(family: str) -> None:
     with pytest.raises(TypeError, match="dtype") as caught:
         castwise.cast(X, family)

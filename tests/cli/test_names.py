@@ -24,9 +24,7 @@ def formats(path: Path) -> dict[str, str | None]:
 
 
 @pytest.mark.parametrize("name", ["fp8", "float8", "FP8", "Float8"])
-def test_fp8_is_float8_e4m3fn_for_users_of_checkpoints(
-    model: Path, tmp_path: Path, name: str
-) -> None:
+def test_fp8_is_float8_e4m3fn(model: Path, tmp_path: Path, name: str) -> None:
     out, map_file, raw = tmp_path / "out.safetensors", tmp_path / "map.json", tmp_path / "raw.npz"
     map_file.write_text(f'{{"head.*": "{name}"}}')
     np.savez(raw, w=random_array("float8_e4m3fn", (8,)))
@@ -38,8 +36,7 @@ def test_fp8_is_float8_e4m3fn_for_users_of_checkpoints(
         assert formats(out)["head.weight"] == "float8_e4m3fn"
     assert checkpoint.load(raw, assume=name)["w"].dtype.name == "float8_e4m3fn"
     assert "float8_e4m3fn" in run("inspect", raw, "--assume", name).stdout
-    with pytest.raises(TypeError, match='Did you mean "float8_e4m3fn"'):
-        castwise.cast(np.ones(2), name)
+    assert castwise.cast(np.ones(2), name).dtype.name == "float8_e4m3fn"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from castwise._core import FormatInfo, finfo
-from castwise._spelling import checkpoint_format
+from castwise._spelling import typed_format
 from castwise.checkpoint._errors import CheckpointError
 
 UNKNOWN = "unknown"
@@ -164,11 +164,11 @@ def assumed_format(
     if assume is None:
         return None
     if not isinstance(assume, Mapping):
-        info = format_info(checkpoint_format(assume))
+        info = format_info(assume)
         return info if info.itemsize == itemsize else None
     if name not in assume:
         return None
-    info = format_info(checkpoint_format(assume[name]))
+    info = format_info(assume[name])
     if info.itemsize != itemsize:
         raise CheckpointError(
             f"tensor {name!r} has elements of {itemsize} bytes, so it cannot be {info.name}, "
@@ -201,8 +201,9 @@ def check_texts(names: Any, metadata: Any) -> None:
 
 
 def _check_format(value: Any, what: str) -> None:
+    typed_format(value, what)
     try:
-        format_info(checkpoint_format(value))
+        format_info(value)
     except TypeError as error:
         raise TypeError(f"{what}: {error}") from error
 

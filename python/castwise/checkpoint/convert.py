@@ -62,9 +62,9 @@ def cast_file(
     destination
         What to write. A file is replaced; a folder only with `overwrite`.
     dtype
-        Format for all floating tensors. Integers, bools and complex numbers stay. "fp8" and
-        "float8" mean float8_e4m3fn, also in `dtype_map` and `assume`. A mapping is taken as
-        `dtype_map`, a `DTypePolicy` as `policy`.
+        Format for all floating tensors. Integers, bools and complex numbers stay. Names are
+        those of the table; numpy's others, as "f8" for float64, are refused, also in `dtype_map`
+        and `assume`. A mapping is taken as `dtype_map`, a `DTypePolicy` as `policy`.
     dtype_map
         A mapping, a JSON or TOML file, or the name of a map that comes with castwise
         (`map_names`): regular expression to format; see `DtypeMap`. A key that matches a name

@@ -10,7 +10,6 @@ from functools import partial
 from typing import Any, ClassVar
 
 from castwise._core import finfo
-from castwise._spelling import checkpoint_format
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
@@ -140,7 +139,7 @@ class DequantizeRequest(MakingRequest):
 
     def plain_values(self) -> dict[str, Any]:
         """Return the arguments by name, the dtype as that of its format."""
-        return {**Request.plain_values(self), "dtype": finfo(checkpoint_format(self.dtype)).name}
+        return {**Request.plain_values(self), "dtype": finfo(self.dtype).name}
 
 
 def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> Made:

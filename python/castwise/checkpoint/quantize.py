@@ -5,17 +5,18 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, ClassVar
 
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
-from castwise._spelling import checkpoint_format
+from castwise._spelling import typed_values
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.decoding._decode import checked_threads
 from castwise.checkpoint.encoding._encoding import Encode, encoded
 from castwise.checkpoint.encoding._written_schemes import is_scheme, written
 from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.maps import is_map_name, named_mapping
 from castwise.checkpoint.report import CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
 
@@ -70,8 +71,9 @@ def quantize_file(
         The (rows, columns) that share a scale, where the scheme has a choice; one number is
         columns. By default the producer's.
     dtype_map
-        As in `cast_file`, a mapping of regular expressions or its file, in which a scheme may stand
-        wherever a dtype may, also under "default": then it is that of linear layers.
+        As in `cast_file`, a mapping of regular expressions, its file, or the name of a map that
+        comes with castwise. A scheme may stand wherever a dtype may, also under "default": then it
+        is that of linear layers.
     ignore
         Regular expressions that match the whole names of weights, or of their modules, to leave.
     threads
@@ -166,6 +168,7 @@ def _encode(
 ) -> Encode:
     """Check what is to be quantised, and how."""
     mapping, origin = _mapping(dtype_map)
+    is_general = isinstance(dtype_map, str) and is_map_name(dtype_map)
     if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
         if scheme is not None and scheme != default:
             raise CheckpointError(
@@ -175,7 +178,7 @@ def _encode(
         scheme = mapping.pop(DEFAULT)
     schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
     formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
-    dtypes = DtypeMap.from_mapping(formats, origin)
+    dtypes = replace(DtypeMap.from_mapping(formats, origin), is_general=is_general)
     if scheme is None and not schemes:
         raise CheckpointError("give a scheme (scheme, --scheme), or a map that names one (--map)")
     if recipe is not None and not isinstance(recipe, str):
@@ -202,11 +205,14 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
     if given is None:
         return {}, "map"
     if isinstance(given, Mapping):
-        return {key: checkpoint_format(value) for key, value in given.items()}, "map"
+        return typed_values(given), "map"
     if not isinstance(given, str | os.PathLike):
         raise TypeError(
-            f"dtype_map must be a mapping of regular expressions, or the path of one, not {given!r}"
+            "dtype_map must be a mapping of regular expressions, the path of one, or the name of a "
+            f"map, not {given!r}"
         )
+    if isinstance(given, str) and is_map_name(given):
+        return named_mapping(given), f"map {given!r}"
     path = checked_path(given, "dtype_map")
     return mapping_in(path), str(path)
 

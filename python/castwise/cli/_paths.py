@@ -8,6 +8,7 @@ from pathlib import Path
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.maps import is_map_name
 
 
 def path_argument(text: str) -> Path:
@@ -16,6 +17,11 @@ def path_argument(text: str) -> Path:
         return checked_path(text)
     except CheckpointError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
+
+
+def map_argument(text: str) -> str | Path:
+    """Return the name of a map, or the path of one, given on the command line."""
+    return text if is_map_name(text) else local_path_argument(text)
 
 
 def local_path_argument(text: str) -> Path:

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import get_args
 
 from castwise import checkpoint
+from castwise._core import finfo
 from castwise._dtype_map import DtypeMap
 from castwise._options import Rounding
-from castwise._spelling import checkpoint_format, typed_format
+from castwise._spelling import typed_format
 from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.maps import is_map_name
 from castwise.cli import _findings, _folder_options
 from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, say
-from castwise.cli._paths import local_path_argument
+from castwise.cli._paths import map_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -55,7 +54,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--dtype",
         metavar="D",
         help="format for all floating tensors, or for those that the --map does not name; fp8 is "
-        f"{checkpoint_format('fp8')}",
+        f"{finfo('fp8').name}",
     )
     parser.add_argument(
         "--policy",
@@ -66,7 +65,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--map",
         metavar="FILE|NAME",
-        type=_map_argument,
+        type=map_argument,
         help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names. Or '
         f"what a family of models keeps: {', '.join(checkpoint.map_names())}",
     )
@@ -119,10 +118,6 @@ def define(parser: argparse.ArgumentParser) -> None:
         "as bytes that castwise reads again",
     )
     parser.set_defaults(run=_cast, refuse=parser.error)
-
-
-def _map_argument(text: str) -> str | Path:
-    return text if is_map_name(text) else local_path_argument(text)
 
 
 def _cast(options: argparse.Namespace) -> int:

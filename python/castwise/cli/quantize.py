@@ -14,7 +14,7 @@ from castwise.cli import _findings, _folder_options
 from castwise.cli._cast_output import report_lines
 from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, say
-from castwise.cli._paths import local_path_argument
+from castwise.cli._paths import map_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
 
@@ -69,10 +69,11 @@ def define(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument(
         "--map",
-        metavar="FILE",
-        type=local_path_argument,
+        metavar="FILE|NAME",
+        type=map_argument,
         help='JSON or TOML: {"default": S, REGEX: S, D or "keep", ...}; a key matches whole names, '
-        "S is a scheme, D a dtype to cast to",
+        "S is a scheme, D a dtype to cast to. Or what a family of models keeps: "
+        f"{', '.join(checkpoint.map_names())}",
     )
     parser.add_argument(
         "--ignore",

@@ -4,13 +4,15 @@ use std::ffi::c_int;
 
 use castwise_core::Format;
 use castwise_core::format::Kind;
-use castwise_core::parse::{find, parse};
+use castwise_core::parse::find;
 use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyString;
+
+use crate::names::unknown_format;
 
 /// numpy's own dtypes have smaller type numbers; `ml_dtypes` are given theirs when it is imported.
 pub(crate) const FIRST_USER_NUMBER: c_int = 256;
@@ -107,11 +109,8 @@ pub(crate) fn parse_argument<'py>(
     {
         return known(argument, descr);
     }
-    if let Some(name) = name
-        && let Err(error) = parse(&name.to_cow()?)
-    {
-        let message = error.to_string();
-        return Err(PyTypeError::new_err(message.replacen("dtype=", &format!("{argument}="), 1)));
+    if let Some(name) = name {
+        return Err(unknown_format(argument, &name.to_cow()?));
     }
     if let Some(name) = torch_name(value)? {
         let format = find(&name).ok_or_else(|| unknown(argument, value))?;

@@ -25,6 +25,7 @@ mod explain;
 mod foreign;
 mod format;
 mod loss_scale;
+mod names;
 mod policy;
 mod policy_map;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
@@ -60,6 +61,8 @@ mod _core {
     use super::format::{FormatInfo, finfo, formats};
     #[pymodule_export]
     use super::loss_scale::{DynamicLossScale, FixedLossScale, restore_loss_scale};
+    #[pymodule_export]
+    use super::names::{format_name, likely_names};
     #[pymodule_export]
     use super::policy::{
         PolicyBase, dtype_word, floatx_dtypes, mixed_compute_dtype, parse_assignment, parse_dtype,

@@ -5,16 +5,20 @@ use std::collections::HashMap;
 use crate::cached_once::CachedOnce;
 use crate::error::Error;
 use crate::format::Format;
-use crate::sort_few::sort_few;
-use crate::spelling::distance;
+use crate::spelling::likely_meanings;
+
+/// What stands before the names of dtypes in the libraries that have them.
+const LIBRARIES: [&str; 10] =
+    ["torch.", "ml_dtypes.", "jnp.", "jax.numpy.", "np.", "numpy.", "tf.", "tensorflow.", "mx.", "mlx.core."];
 
 /// Finds the format with a name: canonical, an alias, or the code in safetensors files. Case is ignored, except in
-/// codes of two letters, whose lower case means other dtypes in numpy ("i8" has 8 bytes).
+/// codes of two letters, whose lower case means other dtypes in numpy ("i8" has 8 bytes). A canonical name, or a word
+/// such as "half", may stand after the name of a library: "torch.bfloat16".
 ///
 /// # Errors
 /// [`Error::UnknownFormat`] with the nearest valid names.
 pub fn parse(name: &str) -> Result<Format, Error> {
-    find(name).ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: nearest(&lowered(name)) })
+    find(name).ok_or_else(|| Error::UnknownFormat { name: name.to_owned(), nearest: likely(name) })
 }
 
 /// Does the same as [`parse`] without an error that suggests names, for callers that accept other names too.
@@ -23,7 +27,19 @@ pub fn find(name: &str) -> Option<Format> {
     static SPELLINGS: CachedOnce<HashMap<String, Format>, 1> = CachedOnce::new();
     let spellings = SPELLINGS.get(0).unwrap_or_else(|| SPELLINGS.store(0, spellings()));
     // Most names are canonical: look in lower case only for the others.
-    spellings.get(name).or_else(|| spellings.get(&lowered(name))).copied()
+    spellings.get(name).or_else(|| spellings.get(&lowered(name))).copied().or_else(|| of_library(name))
+}
+
+/// Finds the format with a name after that of a library, in which abbreviations such as "f32" may mean another.
+fn of_library(name: &str) -> Option<Format> {
+    let name = lowered(name);
+    let dtype = LIBRARIES.iter().find_map(|library| name.strip_prefix(library))?;
+    let is_it = |format: &Format| {
+        let words =
+            format.row().aliases.iter().filter(|alias| !alias.contains(|letter: char| letter.is_numeric()));
+        std::iter::once(&format.row().name).chain(words).any(|spelling| *spelling == dtype)
+    };
+    Format::all().find(is_it)
 }
 
 /// Maps every spelling in lower case, and the codes of safetensors files in upper case. Codes of two letters are in
@@ -48,31 +64,21 @@ fn lowered(name: &str) -> String {
     name.trim().to_ascii_lowercase()
 }
 
-/// Up to three canonical names that may have been meant: by a shared beginning, else by spelling. Of those that share it,
-/// the ones with a code in safetensors files are first.
-fn nearest(wanted: &str) -> Vec<&'static str> {
-    if wanted.is_empty() {
-        return Vec::new();
-    }
-    let spelled = |format: Format| {
+/// Canonical names that may have been meant.
+fn likely(wanted: &str) -> Vec<&'static str> {
+    let meanings = listed_spellings().into_iter().map(|(spelling, format)| (spelling, format.name()));
+    likely_meanings(wanted, meanings)
+}
+
+/// Every spelling with its format, first those of formats that have a code in safetensors files.
+#[must_use]
+pub fn listed_spellings() -> Vec<(&'static str, Format)> {
+    let of = |format: Format| {
         let row = format.row();
-        let spellings = row.aliases.iter().chain(std::iter::once(&row.name));
-        spellings.map(|spelling| distance(wanted, spelling)).min().unwrap_or(usize::MAX)
+        let spellings = std::iter::once(&row.name).chain(row.aliases).chain(&row.safetensors);
+        spellings.map(move |&spelling| (spelling, format))
     };
-    // "fp8" and "f8" are common names of the float8 family.
-    let family = wanted.replacen("fp", "float", 1);
-    let family = if wanted.starts_with("f8") { wanted.replacen('f', "float", 1) } else { family };
-    let mut scored: Vec<_> = Format::all()
-        .map(|format| {
-            let strange = !format.name().starts_with(&family);
-            let score = if strange { spelled(format) } else { format.row().safetensors.is_none().into() };
-            (strange, score, format.name())
-        })
-        .collect();
-    sort_few(&mut scored, |left, right| (left.0, left.1) <= (right.0, right.1));
-    let limit = (wanted.chars().count() / 2).max(2);
-    let has_family = scored.first().is_some_and(|&(strange, ..)| !strange);
-    let close =
-        scored.into_iter().filter(|&(strange, score, _)| if has_family { !strange } else { score <= limit });
-    close.take(3).map(|(_, _, name)| name).collect()
+    let in_files = |format: &Format| format.row().safetensors.is_some();
+    let (first, last) = (Format::all().filter(in_files), Format::all().filter(|format| !in_files(format)));
+    first.chain(last).flat_map(of).collect()
 }

@@ -1,8 +1,86 @@
 //! The similarity of texts, for errors and reports that name what was probably meant.
 
 /// Levenshtein distance: the fewest characters to insert, delete or replace.
-pub(crate) fn distance(left: &str, right: &str) -> usize {
+fn distance(left: &str, right: &str) -> usize {
     distances(left, right, 1).last().unwrap_or(0)
+}
+
+/// The most meanings that are suggested for a wrong name.
+const SUGGESTED: usize = 3;
+
+/// The places of the `names` that a wrong one probably means: those that are equal but for abbreviations and separators
+/// ("bf-16" is bfloat16), else those that begin or end with it, else those with the fewest other letters, if these are few, else
+/// those that begin most like it.
+#[must_use]
+pub fn likely_names(wanted: &str, names: &[&str]) -> Vec<usize> {
+    let (wanted, short) = (wanted.trim().to_lowercase(), abbreviated(wanted));
+    let places = |of: &dyn Fn(&str) -> Option<usize>| {
+        let scores: Vec<_> = names.iter().map(|name| of(name)).collect();
+        let least = scores.iter().flatten().min().copied();
+        (0..names.len()).filter(|&place| least.is_some() && scores[place] == least).collect::<Vec<_>>()
+    };
+    let equal = places(&|name| (abbreviated(name) == short).then_some(0));
+    if !equal.is_empty() || short.chars().count() < 2 {
+        return equal;
+    }
+    let longer = places(&|name| is_end_of(&short, &abbreviated(name)).then_some(0));
+    if !longer.is_empty() {
+        return longer;
+    }
+    let alike = places(&|name| {
+        let few = |left: &str, right: &str| {
+            let other = distance(left, right);
+            let is_other_word = left.chars().next() != right.chars().next();
+            let letters = left.chars().count();
+            (other <= (letters / 3).max(if letters < 4 { 1 } else { 2 }))
+                .then_some(2 * other + usize::from(is_other_word))
+        };
+        let spelled = few(&wanted, &name.to_lowercase());
+        spelled.into_iter().chain(few(&short, &abbreviated(name))).min()
+    });
+    if !alike.is_empty() {
+        return alike;
+    }
+    places(&|name| {
+        let name = name.to_lowercase();
+        let shared = wanted.chars().zip(name.chars()).take_while(|(left, right)| left == right).count();
+        (shared > 2).then(|| wanted.chars().count() - shared)
+    })
+}
+
+/// Up to three of the meanings of names that a wrong name probably means; each name comes with its meaning.
+#[must_use]
+pub fn likely_meanings<T: PartialEq + Clone>(
+    wanted: &str,
+    names: impl IntoIterator<Item = (&'static str, T)>,
+) -> Vec<T> {
+    let (names, meanings): (Vec<_>, Vec<_>) = names.into_iter().unzip();
+    let mut likely: Vec<T> = Vec::new();
+    for place in likely_names(wanted, &names) {
+        if !likely.contains(&meanings[place]) && likely.len() < SUGGESTED {
+            likely.push(meanings[place].clone());
+        }
+    }
+    likely
+}
+
+/// Whether a name begins or ends with a text, which must not cut a number in two.
+fn is_end_of(text: &str, name: &str) -> bool {
+    let is_digit = |letter: Option<char>| letter.is_some_and(|letter| letter.is_ascii_digit());
+    let begins = name
+        .strip_prefix(text)
+        .is_some_and(|rest| !(is_digit(text.chars().next_back()) && is_digit(rest.chars().next())));
+    let ends = name
+        .strip_suffix(text)
+        .is_some_and(|rest| !(is_digit(text.chars().next()) && is_digit(rest.chars().next_back())));
+    begins || ends
+}
+
+/// A name after the last dot, in lower case, without separators, with "f" for "float" and "fp", and "i" for "int".
+fn abbreviated(name: &str) -> String {
+    let name = name.trim().rsplit('.').next().unwrap_or_default();
+    let letters: String = name.chars().filter(|letter| letter.is_alphanumeric()).collect();
+    letters.to_lowercase().replace("float", "f").replace("fp", "f").replace("int", "i")
 }
 
 /// The place in `texts` of the one that contains what is spelled most like `wanted`; of equals the one of the most
@@ -47,6 +125,27 @@ mod tests {
         assert_eq!(distance("kitten", "sitting"), 3);
         assert_eq!(distance("", "abc"), 3);
         assert_eq!(distance("abc", ""), 3);
+    }
+
+    #[test]
+    fn likely_names_are_equal_begin_alike_or_are_few_letters_away() {
+        let names =
+            ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "mixed_bfloat16", "bnb_nf4", "nvfp4"];
+        let likely = |wanted| likely_names(wanted, &names).into_iter().map(|place| names[place]);
+        let is = |wanted, expected: &[&str]| assert!(likely(wanted).eq(expected.iter().copied()), "{wanted}");
+        is("bf-16", &["bfloat16"]);
+        is("mixed_bf16", &["mixed_bfloat16"]);
+        is("fp8", &["float8_e4m3fn", "float8_e5m2"]);
+        is("fp8_e4m3", &["float8_e4m3fn"]);
+        is("torch.bfloat61", &["bfloat16"]);
+        is("floot16", &["float16"]);
+        is("nvfp5", &["nvfp4"]);
+        is("nf4", &["bnb_nf4"]);
+        is("float12", &["float16"]);
+        is("unit", &[]);
+        is("mixed_precision", &["mixed_bfloat16"]);
+        is("something", &[]);
+        is("", &[]);
     }
 
     #[test]

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from castwise._core import finfo, get_num_threads
-from castwise._spelling import checkpoint_format
+from castwise._spelling import typed_format
 from castwise.quantization.producers._layouts import BF16
 
 
@@ -58,7 +58,7 @@ def decoding_of(
         One of the arguments is wrong.
 
     """
-    name = finfo(checkpoint_format(dtype)).name
+    name = finfo(typed_format(dtype, "dtype")).name
     if name not in FORMATS:
         raise ValueError(f"dtype {dtype!r}: weights are decoded to {', '.join(FORMATS)}")
     if arithmetic not in ARITHMETIC:

@@ -270,7 +270,8 @@ def _check_used(how: Encode, plans: Sequence[_Plan], names: Sequence[str], made:
                 + (f"; did you mean {re.escape(near)!r}?" if near else "")
             )
     keys = [key for key, _ in how.dtypes.keys.items() if key not in used]
-    made.unused = nearest(keys, names)
+    if not (how.dtypes.is_general and len(keys) < len(how.dtypes.keys.items())):
+        made.unused = nearest(keys, names)
 
 
 class _Plan:

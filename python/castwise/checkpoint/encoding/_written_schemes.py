@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from castwise._spelling import nearest
+from castwise._spelling import scheme_hint, suggestion
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.quantization import Scheme, schemes
@@ -172,9 +172,9 @@ def scheme_named(name: Any) -> Scheme:
         raise CheckpointError(
             f"scheme {name!r}: castwise writes no checkpoint of it; it writes {', '.join(rows)}"
         )
-    near = nearest([name], rows)[name] if isinstance(name, str) else None
-    meant = f"did you mean {near!r}? " if near else ""
-    raise CheckpointError(f"scheme {name!r} is not known: {meant}castwise writes {', '.join(rows)}")
+    raise CheckpointError(
+        f"scheme {name!r} is not known: {scheme_hint(name, rows)}castwise writes {', '.join(rows)}"
+    )
 
 
 def scheme_names() -> tuple[str, ...]:
@@ -290,8 +290,8 @@ def written(scheme: Any, recipe: str | None) -> Written:
     own = [one.scheme for one in _ROWS if one.recipe == recipe]
     every = dict.fromkeys(one.recipe for one in _ROWS)
     what = f"; {recipe} is written as {', '.join(own)}" if own else ""
-    if not own and (near := nearest([recipe], every).get(recipe)):
-        what = f"; did you mean {near!r}?"
+    if not own and (meant := suggestion(recipe, every)):
+        what = f"; {meant.rstrip()}"
     raise CheckpointError(
         f"recipe {recipe!r} and scheme {row.name!r} do not go together: checkpoints of {row.name} "
         f"are written as by {', '.join(found)}{what}"

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from castwise._dtype_map import DtypeMap
-from castwise._spelling import checkpoint_format
+from castwise._spelling import typed_format, typed_values
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
@@ -19,7 +19,7 @@ from castwise.checkpoint.containers.folder import CheckpointFolder
 from castwise.checkpoint.decoding._quantized import refuse_changes
 from castwise.checkpoint.files._filesystem import checked_path, resumable_folder
 from castwise.checkpoint.files._remote import is_url
-from castwise.checkpoint.maps import is_map_name, named_map
+from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
 from castwise.checkpoint.running._journal import resumed_options
@@ -120,18 +120,20 @@ def _dtypes(
                 f"{name}={str(value)!r} is a URL, and castwise reads it from files of this machine "
                 "only; copy it here and give its path, or give what it holds"
             )
+    refuse_map_name("dtype", dtype)
+    refuse_map_name("policy", policy)
     if policy is not None:
         return DtypeMap.from_policy_argument(policy, role)
     if dtype_map is None:
-        return DtypeMap.of(_spelled(dtype), role)
+        return DtypeMap.of(_checked(dtype, "dtype"), role)
     if isinstance(dtype_map, str) and is_map_name(dtype_map):
         dtypes = named_map(dtype_map)
     elif isinstance(dtype_map, str | os.PathLike):
         dtypes = DtypeMap.from_file(checked_path(dtype_map))
     else:
-        dtypes = DtypeMap.of(_spelled(dtype_map), role)
+        dtypes = DtypeMap.of(_checked(dtype_map, "dtype_map"), role)
     if dtype is not None:
-        return dtypes.with_default(checkpoint_format(dtype))
+        return dtypes.with_default(typed_format(dtype, "dtype"))
     if dtypes.is_general:
         raise CheckpointError(
             f"{dtypes.origin} says what to keep; give the format of the others too (dtype, --dtype)"
@@ -139,8 +141,6 @@ def _dtypes(
     return dtypes
 
 
-def _spelled(dtype: Any) -> Any:
-    """Return a dtype, or a mapping to dtypes, in which fp8 is a format."""
-    if isinstance(dtype, dict):
-        return {key: checkpoint_format(value) for key, value in dtype.items()}
-    return checkpoint_format(dtype)
+def _checked(dtype: Any, what: str) -> Any:
+    """Return a dtype, or a mapping to dtypes; refuse names that numpy alone knows."""
+    return typed_values(dtype) if isinstance(dtype, dict) else typed_format(dtype, what)

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from castwise import _core
-from castwise._spelling import nearest
+from castwise._spelling import scheme_hint, suggestion
 from castwise.quantization.producers._gguf import GGUF
 from castwise.quantization.producers._layouts import Layout, Recipe, Storage
 from castwise.quantization.producers._recipes import RECIPES
@@ -108,7 +108,10 @@ def find_scheme(name: Any) -> Scheme:
     """
     rows = _rows()
     if not isinstance(name, str) or name not in rows:
-        raise ValueError(_unknown("scheme", name, rows, "castwise.quantization.schemes()"))
+        hint = scheme_hint(name, rows)
+        raise ValueError(
+            f"scheme={name!r} is not known: {hint}castwise.quantization.schemes() lists all."
+        )
     return rows[name]
 
 
@@ -123,7 +126,8 @@ def find_recipe(name: Any) -> Recipe:
     """
     rows = {each: row for row in (*RECIPES, GGUF) for each in (row.name, *row.also)}
     if not isinstance(name, str) or name not in rows:
-        raise ValueError(_unknown("recipe", name, rows, ", ".join(rows)))
+        known = ", ".join(rows)
+        raise ValueError(f"recipe={name!r} is not known: {suggestion(name, rows)}use {known}.")
     return rows[name]
 
 
@@ -132,12 +136,6 @@ def known_recipe(name: str | None) -> Recipe | None:
     """Return the producer of a name, or None if its layouts are not known."""
     named = (row for row in (*RECIPES, GGUF) if name in (row.name, *row.also))
     return next(named, None)
-
-
-def _unknown(argument: str, name: Any, rows: dict[str, Any], all_names: str) -> str:
-    near = nearest([name], rows)[name] if isinstance(name, str) else None
-    meant = f"did you mean {near!r}? See" if near else "see"
-    return f"{argument}={name!r} is not known: {meant} {all_names}."
 
 
 @lru_cache(1 << 12)

@@ -166,6 +166,11 @@ pub static JMP: Dialect = Dialect {
 };
 
 impl Dialect {
+    /// The names of two dtypes.
+    pub fn mixed_names(&self) -> impl Iterator<Item = &'static str> {
+        self.mixed.iter().map(|&(mixed, ..)| mixed)
+    }
+
     /// The compute dtype of a name of two dtypes; none for other names.
     #[must_use]
     pub fn mixed_compute_dtype(&self, name: &str) -> Option<&'static str> {

@@ -13,6 +13,8 @@ use super::dialect::{Dialect, Exception, KERAS};
 use super::mode::{Class, MODES, Mode};
 use super::value::{Policy, Quantization};
 use crate::codec::options::Named;
+use crate::parse;
+use crate::spelling::likely_meanings;
 
 /// Why a name was refused, and by which kind of exception.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,8 +56,9 @@ pub fn parse_dtype(spelling: &str, dialect: &Dialect) -> Result<Cow<'static, str
             refuse(
                 dialect.refusal,
                 format!(
-                    "dtype={spelling:?} is not a dtype of {}; use one of {}.",
+                    "dtype={spelling:?} is not a dtype of {}{} one of {}.",
                     dialect.system,
+                    remedy(spelling, dialect, &[]),
                     words.join(", ")
                 ),
             )
@@ -114,15 +117,42 @@ pub fn plain(name: &str, dialect: &Dialect) -> Result<Policy, Refused> {
     if let Some(dtype) = dialect.dtype(name) {
         return Ok(policy(Some(dtype.clone()), Some(dtype)));
     }
-    let mut valid: Vec<String> = dialect.mixed.iter().map(|(mixed, ..)| format!("'{mixed}'")).collect();
+    let mixed: Vec<&str> = dialect.mixed_names().collect();
+    let mut valid: Vec<String> = mixed.iter().map(|mixed| format!("'{mixed}'")).collect();
     valid.push("the name of a dtype such as 'float32'".to_owned());
     if dialect.quantizes {
         valid.push(format!("'<mode>{FROM}<source>' such as 'int8{FROM}float32'"));
     }
     refuse(
         dialect.refusal,
-        format!("policy={name:?} is not a policy of {}; use {}.", dialect.system, valid.join(", ")),
+        format!(
+            "policy={name:?} is not a policy of {}{} {}.",
+            dialect.system,
+            remedy(name, dialect, &mixed),
+            valid.join(", ")
+        ),
     )
+}
+
+/// How a refusal goes on: with what a name means elsewhere, or may mean, and with "use".
+fn remedy(name: &str, dialect: &Dialect, mixed: &[&'static str]) -> String {
+    let known = |dtype: &str| dialect.dtypes.iter().copied().find(|&known| known == dtype);
+    let likely = match parse::find(name) {
+        Some(format) => match known(format.name()) {
+            Some(dtype) => vec![dtype],
+            None => return format!(", which has no dtype for castwise's {}; use", format.name()),
+        },
+        None => {
+            let formats = parse::listed_spellings().into_iter();
+            let formats = formats.filter_map(|(spelling, format)| Some((spelling, known(format.name())?)));
+            likely_meanings(name, mixed.iter().chain(dialect.dtypes).map(|&name| (name, name)).chain(formats))
+        }
+    };
+    if likely.is_empty() {
+        return "; use".to_owned();
+    }
+    let likely: Vec<String> = likely.into_iter().map(|name| format!("'{name}'")).collect();
+    format!(". Did you mean {}? Use", likely.join(" or "))
 }
 
 fn check_removed(name: &str, dialect: &Dialect) -> Result<(), Refused> {

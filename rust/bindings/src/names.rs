@@ -1,0 +1,48 @@
+//! Names of formats, and what a wrong one may have meant.
+
+use castwise_core::Format;
+use castwise_core::parse::{find, listed_spellings};
+use castwise_core::policy::{self, KERAS};
+use castwise_core::quantization::{Scheme, TABLE as SCHEMES};
+use castwise_core::spelling;
+use pyo3::exceptions::PyTypeError;
+use pyo3::prelude::*;
+
+/// The canonical name of the format that the table, rather than numpy, calls so; None if there is none.
+#[pyfunction]
+pub(crate) fn format_name(name: &str) -> Option<&'static str> {
+    find(name).map(Format::name)
+}
+
+/// The names that a wrong one probably means.
+#[pyfunction]
+#[expect(clippy::needless_pass_by_value, reason = "the names are lent to the core")]
+pub(crate) fn likely_names(wanted: &str, names: Vec<String>) -> Vec<String> {
+    let texts: Vec<&str> = names.iter().map(String::as_str).collect();
+    spelling::likely_names(wanted, &texts).into_iter().map(|place| names[place].clone()).collect()
+}
+
+/// Makes the error for a name that neither the table nor numpy knows: what it is elsewhere, or what it may mean.
+pub(crate) fn unknown_format(argument: &str, name: &str) -> PyErr {
+    let policies = KERAS.mixed_names().map(|name| (name, format!("the dtype policy {name:?}")));
+    let schemes = SCHEMES.iter().map(|row| (row.name, format!("the scheme {:?}", row.name)));
+    let formats = listed_spellings().into_iter();
+    let formats = formats.map(|(spelling, format)| (spelling, format!("{:?}", format.name())));
+    let policy = policy::parse(name, &KERAS).ok();
+    let hint = if let Some(policy) = policy.filter(|policy| policy.compute_dtype() != Some(name)) {
+        let dtypes = [policy.compute_dtype(), policy.variable_dtype()].map(Option::unwrap_or_default);
+        format!(
+            " It is a dtype policy: give what it computes in, {:?}, or stores, {:?}.",
+            dtypes[0], dtypes[1]
+        )
+    } else if Scheme::find(name).is_ok() {
+        " It is a scheme, which stores scales, too: use castwise.quantization, or castwise quantize --scheme."
+            .to_owned()
+    } else {
+        let likely = spelling::likely_meanings(name, formats.chain(policies).chain(schemes));
+        if likely.is_empty() { String::new() } else { format!(" Did you mean {}?", likely.join(" or ")) }
+    };
+    PyTypeError::new_err(format!(
+        "{argument}={name:?} is not a format castwise knows.{hint} castwise.formats() lists all."
+    ))
+}
