@@ -430,13 +430,13 @@ def test_links_in_a_folder_are_followed_and_strays_reported(
         (source / name).rename(blobs / name)
         (source / name).symlink_to(Path("..") / "blobs" / name)
     (source / "linked").symlink_to("tokenizer")
-    checkpoint.save(source / "adapter.safetensors", {"w": floats(2)})
+    checkpoint.save(source / "nothing.safetensors", {})
     os.mkfifo(source / "pipe")
     checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
     assert not (tmp_path / "out" / "model-00001-of-00002.safetensors").is_symlink()
     assert not (tmp_path / "out" / "config.json").is_symlink()
     assert (tmp_path / "out" / "linked").readlink() == Path("tokenizer")
-    assert "adapter.safetensors is not in the index" in caplog.text
+    assert "nothing.safetensors is not in the index" in caplog.text
     assert "pipe is neither a file nor a folder" in caplog.text
 
 

@@ -6,40 +6,40 @@ folder has no such files, those of torch that libraries load take their place (`
 `pytorch_model.bin.index.json` and its shards, the same of diffusers and peft). Other forms
 of the same weights beside them are known by their names: variants (`model.fp16.safetensors` beside
 `model.safetensors`), Mistral's `consolidated*`, and a whole model in one file beside the
-`model_index.json` of a pipeline, whose loaders read its subfolders only. All other files are just
-carried along.
+`model_index.json` of a pipeline, whose loaders read its subfolders only. Weights that are neither
+listed nor such a form are refused: nobody can tell whether they belong to the model. All other
+files are just carried along.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers._weight_names import (
+    CONSOLIDATED,
+    families,
+    holds_weights,
+    is_adapter,
+    is_index,
+    is_torch,
+    other_forms,
+    other_torch_files,
+    series_of,
+    torch_forms,
+)
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files._remote import is_remote
 
 PIPELINE = "model_index.json"
-INDEX_SUFFIX = ".safetensors.index.json"
-
-_SHARD_SUFFIX = ".safetensors"
-_TORCH_SUFFIX = ".bin"
-_FILE = re.compile(
-    r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
-    re.DOTALL,
-)
-_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
-_OF_TORCH = re.compile(r"(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?", re.DOTALL)
-"""What the names of torch's files begin with that transformers, diffusers and peft load."""
-
-_CONSOLIDATED = "consolidated"
 _MAX_INDEX_BYTES = 100_000_000
 _PLAIN_NAME = re.compile(r"[^/\\:\0]+")
 
@@ -61,6 +61,9 @@ class Component:
         closed files.
     indexed
         For each shard, the tensors that the index expects in it.
+    has_config
+        False for an adapter beside its model, of which the configurations in the folder say
+        nothing.
 
     """
 
@@ -69,6 +72,12 @@ class Component:
     index: Mapping[str, Any]
     shards: Mapping[str, Reader]
     indexed: Mapping[str, tuple[str, ...]]
+    has_config: bool = True
+
+    @property
+    def place(self) -> str:
+        """What messages call it beside others: its folder, or the file of an adapter."""
+        return self.prefix or "." if self.has_config else next(iter(self.shards))
 
     def names(self) -> list[str]:
         """List all tensors, in the order of the index, which need not be that of the shards."""
@@ -158,9 +167,9 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
     Raises
     ------
     CheckpointError
-        There are no weights; or in one folder several files without an index, or several
-        indexes; an index is not JSON of the right form; a shard is missing, outside the folder, or
-        damaged; a tensor is not in its shard.
+        There are no weights; or in one folder several files without an index, several indexes, or
+        a file that the index does not list; an index is not JSON of the right form; a shard is
+        missing, outside the folder, or damaged; a tensor is not in its shard.
 
     """
     found = weight_folders(path, excludes)
@@ -169,14 +178,14 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
             f"{path} holds no safetensors files, and none of torch that libraries load "
             "(pytorch_model.bin)"
         )
-    other_forms: set[str] = set()
-    components = []
+    forms: set[str] = set()
+    components: list[Component] = []
     for prefix, names in found.items():
         if not prefix and PIPELINE in names and len(found) > 1:
-            other_forms.update(_stems(names))
-            continue
-        components.append(_open_component(path, prefix, names, other_forms))
-    return CheckpointFolder(path, components, frozenset(other_forms))
+            forms.update(name for stems in families(names) for name in stems)
+        else:
+            components += _open_components(path, prefix, names, forms)
+    return CheckpointFolder(path, components, frozenset(forms))
 
 
 def component_of(reader: Reader) -> Component:
@@ -197,36 +206,39 @@ def new_index(component: Component, weight_map: Mapping[str, str], total_size: i
     return json.dumps(index, indent=2) + "\n"
 
 
-def is_safetensors(name: str) -> bool:
-    """Return True for the name of a safetensors file."""
-    return name.endswith(_SHARD_SUFFIX)
-
-
-def holds_weights(names: Sequence[str]) -> bool:
-    """Return True if a folder with files of these names has weights to cast."""
-    return bool(_stems(names))
-
-
-def safetensors_name(path: str) -> str:
-    """Return the path of a file of torch, or of an index, as libraries call it in safetensors."""
-    folder, slash, name = path.rpartition("/")
-    found = _FILE.fullmatch(name)
-    if found is None or found["suffix"] != _TORCH_SUFFIX:
-        return path
-    stem = re.sub(r"^pytorch_model(?![^.-])", "model", found["stem"])
-    return f"{folder}{slash}{stem}{_SHARD_SUFFIX}{found['index'] or ''}"
-
-
 def _is_hidden(folder: str) -> bool:
     return folder[:-1].rpartition("/")[2].startswith(".")
 
 
-def _open_component(root: Path, prefix: str, names: list[str], other_forms: set[str]) -> Component:
-    """Open what belongs together of the files in one folder, and add what does not."""
+def _open_components(
+    root: Path, prefix: str, names: list[str], forms: set[str]
+) -> Iterator[Component]:
+    """Open what belongs together of the files in one folder: a model, an adapter, or both."""
+    tensors: dict[str, str] = {}
+    done: set[str] = set()
+    for number, family in enumerate(families(names)):
+        stems = {name: stem for name, stem in family.items() if prefix + name not in done}
+        if not stems:
+            continue
+        component = _open_component(root, prefix, names, stems, forms)
+        for shard, reader in component.shards.items():
+            if number and (name := next((one for one in reader.tensors if one in tensors), None)):
+                raise CheckpointError(
+                    f"{root}: tensor {name!r} is in {tensors[name]} and in {shard}, an adapter by "
+                    "its name; leave one out (exclude, --exclude)"
+                )
+            tensors |= dict.fromkeys(reader.tensors, shard)
+        done.update(component.shards)
+        yield replace(component, has_config=not (number and is_adapter(stems)))
+
+
+def _open_component(
+    root: Path, prefix: str, names: list[str], stems: Mapping[str, str], forms: set[str]
+) -> Component:
+    """Open what belongs together of the files of one family, and add what does not."""
     folder = root / prefix if prefix else root
-    stems = _stems(names)
-    others = _other_forms(stems)
-    indexes = [name for name in stems if name.endswith(".json")]
+    others = other_forms(stems)
+    indexes = [name for name in stems if is_index(name)]
     if len(chosen := [name for name in indexes if name not in others]) > 1:
         raise CheckpointError(
             f"{folder} has several indexes: {', '.join(chosen)}; leave one (exclude, --exclude)"
@@ -247,17 +259,18 @@ def _open_component(root: Path, prefix: str, names: list[str], other_forms: set[
         indexed = {single[0]: ()}
     for name in others.intersection(indexes):
         others.update(_tensors_by_shard(folder / name, _read_index(folder / name)))
-    other_forms.update(prefix + name for name in others if name not in indexed)
+    forms.update(prefix + name for name in others if name not in indexed)
     for shard, tensors in indexed.items():
         if shard not in names:
             raise CheckpointError(_missing(folder, shard, tensors))
     shards = {shard: _open_shard(folder / shard, one) for shard, one in indexed.items()}
     if chosen:
-        _check_series(folder, chosen[0], indexed, stems)
-    if variants := others.intersection(stems).difference(indexed):
-        there = {tensor for shard in shards.values() for tensor in shard.tensors}
-        for name in sorted(variants):
-            _check_variant(folder / name, stems[name], there)
+        unlisted = stems.keys() - indexed.keys() - others - {*indexes}
+        _check_unlisted(folder, chosen[0], stems, sorted(unlisted))
+    variants = others.intersection(stems).difference(indexed)
+    _check_forms(folder, sorted(variants), torch_forms(names, stems), shards.values())
+    strays = [name for name in other_torch_files(names, stems) if name not in indexed]
+    _check_torch_files(folder, strays, next(iter(indexed)))
     return Component(
         prefix,
         prefix + chosen[0] if chosen else None,
@@ -267,48 +280,82 @@ def _open_component(root: Path, prefix: str, names: list[str], other_forms: set[
     )
 
 
-def _check_series(
-    folder: Path, index: str, indexed: Container[str], stems: Mapping[str, str]
+def _check_unlisted(
+    folder: Path, index: str, stems: Mapping[str, str], unlisted: Collection[str]
 ) -> None:
-    """CheckpointError if a file is one of the shards by its name, and the index has it nowhere."""
-    series = {_series(stem) for name, stem in stems.items() if name in indexed}
-    for name, stem in stems.items():
-        if name in indexed or name.endswith(".json"):
-            continue
-        is_shard = _series(stem) in series - {None} or not series
-        if is_shard and (tensors := _open_shard(folder / name, ()).tensors):
+    """CheckpointError if a file of weights has tensors, and the index has it nowhere."""
+    listed_series = {series_of(stem) for name, stem in stems.items() if name not in unlisted}
+    listed_series -= {series_of(stems[index])}
+    for name in unlisted:
+        try:
+            tensors = _open_shard(folder / name, ()).tensors
+        except CheckpointError as error:
             raise CheckpointError(
-                f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, by its name a shard, of "
-                f"which {index} has nothing; fetch the index again, or leave the file out "
-                "(exclude, --exclude)"
+                f"{index} does not list {name!r}, which cannot be read; fetch it again and list "
+                f"it, or leave it out (exclude, --exclude): {error}"
+            ) from error
+        if not tensors:
+            continue
+        first = f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}"
+        if stems[name] == stems[index]:
+            raise CheckpointError(
+                f"{first}, and {index} lists other files for the same model, of which transformers "
+                "loads the first and diffusers the others; leave one of both out, an index with "
+                "its shards (exclude, --exclude)"
             )
+        if series_of(stems[name]) in listed_series:
+            raise CheckpointError(
+                f"{first}, by its name a shard, of which {index} has nothing; fetch the index "
+                "again, or leave the file out (exclude, --exclude)"
+            )
+        raise CheckpointError(
+            f"{first}, of which {index} has nothing; list its tensors there if they belong to the "
+            "model, or leave the file out (exclude, --exclude)"
+        )
 
 
-def _series(stem: str) -> str | None:
-    """Return what the names of all shards of a model have, None if it is not a shard's."""
-    found = _SHARD.fullmatch(stem)
-    return found and f"{found[1]}-of-{found[2]}"
-
-
-def _check_variant(path: Path, stem: str, tensors: Container[str]) -> None:
-    """CheckpointError if what is named as a variant has none of the tensors.
+def _check_forms(
+    folder: Path,
+    variants: Iterable[str],
+    torch_names: Collection[str],
+    shards: Collection[Reader],
+) -> None:
+    """CheckpointError if what is named as another form of the weights has none of the tensors.
 
     What cannot be read is not one to lose, and Mistral's names of tensors are others.
     """
-    if stem.startswith(_CONSOLIDATED):
-        return
-    names: list[str] = []
-    with suppress(CheckpointError):
-        if path.name.endswith(".json"):
-            names = list(_read_index(path)["weight_map"])
-        else:
-            names = list(_open_shard(path, ()).tensors)
-    if not names or any(name in tensors for name in names):
-        return
-    raise CheckpointError(
-        f"{path} is named as a variant of the file without that part of its name, but has other "
-        "tensors; name one file, or leave one out (exclude, --exclude)"
-    )
+    there = {tensor for shard in shards for tensor in shard.tensors}
+    for name in [*variants, *torch_names]:
+        if name.startswith(CONSOLIDATED):
+            continue
+        tensors: Collection[str] = ()
+        with suppress(CheckpointError):
+            if is_index(name):
+                tensors = _read_index(folder / name)["weight_map"]
+            else:
+                tensors = _open_shard(folder / name, ()).tensors
+        if tensors and there.isdisjoint(tensors):
+            kind = "a variant of the file without that part of its name"
+            if name in torch_names:
+                kind = f"torch's form of {next(iter(shards)).path.name!r}"
+            raise CheckpointError(
+                f"{folder / name} is named as {kind}, but has other tensors; name one file, or "
+                "leave one out (exclude, --exclude)"
+            )
+
+
+def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
+    """CheckpointError if a file beside torch's has tensors, which engines load with the others."""
+    for name in names:
+        tensors: Collection[str] = ()
+        with suppress(CheckpointError):
+            tensors = _open_shard(folder / name, ()).tensors
+        if tensors:
+            raise CheckpointError(
+                f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {beside!r}; "
+                "nothing says whether it belongs to the model, so put it into one file with that, "
+                "or leave it out (exclude, --exclude)"
+            )
 
 
 def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
@@ -319,28 +366,6 @@ def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
     named = f"which the index names for {tensors[0]!r}{more}"
     return f"{folder}: shard {shard!r} {what}, {named}; {remedy}"
-
-
-def _stems(names: Sequence[str]) -> dict[str, str]:
-    """Return what the names of weights and indexes in a folder begin with.
-
-    Those of torch count only where there are no safetensors files.
-    """
-    stems: dict[str, dict[str, str]] = {_SHARD_SUFFIX: {}, _TORCH_SUFFIX: {}}
-    for name in names:
-        if (found := _FILE.fullmatch(name)) is not None:
-            stems[found["suffix"]][name] = found["stem"] + (found["variant"] or "")
-    return stems[_SHARD_SUFFIX] or {
-        name: stem for name, stem in stems[_TORCH_SUFFIX].items() if _OF_TORCH.fullmatch(stem)
-    }
-
-
-def _other_forms(stems: Mapping[str, str]) -> set[str]:
-    """Return the files and indexes, given with their stems, whose tensors others hold as well."""
-    every = set(stems.values())
-    plain = {stem for stem in every if not stem.startswith(_CONSOLIDATED)} or every
-    variants = {stem for stem in plain if "." in stem and stem.rpartition(".")[0] in plain}
-    return {name for name, stem in stems.items() if stem not in plain - variants}
 
 
 def _read_index(path: Path) -> dict[str, Any]:
@@ -381,8 +406,7 @@ def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[s
 
 def _open_shard(path: Path, names: tuple[str, ...]) -> Reader:
     """Read the header of a shard, which must hold these tensors, and close its file."""
-    is_torch = path.name.endswith(_TORCH_SUFFIX)
-    with TorchReader(path) if is_torch else SafetensorsReader(path) as reader:
+    with TorchReader(path) if is_torch(path.name) else SafetensorsReader(path) as reader:
         missing = [name for name in names if name not in reader.tensors]
     if missing:
         raise CheckpointError(

@@ -120,7 +120,7 @@ def stated_of(
     for reader in component.shards.values():
         tensors.extend(reader.tensors.values())
         pairs = {**reader.metadata, **pairs}
-    configs, unreadable = _configs(folder)
+    configs, unreadable = _configs(folder) if component.has_config else ({}, ())
     for reader in component.shards.values():
         try:
             if (layers := reader.stated()) is not None:

@@ -324,6 +324,8 @@ class _Plan:
 
     def _choose(self, info: TensorInfo) -> None:
         """Decide whether a tensor is quantised."""
+        if not self._component.has_config:
+            return  # what states it is of the model
         name = self._component.prefix + info.name
         _, key, _ = self._how.dtypes.decide(name, floating=False)
         module = name.removesuffix(WEIGHT)

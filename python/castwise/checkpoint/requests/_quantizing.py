@@ -147,6 +147,7 @@ class MakingRequest(Request):
                 resume=resume,
                 config=made.config,
                 added={} if is_file else made.added(_configured(old, opened)),
+                restates=True,
             )
             run = new_run(made.source, new, limit, patterns, keeping, overwrite=self.overwrite)
             run.plan(made.decide)

@@ -10,26 +10,18 @@ from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint.containers.folder import (
-    PIPELINE,
-    CheckpointFolder,
+from castwise.checkpoint.containers._weight_names import (
+    NOT_OF_THE_MODEL,
     holds_weights,
     is_safetensors,
-    walk,
 )
+from castwise.checkpoint.containers.folder import PIPELINE, CheckpointFolder, walk
 from castwise.checkpoint.files._filesystem import new_file, sync_folder
 from castwise.checkpoint.files._leftovers import is_temporary
 from castwise.checkpoint.files._remote import is_remote
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
-
-_NOT_OF_THE_MODEL = (
-    *(".git/", ".cache/"),
-    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt"),
-    *("rng_state*.pth", "random_states_*.pkl", "training_args.bin", "global_step*/"),
-)
-"""What a repository, transformers' Trainer, accelerate and DeepSpeed keep beside a model."""
 
 _OTHER_WEIGHTS = (
     *("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "adapter_model.bin"),
@@ -209,7 +201,7 @@ class OtherFiles:
     def _is_left_out(self, path: str) -> bool:
         """Return True for what is left out unless asked for."""
         return (
-            any(_matches(path, one) for one in _NOT_OF_THE_MODEL)
+            any(_matches(path, one) for one in NOT_OF_THE_MODEL)
             or path in self._folder.other_forms
             or self._is_other_weights(path)
         )

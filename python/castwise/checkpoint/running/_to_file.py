@@ -173,10 +173,11 @@ def _only_component(folder: CheckpointFolder, destination: Path) -> Component:
             f"not {destination}"
         )
     if len(folder.components) > 1:
-        prefixes = listed([one.prefix or "." for one in folder.components])
+        prefixes = listed([one.place for one in folder.components])
         raise CheckpointError(
             f"{folder.path} has tensors in {prefixes}, "
-            f"which {destination} cannot keep apart; cast each by itself, or into a folder"
+            f"which {destination} cannot keep apart; cast each by itself, or into a folder, or "
+            "leave one out (exclude, --exclude)"
         )
     if real_path(folder.path) in real_path(destination).parents:
         raise CheckpointError(f"{destination} is inside {folder.path}; choose another name")

@@ -14,13 +14,12 @@ from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers._weight_names import INDEX_SUFFIX, is_safetensors
 from castwise.checkpoint.containers.folder import (
-    INDEX_SUFFIX,
     PIPELINE,
     CheckpointFolder,
     component_of,
     entries,
-    is_safetensors,
     walk,
     weight_folders,
 )
@@ -66,6 +65,9 @@ class Keeping:
     added: Mapping[str, str] = field(default_factory=dict)
     """Files to add, with their texts, by their paths in the folder."""
 
+    restates: bool = False
+    """Whether config.json will state otherwise how weights are stored."""
+
 
 class ToFolder:
     """A run that writes a folder.
@@ -110,9 +112,11 @@ class ToFolder:
             if in_place:
                 patterns.refuse("exclude", "what is left out would be lost; remove it yourself")
                 _refuse_losses(source)
+                if keeping.restates:
+                    _refuse_other_forms(source)
             self._others = OtherFiles(source, patterns, all_of_them=in_place)
             if (new_config := keeping.config) is not None:
-                labels = [component.prefix + CONFIG for component in source.components]
+                labels = [one.prefix + CONFIG for one in source.components if one.has_config]
                 self._configs = {
                     label: new_config(source.path / label, label)
                     for label in labels
@@ -302,7 +306,7 @@ class ToFolder:
 
     def _finish(self, component: TargetComponent, new: Path, rows: Sequence[CastRow]) -> None:
         """Write what follows from the tensors of a component: its index, and its configuration."""
-        label = component.component.prefix + CONFIG
+        label = component.component.prefix + CONFIG if component.component.has_config else ""
         if label in self._configs and (text := self._configs[label].following(rows)) is not None:
             _replace_text(new / label, text)
         if component.index_name is not None:
@@ -373,6 +377,17 @@ def _refuse_losses(folder: CheckpointFolder) -> None:
         if lost := reader.others + (reader.dropped if isinstance(reader, TorchReader) else []):
             raise CheckpointError(
                 f"{reader.path} also holds {listed(lost)}, which would be lost; name another folder"
+            )
+
+
+def _refuse_other_forms(folder: CheckpointFolder) -> None:
+    """CheckpointError if weights stay as they are beside a configuration that is not theirs."""
+    prefixes = {component.prefix for component in folder.components}
+    for path in sorted(folder.other_forms):
+        if path[: path.rfind("/") + 1] in prefixes:
+            raise CheckpointError(
+                f"{folder.path / path} holds the weights in another form, of which config.json "
+                "would not be true any more; remove it, or name another folder"
             )
 
 

@@ -84,7 +84,7 @@ def transcoded(
         other form has no place for.
 
     """
-    several = [one.prefix or "." for one in components_of(source)]
+    several = [one.place for one in components_of(source)]
     if recipe == GGUF and not is_file:
         raise CheckpointError("GGUF is one file; name one that ends with .gguf")
     if recipe == GGUF and len(several) > 1:

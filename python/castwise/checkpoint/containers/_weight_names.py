@@ -1,0 +1,133 @@
+"""The names of files of weights and their indexes: which belong together, which are other forms.
+
+Loaders know files by their names, and so does a folder: safetensors before torch, a variant beside
+the file without that part of its name, the adapter of peft beside the model that it adapts.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+
+INDEX_SUFFIX = ".safetensors.index.json"
+CONSOLIDATED = "consolidated"
+TORCH_SUFFIX = ".bin"
+
+NOT_OF_THE_MODEL = (
+    *(".git/", ".cache/"),
+    *("optimizer.pt", "optimizer.bin", "scheduler.pt", "scheduler.bin", "scaler.pt"),
+    *("rng_state*.pth", "random_states_*.pkl", "training_args.bin", "global_step*/"),
+)
+"""What a repository, transformers' Trainer, accelerate and DeepSpeed keep beside a model."""
+
+_SHARD_SUFFIX = ".safetensors"
+_FILE = re.compile(
+    r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
+    re.DOTALL,
+)
+_SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
+_OF_TORCH = re.compile(r"(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?", re.DOTALL)
+"""What the names of torch's files begin with that transformers, diffusers and peft load."""
+
+_ADAPTER = re.compile(r"adapter_model(?:[.-].+)?", re.DOTALL)
+"""What those of peft begin with, which stand beside a model or by themselves."""
+
+
+def is_safetensors(name: str) -> bool:
+    """Return True for the name of a safetensors file."""
+    return name.endswith(_SHARD_SUFFIX)
+
+
+def is_torch(name: str) -> bool:
+    """Return True for a name that torch's files have, and many others."""
+    return name.endswith(TORCH_SUFFIX)
+
+
+def is_index(name: str) -> bool:
+    """Return True for the name of an index, given that of a file of weights or an index."""
+    return name.endswith(".json")
+
+
+def holds_weights(names: Sequence[str]) -> bool:
+    """Return True if a folder with files of these names has weights to cast."""
+    return bool(families(names))
+
+
+def families(names: Sequence[str]) -> list[dict[str, str]]:
+    """Return what the names of weights and indexes begin with, of a model and then of an adapter.
+
+    Of each, those of torch count only where there are no safetensors files.
+    """
+    stems: dict[tuple[bool, str], dict[str, str]] = {}
+    for name in names:
+        if (match := _FILE.fullmatch(name)) is not None:
+            stem = match["stem"] + (match["variant"] or "")
+            if match["suffix"] == _SHARD_SUFFIX or _OF_TORCH.fullmatch(stem):
+                family = _ADAPTER.fullmatch(stem) is not None, match["suffix"]
+                stems.setdefault(family, {})[name] = stem
+    found = (
+        stems.get((is_adapter, _SHARD_SUFFIX)) or stems.get((is_adapter, TORCH_SUFFIX))
+        for is_adapter in (False, True)
+    )
+    return [one for one in found if one]
+
+
+def is_adapter(stems: Mapping[str, str]) -> bool:
+    """Return True for the family of an adapter."""
+    return all(_ADAPTER.fullmatch(stem) for stem in stems.values())
+
+
+def torch_forms(names: Sequence[str], stems: Mapping[str, str]) -> list[str]:
+    """List torch's files and indexes that a family of safetensors files takes the place of."""
+    if not any(is_safetensors(name) for name in stems):
+        return []
+    of_adapter = is_adapter(stems)
+    found = [
+        name
+        for name in names
+        if (match := _FILE.fullmatch(name)) is not None
+        and match["suffix"] == TORCH_SUFFIX
+        and _OF_TORCH.fullmatch(match["stem"])
+        and (_ADAPTER.fullmatch(match["stem"]) is not None) == of_adapter
+    ]
+    if any(map(is_index, found)):  # which names the tensors of its shards
+        found = [name for name in found if not _SHARD.fullmatch(name.removesuffix(TORCH_SUFFIX))]
+    return found
+
+
+def other_torch_files(names: Sequence[str], stems: Mapping[str, str]) -> list[str]:
+    """List files beside torch's of a family that may be torch's as well, and are not known."""
+    if not any(is_torch(name) for name in stems):
+        return []
+    return [
+        name
+        for name in names
+        if is_torch(name)
+        and not _OF_TORCH.fullmatch(name.removesuffix(TORCH_SUFFIX))
+        and not any(fnmatchcase(name, one) for one in NOT_OF_THE_MODEL)
+    ]
+
+
+def other_forms(stems: Mapping[str, str]) -> set[str]:
+    """Return the files and indexes, given with their stems, whose tensors others hold as well."""
+    every = set(stems.values())
+    plain = {stem for stem in every if not stem.startswith(CONSOLIDATED)} or every
+    variants = {stem for stem in plain if "." in stem and stem.rpartition(".")[0] in plain}
+    return {name for name, stem in stems.items() if stem not in plain - variants}
+
+
+def series_of(stem: str) -> str | None:
+    """Return what the names of all shards of a model have, None if it is not a shard's."""
+    match = _SHARD.fullmatch(stem)
+    return match and f"{match[1]}-of-{match[2]}"
+
+
+def safetensors_name(path: str) -> str:
+    """Return the path of a file of torch, or of an index, as libraries call it in safetensors."""
+    folder, slash, name = path.rpartition("/")
+    match = _FILE.fullmatch(name)
+    if match is None or match["suffix"] != TORCH_SUFFIX:
+        return path
+    stem = re.sub(r"^pytorch_model(?![^.-])", "model", match["stem"])
+    return f"{folder}{slash}{stem}{_SHARD_SUFFIX}{match['index'] or ''}"
