@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 from castwise import checkpoint
-from checkpoint_samples import floats
+from castwise.cli import main
+from checkpoint_samples import floats, write_sharded
 
 OF_THE_MODEL = (
     *("generation_config.json", "tokenizer.json", "merges.txt", "README.md", ".gitattributes"),
@@ -182,7 +184,65 @@ def test_what_is_left_out_need_not_be_readable(
     assert sorted(os.listdir(source.parent)) == ["in", "out"]
 
 
-def test_a_broken_link_is_copied(source: Path) -> None:
-    (source / "gone").symlink_to("nowhere")
-    assert "gone" in cast(source)
-    assert (source.with_name("out") / "gone").readlink() == Path("nowhere")
+@pytest.mark.parametrize("to", ["nowhere", "../gone/model", "itself", "/nowhere"])
+@pytest.mark.parametrize("name", ["config.json", "tokenizer.model", "vocab/more.txt", "itself"])
+def test_a_link_that_leads_nowhere_is_refused(source: Path, name: str, to: str) -> None:
+    (source / name).symlink_to(to)
+    text = re.escape(f"{source / name} is a link to {to}, where nothing is")
+    for options in ({}, {"dry_run": True}, {"part": "1/2"}, {"include": "*"}, {"resumable": True}):
+        with pytest.raises(checkpoint.CheckpointError, match=text):
+            cast(source, **options)
+    with pytest.raises(checkpoint.CheckpointError, match=text):
+        checkpoint.cast_file(source, source, "float16")
+    assert os.listdir(source.parent) == ["in"]
+    assert name not in cast(source, exclude=name)
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
+def test_weights_that_are_links_to_nowhere(tmp_path: Path, name: str) -> None:
+    source = tmp_path / "in"
+    write_sharded(source, {"model.safetensors": {"w": floats(5)}})
+    (source / name).unlink()
+    (source / name).symlink_to("../blobs/0a1b")
+    for read in (checkpoint.inspect, checkpoint.load):
+        with pytest.raises(checkpoint.CheckpointError, match=r"a link to \.\./blobs/0a1b, where"):
+            read(source)
+
+
+def test_a_configuration_that_is_a_link_to_nowhere_may_state_anything(
+    source: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (source / "config.json").symlink_to("../blobs/gone")
+    out = str(source.with_name("out"))
+    assert main(["inspect", str(source)]) == 0
+    assert "config.json is a link to ../blobs/gone" in capsys.readouterr().out
+    for arguments in (["dequantize"], ["quantize", "--scheme", "nvfp4"]):
+        assert main([*arguments[:1], str(source), out, *arguments[1:]]) == 2
+        assert "config.json is a link to ../blobs/gone" in capsys.readouterr().err
+
+
+def test_links_to_nowhere_that_are_left_out_are_not_missed(source: Path) -> None:
+    """As of weights in another form that a user has removed from the cache of a hub."""
+    for name in ("pytorch_model.bin", "optimizer.pt"):
+        (source / name).unlink()
+    for name in ("pytorch_model.bin", "model.fp16.safetensors", "optimizer.pt", ".git/link"):
+        (source / name).symlink_to("../blobs/gone")
+    assert cast(source) == set(OF_THE_MODEL)
+
+
+def test_links_to_folders_lead_to_the_same(source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Also from another place; what leads to a folder that is left out is left out."""
+    (source.parent / "shared").mkdir()
+    (source / "vocab" / "shared").symlink_to("../../shared")
+    (source / "words").symlink_to("vocab")
+    (source / "git").symlink_to(".git")
+    out = source.parent / "deep" / "out"
+    for destination, target in ((out, source.parent / "shared"), (source.with_name("out"), None)):
+        destination.parent.mkdir(exist_ok=True)
+        checkpoint.cast_file(source, destination, "float16")
+        link = destination / "vocab" / "shared"
+        assert link.readlink() == (target or Path("../../shared"))
+        assert link.samefile(source.parent / "shared")
+        assert (destination / "words").readlink() == Path("vocab")
+        assert not (destination / "git").is_symlink()
+    assert f"{source / 'git'} leads to what was left out" in caplog.text

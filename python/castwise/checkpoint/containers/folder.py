@@ -188,6 +188,15 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
     return CheckpointFolder(path, components, frozenset(forms))
 
 
+def check_link(entry: Path) -> None:
+    """CheckpointError if a link leads nowhere: what it stands for would be lost unsaid."""
+    if entry.is_symlink() and not entry.exists():
+        raise CheckpointError(
+            f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
+            "(exclude, --exclude)"
+        )
+
+
 def component_of(reader: Reader) -> Component:
     """Return a single file as the only component of a checkpoint."""
     name = reader.path.name
@@ -245,6 +254,7 @@ def _open_component(
         )
     index: Mapping[str, Any] = {}
     if chosen:
+        check_link(folder / chosen[0])
         index = _read_index(folder / chosen[0])
         indexed = _tensors_by_shard(folder / chosen[0], index)
     else:
@@ -329,7 +339,7 @@ def _check_forms(
         if name.startswith(CONSOLIDATED):
             continue
         tensors: Collection[str] = ()
-        with suppress(CheckpointError):
+        with suppress(CheckpointError, OSError):
             if is_index(name):
                 tensors = _read_index(folder / name)["weight_map"]
             else:
@@ -348,7 +358,7 @@ def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
     """CheckpointError if a file beside torch's has tensors, which engines load with the others."""
     for name in names:
         tensors: Collection[str] = ()
-        with suppress(CheckpointError):
+        with suppress(CheckpointError, OSError):
             tensors = _open_shard(folder / name, ()).tensors
         if tensors:
             raise CheckpointError(
@@ -406,6 +416,7 @@ def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[s
 
 def _open_shard(path: Path, names: tuple[str, ...]) -> Reader:
     """Read the header of a shard, which must hold these tensors, and close its file."""
+    check_link(path)
     with TorchReader(path) if is_torch(path.name) else SafetensorsReader(path) as reader:
         missing = [name for name in names if name not in reader.tensors]
     if missing:

@@ -15,7 +15,12 @@ from typing import Any
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.containers.folder import (
+    CheckpointFolder,
+    Component,
+    check_link,
+    components_of,
+)
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers._configs import CONFIGS, MODEL
@@ -176,9 +181,10 @@ def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     for name in CONFIGS:
         path = folder / name
         try:
+            check_link(path)
             if path.is_file():
                 found[name] = _parsed(path)
-        except (OSError, ValueError, RecursionError) as error:
+        except (CheckpointError, OSError, ValueError, RecursionError) as error:
             unreadable.append(f"{name}: {error}")
     return found, tuple(unreadable)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
 from fnmatch import fnmatchcase
@@ -15,7 +16,7 @@ from castwise.checkpoint.containers._weight_names import (
     holds_weights,
     is_safetensors,
 )
-from castwise.checkpoint.containers.folder import PIPELINE, CheckpointFolder, walk
+from castwise.checkpoint.containers.folder import PIPELINE, CheckpointFolder, check_link, walk
 from castwise.checkpoint.files._filesystem import new_file, sync_folder
 from castwise.checkpoint.files._leftovers import is_temporary
 from castwise.checkpoint.files._remote import is_remote
@@ -134,6 +135,7 @@ class OtherFiles:
         Returns the paths of the files.
         """
         folders = {}
+        links: dict[Path, Path] = {}
         copied: set[str] = set()
         is_remote_too = is_remote(destination)
         for path, entry, fate in self._found():
@@ -151,13 +153,18 @@ class OtherFiles:
                     self._tell_of_weights(path, entry)
                 _copy(entry, new)
                 copied.add(path)
-            elif entry.is_symlink() and is_remote_too:
+            elif entry.is_dir() and is_remote_too:
                 _LOGGER.warning("%s is a link, which no store holds, and was left out", entry)
-            elif entry.is_symlink():
+            elif entry.is_dir():
                 _tell_of_link(entry)
-                new.symlink_to(entry.readlink())
+                new.symlink_to(_new_target(entry, new, self._folder.path))
+                links[new] = entry
             else:
                 _LOGGER.warning("%s is neither a file nor a folder and was left out", entry)
+        for new, entry in links.items():
+            if not new.exists():
+                new.unlink()
+                _LOGGER.warning("%s leads to what was left out, and was left out too", entry)
         for folder in reversed(folders):
             sync_folder(folder)
         return copied
@@ -177,6 +184,12 @@ class OtherFiles:
         """List the files and folders, each with what becomes of it.
 
         That is one of `_COPIED`, `_EXCLUDED`, or the path of what is left out with it.
+
+        Raises
+        ------
+        CheckpointError
+            A link that is to be copied leads nowhere.
+
         """
         fates = {"": _BY_DEFAULT}
 
@@ -196,6 +209,8 @@ class OtherFiles:
                 fate = path
             if path.endswith("/"):
                 fates[path] = fate
+            if fate in _COPIED:
+                check_link(entry)
             yield path, entry, fate
 
     def _is_left_out(self, path: str) -> bool:
@@ -223,6 +238,17 @@ class OtherFiles:
                 "%s was copied as it is: there is no file of its tensors that can be cast",
                 entry,
             )
+
+
+def _new_target(entry: Path, new: Path, root: Path) -> str:
+    """Return what the copy of a link to a folder is to hold.
+
+    That stays, unless it is relative and leads out of the checkpoint to another place from there.
+    """
+    target, real = os.readlink(entry), os.path.realpath(entry)
+    is_inside = Path(real).is_relative_to(os.path.realpath(root))
+    same = os.path.realpath(new.parent / target) == real
+    return target if is_inside or same else real
 
 
 def _tell_of_link(entry: Path) -> None:
