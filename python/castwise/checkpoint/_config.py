@@ -88,6 +88,8 @@ class Config:
         self._text = ""
         self._stated: list[_Stated] = []
         self._problem: str | None = None
+        self._is_rewritten = False
+        """Whether something beside dtypes changes."""
         if not path.is_file():
             return
         if path.stat().st_size > _MAX_BYTES:
@@ -137,7 +139,7 @@ class Config:
                 done = one.end
         for one, reason in zip(stale, reasons, strict=True):
             if reason is not None:
-                what = "changed elsewhere" if pieces else "copied unchanged"
+                what = "changed elsewhere" if pieces or self._is_rewritten else "copied unchanged"
                 _LOGGER.warning(
                     "%s was %s; its %s still says %r: %s",
                     self._label,
@@ -148,6 +150,11 @@ class Config:
                 )
                 break
         return "".join([*pieces, self._text[done:]]) if pieces else None
+
+
+def stated_formats(config: object) -> set[str]:
+    """Return the formats that a parsed configuration states as dtypes of its model."""
+    return {one.format for one in _stated(json.dumps(config)) if one.format is not None}
 
 
 def _float_formats(rows: Sequence[CastRow]) -> list[str]:

@@ -46,10 +46,12 @@ def dequantize_file(
 
     Weights get the names and shapes that they have in the plain model; the tensors that only decode
     them are not written, and the scales of inputs and of caches, which a plain model does not have,
-    are left out with a warning. All other tensors stay as they are, byte for byte. In a folder,
-    what states the quantisation goes: the sections of `config.json`, whose dtype becomes that of
-    the weights, `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of
-    metadata; the index names the new tensors.
+    are left out with a warning. All other tensors stay as they are, byte for byte; but where
+    `config.json` states the dtype of the model, those in bfloat16 and float16 become what the
+    weights become, as libraries load all of them in that. In a folder, what states the quantisation
+    goes: the sections of `config.json`, whose dtype becomes that of the weights,
+    `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of metadata; the
+    index names the new tensors.
 
     A GGUF file of gpt-oss, Qwen3, Qwen3-MoE, Llama or Mistral becomes a folder that transformers
     loads, with its configuration and tokenizer, unless the destination ends with .safetensors: that
@@ -158,7 +160,9 @@ def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> 
 
     return Made(
         plain.source,
-        lambda tensors, _: decide(how, tensors, model.dtypes),
+        lambda tensors, prefix: decide(
+            how, tensors, model.dtypes, plain.following.get(prefix, frozenset())
+        ),
         partial(PlainConfig, exceptions=plain.exceptions),
         lambda _: model.added({}),
         tell=tell,

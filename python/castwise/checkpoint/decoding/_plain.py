@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
@@ -12,17 +12,18 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import PolicyMap
-from castwise._dtype_map import DtypeMap
+from castwise._dtype_map import DTYPE, DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.decoding._decode import FORMATS, Decode
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
-from castwise.checkpoint.decoding._plain_config import Exceptions
+from castwise.checkpoint.decoding._plain_config import HALVES, Exceptions, follows
 from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.plan import plan
@@ -89,12 +90,15 @@ class Plain(NamedTuple):
         By the paths of configurations, the modules that they must except from it now.
     tell
         Warns of what a plain model does not have.
+    following
+        By the prefixes of components, the other tensors whose format becomes that of the weights.
 
     """
 
     source: Reader | CheckpointFolder
     exceptions: dict[str, Exceptions]
     tell: Callable[[], None]
+    following: Mapping[str, Set[str]]
 
 
 def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
@@ -119,9 +123,10 @@ def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
         for one in plans:
             one.tell()
 
+    following = {plan.prefix: plan.following for plan in plans if plan.following}
     if not isinstance(source, CheckpointFolder):
         (reader,) = plans[0].shards.values()
-        return Plain(reader, {}, tell)
+        return Plain(reader, {}, tell, following)
     consumed = {name for one in plans for name in one.consumed}
     components = [one.component() for one in plans]
     exceptions = {
@@ -130,17 +135,24 @@ def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
         if plan.exceptions is not None
     }
     plain = replace(source, components=components, consumed=frozenset(consumed))
-    return Plain(plain, exceptions, tell)
+    return Plain(plain, exceptions, tell, following)
 
 
-def decide(how: Decode, tensors: Iterable[TensorInfo], others: DtypeMap) -> list[Planned]:
-    """Plan that weights are decoded, and that a map says what becomes of all other tensors."""
-    return [
-        Planned(info, how.format, None, "dtype", is_decoded=True)
-        if info.format is None and info.kind == _DECODED
-        else plan([info], others)[0]
-        for info in tensors
-    ]
+def decide(
+    how: Decode, tensors: Iterable[TensorInfo], others: DtypeMap, following: Set[str]
+) -> list[Planned]:
+    """Plan that weights are decoded, and what becomes of all other tensors.
+
+    That is the same format for those of the names `following`, and else what a map says.
+    """
+
+    def planned(info: TensorInfo) -> Planned:
+        is_decoded = info.format is None and info.kind == _DECODED
+        if is_decoded or info.name in following:
+            return Planned(info, how.format, None, DTYPE, is_decoded=is_decoded)
+        return plan([info], others)[0]
+
+    return [planned(info) for info in tensors]
 
 
 class _Plain:
@@ -159,6 +171,8 @@ class _Plain:
         needed to decode others.
     exceptions
         The modules that its configuration must except; None if all of it is decoded.
+    following
+        The names, as they will be, of other tensors that become what the weights become.
 
     """
 
@@ -166,6 +180,7 @@ class _Plain:
         self, source: Reader | CheckpointFolder, component: Component, how: Decode
     ) -> None:
         self._component = component
+        self.prefix = component.prefix
         self._how = how
         is_folder = isinstance(source, CheckpointFolder)
         self._path = source.path / component.prefix if component.prefix else source.path
@@ -178,6 +193,7 @@ class _Plain:
         self._weights: dict[str, DecodedWeight] = {}
         self._renamed: dict[str, str] = {}
         self.left_out: dict[str, str] = {}
+        self.following: Set[str] = frozenset()
         self._warned: set[str] = set()
         if unreadable:
             raise self._refusal(
@@ -203,6 +219,8 @@ class _Plain:
             self.consumed = [
                 component.prefix + name for name in CONFIGS if name in configs and name != _CONFIG
             ]
+        if (is_folder or isinstance(source, SafetensorsReader)) and chosen and not is_partial:
+            self.following = self._follow(configs.get(_CONFIG))
         self._stand_in()
 
     def _refusal(self, reason: str) -> CheckpointError:
@@ -345,6 +363,16 @@ class _Plain:
 
         return check
 
+    def _follow(self, config: Any) -> Set[str]:
+        """Name the other tensors in a format that the configuration would contradict."""
+        others = (HALVES - {self._how.format}) if follows(config) else ()
+        used = {*self._weights, *self.left_out}
+        return {
+            self._renamed.get(name, name)
+            for name in self._stored
+            if name not in used and self._stored[name].format in others
+        }
+
     def _warn(self, kind: str, text: str) -> None:
         """Warn once of each kind."""
         self._warned.add(kind)
@@ -406,6 +434,14 @@ class _Plain:
                 what,
                 len(names),
                 listed(names),
+            )
+        if self.following:
+            _LOGGER.warning(
+                "%s: other tensors become %s with the weights, as config.json will state, %d: %s",
+                self._path,
+                self._how.format,
+                len(self.following),
+                listed(sorted(self.following)),
             )
 
 

@@ -12,13 +12,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from castwise.checkpoint._config import TOKEN, Config
+from castwise.checkpoint._config import TOKEN, Config, stated_formats
 from castwise.checkpoint.report import CastRow
+from castwise.quantization.producers._layouts import BF16
 
 _SECTIONS = frozenset(("quantization_config", "compression_config"))
 _MLX_SECTION, _MLX_KEY = "quantization", "group_size"
 _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
 _BOM = "\ufeff"
+_FLOAT32 = "float32"
+
+HALVES = frozenset((BF16, "float16"))
+"""The formats of tensors beside decoded weights that become theirs; float32 is chosen by tensor."""
 
 
 class Exceptions(NamedTuple):
@@ -43,6 +48,7 @@ class PlainConfig(Config):
     def __init__(self, path: Path, label: str, exceptions: Mapping[str, Exceptions]) -> None:
         super().__init__(path, label)
         self._exceptions = exceptions.get(label)
+        self._is_rewritten = True
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text without the quantisation, with the dtype of what was decoded.
@@ -55,10 +61,20 @@ class PlainConfig(Config):
         before = self._text
         if self._exceptions is not None:
             text = with_exceptions(before, self._exceptions)
+            self._with_dtype(formats)  # which warns, and changes nothing
             return None if text == before else text
         self._take(without_quantization(before, formats[0]))
+        if not HALVES.isdisjoint(one.format for one in self._stated):
+            # Of a part in float32 beside others, whose tensors stay.
+            self._stated = [one for one in self._stated if one.format != _FLOAT32]
         text = self._with_dtype(formats) or self._text
         return None if text == before else text
+
+
+def follows(config: object) -> bool:
+    """Return True if a parsed configuration will state the dtype that weights are decoded to."""
+    is_model = isinstance(config, dict) and not _OF_TRANSFORMERS.isdisjoint(config)
+    return is_model or bool(stated_formats(config))
 
 
 @dataclass(slots=True)

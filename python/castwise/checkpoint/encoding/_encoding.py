@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from castwise._core import PolicyMap, finfo
-from castwise._dtype_map import KEEP, DtypeMap
+from castwise._dtype_map import DTYPE, KEEP, DtypeMap
 from castwise._spelling import nearest
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
@@ -205,17 +205,22 @@ class QuantizedConfig(Config):
     def __init__(self, path: Path, label: str, new: Statements | None) -> None:
         super().__init__(path, label)
         self._new = new
+        self._is_rewritten = new is not None
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
-        """Return the text with the sections at its end; None if it is to stay."""
-        del rows
+        """Return the text with the sections at its end; None if it is to stay.
+
+        Its dtype follows what a map casts beside the weights, as in a cast.
+        """
+        text = super().following([row for row in rows if row.decided_by != DTYPE])
         if self._new is None or not self._text:
-            return None
+            return text
         before = self._text
+        text = text or before
         if self._new.edit is not None:
-            text = self._new.edit(before)
+            text = self._new.edit(text)
         else:
-            text = without_quantization(before)
+            text = without_quantization(text)
             if self._new.sections:
                 text = _with_sections(text, self._new.sections)
         return None if text == before else text
