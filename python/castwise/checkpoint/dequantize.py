@@ -45,8 +45,8 @@ def dequantize_file(
     """Decode the quantised weights of a checkpoint and write a new one without quantisation.
 
     Weights get the names and shapes that they have in the plain model; the tensors that only decode
-    them are not written, and the scales of inputs and of caches, which a plain model does not have,
-    are left out with a warning. All other tensors stay as they are, byte for byte; but where
+    them are not written, and the scales of inputs, outputs, attention and its caches, which a plain
+    model does not have, are left out with a warning. All other tensors stay as they are, byte for byte; but where
     `config.json` states the dtype of the model, those in bfloat16 and float16 become what the
     weights become, as libraries load all of them in that. In a folder, what states the quantisation
     goes: the sections of `config.json`, whose dtype becomes that of the weights,

@@ -29,6 +29,7 @@ from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.plan import plan
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays._decode import wrapped_zeros
+from castwise.quantization.producers._attention import scale_of_attention
 from castwise.quantization.producers._configs import (
     CONFIGS,
     Statement,
@@ -36,7 +37,7 @@ from castwise.quantization.producers._configs import (
     statements,
     undecodable,
 )
-from castwise.quantization.producers._names import numbered_kernel
+from castwise.quantization.producers._names import KERAS_FLOAT8, numbered_kernel, tail
 from castwise.quantization.weights._case import Undecodable
 from castwise.quantization.weights._decoding import Decoding, decoding
 from castwise.quantization.weights._decoding import Slab as Cut
@@ -287,13 +288,13 @@ class _Plain:
             # Of weights that are computed in float8, but stored in full precision, Keras numbers
             # the scales; the names of others tell them only beside quantised weights.
             others = [name for name in self.found.others if chosen or numbered_kernel(name)]
-            self.left_out |= dict.fromkeys(others, "other scales and markers")
+            self.left_out |= {name: _kind_of_other(name) for name in others}
         for weight in chosen:
             self._weights[weight.payload] = self._weight(weight)
             for name in weight.parts:
                 if name not in kept:
-                    is_input = name in weight.activations
-                    self.left_out[name] = "scales of inputs" if is_input else ""
+                    is_stated = name in weight.activations
+                    self.left_out[name] = _kind_of_activation(name) if is_stated else ""
         for one in self._weights.values():
             name = one.info.name
             if name == one.payload or name not in self._stored or name in self.left_out:
@@ -443,6 +444,18 @@ class _Plain:
                 len(self.following),
                 listed(sorted(self.following)),
             )
+
+
+def _kind_of_other(name: str) -> str:
+    """Say what a tensor without a payload is."""
+    is_scale = numbered_kernel(name) or tail(name) in KERAS_FLOAT8
+    return scale_of_attention(name) or ("scales and maxima of layers" if is_scale else "markers")
+
+
+def _kind_of_activation(name: str) -> str:
+    """Say whose values a scale beside a payload is for."""
+    named = "outputs" if tail(name).startswith("output_") else "inputs"
+    return scale_of_attention(name) or f"scales of {named}"
 
 
 def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:

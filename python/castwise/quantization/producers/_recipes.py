@@ -52,7 +52,7 @@ from castwise.quantization.producers._shared_layouts import (
     scale_part,
 )
 
-__all__ = ["BF16", "E4M3", "I8", "MARKERS", "MODEL_TENSORS", "RECIPES", "U8"]
+__all__ = ["BF16", "E4M3", "I8", "MARKERS", "RECIPES", "U8"]
 
 _WEIGHT = ("weight",)
 
@@ -421,13 +421,3 @@ RECIPES = (
 
 MARKERS = {"scaled_fp8": "comfy"}
 """Names of tensors that say, whatever else there is, whose a quantised model is."""
-
-MODEL_TENSORS = (
-    "k_scale",
-    "v_scale",
-    "q_scale",
-    "kv_scale",
-    "prob_output_scale",
-    *MARKERS,
-)
-"""Names, in a quantised model, of the scales of attention and of markers, which have no payload."""

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any
 
 from castwise.quantization.arrays._views import grid_of_scales
+from castwise.quantization.producers._attention import scale_of_attention
 from castwise.quantization.producers._configs import Stated, Statement, statements
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization.producers._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
@@ -23,7 +24,7 @@ from castwise.quantization.producers._names import (
     plain_names,
     tail,
 )
-from castwise.quantization.producers._recipes import MARKERS, MODEL_TENSORS, RECIPES
+from castwise.quantization.producers._recipes import MARKERS, RECIPES
 from castwise.quantization.producers._schemes import may_hold
 
 _WEIGHT = "weight"
@@ -80,7 +81,11 @@ class _Search:
             info.name
             for name, info in self._tensors.items()
             if (name.endswith(KERAS_FLOAT8) and tail(name) in KERAS_FLOAT8)
-            or (active and tail(name) in MODEL_TENSORS and info.name not in used)
+            or (
+                active
+                and info.name not in used
+                and (tail(name) in MARKERS or scale_of_attention(name) is not None)
+            )
         ]
         orphans = self._orphans(active, used.union(others, self._beside))
         return Quantization(
