@@ -46,10 +46,10 @@ def dequantize_file(
 
     Weights get the names and shapes that they have in the plain model; the tensors that only decode
     them are not written, and the scales of inputs, outputs, attention and its caches, which a plain
-    model does not have, are left out with a warning. All other tensors stay as they are, byte for byte; but where
-    `config.json` states the dtype of the model, those in bfloat16 and float16 become what the
-    weights become, as libraries load all of them in that. In a folder, what states the quantisation
-    goes: the sections of `config.json`, whose dtype becomes that of the weights,
+    model does not have, are left out with a warning. All other tensors stay as they are, byte for
+    byte; but where `config.json` states the dtype of the model, those in bfloat16 and float16
+    become what the weights become, as libraries load all of them in that. In a folder, what states
+    the quantisation goes: the sections of `config.json`, whose dtype becomes that of the weights,
     `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of metadata; the
     index names the new tensors.
 

@@ -21,8 +21,12 @@ CONFIGS = ("hf_quant_config.json", "config.json", "quantize_config.json", "quant
 MODEL = "model.keras"
 """The name among these of what `castwise.quantization.weights._keras.stated_layers` returns."""
 
-_MAX_DEPTH = 8
-_SECTIONS = ("quantization_config", "compression_config")
+MAX_DEPTH = 8
+"""How deep the parts of a model may be nested."""
+
+SECTIONS = ("quantization_config", "compression_config")
+"""The keys under which a model, or a part of one, states how it is quantised."""
+
 _SPARSE = ("sparse-", "marlin-")
 _GPTQ_FILE, _AWQ_FILE = CONFIGS[2:]
 
@@ -71,7 +75,7 @@ class Statement:
 def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[Statement]:
     """List what is stated in parsed configurations, by name of the file, and in metadata."""
     found = [
-        Statement(name, method, _recipes_of(method), _dialect(method)(section), section)
+        Statement(name, method, recipes_of(method), _dialect(method)(section), section)
         for name in CONFIGS
         for method, section in _sections(name, configs.get(name), 0)
     ]
@@ -102,13 +106,14 @@ def undecodable(one: Statement) -> str | None:
     return None
 
 
-def _recipes_of(method: str) -> tuple[str, ...]:
+def recipes_of(method: str) -> tuple[str, ...]:
+    """Name the recipes that a method may mean."""
     return tuple(recipe.name for recipe in RECIPES if method in recipe.methods)
 
 
 def _sections(name: str, config: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
     """Find each section that states a method, also those of a model's parts."""
-    if not isinstance(config, dict) or depth > _MAX_DEPTH:
+    if not isinstance(config, dict) or depth > MAX_DEPTH:
         return
     if name == "hf_quant_config.json":
         section = config.get("quantization")
@@ -120,19 +125,24 @@ def _sections(name: str, config: Any, depth: int) -> Iterator[tuple[str, Mapping
         yield str(method), config
         return
     mlx = config.get("quantization")
-    if isinstance(mlx, dict) and "quant_method" not in mlx and "group_size" in mlx:
+    if is_mlx(mlx):
         yield "mlx", mlx
         return
     for key, value in config.items():
         if not isinstance(value, dict):
             continue
-        if key not in _SECTIONS:
+        if key not in SECTIONS:
             yield from _sections(name, value, depth + 1)
-        elif method := _method(key, value):
+        elif method := method_of(key, value):
             yield method, value
 
 
-def _method(key: str, section: Mapping[str, Any]) -> str | None:
+def is_mlx(section: Any) -> bool:
+    """Return True for a section of the form that MLX gives it, under either of its keys."""
+    return isinstance(section, dict) and "quant_method" not in section and "group_size" in section
+
+
+def method_of(key: str, section: Mapping[str, Any]) -> str | None:
     """Return what a section names as its method; None if it quantises nothing."""
     method = section.get("quant_method")
     if isinstance(method, str):
@@ -151,7 +161,7 @@ def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
         yield Statement("metadata", "comfy", ("comfy",), _comfy(layers), layers)
     config = {"quantization_config": parsed(metadata.get("quantization_config"))}
     for method, section in _sections("metadata", config, 0):
-        recipes = _recipes_of(method)
+        recipes = recipes_of(method)
         yield Statement("metadata", method, recipes, _dialect(method)(section), section)
 
 

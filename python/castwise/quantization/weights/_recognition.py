@@ -11,6 +11,7 @@ from typing import Any
 from castwise.quantization.arrays._views import grid_of_scales
 from castwise.quantization.producers._attention import scale_of_attention
 from castwise.quantization.producers._configs import Stated, Statement, statements
+from castwise.quantization.producers._contradictions import Contradiction, contradictions
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization.producers._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
 from castwise.quantization.producers._matching import Match, matched
@@ -47,16 +48,23 @@ def recognized(
         Its metadata.
 
     """
-    found = _Search(tensors, statements(configs, metadata)).run()
+    stated = statements(configs, metadata)
+    found = _Search(tensors, stated, [*contradictions(configs)]).run()
     return None if found == Quantization() else found
 
 
 class _Search:
     """The search in one checkpoint."""
 
-    def __init__(self, tensors: Iterable[Described], stated: Sequence[Statement]) -> None:
+    def __init__(
+        self,
+        tensors: Iterable[Described],
+        stated: Sequence[Statement],
+        contradictions: Sequence[Contradiction],
+    ) -> None:
         self._tensors = plain_names(tensors)
         self._stated = stated
+        self._contradictions = contradictions
         self._tails = lasts(self._tensors)
         self._beside: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
@@ -73,6 +81,10 @@ class _Search:
                 problem = f"{methods} is stated, but it is stored as by {' or '.join(one.recipes)}"
                 weights[name] = replace(one, problem=problem)
             weights |= self._weights(self._recipes)
+        for contradiction in self._contradictions:
+            for name, one in weights.items():
+                if contradiction.is_about(one.recipes):
+                    weights[name] = replace(one, problem=contradiction.text)
         found = {name for weight in weights.values() for name in weight.recipes}
         found |= {MARKERS[one] for one in map(tail, self._tensors) if one in MARKERS}
         active = self._recipes or tuple(recipe for recipe in RECIPES if recipe.name in found)

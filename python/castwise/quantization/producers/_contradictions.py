@@ -1,0 +1,87 @@
+"""Sections of one configuration that state differently how the same weights are stored.
+
+A model and its parts (`text_config`, `vision_config`) may each have a section. That of the model
+holds for its parts as well, of which loaders read one or the other; those of two parts contradict
+each other only where a weight may belong to both.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import combinations
+from typing import Any, NamedTuple
+
+from castwise.quantization.producers._configs import (
+    MAX_DEPTH,
+    SECTIONS,
+    is_mlx,
+    method_of,
+    recipes_of,
+)
+
+_CONFIG = "config.json"
+_ALL = (*SECTIONS, "quantization")
+_OF_MODULES = frozenset(
+    ("ignore", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules")
+)
+"""Keys that list what is not quantised, with names that begin with the part, or do not."""
+
+
+class Contradiction(NamedTuple):
+    """Two sections that differ.
+
+    Attributes
+    ----------
+    recipes
+        Sets of recipes: they are about a weight that is stored as by one of each set.
+    text
+        What errors say of them.
+
+    """
+
+    recipes: tuple[frozenset[str], ...]
+    text: str
+
+    def is_about(self, recipes: Iterable[str]) -> bool:
+        """Return True for a weight that is stored as by one of these recipes."""
+        return not any(one.isdisjoint(recipes) for one in self.recipes)
+
+
+def contradictions(configs: Mapping[str, Any]) -> Iterator[Contradiction]:
+    """Find the sections of parsed configurations that differ in how weights are stored."""
+    found = [*_sections(configs.get(_CONFIG), ())]
+    for (one, recipes), (other, others) in combinations(found, 2):
+        first, second = (
+            {key: value for key, value in section.items() if key not in _OF_MODULES}
+            for _, section in (one, other)
+        )
+        keys = [key for key in {**first, **second} if first.get(key) != second.get(key)]
+        if keys:
+            (*first_part, _), (*second_part, _) = one[0], other[0]
+            places = " and ".join(".".join(path) for path, _ in (one, other))
+            depth = min(len(first_part), len(second_part))
+            is_inside = first_part[:depth] == second_part[:depth]
+            yield Contradiction(
+                (recipes | others,) if is_inside else (recipes, others),
+                f"{_CONFIG} states twice how it is stored, and differently in {keys[0]!r} "
+                f"({places}); remove the one that does not hold",
+            )
+
+
+_Place = tuple[tuple[str, ...], Mapping[str, Any]]
+
+
+def _sections(config: Any, path: tuple[str, ...]) -> Iterator[tuple[_Place, frozenset[str]]]:
+    """Find each section, by the keys on the way to it, with the recipes that it may mean."""
+    if not isinstance(config, dict) or len(path) > MAX_DEPTH:
+        return
+    for key, value in config.items():
+        if not isinstance(value, dict):
+            continue
+        place = (*path, key)
+        if key not in _ALL:
+            yield from _sections(value, place)
+        elif is_mlx(value):
+            yield (place, value), frozenset(("mlx",))
+        elif key in SECTIONS and (method := method_of(key, value)):
+            yield (place, value), frozenset(recipes_of(method))
