@@ -112,6 +112,11 @@ REFUSED: dict[str, tuple[Callable[[], object], str]] = {
     "a class of ours": (lambda: {"a": _Own()}, "_Own"),
     "sparse": (lambda: torch.eye(2).to_sparse(), "sparse.*to_dense"),
     "sparse rows": (lambda: torch.eye(2).to_sparse_csr(), "sparse.*to_dense"),
+    "nested": (
+        lambda: torch.nested.nested_tensor([torch.ones(2), torch.ones(3)]),
+        "nested.*to_padded_tensor",
+    ),
+    "negated": (lambda: torch.ones(2, dtype=torch.complex64).conj().imag, "resolve_neg"),
     "quantised": (
         lambda: torch.quantize_per_tensor(torch.ones(2), 1.0, 0, torch.qint8),
         "quantised.*dequantize",
@@ -132,6 +137,22 @@ def test_what_is_not_dense_numbers_is_refused(tmp_path: Path, what: str, way: st
     torch.save(make(), tmp_path / "in.pt", **WAYS[way])
     with pytest.raises(checkpoint.CheckpointError, match=message):
         checkpoint.load(tmp_path / "in.pt")
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(
+    "what", ["sparse", "sparse rows", "nested", "negated", "quantised", "meta", "conjugated"]
+)
+@pytest.mark.parametrize("way", ["zip", "legacy", "protocol 4"])
+def test_it_is_named_by_its_key(tmp_path: Path, what: str, way: str) -> None:
+    make, message = REFUSED[what]
+    value = {"state_dict": {"a": torch.ones(2), "b": {"c.weight": make()}}, "x": 1}
+    torch.save(value, tmp_path / "in.pt", **WAYS[way])
+    with pytest.raises(checkpoint.CheckpointError, match=rf"tensor 'b\.c\.weight' is .*{message}"):
+        checkpoint.load(tmp_path / "in.pt")
+    value = {"model": {"a": torch.ones(2)}, "optimizer": {"state": make()}}
+    torch.save(value, tmp_path / "in.pt", **WAYS[way])
+    assert list(checkpoint.load(tmp_path / "in.pt")) == ["a"]
 
 
 @pytest.mark.filterwarnings("ignore")

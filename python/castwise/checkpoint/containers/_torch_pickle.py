@@ -17,7 +17,7 @@ from typing import Any, BinaryIO
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._torch_values import (
     GLOBALS,
-    REFUSED,
+    REFUSED_AT_ONCE,
     REMEDY,
     Other,
     Storage,
@@ -211,8 +211,8 @@ class TorchPickle:
         found = GLOBALS.get(full)
         if found is not None:
             self._stack.append(found)
-        elif name in REFUSED and module in {"torch._utils", "torch._tensor"}:
-            raise CheckpointError(f"it holds {REFUSED[name]}")
+        elif name in REFUSED_AT_ONCE and module in {"torch._utils", "torch._tensor"}:
+            raise CheckpointError(f"it holds {REFUSED_AT_ONCE[name]}")
         else:
             raise CheckpointError(
                 f"its pickle needs {full[:_MAX_NAME]!r}, which castwise does not run; {REMEDY}"
@@ -237,10 +237,10 @@ class TorchPickle:
         known = isinstance(kind, StorageType) and isinstance(key, str) and len(key) <= _MAX_NAME
         if not known or not is_count(size):
             raise CheckpointError("the pickle describes a storage that torch does not have")
-        if view not in ([], [None]):
-            raise CheckpointError(f"storage {key!r} is a view of another one; {REMEDY}")
-        storage = self.storages.setdefault(key, Storage(key, kind.dtype, size))
-        if storage != Storage(key, kind.dtype, size):
+        problem = None if view in ([], [None]) else f"in a storage that is a view; {REMEDY}"
+        described = Storage(key, kind.dtype, size, problem)
+        storage = self.storages.setdefault(key, described)
+        if storage != described:
             raise CheckpointError(f"storage {key!r} is described in two ways")
         self._stack.append(storage)
 

@@ -45,23 +45,30 @@ class Storage:
         Dtype of its elements; None if they are bytes.
     size
         Number of its elements.
+    problem
+        Why tensors in it cannot be read.
 
     """
 
     key: str
     dtype: str | None
     size: int
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Tensor:
-    """A strided view of a storage; `offset` and `strides` count elements."""
+    """A strided view of a storage; `offset` and `strides` count elements.
+
+    `problem` says why it cannot be read, once its name is known.
+    """
 
     storage: Storage
     dtype: str
     offset: int
     shape: tuple[int, ...]
     strides: tuple[int, ...]
+    problem: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +99,13 @@ _STORAGES = {
     "BoolStorage": "bool",
     "ComplexFloatStorage": "complex64",
     "ComplexDoubleStorage": "complex128",
+    "QInt8Storage": "int8",
+    "QUInt8Storage": "uint8",
+    "QInt32Storage": "int32",
+    "QUInt4x2Storage": "uint8",
+    "QUInt2x4Storage": "uint8",
 }
+"""Those of quantised tensors, which are refused by their names, are bytes here."""
 
 DTYPE_BYTES = {
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),
@@ -113,10 +126,14 @@ REFUSED = {
     "_rebuild_sparse_csr_tensor": "a sparse tensor; make it dense (to_dense)",
     "_rebuild_qtensor": "a quantised tensor; make it a float tensor (dequantize)",
     "_rebuild_nested_tensor": "a nested tensor; pad it (to_padded_tensor)",
-    "_rebuild_meta_tensor_no_storage": "a tensor on the meta device, which has no elements",
-    "_rebuild_wrapper_subclass": "a tensor of a class of its own; save what it is made of",
+    "_rebuild_meta_tensor_no_storage": "on the meta device, and has no elements",
 }
 """Functions for tensors that are not dense arrays of numbers."""
+
+REFUSED_AT_ONCE = {
+    "_rebuild_wrapper_subclass": "a tensor of a class of its own; save what it is made of",
+}
+"""Those whose arguments cannot be read either."""
 
 
 def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = ()) -> Tensor:
@@ -138,12 +155,16 @@ def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = (
             f"the tensor of storage {storage.key!r} has {len(shape)} axes and {len(strides)} "
             "strides"
         )
+    problem = storage.problem
     if any(flags):
-        raise CheckpointError(
-            f"the tensor of storage {storage.key!r} is a conjugated or negated view; save it with "
-            "resolve_conj() and resolve_neg()"
-        )
-    return Tensor(storage, dtype, offset, shape, strides)
+        problem = "a conjugated or negated view; save it with resolve_conj() and resolve_neg()"
+    return Tensor(storage, dtype, offset, shape, strides, problem)
+
+
+def _unreadable(problem: str, *arguments: Any) -> Tensor:
+    """Stand for a tensor that is refused if it is one of the model's."""
+    del arguments
+    return Tensor(Storage("", None, 0), "uint8", 0, (), (), problem)
 
 
 def _tensor_v2(*arguments: Any) -> Tensor:
@@ -212,6 +233,9 @@ def _globals() -> dict[str, Any]:
         "collections.defaultdict": lambda default=None: {},
         "torch.Size": tuple,
     }
+    for module in ("torch._utils", "torch._tensor"):
+        calls |= {f"{module}.{name}": partial(_unreadable, what) for name, what in REFUSED.items()}
+    calls["torch.serialization._get_layout"] = partial(opaque, "torch.layout")
     builtin = ("bytearray", "complex", "set", "frozenset")
     calls |= {name: partial(opaque, name) for name in ("torch.device", "_codecs.encode")}
     for module in ("builtins", "__builtin__"):
@@ -223,11 +247,15 @@ def _globals() -> dict[str, Any]:
         **{f"torch.cuda.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
         "torch.storage.UntypedStorage": StorageType(None),
         **{f"torch.{name}": Dtype(name) for name in DTYPE_BYTES},
+        **{f"torch.{name}": Other(name) for name in _QUANTISERS},
         **{name: Other(name) for name in types},
         **{name: Other(name) for name in ("torch.Tensor", "torch.nn.parameter.Parameter")},
     }
 
 
+_QUANTISERS = tuple(
+    f"per_{what}" for what in ("tensor_affine", "channel_affine", "channel_affine_float_qparams")
+)
 _TYPES = ("int", "long", "float", "str", "bool", "list", "dict", "tuple")
 GLOBALS = _globals()
 

@@ -79,7 +79,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 self._strided: dict[str, _Strided] = {}
                 self.tensors: dict[str, TensorInfo] = {}
                 for name, tensor in found.tensors.items():
-                    self._describe(name, tensor, storages[tensor.storage.key])
+                    self._describe(name, tensor, storages)
         except BaseException:
             self._file.close()
             raise
@@ -188,15 +188,17 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
     def _next_pickle(self) -> TorchPickle:
         return TorchPickle(self._file.stream, self._file.size - self._file.stream.tell())
 
-    def _describe(self, name: str, tensor: Tensor, storage: tuple[int, int]) -> None:
+    def _describe(self, name: str, tensor: Tensor, storages: Mapping[str, tuple[int, int]]) -> None:
         """Check a tensor against its storage, and tell what and where it is."""
+        if tensor.problem is not None:
+            raise CheckpointError(f"tensor {name!r} is {tensor.problem}")
         shape, dtype = check_shape(name, tensor.shape), tensor.dtype
         item = DTYPE_BYTES[dtype]
-        begin, available = storage
+        start, available = storages[tensor.storage.key]
         reach = sum((n - 1) * stride for n, stride in zip(shape, tensor.strides, strict=True)) + 1
         size = reach * item if math.prod(shape) else 0
-        begin += tensor.offset * item if size else 0
-        if size and begin + size > storage[0] + available:
+        begin = start + (tensor.offset * item if size else 0)
+        if size and begin + size > start + available:
             raise CheckpointError(
                 f"tensor {name!r} reaches beyond its storage {tensor.storage.key!r}, which has "
                 f"{available:,} bytes"
