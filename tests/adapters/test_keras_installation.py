@@ -15,8 +15,8 @@ import keras_systems
 import peers
 import pytest
 from castwise import config
+from castwise.adapters._replaced_function import ReplacedFunction
 from castwise.adapters.keras import install, uninstall
-from castwise.adapters.keras._replaced_function import ReplacedFunction
 from castwise.dtype_policies import DTypePolicy
 
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from castwise._frameworks import require, tested_releases
 from castwise._switch import Switch, Turn
+from castwise.adapters._replaced_function import ReplacedFunction
 from castwise.adapters.keras import _hooks as hooks
-from castwise.adapters.keras._replaced_function import ReplacedFunction
 from castwise.dtype_policies import _configs as configs
 
 

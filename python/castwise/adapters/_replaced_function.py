@@ -14,9 +14,9 @@ class ReplacedFunction:
 
     The hook gets the original function, then the arguments.
 
-    Keras' modules, and users, import functions by name. A new function in the place of the first
-    would not reach those who imported the first one before, and would stay with those who import it
-    meanwhile. So the function object stays, and its ``__code__`` is exchanged.
+    A library's modules, and users, import functions by name. A new function in the place of the
+    first would not reach those who imported the first one before, and would stay with those who
+    import it meanwhile. So the function object stays, and its ``__code__`` is exchanged.
 
     Attributes
     ----------
