@@ -133,6 +133,12 @@ def test_modules_of_torch_compile_are_recompiled() -> None:
             with autocast(model, "mixed_bfloat16"):
                 assert model(torch.ones(4, 3)).dtype == torch.bfloat16
             assert model(torch.ones(4, 3)).dtype == torch.float32
+        inner = torch.compile(nn.Sequential(nn.Linear(3, 3)), backend="eager")
+        outer = nn.Sequential(inner, nn.ReLU())
+        for _ in range(2):
+            with autocast(outer, "bfloat16"):
+                assert outer(torch.ones(4, 3)).dtype == torch.bfloat16
+            assert outer(torch.ones(4, 3)).dtype == torch.float32
     """
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
     subprocess.run(command, check=True)

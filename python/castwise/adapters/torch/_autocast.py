@@ -7,16 +7,21 @@ records the casts, so that gradients have the dtype of the parameters.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
-from typing import Any, NamedTuple
-from weakref import WeakSet
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from uuid import uuid4
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from castwise._frameworks import require
 from castwise._trees import is_node, map_leaves
 from castwise.adapters.torch._bridge import dtype_name
+from castwise.adapters.torch._calls import Call, Computation, link, unlink
+from castwise.adapters.torch._checkpointing import follow_checkpoints
 from castwise.adapters.torch._computing import compute_dtypes
+from castwise.adapters.torch._in_force import begin, end, is_in_force
 from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_lazy
+from castwise.adapters.torch._variables import Slot, presented, slots_of
 
 torch: Any = require("torch")
 
@@ -44,7 +49,8 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
     Returns
     -------
     Autocast
-        A context manager. It is in force until `remove` is called or its ``with`` block ends.
+        A context manager. It is in force until `remove` is called or its ``with`` block ends;
+        another ``with`` puts it in force again.
 
     Raises
     ------
@@ -54,12 +60,20 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
 
     Notes
     -----
-    If several are on the same module, the last is in force. Batch and instance norms see their
-    variables in float32 beside 16-bit inputs, as torch's kernels need them. Elements of a buffer or
-    parameter that a call changes are cast back. Where parameters have to be cast, calls in several
-    threads wait for each other; so a `forward` must not wait for a thread that calls modules of the
-    same model. `torch.nn.DataParallel`, which calls copies of modules, is not supported. Dicts,
-    lists and the like are copied where an input in them is cast.
+    - If several are on the same module, the last is in force.
+    - Batch and instance norms see their variables in float32 beside 16-bit inputs, as torch's
+      kernels need them. Elements of a buffer or parameter that a call changes are cast back. Dicts,
+      lists and the like are copied where an input in them is cast.
+    - What `torch.utils.checkpoint` runs again in backward is cast as in its first run, also after
+      the end, as under `torch.autocast`. For that, the first autocast of a process changes the two
+      functions of torch that begin a checkpoint.
+    - A copy of a model (deepcopy, copy, pickle, `torch.save`) is cast as long as its original is. A
+      file that another process loads is cast only if the autocast had no ``with`` when it was
+      saved; there ``model.forward.computation.autocast.remove()`` ends it.
+    - It is in force in all threads. Where parameters have to be cast, calls in several threads wait
+      for each other; so a `forward` must not wait for a thread that calls modules of the same
+      model. After the end, no thread may call a model while another runs parts of it again.
+    - `torch.jit.script` refuses the model; `torch.jit.trace` and `torch.export` keep the casts.
 
     Examples
     --------
@@ -68,16 +82,6 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
 
     """
     return Autocast(module, dtype_or_policy_or_map)
-
-
-class Slot(NamedTuple):
-    """A parameter or buffer, and its dtype in a call."""
-
-    holder: dict[str, Any]
-    """`_parameters` or `_buffers` of its module."""
-    name: str
-    dtype: Any
-    owner: Any
 
 
 class Autocast:
@@ -100,140 +104,126 @@ class Autocast:
         for path, parameter in module.named_parameters():
             refuse_lazy(path, parameter)
         chosen = compute_dtypes(module, names)
-        self.summary = names.summary(
+        summary = names.summary(
             {
                 path: TensorCast("", dtype_name(each.dtype), each.key)
                 for path, each in chosen.items()
             }
         )
-        self.__setstate__({})
-        for each in chosen.values():
-            if each.module not in self._modules:
-                Call.link(self, each.module, each.dtype)
-                self._modules.add(each.module)
+        self._prepare(summary, uuid4().hex)
+        self._dtypes.update((each.module, each.dtype) for each in chosen.values())
+        follow_checkpoints()
+        begin(self)
+
+    def _prepare(self, summary: Summary, identity: str) -> None:
+        self.summary = summary
+        self.number = 0
+        self.is_begun = False
+        self._identity = identity
+        self._dtypes: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
+        self._links = 0
+        self._blocks = 0
+        self._ends_with_block = False
+        self._lock = threading.RLock()
+        self._thread = threading.local()
+        _KNOWN[identity] = self
 
     def remove(self) -> None:
         """Let the modules compute as before; calling it again does nothing."""
-        for module in self._modules:
-            Call.unlink(self, module)
+        end(self)
 
     def __enter__(self) -> Autocast:
+        self._ends_with_block = True
+        self._blocks += 1
+        if not is_in_force(self):
+            begin(self)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self.remove()
+        self._blocks -= 1
+        if not self._blocks:
+            self.remove()
 
-    def run(self, call: Call, args: Any, kwargs: Any) -> Any:
+    def link(self) -> None:
+        """Change the calls of the modules, unless they are changed; `unlink` as often."""
+        self._links += 1
+        if self._links == 1:
+            for module, dtype in list(self._dtypes.items()):
+                link(module, Computation(self, dtype))
+
+    def unlink(self) -> None:
+        """Undo a `link`."""
+        self._links -= 1
+        if not self._links:
+            for module in list(self._dtypes):
+                unlink(module, self)
+
+    def follow(self, module: Any, dtype: Any) -> bool:
+        """Count a copy of a module among the modules, unless the autocast has ended."""
+        if self._links:
+            self._dtypes[module] = dtype
+        return self._links > 0
+
+    def run(self, call: Call, dtype: Any, args: Any, kwargs: Any) -> Any:
         """Call `forward` with inputs and variables cast, then put the variables back."""
-        args = tuple(_cast_floating(value, call.dtype) for value in args)
-        kwargs = {name: _cast_floating(value, call.dtype) for name, value in kwargs.items()}
-        covered: frozenset[Any] = getattr(self._thread, "covered", frozenset())
-        if call.module in covered:
+        args = tuple(_cast_floating(value, dtype) for value in args)
+        kwargs = {name: _cast_floating(value, dtype) for name, value in kwargs.items()}
+        # By identity: torch.compile traces this, and would track the modules of a set twice.
+        covered: frozenset[int] = getattr(self._thread, "covered", frozenset())
+        if id(call.module) in covered:
             return call.original(*args, **kwargs)
         try:
             # Other threads must not see or cast the variables while the casts are in their place.
-            with self._lock:
-                self._thread.covered = covered.union(call.module.modules())
-                slots = list(self._slots(self._thread.covered - covered))
+            with self._lock_of(call.module):
+                owners = [each for each in call.module.modules() if id(each) not in covered]
+                self._thread.covered = covered.union(map(id, owners))
+                slots = list(self._slots(owners, call.module))
                 if slots:
-                    with _presented(slots):
+                    with presented(slots):
                         return call.original(*args, **kwargs)
             return call.original(*args, **kwargs)
         finally:
             self._thread.covered = covered
 
-    def _slots(self, owners: Iterable[Any]) -> Iterator[Slot]:
+    def _lock_of(self, module: Any) -> AbstractContextManager[Any]:
+        # A copy by torch.nn.DataParallel has variables that no other thread sees.
+        return nullcontext() if getattr(module, "_is_replica", False) else self._lock
+
+    def _slots(self, owners: Iterable[Any], outermost: Any) -> Iterator[Slot]:
         """Yield what a call has to cast: of the modules where this autocast is in force."""
         for owner in owners:
             call = owner.__dict__.get("forward")
-            if not isinstance(call, Call) or call.autocast is not self:
-                continue
-            if _keeps_variables(owner, call.dtype):
-                continue
-            for holder in (owner._parameters, owner._buffers):
-                for name, tensor in holder.items():
-                    if tensor is None or not tensor.is_floating_point():
-                        continue
-                    if tensor.dtype != call.dtype:
-                        yield Slot(holder, name, call.dtype, owner)
+            computation = call.computation if isinstance(call, Call) else None
+            if computation is not None and computation.autocast is self:
+                yield from slots_of(owner, computation.dtype, owner is outermost)
 
-    def __getstate__(self) -> dict[str, Any]:
-        return {"summary": self.summary}
+    def __deepcopy__(self, memo: object) -> Autocast:
+        return self
 
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        # A copy of a module has a copy of this object, whose modules are those that refer to it.
-        self.__dict__.update(state)
-        self._modules: WeakSet[Any] = WeakSet()
-        self._lock = threading.RLock()
-        self._thread = threading.local()
+    def __copy__(self) -> Autocast:
+        return self
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        lasts = self.is_begun and not self._ends_with_block
+        return _loaded, (self._identity, _PROCESS, self.summary, lasts)
 
 
-class Call:
-    """A module's `forward` that casts, and calls the previous one."""
+_KNOWN: WeakValueDictionary[str, Autocast] = WeakValueDictionary()
+"""The autocasts by what identifies them in files."""
 
-    def __init__(self, autocast: Autocast, module: Any, dtype: Any) -> None:
-        self.autocast = autocast
-        self.module = module
-        self.dtype = dtype
-        self.previous = module.__dict__.get("forward")
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return self.autocast.run(self, args, kwargs)
-
-    @property
-    def original(self) -> Callable[..., Any]:
-        """The module's `forward` without any autocast."""
-        previous = self.previous
-        while isinstance(previous, Call):
-            previous = previous.previous
-        found: Callable[..., Any] = previous or type(self.module).forward.__get__(self.module)
-        return found
-
-    __wrapped__ = original  # for callers that read the signature
-
-    @staticmethod
-    def link(autocast: Autocast, module: Any, dtype: Any) -> None:
-        """Put the autocast before the present `forward`."""
-        module.forward = Call(autocast, module, dtype)
-
-    @staticmethod
-    def unlink(autocast: Autocast, module: Any) -> None:
-        """Remove the autocast from the module, wherever it is in the chain."""
-        call, later = module.__dict__.get("forward"), None
-        while isinstance(call, Call):
-            if call.autocast is autocast:
-                if later is not None:
-                    later.previous = call.previous
-                elif call.previous is not None:
-                    module.__dict__["forward"] = call.previous
-                else:
-                    del module.__dict__["forward"]
-                return
-            call, later = call.previous, call
+_PROCESS = uuid4().hex
 
 
-@contextmanager
-def _presented(slots: list[Slot]) -> Iterator[None]:
-    """Put the casts into the slots for a block."""
-    put: list[tuple[Slot, Any, Any, int]] = []
-    casts: dict[tuple[int, Any], Any] = {}
-    try:
-        for slot in slots:
-            stored = slot.holder[slot.name]
-            # Tied variables stay tied, and are cast once.
-            key = (id(stored), slot.dtype)
-            if key not in casts:
-                casts[key] = _tracked_cast(stored, slot.dtype)
-            cast = casts[key]
-            slot.holder[slot.name] = cast
-            put.append((slot, stored, cast, cast._version))
-        _renew_flat_weights(slots)
-        yield
-    finally:
-        changed = [_put_back(*each) for each in reversed(put)]
-        _renew_flat_weights(slots)
-        for stored, cast in filter(None, changed):
-            _take_over(stored, cast)
+def _loaded(identity: str, process: str, summary: Summary, lasts: bool) -> Autocast:
+    """Return the same autocast; in another process a new one, in force if it had no ``with``."""
+    autocast = _KNOWN.get(identity)
+    if autocast is None:
+        autocast = Autocast.__new__(Autocast)
+        autocast._prepare(summary, identity)
+        if lasts and process != _PROCESS:
+            follow_checkpoints()
+            begin(autocast)
+    return autocast
 
 
 def _cast_floating(value: Any, dtype: Any) -> Any:
@@ -250,42 +240,3 @@ def _cast_floating(value: Any, dtype: Any) -> Any:
         return cast(value)
     # The callee may change a dict or list; if nothing in it is cast, it stays the caller's.
     return map_leaves(value, cast, shared=True) if is_node(value) else value
-
-
-def _keeps_variables(module: Any, dtype: Any) -> bool:
-    """Tell whether torch's kernels need variables in float32 beside 16-bit inputs."""
-    norms = torch.nn.modules.batchnorm._NormBase
-    return isinstance(module, norms) and dtype.itemsize == 2  # noqa: PLR2004
-
-
-def _renew_flat_weights(slots: list[Slot]) -> None:
-    """Update the list in which recurrent layers hold their parameters, too."""
-    for owner in {slot.owner for slot in slots}:
-        if hasattr(owner, "_flat_weights_names"):
-            owner._flat_weights = [getattr(owner, name) for name in owner._flat_weights_names]
-
-
-def _tracked_cast(tensor: Any, dtype: Any) -> Any:
-    """Cast outside of inference mode, so that the result counts its changes."""
-    if not torch.is_inference_mode_enabled():
-        return tensor.to(dtype)
-    with torch.inference_mode(False), torch.no_grad():
-        return tensor.to(dtype)
-
-
-def _put_back(slot: Slot, stored: Any, cast: Any, version: int) -> tuple[Any, Any] | None:
-    """Put a slot's variable back; return both tensors if the call changed elements."""
-    found: Any = slot.holder.get(slot.name)
-    if found is cast:
-        slot.holder[slot.name] = stored
-        return (stored, cast) if cast._version != version else None
-    if found is not None and slot.holder is slot.owner._buffers:
-        slot.holder[slot.name] = found.to(stored.dtype)
-    return None
-
-
-def _take_over(stored: Any, cast: Any) -> None:
-    """Copy the elements that the call changed; others keep their full precision."""
-    with torch.no_grad():
-        same = cast == stored.to(cast.dtype)
-        stored.copy_(torch.where(same, stored, cast.to(stored.dtype)))
