@@ -125,7 +125,7 @@ def _sections(name: str, config: Any, depth: int) -> Iterator[tuple[str, Mapping
         yield str(method), config
         return
     mlx = config.get("quantization")
-    if is_mlx(mlx):
+    if isinstance(mlx, dict) and is_mlx(mlx):
         yield "mlx", mlx
         return
     for key, value in config.items():
@@ -137,9 +137,9 @@ def _sections(name: str, config: Any, depth: int) -> Iterator[tuple[str, Mapping
             yield method, value
 
 
-def is_mlx(section: Any) -> bool:
+def is_mlx(section: Mapping[str, Any]) -> bool:
     """Return True for a section of the form that MLX gives it, under either of its keys."""
-    return isinstance(section, dict) and "quant_method" not in section and "group_size" in section
+    return "quant_method" not in section and "group_size" in section
 
 
 def method_of(key: str, section: Mapping[str, Any]) -> str | None:
