@@ -256,6 +256,20 @@ def test_a_variant_with_an_index(tmp_path: Path) -> None:
     assert sorted(os.listdir(tmp_path / "variant")) == sorted([*names, index])
 
 
+def test_a_variant_in_shards_of_names_that_only_its_index_tells(tmp_path: Path) -> None:
+    """As diffusers wrote them before it put the variant before the numbers."""
+    source, out, stem = tmp_path / "in", tmp_path / "out", "diffusion_pytorch_model"
+    save(source / f"{stem}.safetensors", {"x": floats(3), "y": floats(2)})
+    names = [f"{stem}-0000{one}-of-00002.fp16.safetensors" for one in (1, 2)]
+    for shard, name in zip(names, "xy", strict=True):
+        save(source / shard, {name: floats(3)})
+    weight_map = dict(zip("xy", names, strict=True))
+    index = source / f"{stem}.safetensors.index.fp16.json"
+    index.write_text(json.dumps({"weight_map": weight_map}))
+    checkpoint.cast_file(source, out, "bfloat16")
+    assert os.listdir(out) == [f"{stem}.safetensors"]
+
+
 def test_a_whole_model_beside_a_pipeline_is_left_out(
     pipeline: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

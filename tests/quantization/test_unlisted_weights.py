@@ -251,6 +251,22 @@ def test_an_adapter_beside_its_model_is_a_part_of_its_own(
         checkpoint.dequantize_file(source, tmp_path / "not")
 
 
+def test_a_tensor_of_a_listed_shard_that_the_index_leaves_out_is_seen(tmp_path: Path) -> None:
+    """Libraries load shards as a whole."""
+    source = tmp_path / "in"
+    model(source)
+    shard = {**checkpoint.load(source / SHARDS[1]), "extra.weight": floats(3)}
+    save(source / SHARDS[1], shard)
+    names = {one.name for one in checkpoint.inspect(source).tensors}
+    assert checkpoint.load(source).keys() == names
+    assert "extra.weight" in names
+    assert list(checkpoint.load(source, ["extra.weight"])) == ["extra.weight"]
+    with pytest.raises(CheckpointError, match=r"extra\.weight.* its index has it nowhere"):
+        checkpoint.dequantize_file(source, tmp_path / "out")
+    with pytest.raises(CheckpointError, match=r"extra\.weight.* its index has it nowhere"):
+        checkpoint.verify(source, source)
+
+
 def test_in_place_no_other_form_stays_that_the_configuration_contradicts(tmp_path: Path) -> None:
     source = tmp_path / "in"
     tensors = model(source, indexed=False)

@@ -278,9 +278,7 @@ def _load_folder(folder: CheckpointFolder, wanted: list[str] | None) -> dict[str
     arrays: dict[str, NDArray[Any]] = {}
     for component in folder.components:
         for shard, reader in component.shards.items():
-            here = {
-                component.prefix + name: name for name in component.indexed[shard] or reader.tensors
-            }
+            here = {component.prefix + name: name for name in component.names_in(shard)}
             if not needed.isdisjoint(here):
                 with reader:
                     arrays |= {key: reader.read(here[key]) for key in here if key in needed}

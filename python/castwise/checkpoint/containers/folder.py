@@ -80,9 +80,15 @@ class Component:
         return self.prefix or "." if self.has_config else next(iter(self.shards))
 
     def names(self) -> list[str]:
-        """List all tensors, in the order of the index, which need not be that of the shards."""
-        there = self.index.get("weight_map")
-        return list(there or (name for shard in self.shards.values() for name in shard.tensors))
+        """List all tensors in the order of the index, and then those that it leaves out."""
+        unlisted = (name for shard in self.shards for name in self.names_in(shard))
+        return list(dict.fromkeys([*self.index.get("weight_map", ()), *unlisted]))
+
+    def names_in(self, shard: str) -> list[str]:
+        """List the tensors that are those of a shard: all but such as the index has elsewhere."""
+        indexed, everywhere = {*self.indexed[shard]}, self.index.get("weight_map", {})
+        tensors = self.shards[shard].tensors
+        return [name for name in tensors if name in indexed or name not in everywhere]
 
 
 @dataclass(frozen=True, slots=True)
@@ -248,6 +254,9 @@ def _open_component(
     folder = root / prefix if prefix else root
     others = other_forms(stems)
     indexes = [name for name in stems if is_index(name)]
+    of_forms: set[str] = set()
+    for name in others.intersection(indexes):
+        of_forms.update(_tensors_by_shard(folder / name, _read_index(folder / name)))
     if len(chosen := [name for name in indexes if name not in others]) > 1:
         raise CheckpointError(
             f"{folder} has several indexes: {', '.join(chosen)}; leave one (exclude, --exclude)"
@@ -258,7 +267,8 @@ def _open_component(
         index = _read_index(folder / chosen[0])
         indexed = _tensors_by_shard(folder / chosen[0], index)
     else:
-        single = [name for name in stems if name not in others]
+        single = [name for name in stems if name not in others and name not in of_forms]
+        single = single or [name for name in stems if name not in others]
         if len(single) > 1:
             suffix = single[0][single[0].rindex(".") :]
             raise CheckpointError(
@@ -267,8 +277,7 @@ def _open_component(
                 "add the index that says which tensors belong together"
             )
         indexed = {single[0]: ()}
-    for name in others.intersection(indexes):
-        others.update(_tensors_by_shard(folder / name, _read_index(folder / name)))
+    others |= of_forms
     forms.update(prefix + name for name in others if name not in indexed)
     for shard, tensors in indexed.items():
         if shard not in names:
