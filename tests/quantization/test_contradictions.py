@@ -71,9 +71,11 @@ def test_a_model_and_its_part(
 
 @pytest.mark.parametrize("recipe", [DEEPSEEK, "gptq, 4 bits", "awq", "modelopt, nvfp4"])
 def test_the_same_twice_is_no_contradiction(tmp_path: Path, recipe: str) -> None:
-    """Neither are lists of modules, whose names may begin with the part."""
+    """Neither are lists of modules, whose names may begin with the part, and the making."""
     model = MODELS[recipe]()
-    model.config["text_config"] = changed(model.config, modules_to_not_convert=["lm_head"])
+    model.config["text_config"] = changed(
+        model.config, modules_to_not_convert=["lm_head"], quantization_status="frozen"
+    )
     source = write(tmp_path / "in", model)
     checkpoint.dequantize_file(source, tmp_path / "out")
     assert checkpoint.inspect(tmp_path / "out").quantization is None

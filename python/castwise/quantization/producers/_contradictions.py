@@ -21,10 +21,14 @@ from castwise.quantization.producers._configs import (
 
 _CONFIG = "config.json"
 _ALL = (*SECTIONS, "quantization")
-_OF_MODULES = frozenset(
-    ("ignore", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules")
+_OF_NO_WEIGHT = frozenset(
+    (
+        *("ignore", "modules_to_not_convert", "exclude_modules", "llm_int8_skip_modules"),
+        *("quantization_status", "global_compression_ratio", "producer"),
+    )
 )
-"""Keys that list what is not quantised, with names that begin with the part, or do not."""
+"""Keys that list what is not quantised, whose names may begin with the part, and that tell of the
+making of the model."""
 
 
 class Contradiction(NamedTuple):
@@ -52,7 +56,7 @@ def contradictions(configs: Mapping[str, Any]) -> Iterator[Contradiction]:
     found = [*_sections(configs.get(_CONFIG), ())]
     for (one, recipes), (other, others) in combinations(found, 2):
         first, second = (
-            {key: value for key, value in section.items() if key not in _OF_MODULES}
+            {key: value for key, value in section.items() if key not in _OF_NO_WEIGHT}
             for _, section in (one, other)
         )
         keys = [key for key in {**first, **second} if first.get(key) != second.get(key)]
