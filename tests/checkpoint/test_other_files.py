@@ -11,6 +11,7 @@ import pytest
 from castwise import checkpoint
 from castwise.cli import main
 from checkpoint_samples import floats, write_sharded
+from torch_files import write_tensors
 
 OF_THE_MODEL = (
     *("generation_config.json", "tokenizer.json", "merges.txt", "README.md", ".gitattributes"),
@@ -155,6 +156,27 @@ def test_weights_of_another_format_stay_where_there_are_no_others(
         for name in ("2_Dense/tf_model.h5", "safety_checker/flax_model.msgpack")
     ]
     assert messages[2].startswith(f"left out, {len('contents of ' + left)} bytes: {left};")
+
+
+@pytest.mark.parametrize("name", ["medusa_lm_head.pt", "extra.pth", "extra.bin"])
+def test_tensors_of_torch_beside_the_model_are_said_to_stay(
+    source: Path, name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    """They may be anything: libraries do not load them with the safetensors files."""
+    write_tensors(source / name, w=floats(3))
+    (source / "voices").mkdir()
+    write_tensors(source / "voices" / name, w=floats(3))
+    assert cast(source) == {*OF_THE_MODEL, name, f"voices/{name}"}
+    said = [one.getMessage() for one in caplog.records if "as it is" in one.getMessage()]
+    assert len(said) == 1
+    assert said[0].startswith(f"{source / name} was copied as it is: its tensors are beside")
+    caplog.clear()
+    cast(source, "asked", include=name)
+    assert "as it is" not in caplog.text
+    caplog.clear()
+    write_tensors(source / "optimizer.pt", w=floats(3))
+    checkpoint.cast_file(source, source, "float16")
+    assert "optimizer.pt" not in caplog.text
 
 
 def test_in_place_everything_stays(source: Path, caplog: pytest.LogCaptureFixture) -> None:

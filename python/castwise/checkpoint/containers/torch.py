@@ -66,9 +66,12 @@ class _Strided:
 
 
 class TorchReader(PlacedReader[SourceFile | RemoteSource]):
-    """A file of torch, whose pickle was read and checked on opening."""
+    """A file of torch, whose pickle was read and checked on opening.
 
-    def __init__(self, path: Path) -> None:
+    `warns` says whether to warn of tensors beside those of the model.
+    """
+
+    def __init__(self, path: Path, *, warns: bool = True) -> None:
         super().__init__(source_file(path))
         try:
             with explained(path):
@@ -88,7 +91,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         """What holds tensors beside those of the model, and how many."""
         # By this transformers knows whose tensors a safetensors file holds.
         self.metadata = {"format": "pt"}
-        if found.dropped:
+        if found.dropped and warns:
             _LOGGER.warning(
                 "%s: taken are the tensors under %r; left out: %s",
                 path,

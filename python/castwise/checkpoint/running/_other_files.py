@@ -6,6 +6,7 @@ import logging
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from castwise.checkpoint.containers._weight_names import (
     is_safetensors,
 )
 from castwise.checkpoint.containers.folder import PIPELINE, CheckpointFolder, check_link, walk
+from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files._filesystem import new_file, sync_folder
 from castwise.checkpoint.files._leftovers import is_temporary
 from castwise.checkpoint.files._remote import is_remote
@@ -36,6 +38,8 @@ _OTHER_WEIGHTS = (
 _OTHER_WEIGHTS_BELOW = ("original/*.pth", "onnx/*.onnx*", "openvino/*", "coreml/*", "gguf/*.gguf")
 """The same in a folder inside that."""
 
+
+_TORCH_SUFFIXES = frozenset((".bin", ".pt", ".pth"))
 
 _BY_DEFAULT, _INCLUDED, _EXCLUDED = "/default", "/included", "/excluded"
 _COPIED = frozenset((_BY_DEFAULT, _INCLUDED))
@@ -238,6 +242,22 @@ class OtherFiles:
                 "%s was copied as it is: there is no file of its tensors that can be cast",
                 entry,
             )
+        elif path[: path.rfind("/") + 1] in self._homes and _holds_tensors(entry):
+            _LOGGER.warning(
+                "%s was copied as it is: its tensors are beside those of the model, and were not "
+                "converted; convert it by itself if they belong to the model",
+                entry,
+            )
+
+
+def _holds_tensors(entry: Path) -> bool:
+    """Return True for a file of torch with tensors that is not one of known names."""
+    is_known = _matches_any(entry.name, NOT_OF_THE_MODEL)
+    if entry.suffix not in _TORCH_SUFFIXES or is_known or is_remote(entry):
+        return False
+    with suppress(CheckpointError), TorchReader(entry, warns=False) as reader:
+        return bool(reader.tensors)
+    return False
 
 
 def _new_target(entry: Path, new: Path, root: Path) -> str:
