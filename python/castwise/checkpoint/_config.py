@@ -40,8 +40,7 @@ class _Stated:
     @property
     def format(self) -> str | None:
         """The format; None if the value does not name a float."""
-        row = format_named(self.value.removeprefix("torch."))
-        return row.name if row is not None and row.kind == "float" else None
+        return _float_named(self.value)
 
     def text(self, target: str) -> str:
         """Return the JSON that states another format in the same way."""
@@ -152,9 +151,25 @@ class Config:
         return "".join([*pieces, self._text[done:]]) if pieces else None
 
 
+def _float_named(value: str) -> str | None:
+    """Return the format of a dtype that names a float."""
+    row = format_named(value.removeprefix("torch."))
+    return row.name if row is not None and row.kind == "float" else None
+
+
 def stated_formats(config: object) -> set[str]:
     """Return the formats that a parsed configuration states as dtypes of its model."""
-    return {one.format for one in _stated(json.dumps(config)) if one.format is not None}
+    formats: set[str] = set()
+    parts = [(config, False)]  # a list, as those of strangers may be nested as deep as can be
+    while parts:
+        value, is_stated = parts.pop()
+        if isinstance(value, dict):
+            parts += [(value[key], is_stated or key in _KEYS) for key in value.keys() - _OTHERS]
+        elif isinstance(value, list):
+            parts += [(part, is_stated) for part in value]
+        elif is_stated and isinstance(value, str) and (name := _float_named(value)) is not None:
+            formats.add(name)
+    return formats
 
 
 def _float_formats(rows: Sequence[CastRow]) -> list[str]:
