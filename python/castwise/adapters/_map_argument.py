@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
-from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation, get
 
 
 def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
@@ -41,3 +42,14 @@ def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
         else "give DTypePolicyMap(default_policy, {path or pattern: policy, ...})"
     )
     raise TypeError(f"policy_map={shown!r} is not a map of policies; {remedy}")
+
+
+def refuse_unused(explanation: Explanation, reasons: Iterable[str] = ()) -> None:
+    """Raise ValueError if a map has keys and uses none of them; say why, if that is known."""
+    if not explanation.unused or len(explanation.unused) < len(explanation.keys):
+        return
+    key, nearest = next(iter(explanation.unused.items()))
+    why = "; ".join(reasons) or f"the path nearest to {key!r} is {nearest!r}"
+    raise ValueError(
+        f"policy_map: no layer of the model matches any of its keys, and nothing was changed: {why}"
+    )

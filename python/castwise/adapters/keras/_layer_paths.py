@@ -1,33 +1,70 @@
-"""Find the paths of a model's layers, also before Keras has set them."""
+"""Find the paths of a model's layers, also before Keras has set them, or after it changed them."""
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, NamedTuple
 
 from castwise._frameworks import require
 
 
-def layers_with_paths(model: Any) -> list[tuple[str, Any]]:
-    """Return each layer of a model with its path, the model first; a shared layer once.
+class PlacedLayer(NamedTuple):
+    """A layer, and the paths under which a map may know it."""
 
-    Keras sets the path of a layer when it is built. A layer that is not built, or has nothing to
-    build (Dropout), gets the path that Keras would set: beside its siblings if these have paths,
-    else below the layer that holds it. Layers of a functional model, which are built outside of it,
-    are below no other layer. `InputLayer` is left out: it computes nothing, and an input has its
-    own dtype.
+    path: str
+    """Keras' path, or the one that it would set."""
+    longer: tuple[str, ...]
+    """The paths with more of the names of the models and layers that hold it, longest first."""
+    layer: Any
+
+    @property
+    def shorter(self) -> tuple[str, ...]:
+        """The paths with fewer of these names, longest first."""
+        return _ends(self.path)
+
+
+def placed_layers(model: Any) -> list[PlacedLayer]:
+    """Return each layer of a model with its paths, the model first; a shared layer once.
+
+    Keras sets the path of a layer when it is built: with the names of what holds it if it is built
+    by a call of that, without them if it is built from a config, by itself, as layers of loaded and
+    of cloned models are. So the path of a layer changes where a model is saved and loaded.
+
+    A layer that is not built, or has nothing to build (Dropout), gets the path that Keras would
+    set: beside its siblings if these have paths, else below the layer that holds it. Layers of a
+    functional model, which are built outside of it, are below no other layer. `InputLayer` is left
+    out: it computes nothing, and an input has its own dtype.
+
+    Where several layers have one path, each has its longest path alone.
     """
-    return list(_walk(model, model.path or model.name, set()))
+    path = model.path or model.name
+    placed = list(_walk(model, path, path, set()))
+    counts = Counter(each.path for each in placed)
+    return [
+        each._replace(path=each.longer[0], longer=())
+        if counts[each.path] > 1 and each.longer
+        else each
+        for each in placed
+    ]
 
 
-def _walk(layer: Any, path: str, seen: set[int]) -> Iterator[tuple[str, Any]]:
+def _walk(layer: Any, path: str, full: str, seen: set[int]) -> Iterator[PlacedLayer]:
     seen.add(id(layer))
-    yield path, layer
+    longer = (full, *_ends(full)) if full.endswith(f"/{path}") else ()
+    yield PlacedLayer(path, tuple(each for each in longer if len(each) > len(path)), layer)
     children = [child for child in layer._layers if not _is_input(child)]
     prefix = _prefix(layer, path, children)
+    above = "" if _is_functional(layer) else f"{full}/"
     for child in children:
         if id(child) not in seen:
-            yield from _walk(child, child.path or prefix + child.name, seen)
+            yield from _walk(child, child.path or prefix + child.name, above + child.name, seen)
+
+
+def _ends(path: str) -> tuple[str, ...]:
+    """Return a path without its first name, without its first two, and so on."""
+    names = path.split("/")
+    return tuple("/".join(names[count:]) for count in range(1, len(names)))
 
 
 def _prefix(layer: Any, path: str, children: list[Any]) -> str:

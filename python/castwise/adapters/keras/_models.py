@@ -12,6 +12,7 @@ from castwise.adapters.keras._notes import (
     layers_not_built,
     layers_that_stay,
     overflows,
+    paths_that_changed,
 )
 from castwise.adapters.keras._optimizers import known_variables, notes
 from castwise.adapters.keras._plan import LayerPlan, planned, policy_in_force
@@ -32,7 +33,9 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         holds this one keeps its traced functions.
     policy_map : DTypePolicyMap, keras.dtype_policies.DTypePolicyMap, or a map's config
         Looked up by ``layer.path``, as Keras does, or by the path that a layer will have once it
-        is built. Layers that no key matches get the default policy.
+        is built. Where no key matches that, a path with more of the names of what holds the layer
+        is looked up, because layers of loaded and cloned models have shorter paths: "net/one" is
+        "one" there. Layers that no key matches get the default policy.
 
     Returns
     -------
@@ -44,10 +47,11 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
     TypeError
         `model` is not a layer of Keras, or `policy_map` not a map.
     ValueError
-        Several keys match a path, and `on_overlap` is "raise"; a layer is already quantized in
-        another way; a policy needs calibration (gptq, awq), computes in other dtypes than floats,
-        or is unknown to the installed Keras; a policy quantizes a layer that is not built and
-        holds others; layers that share a variable have different dtypes. Nothing was changed.
+        Several keys match a path, or the paths of one layer, and `on_overlap` is "raise"; all
+        layers are built, and no key matches any; a layer is already quantized in another way; a
+        policy needs calibration (gptq, awq), computes in other dtypes than floats, or is unknown to
+        the installed Keras; a policy quantizes a layer that is not built and holds others; layers
+        that share a variable have different dtypes. Nothing was changed.
     ImportError
         Keras is not installed.
 
@@ -71,7 +75,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
     """
     policy_map = _map(policy_map)
     _check_model(model)
-    explanation, plans = planned(model, policy_map)
+    matching, plans = planned(model, policy_map)
     with known_variables(model):
         variables, overflowed = _recast_variables(plans)
     for plan in plans:
@@ -81,7 +85,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
     derive_again(layers)
     _forget_traces(layers)
     return AppliedPolicies(
-        explanation,
+        matching.explanation,
         {
             plan.path: (plan.before, after)
             for plan in plans
@@ -90,6 +94,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         {variable.path: dtypes for variable, dtypes in variables.values()},
         tuple(unquantized),
         (
+            *paths_that_changed(matching),
             *notes(model, set(variables)),
             *overflows(overflowed),
             *casts_that_stay(layers),

@@ -6,8 +6,24 @@ import itertools
 from collections.abc import Iterator
 from typing import Any
 
+from castwise.adapters.keras._matching import Matching
 from castwise.adapters.keras._plan import LayerPlan, policy_in_force
 from castwise.config import is_float_dtype
+
+
+def paths_that_changed(matching: Matching) -> Iterator[str]:
+    """Write of layers that have several paths, and of keys that match none of them."""
+    for paths, words in (
+        (matching.renamed, "matched by the path of a model that is not loaded or cloned"),
+        (matching.shortened, "matched by the path of a model that is loaded or cloned"),
+    ):
+        if paths:
+            path, other = next(iter(paths.items()))
+            count = f"{len(paths)} layers are" if len(paths) > 1 else "1 layer is"
+            used = other if paths is matching.renamed else path
+            yield f"{count} {words}, such as {used!r} of the paths {path!r} and {other!r}."
+    for reason in matching.reasons:
+        yield f"{reason[0].upper()}{reason[1:]}."
 
 
 def casts_that_stay(layers: list[Any]) -> Iterator[str]:

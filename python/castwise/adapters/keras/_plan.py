@@ -6,8 +6,9 @@ import copy
 from dataclasses import dataclass
 from typing import Any
 
-from castwise.adapters.keras._layer_paths import layers_with_paths
+from castwise.adapters.keras._layer_paths import placed_layers
 from castwise.adapters.keras._map_view import view_of
+from castwise.adapters.keras._matching import Matching, match_layers
 from castwise.adapters.keras._policies import from_keras, to_keras
 from castwise.adapters.keras._variables import own_variables, stored_dtype
 from castwise.config import is_float_dtype
@@ -46,24 +47,25 @@ class LayerPlan:
     quantize: Any = None
 
 
-def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Explanation, list[LayerPlan]]:
+def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Matching, list[LayerPlan]]:
     """Plan the changes of all layers of a model.
 
     Raises
     ------
     ValueError
-        Several keys match the path of a layer; a layer is already quantized in another way; a
-        policy computes in other dtypes than floats, needs calibration, or is unknown to the
-        installed Keras; two layers share a variable and have different dtypes.
+        As `match_layers`; a layer is already quantized in another way; a policy computes in other
+        dtypes than floats, needs calibration, or is unknown to the installed Keras; two layers
+        share a variable and have different dtypes.
 
     """
-    placed = layers_with_paths(model)
-    explanation = policy_map.explain(path for path, _ in placed)
-    _refuse_ambiguous(explanation)
+    matching = match_layers(policy_map, placed_layers(model))
+    explanation = matching.explanation
     planner = _Planner(copy.copy(policy_map))
-    plans = [planner.plan(path, layer, _policy_at(path, explanation)) for path, layer in placed]
+    plans = [
+        planner.plan(path, layer, _policy_at(path, explanation)) for path, layer in matching.layers
+    ]
     _refuse_conflicts(plans)
-    return explanation, plans
+    return matching, plans
 
 
 def _policy_at(path: str, explanation: Explanation) -> DTypePolicy:
@@ -145,17 +147,6 @@ def _recasts(path: str, layer: Any, target: str) -> tuple[tuple[Any, str], ...]:
             f"{len(following)} variables in {source}; use a policy of floats"
         )
     return tuple((variable, target) for variable in following)
-
-
-def _refuse_ambiguous(explanation: Explanation) -> None:
-    paths = [path for path, match in explanation.paths.items() if match.ambiguous]
-    if paths:
-        keys = explanation.paths[paths[0]].matches
-        more = f", and {len(paths) - 1} more paths by several" if paths[1:] else ""
-        raise ValueError(
-            f"{paths[0]!r} is matched by {len(keys)} keys, {', '.join(map(repr, keys))}{more}; "
-            'nothing was changed. Make the keys disjoint, or use on_overlap="first" or "longest"'
-        )
 
 
 def _refuse_conflicts(plans: list[LayerPlan]) -> None:

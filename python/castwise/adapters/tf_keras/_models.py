@@ -8,7 +8,7 @@ from typing import Any
 
 from castwise._core import cast
 from castwise._frameworks import require
-from castwise.adapters._map_argument import as_policy_map
+from castwise.adapters._map_argument import as_policy_map, refuse_unused
 from castwise.adapters.keras._derived_state import loses
 from castwise.adapters.keras._report import AppliedPolicies
 from castwise.adapters.tf_keras._layer_state import give_state
@@ -43,8 +43,9 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
     TypeError
         `model` is not a model of tf_keras, or `policy_map` not a map.
     ValueError
-        The model, or one within, is subclassed; several keys match a path; TF 2 has no such policy;
-        a layer cannot be made from its config; an operation would get several dtypes.
+        The model, or one within, is subclassed; several keys match a path, or none matches any;
+        TF 2 has no such policy; a layer cannot be made from its config; an operation would get
+        several dtypes.
     ImportError
         tf_keras is not installed.
 
@@ -60,6 +61,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
     cloner = _Cloner(policy_map)
     clone = cloner.clone(model, "")
     explanation = policy_map.explain(cloner.paths)
+    refuse_unused(explanation)
     variables = _give_weights(model, clone) if model.built else {}
     for old, new in cloner.pairs():
         give_state(old, new)

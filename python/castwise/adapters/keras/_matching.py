@@ -1,0 +1,130 @@
+"""Match the keys of a map with the layers of a model, also where loading changed their paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from castwise.adapters._map_argument import refuse_unused
+from castwise.adapters.keras._layer_paths import PlacedLayer
+from castwise.dtype_policies import DTypePolicyMap, Explanation
+
+
+@dataclass(frozen=True, slots=True)
+class Matching:
+    """The layers of a model, each with the path under which a map has its policy.
+
+    Attributes
+    ----------
+    explanation
+        The report on these paths.
+    layers
+        The layers with these paths.
+    renamed
+        The paths of layers that only another path of theirs matched, with that path.
+    shortened
+        The paths that a key matches, of layers whose longer paths none does, with the longest.
+    reasons
+        For unused keys that other paths of layers would match, why they do not.
+
+    """
+
+    explanation: Explanation
+    layers: list[tuple[str, Any]]
+    renamed: dict[str, str]
+    shortened: dict[str, str]
+    reasons: tuple[str, ...]
+
+
+def match_layers(policy_map: DTypePolicyMap, placed: list[PlacedLayer]) -> Matching:
+    """Look up each layer by its path, else by the paths that it has where it is not loaded.
+
+    Raises
+    ------
+    ValueError
+        Several keys match the path of a layer, or different ones the different paths of a layer; or
+        all layers are built, and no key matches any.
+
+    """
+    every = policy_map.explain(path for each in placed for path in (each.path, *each.longer))
+    paths = [_lookup(policy_map, each, every) for each in placed]
+    explanation = policy_map.explain(paths)
+    _refuse_ambiguous(explanation)
+    reasons = tuple(_reasons(policy_map, explanation, placed))
+    if all(each.layer.built for each in placed):
+        refuse_unused(explanation, reasons)
+    pairs = list(zip(paths, placed, strict=True))
+    return Matching(
+        explanation,
+        [(path, each.layer) for path, each in pairs],
+        {each.path: path for path, each in pairs if path != each.path},
+        {path: each.longer[0] for path, each in pairs if _matches_only(each, path, every)},
+        reasons,
+    )
+
+
+def _lookup(policy_map: DTypePolicyMap, placed: PlacedLayer, every: Explanation) -> str:
+    """Return the path of a layer that a key matches; its own if none does."""
+    matched = [path for path in (placed.path, *placed.longer) if every.paths[path].matches]
+    keys: dict[str | None, str] = {}
+    for path in matched:
+        keys.setdefault(every.paths[path].key, path)
+    if len(keys) > 1 and policy_map.on_overlap == "raise" and None not in keys:
+        pairs = " and ".join(f"{path!r} by {key!r}" for key, path in keys.items())
+        raise ValueError(
+            f"the layer {placed.path!r} is matched under two of its paths, {pairs}: it has the "
+            "longer one where its model is not loaded from a config; nothing was changed. "
+            'Make the keys disjoint, or use on_overlap="first" for that of its present path'
+        )
+    return matched[0] if matched else placed.path
+
+
+def _matches_only(placed: PlacedLayer, path: str, every: Explanation) -> bool:
+    """Tell whether keys match the path of a layer, and none of its longer ones."""
+    matched = [each for each in (placed.path, *placed.longer) if every.paths[each].matches]
+    return bool(placed.longer) and matched == [path] == [placed.path]
+
+
+def _refuse_ambiguous(explanation: Explanation) -> None:
+    paths = [path for path, match in explanation.paths.items() if match.ambiguous]
+    if paths:
+        keys = explanation.paths[paths[0]].matches
+        more = f", and {len(paths) - 1} more paths by several" if paths[1:] else ""
+        raise ValueError(
+            f"{paths[0]!r} is matched by {len(keys)} keys, {', '.join(map(repr, keys))}{more}; "
+            'nothing was changed. Make the keys disjoint, or use on_overlap="first" or "longest"'
+        )
+
+
+def _reasons(
+    policy_map: DTypePolicyMap, explanation: Explanation, placed: list[PlacedLayer]
+) -> Iterator[str]:
+    """Write of unused keys that layers match by fewer names, or under another name of the model."""
+    name = placed[0].path
+    for key in explanation.unused:
+        alone = DTypePolicyMap("float32", {key: "float32"}, match=policy_map.match)
+        first = key.partition("/")[0]
+        shorter = {end: each.path for each in placed for end in each.shorter}
+        renamed = {
+            first + path.removeprefix(name): path
+            for each in placed
+            for path in (each.path, *each.longer)
+            if path.startswith(f"{name}/")
+        }
+        if (path := _matched(alone, shorter)) is not None:
+            yield (
+                f"the key {key!r} matches {path!r} only without its first names, which layers of "
+                f"loaded models lack; write '(.*/)?{key}' for both"
+            )
+        elif (path := _matched(alone, renamed)) is not None:
+            yield (
+                f"the key {key!r} matches {path!r} only in a model named {first!r}, and this one "
+                f"is named {name!r}; give it that name, also in its get_config"
+            )
+
+
+def _matched(policy_map: DTypePolicyMap, paths: dict[str, str]) -> str | None:
+    """Return what is behind the first path that a map matches."""
+    matches = policy_map.explain(paths).paths
+    return next((paths[path] for path, match in matches.items() if match.matches), None)
