@@ -14,7 +14,13 @@ import numpy as np
 import pytest
 import real_frameworks
 from castwise import DTypePolicyMap
-from castwise.adapters.torch import autocast, cast_module, explain, to_numpy
+from castwise.adapters.torch import (
+    autocast,
+    cast_module,
+    cast_state_dict,
+    explain,
+    to_numpy,
+)
 
 torch = real_frameworks.torch()
 nn = torch.nn
@@ -421,3 +427,73 @@ def test_stochastic_rounding_draws_anew_for_each_tensor() -> None:
     assert first[0] != first[1]
     assert first != other
     assert np.unique(np.frombuffer(first[0], np.uint16)).size == 2
+
+
+class Wrapper(nn.Module):
+    """A model of the user's that names what it wraps as torch's wrappers do, beside another."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.module, self.encoder = Model(), nn.Linear(2, 2)
+
+
+WRAPPERS: dict[str, Any] = {
+    "compile": torch.compile,
+    "parallel": nn.DataParallel,
+    "average": torch.optim.swa_utils.AveragedModel,
+    "both": lambda model: nn.DataParallel(torch.compile(model)),
+    "outside": lambda model: torch.compile(nn.DataParallel(model)),
+}
+
+
+@pytest.mark.parametrize("kind", WRAPPERS)
+@pytest.mark.parametrize(
+    "keys",
+    [
+        {r"encoder\.0\..*": "bfloat16", r"encoder\.2\.weight": "bfloat16", "steps": "float16"},
+        {"encoder/0/.*": "bfloat16", "head/bias": "float16"},
+        DTypePolicyMap("float32", {"encoder/.*": "bfloat16"}),
+        {r".*\.weight": "bfloat16"},
+    ],
+    ids=["tensors", "slashes", "policies", "any"],
+)
+def test_names_that_wrappers_change(keys: Any, kind: str) -> None:
+    model, plain = Model(), Model()
+    wrapped = WRAPPERS[kind](model)
+    found = cast_module(wrapped, keys, inputs=False).summary
+    wanted = cast_module(plain, keys, inputs=False).summary
+    inner = wrapped.module if kind == "average" else model
+    assert dtypes(inner) == dtypes(plain)
+    assert found.unused == wanted.unused == {}
+    state = cast_state_dict(WRAPPERS[kind](Model()).state_dict(), keys)
+    by_role = cast_state_dict(Model().state_dict(), keys)
+    if not isinstance(keys, DTypePolicyMap):  # whose keys are modules; a state dict has none
+        assert by_role["encoder.0.weight"].dtype == HALF
+    bare = {name.replace("_orig_mod.", "").removeprefix("module."): t for name, t in state.items()}
+    assert {name: bare[name].dtype for name in by_role} == {n: t.dtype for n, t in by_role.items()}
+    with autocast(WRAPPERS[kind](Model()), {"encoder.*": "float64"}) as handle:
+        assert handle.summary.unused == {}
+
+
+def test_an_attribute_called_module_is_no_wrapper() -> None:
+    model = Wrapper()
+    done = cast_module(model, {r"encoder\..*": "bfloat16"}, inputs=False)
+    cast = {name for name, dtype in dtypes(model).items() if dtype == HALF}
+    assert cast == {"encoder.weight", "encoder.bias"}
+    assert done.summary.keys == {r"encoder\..*": 2}
+
+
+def test_a_map_of_which_no_key_matches() -> None:
+    model = Model()
+    words = r"no tensor or module of the model matches any of its keys.*'haed\.weight' is 'head\.w"
+    for change in (cast_module, autocast):
+        with pytest.raises(ValueError, match=words):
+            change(model, {"haed.weight": "float16"})
+    with pytest.raises(ValueError, match=r"policy map: no tensor .* nearest to 'haed' is 'head'"):
+        autocast(model, DTypePolicyMap("bfloat16", {"haed": "float16"}))
+    assert set(dtypes(model).values()) == {SINGLE, torch.int64}
+    assert "forward" not in model.__dict__
+    done = cast_module(model, {".*normal.*": "keep", "default": "bfloat16"})
+    assert list(done.summary.unused) == [".*normal.*"]
+    with autocast(Model(), {"shift": "float16"}) as handle:
+        assert list(handle.summary.unused) == ["shift"]

@@ -20,7 +20,13 @@ from castwise.adapters.torch._calls import Call, Computation, link, unlink
 from castwise.adapters.torch._checkpointing import follow_checkpoints
 from castwise.adapters.torch._computing import compute_dtypes
 from castwise.adapters.torch._in_force import begin, end, is_in_force
-from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_lazy
+from castwise.adapters.torch._plan import (
+    NameMap,
+    Summary,
+    TensorCast,
+    refuse_lazy,
+    refuse_unused,
+)
 from castwise.adapters.torch._variables import Slot, presented, slots_of
 
 torch: Any = require("torch")
@@ -44,7 +50,7 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
         module has the policy of its path. With a mapping of dtypes, a module has the dtype of the
         key that matches its path, else that of its own parameters, and without parameters it does
         not cast its inputs. Keys are torch's names, with dots, or paths with "/" if any key has
-        one.
+        one; with or without the names that torch.compile, DataParallel and the like add.
 
     Returns
     -------
@@ -56,7 +62,8 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
     ------
     TypeError, ValueError
         `module` is not a module, or torch.jit compiled its calls; torch does not compute in a
-        dtype; two keys match a path; a module has two names with different dtypes.
+        dtype; two keys match a path, or no key matches a module or tensor; a module has two names
+        with different dtypes.
 
     Notes
     -----
@@ -104,6 +111,7 @@ class Autocast:
         for path, parameter in module.named_parameters():
             refuse_lazy(path, parameter)
         chosen = compute_dtypes(module, names)
+        refuse_unused(names, module)
         summary = names.summary(
             {
                 path: TensorCast("", dtype_name(each.dtype), each.key)

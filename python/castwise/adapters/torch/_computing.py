@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 from castwise._core import finfo
 from castwise._frameworks import require
 from castwise.adapters.torch._bridge import dtype_name, numpy_dtype, torch_dtype
-from castwise.adapters.torch._plan import Named, NameMap
+from castwise.adapters.torch._plan import Named, NameMap, prefix_of, tensor_names
 
 torch: Any = require("torch")
 
@@ -32,6 +32,7 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
         dtypes.
 
     """
+    names.prefix = prefix_of(tensor_names(module))
     found: dict[str, Computing] = {}
     first: dict[Any, tuple[str, Any]] = {}
     for path, child in module.named_modules(remove_duplicate=False):

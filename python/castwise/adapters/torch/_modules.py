@@ -12,7 +12,14 @@ from castwise._frameworks import require
 from castwise._options import Role, TreeOptions
 from castwise.adapters.torch._autocast import Autocast
 from castwise.adapters.torch._casting import cast
-from castwise.adapters.torch._plan import Named, NameMap, Planned, Summary, decide
+from castwise.adapters.torch._plan import (
+    Named,
+    NameMap,
+    Planned,
+    Summary,
+    decide,
+    refuse_unused,
+)
 from castwise.adapters.torch._state import state_tensors
 
 if TYPE_CHECKING:
@@ -76,7 +83,8 @@ def cast_module(
         `DTypePolicyMap`, whose keys are paths of modules; or a mapping of regular expressions to
         dtypes, whose keys are names of parameters and buffers (r"encoder\..*\.weight"), else of
         the modules that have them. Keys are torch's names, with dots, or castwise's paths, with
-        "/", if any key has one. ``"default"`` is for names that no key matches, ``"keep"`` changes
+        "/", if any key has one; with or without the names that torch.compile, DataParallel and the
+        like add. ``"default"`` is for names that no key matches, ``"keep"`` changes
         nothing. Integer, bool and complex tensors are left alone, unless a key is equal to the
         name of one.
     inputs : bool, or what `dtype_or_policy_or_map` may be
@@ -98,8 +106,8 @@ def cast_module(
         `module` is not a module; a target is not a dtype or policy, or torch lacks it, or it is
         an integer dtype for a parameter that requires a gradient.
     ValueError
-        Two keys match a name; a tensor has two names with different dtypes; torch does not compute
-        in a dtype; an option is wrong.
+        Two keys match a name, or no key matches any; a tensor has two names with different dtypes;
+        torch does not compute in a dtype; an option is wrong.
     OverflowError, ValueError
         What `castwise.cast` raises for a tensor, with its name.
 
@@ -113,6 +121,7 @@ def cast_module(
     check_tree_options(options, "cast_module")
     names = NameMap.of(dtype_or_policy_or_map, "variable")
     plan = list(decide(named_tensors(module), names))
+    refuse_unused(names, module)
     for named, _, target, _ in plan:
         if target is not None and named.tensor.requires_grad and not target.is_floating_point:
             raise TypeError(

@@ -78,7 +78,8 @@ class NameMap:
     """A map whose keys are torch's names, with dots; or castwise's paths, if a key has a "/".
 
     Keys of a map of dtypes match names of tensors first, then names of modules; keys of a map of
-    policies match names of modules.
+    policies match names of modules. Where no key matches a name, the name is looked up without the
+    names that wrappers add: torch.compile, DataParallel, FSDP, checkpoint_wrapper, AveragedModel.
     """
 
     targets: DtypeMap
@@ -88,6 +89,8 @@ class NameMap:
     """Whether one dtype or policy is for all."""
     hits: dict[str, int] = field(default_factory=dict)
     seen: dict[str, None] = field(default_factory=dict)
+    prefix: str = ""
+    """What a wrapper around the whole model puts before every name."""
 
     @classmethod
     def of(cls, value: Any, role: str) -> NameMap:
@@ -119,7 +122,7 @@ class NameMap:
             decision = self._find(named.path, floating)
         if decision.key is None and named.module is not None:
             decision = self._find(named.module, floating)
-        if not floating and decision.key != self.spelled(named.path):
+        if not floating and decision.key not in self._spellings(named.path):
             return Decision(None)
         self._count(decision.key)
         return decision
@@ -134,18 +137,48 @@ class NameMap:
         """Report on all tensors that were looked up."""
         return Summary(casts, dict(self.hits), unused(self.hits, self.seen))
 
+    def matches(self, path: str) -> bool:
+        """Tell whether a key matches a name."""
+        return self._find(path, True).key is not None
+
     def _find(self, path: str, floating: bool) -> Decision:
-        spelled = self.spelled(path)
+        decision = Decision(None)
+        for spelled in self._spellings(path):
+            decision = self.targets.decide(spelled, floating)
+            if decision.key is not None:
+                break
         self.seen[spelled] = None
-        return self.targets.decide(spelled, floating)
+        return decision
 
     def _count(self, key: str | None) -> None:
         if key is not None:
             self.hits[key] += 1
 
-    def spelled(self, path: str) -> str:
-        """Return a name in the spelling of the keys."""
-        return path.replace(".", "/") if self.slashed else path
+    def _spellings(self, path: str) -> tuple[str, ...]:
+        """Return a name in the spelling of the keys, and the same without those of wrappers."""
+        parts = [part for part in f"{path}.".split(".") if part not in _WRAPPED]
+        bare = ".".join(parts).removeprefix(self.prefix)[:-1]
+        names = (path,) if bare == path else (path, bare)
+        return tuple(name.replace(".", "/") if self.slashed else name for name in names)
+
+
+_WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
+"""The names of what torch.compile, FSDP and checkpoint_wrapper wrap."""
+
+_BESIDE = "n_averaged"
+"""The buffer of `torch.optim.swa_utils.AveragedModel` beside its module."""
+
+
+def prefix_of(names: Iterable[str]) -> str:
+    """Return what `DataParallel` and the like put before the names of all tensors; "" if none."""
+    prefix = ""
+    for name in names:
+        parts = [part for part in name.split(".") if part not in _WRAPPED]
+        if parts[0] != "module" and parts != [_BESIDE]:
+            return ""
+        if parts[0] == "module":
+            prefix = "module."
+    return prefix
 
 
 def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
@@ -158,8 +191,10 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
         module has no elements yet.
 
     """
+    listed = list(tensors)
+    names.prefix = prefix_of(named.path for named in listed)
     chosen: dict[Any, tuple[str, Any]] = {}
-    for named in tensors:
+    for named in listed:
         refuse_lazy(named.path, named.tensor)
         target, key, _ = names.tensor(named)
         dtype = named.tensor.dtype if target is None else torch_dtype(target)
@@ -172,6 +207,31 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
             )
         cast = TensorCast(dtype_name(named.tensor.dtype), dtype_name(dtype), key)
         yield Planned(named, cast, None if dtype == named.tensor.dtype else dtype, place)
+
+
+def refuse_unused(names: NameMap, module: Any) -> None:
+    """Raise ValueError if a map has keys, and none matches a tensor or module of a model.
+
+    A map of dtypes with a default is left, because it may be for many models.
+    """
+    is_general = names.targets.has_default and not names.of_modules
+    if not names.hits or any(names.hits.values()) or is_general:
+        return
+    modules = (path for path, _ in module.named_modules(remove_duplicate=False))
+    if any(map(names.matches, [*modules, *tensor_names(module)])):
+        return
+    key, nearest = next(iter(unused(names.hits, names.seen).items()))
+    raise ValueError(
+        f"{names.targets.origin}: no tensor or module of the model matches any of its keys, and "
+        f"nothing was changed: the name nearest to {key!r} is {nearest!r}."
+    )
+
+
+def tensor_names(module: Any) -> Iterator[str]:
+    """Yield the names of all parameters and buffers."""
+    for members in (module.named_parameters, module.named_buffers):
+        for name, _ in members(remove_duplicate=False):
+            yield name
 
 
 def refuse_lazy(path: str, tensor: Any) -> None:

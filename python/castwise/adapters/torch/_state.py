@@ -34,7 +34,8 @@ def cast_state_dict(
         Also nested. It is not changed.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
         As in `castwise.cast_tree`; dtypes may be torch's. Keys are torch's names (r"encoder\..*"),
-        or paths with "/" if any key has one. Integer, bool and complex tensors are left alone,
+        or paths with "/" if any key has one; with or without the names that torch.compile,
+        DataParallel and the like add. Integer, bool and complex tensors are left alone,
         unless a key is equal to the name of one.
     role : {"variable", "compute"}
         Which dtype of a policy is used.
