@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import importlib
 import io
 import pickle
@@ -164,6 +165,35 @@ def test_whole_models_segments_and_retained_graphs(reentrant: bool) -> None:
             loss.backward(retain_graph=True)
             for parameter, wanted in zip(model.parameters(), inside, strict=True):
                 assert torch.equal(parameter.grad, wanted)
+
+
+def test_other_ways_to_checkpoint() -> None:
+    (x,), _ = data(1)
+    plain = Blocks(None)
+    with autocast(plain, "bfloat16"):
+        wanted = gradients(plain, plain(x))
+    select = functools.partial(
+        torch.utils.checkpoint.create_selective_checkpoint_contexts,
+        [torch.ops.aten.addmm.default],
+    )
+    wrapper = importlib.import_module(
+        "torch.distributed.algorithms._checkpoint.checkpoint_wrapper"
+    ).checkpoint_wrapper
+    ways: list[Callable[[Any, Any], Any]] = [
+        lambda block, x: checkpoint(block, x, use_reentrant=False, context_fn=select),
+        lambda block, x: checkpoint(block, x, use_reentrant=False, debug=True),
+        lambda block, x: wrapper(block)(x),
+    ]
+    for way in ways:
+        model = Blocks(False)
+        model.run = way
+        for whole in (False, True):
+            with autocast(model, "bfloat16"):
+                if whole:
+                    model.run = lambda block, x: block(x)
+                output = way(model, x) if whole else model(x)
+            found = gradients(model, output)
+            assert all(torch.equal(a, b) for a, b in zip(found, wanted, strict=True))
 
 
 @pytest.mark.parametrize("reentrant", MODES)

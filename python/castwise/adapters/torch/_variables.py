@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any, NamedTuple
 
 from castwise._frameworks import require
@@ -85,10 +85,25 @@ def _renew_flat_weights(slots: list[Slot]) -> None:
 
 def _tracked_cast(tensor: Any, dtype: Any) -> Any:
     """Cast outside of inference mode, so that the result counts its changes."""
-    if not torch.is_inference_mode_enabled():
-        return tensor.to(dtype)
-    with torch.inference_mode(False), torch.no_grad():
-        return tensor.to(dtype)
+    with _beside_selective_checkpoints():
+        if not torch.is_inference_mode_enabled():
+            return tensor.to(dtype)
+        with torch.inference_mode(False), torch.no_grad():
+            return tensor.to(dtype)
+
+
+def _beside_selective_checkpoints() -> AbstractContextManager[Any]:
+    """Hide casts from checkpoints that select what they save.
+
+    These count operations. What is run again has to cast what the call around its first run had.
+    """
+    checkpoint, dispatch = torch.utils.checkpoint, torch.utils._python_dispatch
+    modes = dispatch._get_current_dispatch_mode_stack()
+    kinds = checkpoint._CachingTorchDispatchMode, checkpoint._CachedTorchDispatchMode
+    if not modes or not any(isinstance(mode, kinds) for mode in modes):
+        return nullcontext()
+    context: AbstractContextManager[Any] = dispatch._disable_current_modes()
+    return context
 
 
 def _put_back(slot: Slot, stored: Any, cast: Any, version: int) -> tuple[Any, Any] | None:
