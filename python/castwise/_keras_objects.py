@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
+
 
 def serialize_with(value: Any, of_object: Callable[[Any], Any]) -> Any:
     """Serialize a value: plain ones as they are, containers by element, others by `of_object`."""
@@ -16,6 +18,34 @@ def serialize_with(value: Any, of_object: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return {key: serialize_with(item, of_object) for key, item in value.items()}
     return of_object(value)
+
+
+def checked_arguments(cls: type, config: Any) -> dict[str, Any]:
+    """Return the arguments of a class that are in a config.
+
+    Raises
+    ------
+    TypeError
+        The class does not take one of them, or needs another; the message has the class's name.
+
+    """
+    if not isinstance(config, Mapping):
+        raise TypeError(f"config={config!r} of {cls.__name__} must be a dict of its arguments")
+    signature = inspect.signature(cls)
+    try:
+        signature.bind(**config)
+    except TypeError as error:
+        takes = ", ".join(signature.parameters) or "none"
+        raise TypeError(
+            f"config={dict(config)!r} is not one of {cls.__name__} ({error}); its arguments are "
+            f"{takes}"
+        ) from None
+    return dict(config)
+
+
+def plain_number(value: Any) -> Any:
+    """Return numpy's scalars as Python's, which JSON can hold, and other values as they are."""
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def to_dictionary(

@@ -16,6 +16,13 @@ from castwise.autocast._values import checked_shape, given_once
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
 
+_OF_KERAS = (
+    *("activity_regularizer", "input_shape", "input_dim", "batch_input_shape", "batch_size"),
+    *("weights", "implementation", "quantization_config", "lora_rank", "lora_alpha"),
+)
+_ENDS_OF_KERAS = ("_regularizer", "_constraint")
+"""What arguments of Keras' layers are called that ask for nothing if they are None."""
+
 _INIT_FIRST = "call super().__init__() first in its __init__."
 
 
@@ -40,6 +47,9 @@ class Layer(Builder):
     dialect : {"keras", "tf_keras"}
         The rules of casting: in Keras 3 every floating argument is cast, in TF 2 the first argument
         only. By default the class attribute of that name.
+    **unknown
+        Arguments of Keras' layers that castwise's do not have, such as ``activity_regularizer``, if
+        they are None, as they are in configs.
 
     Raises
     ------
@@ -87,9 +97,12 @@ class Layer(Builder):
     ) -> None:
         self.dialect = dialect or type(self).dialect
         rules = rules_of(self.dialect)
-        if unknown:
+        refused = [
+            key for key, value in unknown.items() if value is not None or not _is_of_keras(key)
+        ]
+        if refused:
             raise rules.wrong_type(
-                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in unknown)}; "
+                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in refused)}; "
                 "a layer takes trainable=, dtype=, autocast=, name= and dialect=."
             )
         if not isinstance(trainable, bool):
@@ -303,12 +316,20 @@ class Layer(Builder):
     # Configs.
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments of the constructor, fit for JSON; subclasses add theirs."""
-        return {
+        """Return the arguments of the constructor, fit for JSON; subclasses add theirs.
+
+        Those that Keras leaves out, `autocast` and `dialect`, are in it if they are not the usual.
+        """
+        config = {
             "name": self._name,
             "trainable": self._trainable,
             "dtype": self._rules.serialized(self._dtype_policy),
         }
+        if not self.autocast:
+            config["autocast"] = False
+        if self.dialect != type(self).dialect:
+            config["dialect"] = self.dialect
+        return config
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Layer:
@@ -318,6 +339,10 @@ class Layer(Builder):
     def __repr__(self) -> str:
         policy = getattr(self._dtype_policy, "name", None) if self._rules else None
         return f"<{type(self).__name__} {getattr(self, '_name', '')!r}, dtype={policy!r}>"
+
+
+def _is_of_keras(argument: str) -> bool:
+    return argument in _OF_KERAS or argument.endswith(_ENDS_OF_KERAS)
 
 
 def _without_rules(outputs: Any) -> Any:

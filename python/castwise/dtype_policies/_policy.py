@@ -9,6 +9,7 @@ import numpy as np
 from castwise._core import PolicyBase, cast
 from castwise._floating import is_floating
 from castwise._global_state import current_policy, default_policy
+from castwise._keras_objects import checked_arguments
 from castwise._standard_dtype import standardize_dtype
 
 
@@ -99,7 +100,7 @@ class DTypePolicy(PolicyBase):
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> DTypePolicy:
         """Make the policy of a config. TypeError for keys that are not arguments."""
-        return cls(**config)
+        return cls(**checked_arguments(cls, config))
 
     def __repr__(self) -> str:
         name = "DTypePolicy" if type(self) is FloatDTypePolicy else type(self).__name__

@@ -274,7 +274,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         """
         write = _without_name if self._default_argument is None else serialize
         config = {
-            "default_policy": copy.deepcopy(self._default_argument),
+            "default_policy": serialize(self._default_argument),
             "policy_map": {key: write(policy) for key, policy in self.items()},
         }
         # Keras does not know these; it can read maps without them.

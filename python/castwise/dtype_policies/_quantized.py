@@ -41,7 +41,12 @@ class QuantizedDTypePolicy(DTypePolicy):
     keras_class: ClassVar[str] = "QuantizedDTypePolicy"
     """The class of Keras that has these arguments, also for subclasses."""
 
+    has_parameters: ClassVar[bool] = False
+    """Whether the mode has integers after slashes, so that it is checked to be a text first."""
+
     def __init__(self, mode: str, source_name: str | None = None) -> None:
+        if self.has_parameters and not isinstance(mode, str):
+            raise TypeError(f"mode={mode!r} must be a str, such as 'gptq/4/128'")
         if source_name is None:
             source_name = self._name_in_force()
         self._set_quantized(self.keras_class, mode, source_name)
@@ -50,10 +55,7 @@ class QuantizedDTypePolicy(DTypePolicy):
 class _WithParameters(QuantizedDTypePolicy):
     """A policy whose mode has integers after slashes."""
 
-    def __init__(self, mode: str, source_name: str | None = None) -> None:
-        if not isinstance(mode, str):
-            raise TypeError(f"mode={mode!r} must be a str, such as 'gptq/4/128'")
-        super().__init__(mode, source_name)
+    has_parameters = True
 
     @property
     def mode(self) -> str:

@@ -6,7 +6,12 @@ from typing import Any, ClassVar
 
 from castwise._argument_names import renamed
 from castwise._core import PolicyBase
-from castwise._keras_objects import from_dictionary, serialize_with, to_dictionary
+from castwise._keras_objects import (
+    checked_arguments,
+    from_dictionary,
+    serialize_with,
+    to_dictionary,
+)
 
 
 class Policy(PolicyBase):
@@ -50,7 +55,8 @@ class Policy(PolicyBase):
         del custom_objects  # accepted and unused, as in TF
         if not isinstance(config, dict):
             raise TypeError(f"config={config!r} must be a dict with 'name'")
-        return cls(**{key: value for key, value in config.items() if key != "loss_scale"})
+        arguments = {key: value for key, value in config.items() if key != "loss_scale"}
+        return cls(**checked_arguments(cls, arguments))
 
     def __repr__(self) -> str:
         return f'<Policy "{self.name}">'

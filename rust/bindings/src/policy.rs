@@ -96,8 +96,23 @@ impl PolicyBase {
     }
 
     /// A plain policy of Keras; without a name, the one that the class's `_name_in_force()` gives.
-    #[pyo3(signature = (name = None))]
-    fn __init__(slf: &Bound<'_, Self>, name: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+    #[pyo3(signature = (name = None, *others, **unknown))]
+    fn __init__(
+        slf: &Bound<'_, Self>,
+        name: Option<&Bound<'_, PyAny>>,
+        others: &Bound<'_, PyTuple>,
+        unknown: Option<&Bound<'_, PyDict>>,
+    ) -> PyResult<()> {
+        if unknown.is_some() || !others.is_empty() {
+            // PyO3's own errors would name this base class.
+            let class = slf.get_type().name()?;
+            let keys = unknown.map_or_else(Vec::new, |unknown| unknown.keys().iter().collect());
+            let keys: Vec<String> = keys.iter().map(|key| format!("{key}=")).collect();
+            let extra = if keys.is_empty() { "more than one argument".to_owned() } else { keys.join(", ") };
+            return Err(PyTypeError::new_err(format!(
+                "{class} does not take {extra}; it takes name= alone."
+            )));
+        }
         let in_force;
         let name = if let Some(name) = name {
             name

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
-from castwise._keras_objects import to_dictionary
+from castwise._keras_objects import plain_number, to_dictionary
 from castwise.compat import _scaling as scaling
 from castwise.compat.keras import _loss_scale_arguments as arguments
 from castwise.loss_scale._unscaling import all_finite, unscale
@@ -318,8 +318,8 @@ class LossScaleOptimizer:
         return {
             "name": self.name,
             "inner_optimizer": to_dictionary(self.inner_optimizer, None, lambda value: value),
-            "initial_scale": self.initial_scale,
-            "dynamic_growth_steps": self.dynamic_growth_steps,
+            "initial_scale": plain_number(self.initial_scale),
+            "dynamic_growth_steps": plain_number(self.dynamic_growth_steps),
         }
 
     @classmethod

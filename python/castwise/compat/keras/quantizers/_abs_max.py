@@ -10,6 +10,8 @@ import numpy as np
 
 from castwise import _core
 from castwise._core import cast
+from castwise._keras_objects import checked_arguments, plain_number
+from castwise._standard_dtype import standardize_dtype
 from castwise.compat.keras.quantizers._steps import (
     BFLOAT16,
     EPSILON,
@@ -114,7 +116,7 @@ class Quantizer:
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Any:
         """Make a quantizer of its config, the arguments."""
-        return cls(**config)
+        return cls(**checked_arguments(cls, config))
 
     def get_config(self) -> dict[str, Any]:
         """Return the arguments; NotImplementedError in this class."""
@@ -146,9 +148,9 @@ class AbsMaxQuantizer(Quantizer):
         output_dtype: Any = INT8,
     ) -> None:
         super().__init__(output_dtype)
-        if isinstance(axis, int):
-            axis = (axis,)
-        self.axis = None if axis is None else tuple(axis)
+        if isinstance(axis, int | np.integer):
+            axis = (int(axis),)
+        self.axis = None if axis is None else tuple(map(plain_number, axis))
         self.value_range = value_range
         self.epsilon = epsilon
         if output_dtype == INT8:
@@ -171,8 +173,19 @@ class AbsMaxQuantizer(Quantizer):
     def get_config(self) -> dict[str, Any]:
         """Return the arguments, as Keras writes them into files."""
         config: dict[str, Any] = {
-            "value_range": self.value_range,
-            "epsilon": self.epsilon,
-            "output_dtype": self.output_dtype,
+            "value_range": _plain_numbers(self.value_range),
+            "epsilon": plain_number(self.epsilon),
+            "output_dtype": _named(self.output_dtype),
         }
         return config if self.axis is None else {**config, "axis": self.axis}
+
+
+def _plain_numbers(numbers: Sequence[Any]) -> Sequence[Any]:
+    """Return a list or tuple of Python's numbers."""
+    plain = [plain_number(number) for number in numbers]
+    return plain if isinstance(numbers, list) else tuple(plain)
+
+
+def _named(dtype: Any) -> Any:
+    """Return the name of a dtype object, and names as they are."""
+    return dtype if isinstance(dtype, str) or dtype is None else standardize_dtype(dtype)

@@ -12,6 +12,7 @@ from typing import Any
 
 from castwise._argument_names import renamed
 from castwise._core import mixed_compute_dtype
+from castwise._keras_objects import checked_arguments
 from castwise.autocast._layer_policy import get_layer_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (
     DynamicLossScale,
@@ -106,7 +107,7 @@ class PolicyV1(PlainPolicy):
         arguments = dict(config)
         if isinstance(arguments.get("loss_scale"), dict):
             arguments["loss_scale"] = get_loss_scale(arguments["loss_scale"], custom_objects)
-        return cls(**arguments)
+        return cls(**checked_arguments(cls, arguments))
 
     def __repr__(self) -> str:
         return f'<PolicyV1 "{self.name}", loss_scale={self._loss_scale!r}>'

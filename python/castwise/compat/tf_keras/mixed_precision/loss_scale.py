@@ -17,7 +17,7 @@ import numpy as np
 
 from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale as Machine
-from castwise._keras_objects import from_dictionary
+from castwise._keras_objects import checked_arguments, from_dictionary
 from castwise.compat import _scaling as scaling
 from castwise.loss_scale._unscaling import all_finite
 
@@ -58,7 +58,7 @@ class LossScale(ABC):
     @classmethod
     def from_config(cls, config: Mapping[str, Any]) -> LossScale:
         """Make the loss scale of a config, at its first step."""
-        return cls(**config)
+        return cls(**checked_arguments(cls, config))
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, LossScale):
