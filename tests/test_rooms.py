@@ -14,7 +14,15 @@ PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
     ("_core", "_on_demand", "_options", "_startup"),
-    ("_adapter_registry", "_argument_names", "_floating", "_frameworks", "_spelling", "_tables"),
+    (
+        "_adapter_registry",
+        "_argument_names",
+        "_brief",
+        "_floating",
+        "_frameworks",
+        "_spelling",
+        "_tables",
+    ),
     ("_acceleration", "_blocks", "_environment", "_switch", "_trees"),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
     # Above the policies, because `cast_tree` and checkpoints take those, too.

@@ -25,8 +25,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from castwise._adapter_registry import find
+from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
 from castwise._spelling import typed_format
+from castwise._tables import aligned
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies._configs import named
 from castwise.dtype_policies._policy import plain_name
@@ -91,6 +93,23 @@ class DtypeMap:
     has_default: bool = True
     default_by: str = MAP
     is_general: bool = False
+
+    def __repr__(self) -> str:
+        default = "keep" if self.default is None else self.default
+        keys = [key for key, _ in self.keys.items()]
+        return brief(
+            self,
+            self.origin,
+            f"default {default}" if self.has_default else None,
+            f"{counted(len(keys), 'pattern')}: {listed(map(repr, keys))}" if keys else None,
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the patterns and their formats."""
+        rows = [(key, target or KEEP) for key, target in self.keys.items()]
+        if self.has_default:
+            rows.append((DEFAULT, self.default or KEEP))
+        return aligned([("pattern", "format"), *rows])
 
     @classmethod
     def of(cls, value: Any, role: str = "variable") -> DtypeMap:

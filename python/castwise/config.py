@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any, TypeVar
 
 from castwise import _global_state as global_state
+from castwise._brief import short
 from castwise._core import floatx_dtypes
 from castwise._global_state import floatx
 from castwise._standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
@@ -96,10 +97,13 @@ class dtype_policy_scope(ContextDecorator):  # noqa: N801 - used as a function
         self._policy = policy
         self._block: AbstractContextManager[None] | None = None
 
+    def __repr__(self) -> str:
+        return f"dtype_policy_scope({short(self._policy)})"
+
     def __enter__(self) -> DTypePolicy:
         if self._block is not None:
             raise RuntimeError(
-                f"dtype_policy_scope({self._policy!r}) is for one with block, and is used a second "
+                f"{self!r} is for one with block, and is used a second "
                 "time; make a new one for each block"
             )
         policy = get(self._policy)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._brief import short_array
 from castwise._core import cast
 from castwise._floating import is_floating
 from castwise._global_state import floatx
@@ -240,7 +241,7 @@ class AutoCastVariable(NumpyProtocol):
     def __repr__(self) -> str:
         return (
             f"<AutoCastVariable path={self._path}, shape={self.shape}, dtype={self.dtype}, "
-            f"true_dtype={self._true_dtype}, value={plain(self.value)}>"
+            f"true_dtype={self._true_dtype}, value={short_array(plain(self.value))}>"
         )
 
 

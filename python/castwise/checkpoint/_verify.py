@@ -13,7 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._brief import brief, brief_fields, counted, listed
 from castwise._core import cast
+from castwise._tables import aligned
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers import open_source
 from castwise.checkpoint.containers._elements import from_bytes
@@ -82,6 +84,8 @@ class Difference:
     shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
     formats: tuple[str, str] | None = None
 
+    __repr__ = brief_fields
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; a number that is not finite is text."""
         return {
@@ -126,6 +130,31 @@ class Verification:
     def equal(self) -> bool:
         """True if all tensors and all bits of their values are the same."""
         return not self.differences
+
+    def __repr__(self) -> str:
+        differ = f"{counted(len(self.differences), 'difference')}, in {self._listed()}"
+        return brief(
+            self,
+            f"{str(self.first)!r} and {str(self.second)!r}",
+            counted(self.tensors, "tensor"),
+            counted(self.values, "value"),
+            "equal" if self.equal else differ,
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the tensors that differ."""
+        compared = f"{counted(self.tensors, 'tensor')}, {counted(self.values, 'value')}"
+        if self.equal:
+            return f"{compared}: equal"
+        rows = [
+            (one.name, one.reason, one.format or "-", f"{one.different:,}", f"{one.max_abs:.3g}")
+            for one in self.differences
+        ]
+        header = ("tensor", "differ in", "dtype", "values", "max abs")
+        return f"{aligned([header, *rows], 3)}\n{compared} compared"
+
+    def _listed(self) -> str:
+        return listed(one.name for one in self.differences)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -12,7 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from castwise._adapter_registry import array_adapter
+from castwise._brief import brief, counted, listed
 from castwise._spelling import nearest
+from castwise._tables import aligned
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
 from castwise.checkpoint.containers import check_store, container_of, new_writer, open_source
@@ -69,6 +71,33 @@ class Inspection:
             count, nbytes = totals.get(info.label, (0, 0))
             totals[info.label] = (count + 1, nbytes + info.nbytes)
         return totals
+
+    def __repr__(self) -> str:
+        found = self.quantization
+        return brief(
+            self,
+            repr(str(self.path)),
+            counted(len(self.tensors), "tensor"),
+            counted(sum(info.nbytes for info in self.tensors), "byte"),
+            listed(info.label for info in self.tensors) or None,
+            None if found is None else counted(len(found.weights), "quantised weight"),
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the tensors, and the total of each format."""
+        tensors = [
+            (info.name, info.label, str(info.shape), f"{info.nbytes:,}") for info in self.tensors
+        ]
+        totals = [
+            (label, f"{count:,}", f"{nbytes:,}") for label, (count, nbytes) in self.totals().items()
+        ]
+        tables = [
+            aligned([("tensor", "dtype", "shape", "bytes"), *tensors], 3),
+            aligned([("dtype", "tensors", "bytes"), *totals], 1),
+        ]
+        if self.quantization is not None:
+            tables.append(str(self.quantization))
+        return "\n\n".join(tables)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from castwise.checkpoint.report import CastSummary
 
@@ -25,9 +25,13 @@ class CastPlan(CastSummary):
 
     """
 
+    _CAST: ClassVar[str] = "to cast"
+
     needed_bytes: int
     free_bytes: int | None
     left_out: Sequence[str]
+
+    __repr__ = CastSummary.__repr__
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

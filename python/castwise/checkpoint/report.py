@@ -5,9 +5,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
+from castwise._brief import brief, brief_fields, counted, cut, listed
 from castwise._core import CastReport
+from castwise._tables import aligned, unused_lines
 from castwise.checkpoint._tensors import Planned, format_named
 
 SCHEMA = 1
@@ -82,6 +84,8 @@ class Finding:
     count: int
     shard: str | None = None
 
+    __repr__ = brief_fields
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
         return {
@@ -140,6 +144,9 @@ class CastRow(NamedTuple):
     shard: str | None = None
     pattern: str | None = None
     decided_by: str | None = None
+
+    def __repr__(self) -> str:
+        return brief_fields(self)
 
     @classmethod
     def of(
@@ -245,6 +252,40 @@ class CastSummary:
     options: dict[str, Any]
     rows: Sequence[CastRow]
     unused_patterns: Mapping[str, str | None] = field(default_factory=dict)
+
+    _CAST: ClassVar[str] = "cast"
+
+    def __repr__(self) -> str:
+        cast = sum(row.target is not None for row in self.rows)
+        before, after = (
+            sum(getattr(row, f"nbytes_{when}") for row in self.rows) for when in ("before", "after")
+        )
+        findings = self.findings()
+        return brief(
+            self,
+            f"{cut(str(self.source), 60)!r} -> {cut(str(self.destination), 60)!r}",
+            f"{counted(cast, 'tensor')} {self._CAST}, {len(self.rows) - cast:,} kept",
+            f"{before:,} -> {counted(after, 'byte')}",
+            f"lost: {listed(one.kind for one in findings)}" if findings else None,
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the tensors, and what was lost."""
+        rows = [
+            (
+                row.name,
+                str(row.shape),
+                row.source,
+                row.target or "",
+                f"{row.nbytes_before:,}",
+                f"{row.nbytes_after:,}",
+            )
+            for row in self.rows
+        ]
+        header = ("tensor", "shape", "from", "to", "bytes before", "after")
+        findings = [f"{one.kind}: {one.count:,} of {one.tensor}" for one in self.findings()]
+        unused = unused_lines(self.unused_patterns)
+        return "\n".join([aligned([header, *rows], 4), *findings, *unused])
 
     @property
     def total(self) -> CastReport | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from castwise._brief import brief, brief_fields, counted, listed
 from castwise._tables import aligned, unused_lines
 from castwise.dtype_policies._policy import DTypePolicy
 
@@ -30,6 +31,8 @@ class PathMatch:
     policy: DTypePolicy | None
     exact: bool
     others: tuple[str, ...]
+
+    __repr__ = brief_fields
 
     @property
     def matches(self) -> tuple[str, ...]:
@@ -60,6 +63,15 @@ class Explanation:
     paths: dict[str, PathMatch]
     keys: dict[str, int]
     unused: dict[str, str | None]
+
+    def __repr__(self) -> str:
+        ambiguous = sum(match.ambiguous for match in self.paths.values())
+        return brief(
+            self,
+            f"{counted(len(self.paths), 'path')} by {counted(len(self.keys), 'key')}",
+            f"{ambiguous:,} ambiguous" if ambiguous else None,
+            f"unused: {listed(map(repr, self.unused))}" if self.unused else None,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same in plain types, fit for JSON."""

@@ -6,10 +6,12 @@ import copy
 from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from typing import Any, ClassVar
 
+from castwise._brief import brief, counted, short
 from castwise._core import PolicyMap
 from castwise._global_state import floatx
 from castwise._options import Match, OnOverlap
 from castwise._spelling import unused
+from castwise._tables import aligned
 from castwise.dtype_policies._configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies._explanation import Explanation, PathMatch
 from castwise.dtype_policies._policy import DTypePolicy
@@ -310,10 +312,17 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     def __repr__(self) -> str:
         mapping = [(key, policy.name) for key, policy in self.items()]
-        return (
-            f"<DTypePolicyMap at {hex(id(self))} default_policy={self.default_policy.name}, "
-            f"mapping={mapping}>"
+        return brief(
+            self,
+            f"default_policy={self.default_policy.name}",
+            f"mapping={short(mapping)}",
+            counted(len(mapping), "key") if short(mapping) != repr(mapping) else None,
         )
+
+    def __str__(self) -> str:
+        """Return a table of the keys and their policies."""
+        rows = [(key, policy.name) for key, policy in self.items()]
+        return aligned([("key", "policy"), *rows, ("(default)", self.default_policy.name)])
 
 
 CLASSES[DTypePolicyMap.__name__] = DTypePolicyMap

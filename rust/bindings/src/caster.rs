@@ -198,10 +198,22 @@ impl Caster {
             [&self.source, &self.target].map(|side| PyString::new(py, &side.name(py)).repr());
         let mut parts = vec![source?.to_string(), target?.to_string()];
         for (name, value) in self.options.bind(py) {
-            parts.push(format!("{name}={}", value.repr()?));
+            parts.push(format!("{name}={}", shown(&value.repr()?.to_cow()?)));
         }
         Ok(format!("caster({})", parts.join(", ")))
     }
+}
+
+/// The text of an option, on one line and without its middle if it is long, as that of an array of scales is.
+fn shown(text: &str) -> String {
+    const LETTERS: usize = 80;
+    let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
+    let letters: Vec<char> = words.chars().collect();
+    if letters.len() <= LETTERS {
+        return words;
+    }
+    let (begin, end) = (&letters[..LETTERS / 2], &letters[letters.len() - LETTERS / 4..]);
+    [begin, &['.'; 3], end].concat().into_iter().collect()
 }
 
 impl Caster {

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from castwise._brief import brief, counted, listed
 from castwise.dtype_policies import Explanation
 
 
@@ -32,6 +33,15 @@ class AppliedPolicies:
     variables: dict[str, tuple[str, str]]
     unquantized: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{len(self.layers):,} of {len(self.explanation.paths):,} layers",
+            counted(len(self.variables), "variable"),
+            f"not quantized: {listed(self.unquantized)}" if self.unquantized else None,
+            counted(len(self.notes), "note") if self.notes else None,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return the same in plain types, fit for JSON."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Unpack
 
+from castwise._brief import brief
 from castwise._casting import cast_at, check_tree_options
 from castwise._frameworks import require
 from castwise._options import Role, TreeOptions
@@ -57,6 +58,9 @@ class ModuleCast:
 
     def __exit__(self, *_: object) -> None:
         self.remove()
+
+    def __repr__(self) -> str:
+        return brief(self, repr(self.summary), None if self.autocast is None else "inputs cast")
 
     def __str__(self) -> str:
         return str(self.summary)

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from castwise._brief import brief, counted, listed
 from castwise._dtype_map import Decision, DtypeMap
 from castwise._frameworks import require
 from castwise._spelling import unused
@@ -63,6 +64,14 @@ class Summary:
     tensors: dict[str, TensorCast]
     keys: dict[str, int]
     unused: dict[str, str | None]
+
+    def __repr__(self) -> str:
+        cast = sum(one.before != one.after for one in self.tensors.values())
+        return brief(
+            self,
+            f"{cast:,} of {counted(len(self.tensors), 'tensor')} cast",
+            f"unused: {listed(map(repr, self.unused))}" if self.unused else None,
+        )
 
     def __str__(self) -> str:
         rows = [("tensor", "from", "to", "key")]

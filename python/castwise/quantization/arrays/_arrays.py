@@ -13,6 +13,8 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from castwise._brief import brief
+from castwise._tables import aligned
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
 from castwise.quantization.arrays._cut import row_step, rows_of
@@ -25,6 +27,7 @@ from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._schemes import find_scheme, written_layout
 
 _BYTE = 8
+_PARTS = ("data", "scale", "global_scale", "zero_point")
 
 
 @dataclass(frozen=True, eq=False)
@@ -118,6 +121,27 @@ class QuantizedArray:
     def _with(self, **fields: Any) -> Self:
         """Make an array of cuts of parts that fit each other."""
         return self._of_fields(self.__dict__ | {"_ready": {}} | fields)
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{self.scheme} of shape {self.shape}",
+            f"block {self.block}",
+            None if self.recipe is None else f"as {self.recipe}",
+            *(f"{name} {part.dtype} {part.shape}" for name, part in self._arrays().items()),
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the parts."""
+        rows = [(name, str(part.dtype), str(part.shape)) for name, part in self._arrays().items()]
+        return (
+            f"{self.scheme} of shape {self.shape}\n{aligned([('part', 'dtype', 'shape'), *rows])}"
+        )
+
+    def _arrays(self) -> dict[str, Array]:
+        """Return the parts by the names of the arguments."""
+        named = {name: getattr(self, name) for name in _PARTS} | dict(self.extras)
+        return {name: part for name, part in named.items() if part is not None}
 
     @property
     def dtype_of_codes(self) -> str:

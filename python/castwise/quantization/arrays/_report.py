@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from castwise._brief import brief_fields, short
+from castwise._tables import aligned
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +51,12 @@ class QuantizationReport:
     rms_error: float
     sqnr_db: float
     bits_per_weight: float
+
+    __repr__ = brief_fields
+
+    def __str__(self) -> str:
+        """Return a table of the numbers."""
+        return aligned([(one.name, short(getattr(self, one.name))) for one in fields(self)])
 
 
 class _Decodable(Protocol):

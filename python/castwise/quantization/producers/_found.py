@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from castwise._brief import brief, brief_fields, counted, listed
+from castwise._tables import aligned
 from castwise.quantization.producers._layouts import ACTIVATION, SCALE
 
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
@@ -46,6 +48,8 @@ class QuantizedWeight:
     payload: str
     parts: Mapping[str, str]
     problem: str | None = None
+
+    __repr__ = brief_fields
 
     @property
     def scale(self) -> str | None:
@@ -95,6 +99,8 @@ class Orphan:
     is_payload: bool
     missing: tuple[str, ...]
 
+    __repr__ = brief_fields
+
     def __str__(self) -> str:
         """Say what it is, and what it lacks."""
         what, lacks = ("payload", "scale") if self.is_payload else ("scale", "payload")
@@ -134,6 +140,33 @@ class Quantization:
     orphans: tuple[Orphan, ...] = ()
     others: tuple[str, ...] = ()
     unreadable: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        schemes = listed(weight.scheme or "unknown" for weight in self.weights)
+        return brief(
+            self,
+            f"stated in {listed(self.stated)}" if self.stated else "not stated",
+            counted(len(self.weights), "weight") + (f" of {schemes}" if schemes else ""),
+            counted(len(self.orphans), "orphan") if self.orphans else None,
+            f"not known: {self.unknown}" if self.unknown is not None else None,
+            counted(len(self.unreadable), "unreadable file") if self.unreadable else None,
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the weights, and what lacks its counterpart."""
+        rows = [
+            (
+                weight.name,
+                weight.scheme or "unknown",
+                "-" if weight.block is None else "x".join(map(str, weight.block)),
+                " or ".join(weight.recipes),
+            )
+            for weight in self.weights
+        ]
+        stated = [f"stated in {', '.join(self.stated)}"] if self.stated else []
+        problems = [f"{one.name}: {one.problem}" for one in self.weights if one.problem]
+        table = aligned([("weight", "scheme", "block", "producer"), *rows])
+        return "\n".join([*stated, table, *problems, *map(str, self.orphans)])
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from castwise import _core
+from castwise._brief import brief_fields
 from castwise._spelling import scheme_hint, suggestion
 from castwise.quantization.producers._gguf import GGUF
 from castwise.quantization.producers._layouts import Layout, Recipe, Storage
@@ -54,6 +55,8 @@ class Scheme:
     zero_point: bool
     code_map: tuple[float, ...] | None
     recipes: tuple[str, ...]
+
+    __repr__ = brief_fields
 
 
 @cache
