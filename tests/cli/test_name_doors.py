@@ -213,6 +213,15 @@ def test_names_of_other_things_say_where_they_go(model: Path, tmp_path: Path) ->
         lambda: checkpoint.quantize_file(model, out, "fp8_block", dtype_map="fp8"),
     ):
         assert "there is no map 'fp8'; 'fp8' is a format, float8_e4m3fn, which a dtype" in said
+    for said in refusals(
+        lambda: checkpoint.cast_file(model, out, "bf16", dtype_map="gpt-oss"),
+        lambda: checkpoint.quantize_file(model, out, "fp8_block", dtype_map="gpt-oss"),
+    ):  # which is one of llama's
+        assert "there is no map 'gpt-oss'; castwise has llama" in said
+    for said in refusals(lambda: checkpoint.transcode_file(model, out, "model-opt")):
+        assert "did you mean 'modelopt'? castwise lays" in said
+    for said in refusals(lambda: checkpoint.transcode_file(model, out, "modelopt", scheme="fp8")):
+        assert "'fp8' is a format, float8_e4m3fn, and a scheme stores scales, too: did you" in said
 
 
 def test_a_map_has_a_name_for_cast_and_for_quantize(model: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ const SUGGESTED: usize = 3;
 
 /// The places of the `names` that a wrong one probably means: those that are equal but for abbreviations and separators
 /// ("bf-16" is bfloat16), else those that begin or end with it, else those with the fewest other letters, if these are few, else
-/// those that begin most like it.
+/// those that share the longest beginning, of half its letters or more.
 #[must_use]
 pub fn likely_names(wanted: &str, names: &[&str]) -> Vec<usize> {
     let (wanted, short) = (wanted.trim().to_lowercase(), abbreviated(wanted));
@@ -44,7 +44,7 @@ pub fn likely_names(wanted: &str, names: &[&str]) -> Vec<usize> {
     places(&|name| {
         let name = name.to_lowercase();
         let shared = wanted.chars().zip(name.chars()).take_while(|(left, right)| left == right).count();
-        (shared > 2).then(|| wanted.chars().count() - shared)
+        (shared > 2 && 2 * shared >= wanted.chars().count()).then(|| usize::MAX - shared)
     })
 }
 
@@ -143,7 +143,8 @@ mod tests {
         is("nf4", &["bnb_nf4"]);
         is("float12", &["float16"]);
         is("unit", &[]);
-        is("mixed_precision", &["mixed_bfloat16"]);
+        is("mixed_floats", &["mixed_bfloat16"]);
+        is("mixed_precision", &[]);
         is("something", &[]);
         is("", &[]);
     }
