@@ -137,16 +137,15 @@ pub fn plain(name: &str, dialect: &Dialect) -> Result<Policy, Refused> {
 /// How a refusal goes on: with what a name means elsewhere, or may mean, and with "use".
 fn remedy(name: &str, dialect: &Dialect, mixed: &[&'static str]) -> String {
     let known = |dtype: &str| dialect.dtypes.iter().copied().find(|&known| known == dtype);
-    let likely = match parse::find(name) {
-        Some(format) => match known(format.name()) {
-            Some(dtype) => vec![dtype],
-            None => return format!(", which has no dtype for castwise's {}; use", format.name()),
-        },
-        None => {
-            let formats = parse::listed_spellings().into_iter();
-            let formats = formats.filter_map(|(spelling, format)| Some((spelling, known(format.name())?)));
-            likely_meanings(name, mixed.iter().chain(dialect.dtypes).map(|&name| (name, name)).chain(formats))
-        }
+    let likely = if let Some(format) = parse::find(name) {
+        let Some(dtype) = known(format.name()) else {
+            return format!(", which has no dtype for castwise's {}; use", format.name());
+        };
+        vec![dtype]
+    } else {
+        let formats = parse::listed_spellings().into_iter();
+        let formats = formats.filter_map(|(spelling, format)| Some((spelling, known(format.name())?)));
+        likely_meanings(name, mixed.iter().chain(dialect.dtypes).map(|&name| (name, name)).chain(formats))
     };
     if likely.is_empty() {
         return "; use".to_owned();
