@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextvars
 import threading
-from collections.abc import AsyncIterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -154,27 +153,6 @@ def test_another_thread_is_not_in_the_scope() -> None:
             thread.join()
         assert variable.dtype == "float16"
     assert seen == ["float32", "float32"]
-
-
-def test_an_asynchronous_generator_that_is_left_early_ends_its_scope() -> None:
-    shared = AutocastScope("float16")
-
-    async def numbers() -> AsyncIterator[int]:
-        with shared:
-            for number in range(3):
-                yield number
-
-    async def together() -> list[str | None]:
-        first, second = numbers(), numbers()
-        await first.__anext__()
-        with AutocastScope("bfloat16"), shared:
-            await second.__anext__()
-            await asyncio.create_task(first.aclose())  # type: ignore[attr-defined]
-            await asyncio.create_task(second.aclose())  # type: ignore[attr-defined]
-            seen = [held()]
-        return [*seen, held()]
-
-    assert asyncio.run(together()) == ["float16", "none"]
 
 
 def test_tasks_have_scopes_of_their_own() -> None:

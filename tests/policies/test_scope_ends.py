@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from castwise import config
+from castwise.autocast import AutocastScope, get_autocast_scope
 
 WITHIN = "mixed_float16"
 
@@ -186,3 +187,31 @@ def test_what_runs_after_its_call_cannot_be_decorated() -> None:
     for function in (coroutine, generator, numbers):
         with pytest.raises(TypeError, match=f"cannot decorate {function.__name__}"):
             config.dtype_policy_scope(WITHIN)(function)
+
+
+@pytest.mark.parametrize("is_shared", [False, True])
+def test_scopes_of_variables_end_with_an_asynchronous_generator(is_shared: bool) -> None:
+    shared = AutocastScope("float16")
+
+    def seen() -> str | None:
+        scope = get_autocast_scope()
+        return None if scope is None else scope.dtype
+
+    async def opened() -> AsyncIterator[None]:
+        with shared if is_shared else AutocastScope("float16"):
+            yield
+            yield
+
+    async def main() -> list[str | None]:
+        first, second = opened(), opened()
+        await first.__anext__()
+        with AutocastScope("bfloat16"):
+            await second.__anext__()
+            found = [seen()]
+            await asyncio.create_task(second.aclose())  # type: ignore[attr-defined]
+            found.append(seen())
+            await asyncio.create_task(first.aclose())  # type: ignore[attr-defined]
+            found.append(seen())
+        return [*found, seen()]
+
+    assert asyncio.run(main()) == ["float16", "bfloat16", "bfloat16", None]
