@@ -176,6 +176,15 @@ def _facts_of_policy(policy: Any, system: System) -> dict[str, Any]:
     }
 
 
+SHOWN = 4
+"""Keys of a map that castwise's `repr` shows."""
+
+
+def shown(text: str, keys: int) -> str:
+    """Take the address out of the `repr` of a map; "" where there are more keys than ours shows."""
+    return re.sub(r" at 0x[0-9a-f]+", "", text) if keys <= SHOWN else ""
+
+
 def _facts_of_map(policy_map: Any) -> dict[str, Any]:
     # Neither `name` nor the config is read here: one fails under a map as the global policy, the
     # other destroys the policies of a Keras map without a default.
@@ -186,6 +195,5 @@ def _facts_of_map(policy_map: Any) -> dict[str, Any]:
         "variable_dtype": policy_map.variable_dtype,
         "quantization_mode": policy_map.quantization_mode,
         "items": [(key, facts(policy)) for key, policy in policy_map.items()],
-        # Ours has no address, and is cut where there are more keys.
-        "repr": re.sub(r" at 0x[0-9a-f]+", "", repr(policy_map)) if len(policy_map) <= 3 else "",
+        "repr": shown(repr(policy_map), len(policy_map)),
     }

@@ -18,6 +18,7 @@ from keras_systems import (
     facts,
     original,
     outcome,
+    shown,
     state,
 )
 
@@ -96,7 +97,8 @@ def _loaded_map(config: dict[str, Any], of: State) -> Outcome:
         )
     ).value
     names = [(key, item["name"]) for key, item in items]
-    theirs["repr"] = theirs["repr"].replace("mapping=[]", f"mapping={names}")
+    mapping = theirs["repr"].replace("mapping=[]", f"mapping={names}")
+    theirs["repr"] = shown(mapping, len(names))
     theirs["items"] = items
     wanted = Outcome(theirs)
     if not applied:
