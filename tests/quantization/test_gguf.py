@@ -136,7 +136,8 @@ def test_a_type_of_blocks(tmp_path: Path, name: str, dtype: str) -> None:
     tensors = {kind: (code, (3, 4), array.tobytes()) for kind, (code, array) in kinds.items()}
     source = gguf_file(tmp_path / "model.gguf", {"blk.0.weight": tensor, **tensors})
     out = tmp_path / "out.safetensors"
-    assert main(["dequantize", str(source), str(out), "--dtype", dtype]) == 0
+    # Of random scales some are 0.
+    assert main(["dequantize", str(source), str(out), "--dtype", dtype, "--max-zeros", "5%"]) == 0
     found = checkpoint.load(out)
     assert_same(found.pop("blk.0.weight"), values.astype(dtype))
     for kind, (_, array) in kinds.items():

@@ -204,7 +204,7 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert not out.exists()
     monkeypatch.setattr(_transcoded_slabs, "relaid", made)
     summary = checkpoint.transcode_file(source, out, CT, resume=True)
-    assert summary.rows == plan.rows
+    assert [row._replace(report=None) for row in summary.rows] == plan.rows
     assert checkpoint.verify(source, out).equal
 
 

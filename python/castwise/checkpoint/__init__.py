@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from castwise.checkpoint.maps import map_names
     from castwise.checkpoint.preview import CastPlan
     from castwise.checkpoint.quantize import quantize_file
-    from castwise.checkpoint.report import CastRow, CastSummary, Finding, Progress
+    from castwise.checkpoint.report import CastRow, CastSummary, DecodeReport, Finding, Progress
     from castwise.checkpoint.transcode import transcode_file
     from castwise.quantization import Orphan, Quantization, QuantizedWeight
 else:
@@ -44,7 +44,13 @@ else:
             "castwise.checkpoint.maps": ("map_names",),
             "castwise.checkpoint.preview": ("CastPlan",),
             "castwise.checkpoint.quantize": ("quantize_file",),
-            "castwise.checkpoint.report": ("CastRow", "CastSummary", "Finding", "Progress"),
+            "castwise.checkpoint.report": (
+                "CastRow",
+                "CastSummary",
+                "DecodeReport",
+                "Finding",
+                "Progress",
+            ),
             "castwise.checkpoint.transcode": ("transcode_file",),
             "castwise.checkpoint._verify": ("Difference", "Verification", "verify"),
             "castwise.quantization": ("Orphan", "Quantization", "QuantizedWeight"),
@@ -56,6 +62,7 @@ __all__ = [
     "CastRow",
     "CastSummary",
     "CheckpointError",
+    "DecodeReport",
     "Difference",
     "DtypeMap",
     "Finding",

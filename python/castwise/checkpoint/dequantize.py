@@ -86,7 +86,8 @@ def dequantize_file(
     Returns
     -------
     What each tensor became; a `CastPlan` if `dry_run`. A weight that was decoded has a `target`,
-    and as `source` its scheme.
+    as `source` its scheme, and as report what decoding lost: values that are infinite or NaN, and
+    codes that are not 0 but became 0; `findings` lists them.
 
     Raises
     ------

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any, ClassVar, NamedTuple
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
@@ -61,7 +61,7 @@ class ProgressMeter:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Values of one tensor that a cast lost.
+    """Values of one tensor that were lost in a cast, or in decoding.
 
     Attributes
     ----------
@@ -106,6 +106,49 @@ MAX_ZEROS = 0.01
 """The share of a tensor's nonzero values that may become zero before that is a finding."""
 
 
+@dataclass(frozen=True, slots=True)
+class DecodeReport:
+    """What decoding a quantised weight lost; reports can be added, also to those of casts.
+
+    Attributes
+    ----------
+    count
+        Elements.
+    overflowed
+        Values that are infinite: their scale is, or their product is beyond the range.
+    underflowed
+        Codes that are not 0 and whose product with their scale is.
+    nan_out
+        Values that are NaN: their code or scale is, or 0 is multiplied by an infinite one.
+    zero_in
+        Codes that are 0, as far as they were counted: only where something is lost.
+
+    """
+
+    count: int = 0
+    overflowed: int = 0
+    underflowed: int = 0
+    nan_out: int = 0
+    zero_in: int = 0
+
+    def __add__(self, other: DecodeReport | CastReport) -> DecodeReport:
+        """Add the counts of another report."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in _COUNTED)
+        return DecodeReport(*map(sum, pairs))
+
+    __radd__ = __add__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return {name: getattr(self, name) for name in _COUNTED}
+
+
+_COUNTED = tuple(one.name for one in fields(DecodeReport))
+
+Report = CastReport | DecodeReport
+"""What became of a tensor's values."""
+
+
 class CastRow(NamedTuple):
     """One tensor of a checkpoint that was cast.
 
@@ -124,7 +167,7 @@ class CastRow(NamedTuple):
     nbytes_after
         Its size in the result.
     report
-        What the cast lost, None if it was kept.
+        What the cast, or decoding the weight, lost; None if it was kept.
     shard
         The file of a folder that holds it, by its path there; None if a single file does.
     pattern
@@ -140,7 +183,7 @@ class CastRow(NamedTuple):
     target: str | None
     nbytes_before: int
     nbytes_after: int
-    report: CastReport | None
+    report: Report | None
     shard: str | None = None
     pattern: str | None = None
     decided_by: str | None = None
@@ -150,7 +193,7 @@ class CastRow(NamedTuple):
 
     @classmethod
     def of(
-        cls, plan: Planned, nbytes_after: int, report: CastReport | None, shard: str | None
+        cls, plan: Planned, nbytes_after: int, report: Report | None, shard: str | None
     ) -> CastRow:
         """Return the row of a planned tensor that was written."""
         name, known, _, stored, shape, nbytes = plan.info
@@ -173,10 +216,18 @@ class CastRow(NamedTuple):
     @property
     def zeroed_share(self) -> float:
         """Nonzero values that became zero, as a share of the finite nonzero ones; from 0 to 1."""
-        if self.report is None or not self.report.underflowed:
+        report = self.report
+        if report is None or not report.underflowed:
             return 0.0
-        others = self.report.zero_in + self.report.nan_in + self.report.inf_in
-        return self.report.underflowed / (self.report.count - others)
+        others = report.zero_in
+        if isinstance(report, CastReport):
+            others += report.nan_in + report.inf_in
+        return report.underflowed / (report.count - others)
+
+    def not_finite(self, losses: Mapping[str, int]) -> int:
+        """Count values that became infinite or NaN; overflow of a cast counts both."""
+        both = losses["overflow"], losses["nan"]
+        return sum(both) if isinstance(self.report, DecodeReport) else max(both)
 
     @property
     def _wraps(self) -> bool:
@@ -196,6 +247,10 @@ class CastRow(NamedTuple):
         """
         if self.report is None:
             return dict.fromkeys(FINDINGS, 0)
+        zeroed = self.report.underflowed if self.zeroed_share > max_zeros else 0
+        if isinstance(self.report, DecodeReport):
+            counts = {"overflow": self.report.overflowed, "nan": self.report.nan_out}
+            return dict.fromkeys(FINDINGS, 0) | counts | {"underflow": zeroed}
         report, asked = self.report, nan == "zero"
         made = report.nan_out - (0 if asked else report.nan_in)
         return {
@@ -203,7 +258,7 @@ class CastRow(NamedTuple):
             "nan": max(made, 0),
             "wrapped": report.overflowed if self._wraps else 0,
             "nan-lost": 0 if asked else max(-made, 0),
-            "underflow": report.underflowed if self.zeroed_share > max_zeros else 0,
+            "underflow": zeroed,
             "saturated": report.saturated,
             "inexact": report.count - report.exact,
         }
@@ -288,8 +343,8 @@ class CastSummary:
         return "\n".join([aligned([header, *rows], 4), *findings, *unused])
 
     @property
-    def total(self) -> CastReport | None:
-        """The sum of the reports of all tensors that were cast."""
+    def total(self) -> Report | None:
+        """The sum of the reports of all tensors that were cast or decoded."""
         reports = [row.report for row in self.rows if row.report is not None]
         return sum(reports[1:], reports[0]) if reports else None
 
@@ -302,8 +357,8 @@ class CastSummary:
     def out_of_range(self) -> int:
         """Values that became infinite or NaN, and integers that wrapped."""
         return sum(
-            max(losses["overflow"], losses["nan"]) + losses["wrapped"]
-            for losses in map(self._losses, self.rows)
+            row.not_finite(losses) + losses["wrapped"]
+            for row, losses in zip(self.rows, map(self._losses, self.rows), strict=True)
         )
 
     @property
@@ -397,14 +452,14 @@ def errors(report: CastReport, *, is_unbounded: bool) -> dict[str, float]:
     }
 
 
-def report_dict(report: CastReport | None, *, is_unbounded: bool) -> dict[str, Any] | None:
+def report_dict(report: Report | None, *, is_unbounded: bool) -> dict[str, Any] | None:
     """Return a report as plain values that JSON can say.
 
     What is infinite or NaN is None. "infinite" maps the names of those that are infinite to their
     sign, 1 or -1.
     """
-    if report is None:
-        return None
+    if report is None or isinstance(report, DecodeReport):
+        return None if report is None else report.to_dict()
     values = {**report.to_dict(), **errors(report, is_unbounded=is_unbounded)}
     infinite = {name: 1 if value > 0 else -1 for name, value in values.items() if math.isinf(value)}
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}

@@ -86,7 +86,7 @@ def transcode_file(
     Returns
     -------
     What each tensor became; a `CastPlan` if `dry_run`. Those have a `target` that are not as they
-    were stored.
+    were stored. The report of the codes counts what decoding them to float32 loses.
 
     Raises
     ------

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Sequence
 from typing import Any
 
+from castwise._core import CastReport
 from castwise.checkpoint import CastRow, CastSummary
 from castwise.checkpoint.report import errors, summary_dict
 from castwise.cli._output import (
@@ -44,7 +45,7 @@ def report_lines(summary: CastSummary, *, rows: str = GROUPS, done: str = "cast"
 
     A row is for the tensors of all layers, for those of a pair of formats, or for one tensor.
     """
-    cast = [row for row in summary.rows if row.report is not None]
+    cast = [row for row in summary.rows if isinstance(row.report, CastReport)]
     kept = [row for row in summary.rows if row.target is None]
     groups = grouped(cast, rows)
     if groups:
@@ -109,7 +110,7 @@ def group_names(group: Sequence[CastRow], rows: str) -> tuple[str, ...]:
 
 def _cells(group: Sequence[CastRow], names: tuple[str, ...], *, counted: bool) -> tuple[str, ...]:
     """Return a row of the table, with the number of tensors if `counted`."""
-    first, *others = (row.report for row in group if row.report is not None)
+    first, *others = (row.report for row in group if isinstance(row.report, CastReport))
     report = sum(others, first)
     lost = errors(report, is_unbounded=any(row.is_unbounded for row in group))
     return (

@@ -1,13 +1,14 @@
-"""What a cast lost, in words, and whether that is a finding for the exit code."""
+"""What a cast or a decoding lost, in words, and whether that is a finding for the exit code."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 
-from castwise.checkpoint import CastSummary, Finding
+from castwise.checkpoint import CastSummary, CheckpointError, Finding
 from castwise.checkpoint.report import FINDINGS as KINDS
-from castwise.checkpoint.report import LOSSES, MAX_ZEROS
+from castwise.checkpoint.report import LOSSES, MAX_ZEROS, DecodeReport
 from castwise.cli._output import FINDINGS, OK, say, tensors_text
 
 _NONE = "none"
@@ -39,16 +40,39 @@ _WORDS = {
 only of those runs that have them."""
 
 
+_AGAIN = "or, if its scales are damaged, fetch the checkpoint again"
+_DECODING_WORDS: Mapping[str, tuple[str, str, Sequence[str]]] = {
+    "overflow": (
+        "value is infinite",
+        "values are infinite",
+        ("--dtype with a wider range", _AGAIN),
+    ),
+    "nan": ("value is NaN", "values are NaN", ("its scales or codes are damaged: fetch it again",)),
+    "underflow": (
+        "code that is not zero became zero",
+        "codes that are not zero became zero",
+        ("--dtype with a wider range", _AGAIN, "or allow it: --max-zeros"),
+    ),
+}
+"""The same of weights that were decoded, or are when the checkpoint is used."""
+
+DECODING = ("dequantize", "transcode")
+"""The commands that count losses of decoding: `LOSSES` alone."""
+
+
 def add_arguments(
-    parser: argparse.ArgumentParser, max_zeros: float | None = MAX_ZEROS, zeros: str = "1%%"
+    parser: argparse.ArgumentParser,
+    max_zeros: float | None = MAX_ZEROS,
+    zeros: str = "1%%",
+    kinds: Sequence[str] = KINDS,
 ) -> None:
-    """Add the options that say which losses are findings."""
+    """Add the options that say which losses are findings, of the kinds that a command counts."""
     parser.add_argument(
         "--fail-on",
         metavar="KINDS",
-        type=_kinds_argument,
+        type=partial(_kinds_argument, kinds),
         default=LOSSES,
-        help=f"which losses give exit code 1: {_NONE}, or of {', '.join(KINDS)}, separated by "
+        help=f"which losses give exit code 1: {_NONE}, or of {', '.join(kinds)}, separated by "
         f"commas (default: {','.join(LOSSES)})",
     )
     parser.add_argument(
@@ -64,24 +88,46 @@ def add_arguments(
     )
 
 
+def check_kinds(options: argparse.Namespace, command: str) -> None:
+    """Refuse a kind of loss that the parts of a command do not count."""
+    given = set(options.fail_on) if command in DECODING else set()
+    if lacking := sorted(given.difference(LOSSES)):
+        raise CheckpointError(
+            f"--fail-on {','.join(lacking)}: castwise {command} does not count that; use {_NONE}, "
+            f"or of {', '.join(LOSSES)}"
+        )
+
+
 def say_findings(summary: CastSummary, options: argparse.Namespace) -> int:
     """Say what no number of the table may hide; returns the exit code."""
     kinds = [kind for kind in KINDS if kind in LOSSES or kind in options.fail_on]
     findings = summary.findings(kinds, max_zeros=options.max_zeros)
-    found = {kind: [one for one in findings if one.kind == kind] for kind in kinds}
-    if _count(found["nan"]) <= _count(found["overflow"]):
-        found["nan"] = []  # they are the same values
-    for kind, here in found.items():
-        if here:
-            one, many, remedies = _WORDS[kind]
-            known = (text for text in remedies if _is_known(text, summary))
-            count = _count(here)
-            say(
-                f"{count:,} {one if count == 1 else many}{_where(here)}; "
-                f"{summary.destination} was written. To avoid it: {', '.join(known)}"
-            )
+    decoded = {
+        (row.shard, row.name) for row in summary.rows if isinstance(row.report, DecodeReport)
+    }
+    for is_decoded, words in ((False, _WORDS), (True, _DECODING_WORDS)):
+        some = [one for one in findings if ((one.shard, one.tensor) in decoded) == is_decoded]
+        found = {kind: [one for one in some if one.kind == kind] for kind in kinds}
+        if not is_decoded and _count(found["nan"]) <= _count(found["overflow"]):
+            found["nan"] = []  # they are the same values
+        for kind, here in found.items():
+            if here:
+                _say(summary, here, words[kind])
     fails = not options.exit_zero and any(one.kind in options.fail_on for one in findings)
     return FINDINGS if fails else OK
+
+
+def _say(
+    summary: CastSummary, findings: Sequence[Finding], words: tuple[str, str, Sequence[str]]
+) -> None:
+    """Say how many values were lost in one way, where, and what to do about it."""
+    one, many, remedies = words
+    known = (text for text in remedies if _is_known(text, summary))
+    count = _count(findings)
+    say(
+        f"{count:,} {one if count == 1 else many}{_where(findings)}; "
+        f"{summary.destination} was written. To avoid it: {', '.join(known)}"
+    )
 
 
 def _is_known(remedy: str, summary: CastSummary) -> bool:
@@ -101,14 +147,14 @@ def _where(findings: Sequence[Finding]) -> str:
     return f" in {tensors_text(len(findings))}, most in {most!r}"
 
 
-def _kinds_argument(text: str) -> tuple[str, ...]:
+def _kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
     kinds = tuple(part.strip() for part in text.split(","))
     if kinds == (_NONE,):
         return ()
     for kind in kinds:
-        if kind not in KINDS:
+        if kind not in known:
             raise argparse.ArgumentTypeError(
-                f"{kind!r} is not a kind of loss; use {_NONE}, or of {', '.join(KINDS)}"
+                f"{kind!r} is not a kind of loss; use {_NONE}, or of {', '.join(known)}"
             )
     return kinds
 

@@ -9,9 +9,10 @@ from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.decoding._decode import ARITHMETIC, FORMATS
-from castwise.checkpoint.report import MAX_ZEROS
-from castwise.cli import _folder_options
+from castwise.checkpoint.report import LOSSES
+from castwise.cli import _findings, _folder_options
 from castwise.cli._decode_table import decode_lines
+from castwise.cli._findings import say_findings
 from castwise.cli._output import OK
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
@@ -35,6 +36,9 @@ names of llama.cpp.
 _EXIT_CODES = """\
 exit codes:
   0  the checkpoint was written, or a part of it, or it is a dry run
+  1  it was written, but values were lost as --fail-on says: they are infinite or NaN, or
+     more nonzero codes of a weight became zero than --max-zeros allows; each is said on
+     standard error
   2  an error, such as a weight without its scale; DST is as it was, unless the message
      says that it was written
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
@@ -67,14 +71,16 @@ def define(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
     add_arguments(parser)
+    _findings.add_arguments(parser, kinds=LOSSES)
     _folder_options.add_arguments(parser)
-    parser.set_defaults(run=_dequantize, map=None, max_zeros=MAX_ZEROS)
+    parser.set_defaults(run=_dequantize, map=None)
 
 
 def _dequantize(options: argparse.Namespace) -> int:
-    shown(options, lambda: _dequantize_file(options), decode_lines)
-    _folder_options.say_part(options)
-    return OK
+    summary = shown(options, lambda: _dequantize_file(options), decode_lines)
+    if options.dry_run or _folder_options.say_part(options):
+        return OK
+    return say_findings(summary, options)
 
 
 def _dequantize_file(options: argparse.Namespace) -> CastSummary:

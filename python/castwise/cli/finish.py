@@ -45,6 +45,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 def _finish(options: argparse.Namespace) -> int:
     arguments = Parts(options.destination).arguments
     command = arguments.get("command", "")
+    _findings.check_kinds(options, command)
     if options.report is not None:  # which must not replace the source
         options.source = Path(arguments["source"])
     if options.max_zeros is None and command != "quantize":

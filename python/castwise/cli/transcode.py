@@ -9,9 +9,10 @@ from functools import partial
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
-from castwise.checkpoint.report import MAX_ZEROS
-from castwise.cli import _folder_options
+from castwise.checkpoint.report import LOSSES
+from castwise.cli import _findings, _folder_options
 from castwise.cli._decode_table import decode_lines
+from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, show
 from castwise.cli._progress import ProgressLine
 from castwise.cli._showing import add_arguments, shown
@@ -41,6 +42,9 @@ producers: castwise dequantize, then castwise quantize.
 _EXIT_CODES = """\
 exit codes:
   0  the checkpoint was written, or a part of it, or it is a dry run
+  1  it was written, but has values that are lost as --fail-on says: whoever decodes it
+     finds them infinite, NaN, or nonzero codes that become zero; each is said on
+     standard error
   2  an error, such as a part that the other producer has no place for; DST is as it
      was, unless the message says that it was written
   129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
@@ -70,16 +74,18 @@ def define(parser: argparse.ArgumentParser) -> None:
         help=f"another scheme to hold the values: {' or '.join(changed_schemes())}",
     )
     add_arguments(parser)
+    _findings.add_arguments(parser, kinds=LOSSES)
     _folder_options.add_arguments(parser)
-    parser.set_defaults(run=_transcode, map=None, max_zeros=MAX_ZEROS)
+    parser.set_defaults(run=_transcode, map=None)
 
 
 def _transcode(options: argparse.Namespace) -> int:
-    shown(options, lambda: _transcode_file(options), LINES)
+    summary = shown(options, lambda: _transcode_file(options), LINES)
     if options.dry_run and not options.json:
         show([_UNREAD])
-    _folder_options.say_part(options)
-    return OK
+    if options.dry_run or _folder_options.say_part(options):
+        return OK
+    return say_findings(summary, options)
 
 
 def _transcode_file(options: argparse.Namespace) -> CastSummary:

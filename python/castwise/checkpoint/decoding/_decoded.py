@@ -23,7 +23,7 @@ from typing import Any, BinaryIO, Self, TypeVar, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, OpenFile
+from castwise._core import OpenFile
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
@@ -31,6 +31,7 @@ from castwise.checkpoint.containers._interface import Arrangement, Elements, Rea
 from castwise.checkpoint.containers.folder import Component
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.files._filesystem import handle
+from castwise.checkpoint.report import Report
 
 _Result = TypeVar("_Result")
 
@@ -55,7 +56,7 @@ class DecodedWeight:
     slabs
         Lists the slabs that make it, in a format.
     measured
-        Tells, when all slabs are made, what encoding lost; None for others.
+        Tells, when all slabs are made, what encoding or decoding lost; None for others.
     counts
         Lists the elements of each slab; None if only making a slab tells.
 
@@ -66,7 +67,7 @@ class DecodedWeight:
     payload: str
     parts: Collection[str]
     slabs: Callable[[str], Iterable[Slab]]
-    measured: Callable[[], CastReport] | None = None
+    measured: Callable[[], Report] | None = None
     counts: Callable[[], Iterable[int]] | None = None
 
 
@@ -150,8 +151,8 @@ class DecodedReader:
         """Return the weight of this name if it is decoded."""
         return self._weights.get(name)
 
-    def report(self, name: str) -> CastReport | None:
-        """Return what encoding a tensor lost, when it has been read; None for others."""
+    def report(self, name: str) -> Report | None:
+        """Return what making a tensor lost, once it has been read; None for others."""
         one = self._weights.get(name)
         return None if one is None or one.measured is None else one.measured()
 

@@ -23,6 +23,7 @@ from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.decoding._decode import FORMATS, Decode
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._losses import LossCounter
 from castwise.checkpoint.decoding._plain_config import HALVES, Exceptions, follows
 from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
@@ -323,6 +324,7 @@ class _Plain:
             except Undecodable as error:  # what codes are, only reading tells
                 raise self._refusal(f"{weight.payload!r}: {error}") from error
 
+        losses = LossCounter()
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
         info = TensorInfo(
             weight.name, None, _DECODED, weight.scheme or "quantised", plan.shape, nbytes
@@ -337,7 +339,9 @@ class _Plain:
                 replace(plan, rows=rows),
                 self._check_of(weight, section),
                 self._how.arithmetic,
+                losses,
             ),
+            losses.report,
             counts=partial(_counts, plan),
         )
 
@@ -475,15 +479,17 @@ def _counts(plan: Decoding) -> Iterator[int]:
     return ((cut.stop - cut.start) * columns for cut in plan.slabs(_SLAB_ELEMENTS))
 
 
-def _slabs(plan: Decoding, check: _Check, arithmetic: str, name: str) -> Iterator[Slab]:
+def _slabs(
+    plan: Decoding, check: _Check, arithmetic: Any, losses: LossCounter, name: str
+) -> Iterator[Slab]:
     dtype = numpy_dtype(name)
-    for cut in plan.slabs(_SLAB_ELEMENTS):
-        yield partial(_decoded_slab, plan, check, arithmetic, cut, dtype)
+    losses.begin()
 
+    def decode(cut: Cut) -> NDArray[Any]:
+        q = plan.rows(cut)
+        check(q)
+        values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
+        losses.add(q, values, arithmetic)
+        return values
 
-def _decoded_slab(
-    plan: Decoding, check: _Check, arithmetic: Any, cut: Cut, dtype: np.dtype[Any]
-) -> NDArray[Any]:
-    q = plan.rows(cut)
-    check(q)
-    return dequantize(q, dtype, arithmetic=arithmetic, threads=1)
+    return (partial(decode, cut) for cut in plan.slabs(_SLAB_ELEMENTS))

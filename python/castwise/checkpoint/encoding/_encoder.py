@@ -322,14 +322,20 @@ def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -
     high = min(max(_MEASURED_ELEMENTS // columns, 1), rows)
     value, error, size = (np.empty((high, columns), dtype) for _ in range(3))
     wide, sums = np.empty((high, columns)), np.empty((2, rows))
-    exact = zeroed = zeros = 0
+    exact = zeroed = zeros = overflowed = nan = 0
     amax, amin, largest, worst = 0.0, np.inf, 0.0, 0.0
     for first in range(0, rows, high):
         after = decoded[first : first + high]
         there = slice(first, first + len(after))
         before, err, mag, square = (one[: len(after)] for one in (value, error, size, wide))
         np.copyto(before, array[there])
-        np.abs(np.subtract(after, before, out=err), out=err)
+        with np.errstate(over="ignore"):  # counted below
+            np.abs(np.subtract(after, before, out=err), out=err)
+        if not np.isfinite(err.max()):
+            is_lost = ~np.isfinite(err)
+            overflowed += int(np.count_nonzero(is_lost))
+            nan += int(np.count_nonzero(np.isnan(after)))
+            err[is_lost] = 0  # as in reports of casts
         is_zero = np.equal(before, 0)
         np.abs(before, out=mag)
         amax = max(amax, float(mag.max()))
@@ -343,7 +349,7 @@ def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -
         for one, out in zip((before, err), sums, strict=True):
             np.copyto(square, one)
             np.einsum("ij,ij->i", square, square, out=out[there])
-    counts = [array.size, exact, 0, 0, zeroed, 0, 0, 0, 0, zeros]
+    counts = [array.size, exact, overflowed, 0, zeroed, 0, 0, nan, 0, zeros]
     magnitudes = [amax, 0.0 if zeros == array.size else amin, largest, worst]
     return restore_report(counts, magnitudes, _exact_sum(sums[0]), _exact_sum(sums[1]))
 

@@ -14,11 +14,12 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
-from castwise._core import CastReport, ElementCast, convert_tensors
+from castwise._core import ElementCast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._interface import Elements
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._filesystem import SourceFile, handle
+from castwise.checkpoint.report import Report
 
 TILE = 1024
 """Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut."""
@@ -170,7 +171,7 @@ class Batch:
 
 _Job = tuple[int, int, tuple[int, int], ElementCast | None]
 
-Outcome = tuple[list[CastReport | None], Exception | None]
+Outcome = tuple[list[Report | None], Exception | None]
 """The report of each range, or why the batch cannot be converted."""
 
 
@@ -199,8 +200,8 @@ def _with_made(
     maker: DecodedReader,
     target: BinaryIO,
     ranges: Sequence[TensorRange],
-    others: Sequence[CastReport | None],
-) -> list[CastReport | None]:
+    others: Sequence[Report | None],
+) -> list[Report | None]:
     """Make the tensors that are made; returns the reports of all, given those of the others."""
     reports, left = [], iter(others)
     with maker.beside_others() as reader:
@@ -234,7 +235,7 @@ def convert_ranges(
         handle(source), handle(target), _jobs(ranges, names), threads, poll
     )
     if failure is None:
-        return reports, None
+        return list(reports), None
     index, stage, number, error = failure
     name = names[index]
     if error is not None:

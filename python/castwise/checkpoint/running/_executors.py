@@ -8,9 +8,8 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from castwise._core import CastReport
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
 from castwise.checkpoint.running._pieces import Conversion
 from castwise.checkpoint.running._targets import Target, opened
@@ -69,7 +68,7 @@ class Executing:
         rows: list[CastRow] = []
         work = self._work[target.name]  # until the end, so that an error cancels what is left
         for conversion, batches in work:
-            reports: list[tuple[TensorRange, CastReport | None]] = []
+            reports: list[tuple[TensorRange, Report | None]] = []
             for one in batches:
                 ranges = one.batch.ranges
                 meter.starts(ranges[0].name)
@@ -88,9 +87,9 @@ class Executing:
         return (one for work in self._work.values() for _, batches in work for one in batches)
 
 
-def summed(reports: Sequence[tuple[TensorRange, CastReport | None]]) -> Iterator[CastReport | None]:
+def summed(reports: Sequence[tuple[TensorRange, Report | None]]) -> Iterator[Report | None]:
     """Return the report of each tensor from those of its ranges."""
-    by_name: dict[str, list[CastReport]] = {}
+    by_name: dict[str, list[Report]] = {}
     for one, report in reports:
         by_name.setdefault(one.name, []).extend([] if report is None else [report])
     for some in by_name.values():

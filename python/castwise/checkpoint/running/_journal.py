@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from castwise._core import CastReport, __version__, restore_report
+from castwise._core import __version__, restore_report
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
@@ -28,7 +28,7 @@ from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._filesystem import replacing_file, sync_folder
 from castwise.checkpoint.files._leftovers import journal_name
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.report import CastRow
+from castwise.checkpoint.report import CastRow, DecodeReport, Report
 from castwise.quantization.producers._configs import CONFIGS
 
 _SEEDS = 1 << 64
@@ -271,15 +271,21 @@ def remove_all_but(folder: Path, root: Path, kept: Container[str]) -> None:
             path.unlink()
 
 
-def state_of(report: CastReport | None) -> Any:
+def state_of(report: Report | None) -> Any:
     """Return a report as plain values, its sums to the last bit."""
-    return None if report is None else report.__reduce__()[1]
+    if report is None or isinstance(report, DecodeReport):
+        return None if report is None else report.to_dict()
+    return report.__reduce__()[1]
 
 
-def report_of(state: Any) -> CastReport | None:
-    """Restore a report from the lists that JSON made of its state."""
+def report_of(state: Any) -> Report | None:
+    """Restore a report from what JSON made of its state."""
     if state is None:
         return None
+    if isinstance(state, dict):
+        if not all(type(count) is int and count >= 0 for count in state.values()):
+            raise TypeError(state)
+        return DecodeReport(**state)
     counts, magnitudes, signal, noise = state
     return restore_report(counts, magnitudes, tuple(signal), tuple(noise))
 

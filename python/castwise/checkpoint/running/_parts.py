@@ -25,7 +25,7 @@ from castwise.checkpoint.files._leftovers import locked, parts_name
 from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.files._room import Room
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.report import CastRow, Progress, ProgressMeter
+from castwise.checkpoint.report import CastRow, Progress, ProgressMeter, Report
 from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut
 from castwise.checkpoint.running._executors import summed
 from castwise.checkpoint.running._journal import job_of, report_of, state_of
@@ -277,9 +277,9 @@ def _converted(
     conversion: Conversion,
     path: Path,
     meter: ProgressMeter,
-) -> list[tuple[TensorRange, CastReport | None]]:
+) -> list[tuple[TensorRange, Report | None]]:
     """Convert ranges of one file, in pieces; returns these with their reports."""
-    done: list[tuple[TensorRange, CastReport | None]] = []
+    done: list[tuple[TensorRange, Report | None]] = []
     total = sum(one.nbytes for one in ranges)
     reader = conversion.reader
     for some in cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)):
@@ -296,15 +296,13 @@ def _converted(
     return done
 
 
-def _row(
-    conversion: Conversion, one: TensorRange, report: CastReport | None, shard: str
-) -> CastRow:
+def _row(conversion: Conversion, one: TensorRange, report: Report | None, shard: str) -> CastRow:
     row = conversion.row(one.name, report, shard)
     nbytes = one.source_nbytes
     return row._replace(nbytes_before=nbytes, nbytes_after=one.nbytes - nbytes)
 
 
-_Reports = dict[tuple[str, str], CastReport]
+_Reports = dict[tuple[str, str], Report]
 """Reports by file and tensor."""
 
 

@@ -19,7 +19,7 @@ from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import (
     TILE,
     Batch,
@@ -41,7 +41,7 @@ from castwise.checkpoint.running._rearranging import (
 _PIECE_BYTES = 1 << 20
 
 
-def row_of(writer: Writer, name: str, report: CastReport | None, shard: str | None) -> CastRow:
+def row_of(writer: Writer, name: str, report: Report | None, shard: str | None) -> CastRow:
     """Return the row of a tensor that a writer has written, or is to write."""
     return CastRow.of(writer.planned[name], nbytes_after(writer, name), report, shard)
 
@@ -74,7 +74,7 @@ class Conversion:
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
         self._nbytes_after: dict[str, int] = {}  # of tensors with places that have been found
-        self._others: dict[str, CastReport | None] = {}
+        self._others: dict[str, Report | None] = {}
 
     @property
     def file_order(self) -> Sequence[str]:
@@ -112,7 +112,7 @@ class Conversion:
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
-    def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[CastReport | None]:
+    def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[Report | None]:
         """Let the engine convert tensors with places in this process, then convert the others.
 
         Returns the reports of the former, for `rows`; what a `batch` would make is of the latter.
@@ -124,7 +124,7 @@ class Conversion:
             As `castwise.cast`, with the tensor's name in front.
 
         """
-        reports: list[CastReport | None] = []
+        reports: list[Report | None] = []
         ranges = self._found(made=False)
         if (first := next(ranges, None)) is not None:
             source, target = self.reader.place(first.name), self._writer.place(first.name)
@@ -168,11 +168,11 @@ class Conversion:
         order = sorted(self._order, key=is_later)
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
 
-    def row(self, name: str, report: CastReport | None, shard: str | None) -> CastRow:
+    def row(self, name: str, report: Report | None, shard: str | None) -> CastRow:
         """Return the row of a tensor."""
         return row_of(self._writer, name, report, shard)
 
-    def rows(self, reports: Iterator[CastReport | None], shard: str | None) -> list[CastRow]:
+    def rows(self, reports: Iterator[Report | None], shard: str | None) -> list[CastRow]:
         """Return the rows of all tensors, given the reports of `ranges` or what `here` returned."""
         return [
             self.row(name, self._others[name], shard)
@@ -181,7 +181,7 @@ class Conversion:
             for name in self._order
         ]
 
-    def _passed_through(self, name: str, meter: ProgressMeter) -> CastReport | None:
+    def _passed_through(self, name: str, meter: ProgressMeter) -> Report | None:
         """Convert a tensor whose pieces pass through Python."""
         casting = self._casting(name)
         if casting is None:
@@ -211,12 +211,10 @@ class Conversion:
 
         self._writer.write_pieces(name, converted())
         if not self._plans[name].is_cast:
-            return None
+            return None if self._maker is None else self._maker.report(name)
         return reports[0] if reports else CastReport()
 
-    def _rearranged(
-        self, name: str, meter: ProgressMeter, folder: Path | None
-    ) -> CastReport | None:
+    def _rearranged(self, name: str, meter: ProgressMeter, folder: Path | None) -> Report | None:
         """Convert a tensor that is brought into C order for it."""
         meter.starts(name)
         with in_c_order(self.reader, name, folder) as ordered:
@@ -244,7 +242,7 @@ class Conversion:
 
     def _alone(
         self, reader: Rearranged, writer: Writer, meter: ProgressMeter, folder: Path | None
-    ) -> CastReport | None:
+    ) -> Report | None:
         """Convert the one tensor of a reader."""
         one = Conversion(cast("Reader", reader), writer, self._options, reader.tensors)
         (row,) = one.rows(one.here(meter, folder), None)

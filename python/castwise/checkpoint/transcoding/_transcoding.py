@@ -11,6 +11,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -24,12 +25,13 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._losses import stored_losses
 from castwise.checkpoint.decoding._plain import METADATA, UNKNOWN, WRAPPED
 from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import Kept
 from castwise.checkpoint.encoding._encoding import KIND, Encoded, Part
-from castwise.checkpoint.encoding._global_scales import AGAIN, Power, Reciprocal
+from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, Power, Reciprocal
 from castwise.checkpoint.encoding._written_configs import (
     SEVERAL,
     Statements,
@@ -300,8 +302,14 @@ class _Relaid:
             left_out = one.left_out(tensors)
             self._left_out |= left_out
             lost = sum(self._stored[name].nbytes for name in left_out)
-            for tensor in tensors:
+            # That of the codes, unless they stay where they are.
+            payloads = (number for number, tensor in enumerate(tensors) if tensor.is_payload)
+            reported = next(payloads, 0)
+            for number, tensor in enumerate(tensors):
                 described = self._described(one, tensor, lost if tensor.is_payload else 0)
+                if number == reported:
+                    measured = partial(stored_losses, one.plan, SLAB_ELEMENTS)
+                    described = replace(described, measured=measured)
                 label = self._wanted(one.weight) if tensor.is_payload else tensor.format
                 made.parts[prefix + tensor.name] = Part(tensor.format, label)
                 parts.setdefault(tensor.home, []).append(described)

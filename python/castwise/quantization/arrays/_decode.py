@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
 from typing import Any, Literal, get_args
@@ -20,6 +21,15 @@ Arithmetic = Literal["peer", "exact"]
 _ARITHMETIC = get_args(Arithmetic)
 _STEPS = frozenset(("factor", "float8 scale"))
 """Parts by which products are changed one by one."""
+
+_UNKNOWN = (0.0, np.inf)
+_FURTHER = _STEPS | {"divisor"}
+"""Parts by which products are changed at all."""
+
+_SCALING = frozenset(
+    ("scale_format", "scale_divides", "global_scale", "global_use", "bias", "divisor")
+)
+"""Options of the core that change the values of codes, but not which of them are 0."""
 
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
 _BYTE = 8
@@ -64,15 +74,8 @@ def decoded(
     data, scale = views.of_data(q.data), _scales(q, views, out.dtype, inner=inner)
     options = _decoding(q, views, inner=inner, is_peer=is_peer)
     options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
-    moved = np.moveaxis(out, q.axis, -1)
-    target = out
-    if views.storage.flat and not moved.flags.c_contiguous:
-        target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
-    weight = views.of_weight(target)
-    decoder = _core.decode_blocks(data, scale, weight, threads=threads, shape=q.shape, **options)
-    if target is not out:
-        out[...] = target
-    elif (
+    decoder = _decode_into(q, out, data, scale, options | {"threads": threads})
+    if (
         decoder is not None
         and out.flags.c_contiguous
         and not views.storage.inner
@@ -80,6 +83,73 @@ def decoded(
     ):
         q._ready[arithmetic] = decoder
     return out
+
+
+def _decode_into(
+    q: Any, out: Array, data: Array, scale: Array, options: dict[str, Any]
+) -> _core.BlockDecoder | None:
+    """Let the core decode codes and scales; what decodes them again, unless `out` was copied to."""
+    views, moved, target = views_of(q), np.moveaxis(out, q.axis, -1), out
+    if views.storage.flat and not moved.flags.c_contiguous:
+        target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
+    weight = views.of_weight(target)
+    decoder = _core.decode_blocks(data, scale, weight, shape=q.shape, **options)
+    if target is out:
+        return decoder
+    out[...] = target
+    return None
+
+
+def decoded_codes(q: Any) -> Array:
+    """Return what the codes stand for without their scales, in float32."""
+    views = views_of(q)
+    codes: Array = np.empty(q.shape, np.float32)
+    options = _decoding(q, views, inner=False, is_peer=True)
+    options = {name: value for name, value in options.items() if name not in _SCALING}
+    ones = np.broadcast_to(np.float32(1), views.grid)  # a group index is one of blocks of scales
+    _decode_into(q, codes, views.of_data(q.data), ones, options | {"threads": 1})
+    return codes
+
+
+def product_range(q: Any) -> tuple[float, float]:
+    """Bound the magnitudes of products of a code that is not 0 and its scale, as real numbers.
+
+    Bounds are 0 and infinity where nothing is known: a scale is 0 or not finite, codes may be
+    infinite or NaN, or other parts change the products.
+    """
+    several = q.global_scale is not None and q.global_scale.size != 1
+    if several or not _FURTHER.isdisjoint(q.extras):
+        return _UNKNOWN
+    views = views_of(q)
+    options = _decoding(q, views, inner=False, is_peer=True)
+    scale = _scales(q, views, np.dtype(np.float32), inner=False)
+    if options["scale_format"] is not None:
+        scale = scale.view(dtype_of(options["scale_format"]))
+    _, report = _core.cast(scale, np.float64, report=True)
+    if report.zero_in or report.nan_in or report.inf_in or not report.count:
+        return _UNKNOWN
+    bounds = report.amin_nonzero, report.amax
+    if options["scale_divides"]:
+        bounds = 1 / bounds[1], 1 / bounds[0]
+    level = abs(float(options.get("global_scale", 1)))
+    if not 0 < level < np.inf:
+        return _UNKNOWN
+    if options.get("global_use", "multiply") != "multiply":
+        level = 1 / level
+    least, most = _code_range(options)
+    return bounds[0] * level * least, bounds[1] * level * most
+
+
+def _code_range(options: Mapping[str, Any]) -> tuple[float, float]:
+    """Bound the magnitudes of codes that are not 0; of integers, those of their differences."""
+    if options["element"] == "map":
+        values = np.abs(options["code_map"]).astype(np.float64)
+        return float(values[values > 0].min(initial=np.inf)), float(values.max())
+    element = finfo(options["element"])
+    if element.kind != "float":
+        return 1.0, 2.0 ** (element.bits + 1)
+    is_finite = not (element.has_infinity or element.has_nan)
+    return element.smallest_subnormal, float(element.max) if is_finite else np.inf
 
 
 def _by_matrices(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
