@@ -113,7 +113,7 @@ def make(path: Path, seed: int) -> None:
     """Save a checkpoint of the kind that the name says."""
     arrays = {"a": floats(20, seed), "b": floats(30, seed)}
     if path.suffix:
-        checkpoint.save(path, arrays["a"] if path.suffix == ".npy" else arrays)
+        checkpoint.save(path, arrays["a"] if path.suffix == ".npy" else arrays, overwrite=True)
     else:
         write_sharded(path, {f"{name}.safetensors": {name: arrays[name]} for name in arrays})
 

@@ -112,7 +112,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
     new = destination.read_bytes()
     destination.write_bytes(b"old")
     generator = random.Random(5)
-    casting = partial(checkpoint.cast_file, source, destination, "bfloat16")
+    casting = partial(checkpoint.cast_file, source, destination, "bfloat16", overwrite=True)
     killed = 0
     for _ in range(8):
         with warnings.catch_warnings():
@@ -128,7 +128,7 @@ def test_killed_at_random_moments(tmp_path: Path) -> None:
         if content == new:
             destination.write_bytes(b"old")
     assert killed > 0
-    checkpoint.cast_file(source, destination, "bfloat16")
+    checkpoint.cast_file(source, destination, "bfloat16", overwrite=True)
     assert destination.read_bytes() == new
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
 
@@ -189,7 +189,7 @@ def test_what_another_run_still_writes_is_no_leftover(tmp_path: Path) -> None:
             checkpoint.cast_file(source, destination, "float16")
             seen.append(checkpoint.load(destination)["a"].dtype)
 
-    checkpoint.cast_file(source, destination, "float64", progress=cast_meanwhile)
+    checkpoint.cast_file(source, destination, "float64", progress=cast_meanwhile, overwrite=True)
     assert seen == [np.float16]
     assert checkpoint.load(destination)["a"].dtype == np.float64
 

@@ -60,8 +60,8 @@ def test_parts_of_a_file(tmp_path: Path, suffix: str) -> None:
     new.touch(0o600)
     alone = checkpoint.cast_file(source, tmp_path / f"alone{suffix}", "float8_e5m2")
     for number in (1, 2, 3):
-        checkpoint.cast_file(source, new, "float8_e5m2", part=(number, 3))
-    summary = checkpoint.finish(new)
+        checkpoint.cast_file(source, new, "float8_e5m2", part=(number, 3), overwrite=True)
+    summary = checkpoint.finish(new, overwrite=True)
     assert new.read_bytes() == (tmp_path / f"alone{suffix}").read_bytes()
     assert new.stat().st_mode & 0o777 == 0o600
     assert summary.rows == alone.rows
@@ -219,7 +219,7 @@ def test_parts_become_one_file(folder: Path, tmp_path: Path) -> None:
     assert checkpoint.finish(new).rows == summary.rows
     assert new.read_bytes() == alone.read_bytes()
     with ThreadPoolExecutor(2) as executor:
-        other = checkpoint.cast_file(folder, new, "bfloat16", executor=executor)
+        other = checkpoint.cast_file(folder, new, "bfloat16", executor=executor, overwrite=True)
     assert other.rows == summary.rows
 
 

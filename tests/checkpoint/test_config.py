@@ -181,7 +181,7 @@ def test_it_can_be_kept(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> Non
 
 def test_the_source_may_be_the_destination(tmp_path: Path) -> None:
     folder = model(tmp_path, {"dtype": "float32"})
-    checkpoint.cast_file(folder, folder, "bfloat16")
+    checkpoint.cast_file(folder, folder, "bfloat16", overwrite=True)
     assert json.loads((folder / CONFIG).read_text()) == {"dtype": "bfloat16"}
 
 

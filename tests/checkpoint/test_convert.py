@@ -63,7 +63,7 @@ def test_every_float_is_a_source(tmp_path: Path, source_format: str) -> None:
     for suffix in (".safetensors", ".npz"):
         path = tmp_path / f"file{suffix}"
         checkpoint.save(path, {"w": array})
-        checkpoint.cast_file(path, path, "float32")
+        checkpoint.cast_file(path, path, "float32", overwrite=True, fail_on=())
         assert_same(checkpoint.load(path)["w"], castwise.cast(array, "float32"))
 
 
@@ -75,17 +75,19 @@ def test_options_reach_the_cast(tmp_path: Path) -> None:
     options = {"rounding": "towards-zero", "overflow": "saturate", "nan": "zero"}
     checkpoint.cast_file(path, out, "float8_e4m3fn", threads=1, **options)
     assert_same(checkpoint.load(out)["w"], castwise.cast(array, "float8_e4m3fn", **options))
-    summary = checkpoint.cast_file(path, out, "float8_e5m2", rounding="stochastic", seed=7)
+    summary = checkpoint.cast_file(
+        path, out, "float8_e5m2", rounding="stochastic", seed=7, overwrite=True
+    )
     loaded = checkpoint.load(out)
     for name in ("v", "w"):
         seed = checkpoint.tensor_seed(7, name)
         expected = castwise.cast(array, "float8_e5m2", rounding="stochastic", seed=seed)
         assert_same(loaded[name], expected)
     assert loaded["v"].tobytes() != loaded["w"].tobytes()
-    drawn = checkpoint.cast_file(path, out, "float8_e5m2", rounding="stochastic")
+    drawn = checkpoint.cast_file(path, out, "float8_e5m2", rounding="stochastic", overwrite=True)
     first = out.read_bytes()
     checkpoint.cast_file(
-        path, out, "float8_e5m2", rounding="stochastic", seed=drawn.options["seed"]
+        path, out, "float8_e5m2", rounding="stochastic", seed=drawn.options["seed"], overwrite=True
     )
     assert out.read_bytes() == first
     assert summary.options["seed"] == 7
@@ -174,7 +176,7 @@ def test_map_files(tmp_path: Path) -> None:
     (tmp_path / "map.json").write_text(r'{"default": "keep", "a\\..*": "bfloat16"}')
     (tmp_path / "map.toml").write_text("default = 'keep'\n'a\\..*' = 'bfloat16'\n")
     for name in ("map.json", "map.toml"):
-        checkpoint.cast_file(path, out, dtype_map=tmp_path / name)
+        checkpoint.cast_file(path, out, dtype_map=tmp_path / name, overwrite=True)
         formats = {info.name: info.format for info in checkpoint.inspect(out).tensors}
         assert formats == {"a.b": "bfloat16", "c": "float32"}
     wrong = {
@@ -211,7 +213,7 @@ def test_containers_can_change(tmp_path: Path, caplog: pytest.LogCaptureFixture)
     assert c.read_bytes() == d.read_bytes()
     with zipfile.ZipFile(tmp_path / "b.npz", "a") as archive:
         archive.writestr("notes.txt", "hello")
-    checkpoint.cast_file(tmp_path / "b.npz", c, "bfloat16")
+    checkpoint.cast_file(tmp_path / "b.npz", c, "bfloat16", overwrite=True)
     assert "notes.txt" in caplog.text
     np.save(tmp_path / "e.npy", floats(3))
     with pytest.raises(checkpoint.CheckpointError, match=r"\.npy can only"):
@@ -226,7 +228,7 @@ def test_npy(tmp_path: Path) -> None:
     loaded = checkpoint.load(out)
     assert_same(loaded, castwise.cast(array, "bfloat16"))
     assert loaded.flags.f_contiguous
-    checkpoint.cast_file(path, out, dtype_map={"weights": "keep"})
+    checkpoint.cast_file(path, out, dtype_map={"weights": "keep"}, overwrite=True)
     assert out.read_bytes() == path.read_bytes()
 
 
@@ -252,7 +254,7 @@ def test_source_and_destination_may_be_one(tmp_path: Path) -> None:
     path.chmod(0o640)
     link = tmp_path / "link.safetensors"
     link.symlink_to(path.name)
-    checkpoint.cast_file(link, link, "bfloat16")
+    checkpoint.cast_file(link, link, "bfloat16", overwrite=True)
     assert link.is_symlink()
     assert path.stat().st_mode & 0o777 == 0o640
     assert checkpoint.load(path)["layers.0.norm"].dtype == BF16
@@ -264,10 +266,10 @@ def test_overflow_that_raises_names_the_tensor_and_writes_nothing(tmp_path: Path
     checkpoint.save(path, {"a": floats(4), "b.weight": np.array([1, 2, 1e30], np.float32)})
     out.write_bytes(b"old")
     with pytest.raises(OverflowError, match=r"'b\.weight'.*2"):
-        checkpoint.cast_file(path, out, "float16", overflow="raise")
-    checkpoint.save(path, {"c": np.array([1, np.nan], np.float32)})
+        checkpoint.cast_file(path, out, "float16", overflow="raise", overwrite=True)
+    checkpoint.save(path, {"c": np.array([1, np.nan], np.float32)}, overwrite=True)
     with pytest.raises(ValueError, match=r"'c'.*1"):
-        checkpoint.cast_file(path, out, "float16", nan="raise")
+        checkpoint.cast_file(path, out, "float16", nan="raise", overwrite=True)
     assert out.read_bytes() == b"old"
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
 
@@ -338,7 +340,7 @@ def test_a_sharded_folder(tmp_path: Path) -> None:
 def test_a_sharded_folder_in_place_and_over_another(tmp_path: Path) -> None:
     source, other = tmp_path / "model", tmp_path / "other"
     _sharded(source)
-    checkpoint.cast_file(source, source, "bfloat16")
+    checkpoint.cast_file(source, source, "bfloat16", overwrite=True)
     assert checkpoint.load(source)["z"].dtype == BF16
     assert (source / "tokenizer" / "vocab.txt").exists()
     _sharded(other)
@@ -444,7 +446,7 @@ def test_a_mapping_in_the_place_of_dtype_is_a_map(tmp_path: Path) -> None:
     path, out = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(path, a=floats(2), b=floats(2))
     for mapping in ({"a": "bfloat16"}, checkpoint.DtypeMap.from_mapping({"a": "bfloat16"})):
-        checkpoint.cast_file(path, out, mapping)
+        checkpoint.cast_file(path, out, mapping, overwrite=True)
         assert [one.format for one in checkpoint.inspect(out).tensors] == ["bfloat16", "float32"]
 
 

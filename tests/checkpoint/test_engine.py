@@ -116,7 +116,11 @@ def test_a_plan_that_fails_half_way_leaves_the_old_file(
     monkeypatch.setattr(Conversion, "_range", fail_at)
     with pytest.raises(type(error)) as caught:
         checkpoint.cast_file(
-            tmp_path / "in.safetensors", tmp_path / "out.safetensors", "bfloat16", threads=threads
+            tmp_path / "in.safetensors",
+            tmp_path / "out.safetensors",
+            "bfloat16",
+            threads=threads,
+            overwrite=True,
         )
     assert caught.value is error
     assert (tmp_path / "out.safetensors").read_bytes() == b"old"

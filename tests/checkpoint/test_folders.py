@@ -24,7 +24,7 @@ PIPELINE = {
 def save(path: Path, tensors: dict[str, Any]) -> None:
     """Save tensors as transformers does, in a folder that may be missing."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(path, tensors, metadata={"format": "pt"})
+    checkpoint.save(path, tensors, metadata={"format": "pt"}, overwrite=True)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -54,7 +54,7 @@ def test_every_component_is_cast_in_one_run(pipeline: Path, caplog: Any) -> None
     assert contents(out).keys() == contents(pipeline).keys()
     for shard, tensors in PIPELINE.items():
         alone = pipeline.with_name("alone.safetensors")
-        checkpoint.cast_file(pipeline / shard, alone, "bfloat16")
+        checkpoint.cast_file(pipeline / shard, alone, "bfloat16", overwrite=True)
         assert (out / shard).read_bytes() == alone.read_bytes()
         assert checkpoint.load(out / shard).keys() == tensors.keys()
         config = (out / shard).with_name("config.json")
@@ -131,7 +131,7 @@ def test_in_place_nothing_is_left_out(pipeline: Path) -> None:
     save(pipeline / "unet" / "diffusion_pytorch_model.fp16.safetensors", {"norm": floats(2)})
     (pipeline / "optimizer.pt").write_bytes(b"state")
     before = contents(pipeline)
-    checkpoint.cast_file(pipeline, pipeline, "bfloat16")
+    checkpoint.cast_file(pipeline, pipeline, "bfloat16", overwrite=True)
     after = contents(pipeline)
     assert after.keys() == before.keys()
     assert checkpoint.load(pipeline)["unet/norm"].dtype.name == "bfloat16"

@@ -203,10 +203,10 @@ def test_saved_arrays(tmp_path: Path) -> None:
         assert_same(loaded[name], array)
     for name in ("float8_e4m3fn", "int4", "complex32"):
         with pytest.raises(checkpoint.CheckpointError, match=rf"cannot hold {name}"):
-            checkpoint.save(path, {"a": random_array(name, (2,))})
+            checkpoint.save(path, {"a": random_array(name, (2,))}, overwrite=True)
     for tensors in ({"a//b": floats(1)}, {"../a": floats(1)}, {"a": floats(1), "a/b": floats(1)}):
         with pytest.raises(checkpoint.CheckpointError, match="HDF5"):
-            checkpoint.save(path, tensors)
+            checkpoint.save(path, tensors, overwrite=True)
     assert_same(checkpoint.load(path)["layer/float16"], arrays["layer/float16"])
 
 
@@ -420,7 +420,7 @@ def test_quantised_layers(tmp_path: Path, suffix: str, mode: str, message: str) 
     rows = checkpoint.cast_file(source, out, dtype_map={**kept, "default": "float16"}).rows
     changed = {row.name for row in rows if row.target is not None}
     assert changed == {row.name for row in rows} - kept.keys()
-    assert checkpoint.cast_file(source, out, "float16", raw=True).changed
+    assert checkpoint.cast_file(source, out, "float16", raw=True, overwrite=True).changed
 
 
 @pytest.mark.thinned(9)

@@ -255,7 +255,7 @@ def test_a_member_that_does_not_match_its_checksum(tmp_path: Path) -> None:
     path.write_bytes(content)
     out.write_bytes(b"old")
     with pytest.raises(checkpoint.CheckpointError, match="damaged"):
-        checkpoint.cast_file(path, out, "bfloat16")
+        checkpoint.cast_file(path, out, "bfloat16", overwrite=True)
     assert out.read_bytes() == b"old"
     assert len(os.listdir(tmp_path)) == 2
 
@@ -300,7 +300,7 @@ def test_damage_of_any_kind_never_gives_another_error(tmp_path: Path) -> None:
             path.write_bytes(damaged)
             try:
                 checkpoint.load(path)
-                checkpoint.cast_file(path, out, "bfloat16")
+                checkpoint.cast_file(path, out, "bfloat16", overwrite=True)
             except checkpoint.CheckpointError:
                 refused += 1
         assert refused > 50
@@ -425,7 +425,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
         checkpoint.save(source, {"a": floats(400_000)})
         out.write_bytes(b"old")
     before = sorted(os.listdir(tmp_path))
-    result = _limited("RLIMIT_FSIZE", 100_000, "cast", source, out, "--dtype", "bfloat16")
+    words = ("cast", source, out, "--dtype", "bfloat16", "--overwrite")
+    result = _limited("RLIMIT_FSIZE", 100_000, *words)
     assert result.returncode == 2
     assert result.stderr == f"castwise: error: {out}: File too large\n"
     assert sorted(os.listdir(tmp_path)) == before

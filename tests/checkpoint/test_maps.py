@@ -117,8 +117,8 @@ def test_named_maps_on_the_command_line(tmp_path: Path) -> None:
     said = run("cast", source, out, "--dtype", "fp8", "--map", "lama", code=2).stderr
     assert "there is no map 'lama'; did you mean 'llama'? castwise has llama, bert" in said
     # Of another family: none of its patterns is used, and each is said.
-    checkpoint.save(source, {"layers.0.kernel": floats(4)})
-    said = run("cast", source, out, "--dtype", "fp8", "--map", "t5").stderr
+    checkpoint.save(source, {"layers.0.kernel": floats(4)}, overwrite=True)
+    said = run("cast", source, out, "--dtype", "fp8", "--map", "t5", "--overwrite").stderr
     assert said.count("unused pattern") == 5
 
 

@@ -53,9 +53,9 @@ def test_records_are_written_and_read_as_by_numpy(tmp_path: Path, record: Any) -
         array.view("u1" if shape else array.dtype)[...] = 7 if shape else array
         for laid_out in (array, np.asfortranarray(array)):
             written = saved_by_numpy(laid_out)
-            checkpoint.save(path, laid_out)
+            checkpoint.save(path, laid_out, overwrite=True)
             assert path.read_bytes() == written
-            checkpoint.save(archive, {"ж": laid_out})
+            checkpoint.save(archive, {"ж": laid_out}, overwrite=True)
             with zipfile.ZipFile(archive) as members:
                 assert members.read("ж.npy") == written
             for loaded in (checkpoint.load(path), checkpoint.load(archive)["ж"]):
@@ -83,7 +83,7 @@ def test_what_could_not_be_read_is_not_written(tmp_path: Path, suffix: str) -> N
     for record, message in refused:
         array = np.zeros(2, record)
         with pytest.raises(checkpoint.CheckpointError, match=f"array 'wide'.*{message}"):
-            checkpoint.save(path, array if suffix == ".npy" else {"wide": array})
+            checkpoint.save(path, array if suffix == ".npy" else {"wide": array}, overwrite=True)
         assert path.read_bytes() == b"old"
     (tmp_path / "numpy.npy").write_bytes(saved_by_numpy(np.zeros(2, wide)))
     for action in (checkpoint.load, checkpoint.inspect):

@@ -182,7 +182,7 @@ def test_tensors_of_torch_beside_the_model_are_said_to_stay(
 def test_in_place_everything_stays(source: Path, caplog: pytest.LogCaptureFixture) -> None:
     checkpoint.save(source / "model.fp16.safetensors", {"w": floats(5)})
     before = files(source)
-    checkpoint.cast_file(source, source, "float16")
+    checkpoint.cast_file(source, source, "float16", overwrite=True)
     assert files(source) == before
     (record,) = caplog.records
     message = f"{source}/model.fp16.safetensors is not in the index and was copied as it is"

@@ -149,7 +149,8 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, limit: int) -> None:
         f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); sys.exit(main())"
     )
     arguments = ("cast", tmp_path / "in.npz", tmp_path / "out.npz", "--dtype", "bfloat16")
-    result = run_python("-c", program, *arguments, "--rounding", "stochastic", "--seed", "1")
+    options = ("--rounding", "stochastic", "--seed", "1", "--overwrite")
+    result = run_python("-c", program, *arguments, *options)
     assert result.returncode == 2
     assert result.stderr == f"castwise: error: {tmp_path / 'out.npz'}: File too large\n"
     assert (tmp_path / "out.npz").read_bytes() == b"old"

@@ -490,7 +490,7 @@ sys.exit(main())
 
 
 def test_from_the_command_line_after_a_full_disk(source: Path) -> None:
-    checkpoint.save(source / "c.safetensors", {"c": floats(50_000, 2)})
+    checkpoint.save(source / "c.safetensors", {"c": floats(50_000, 2)}, overwrite=True)
     out = source.with_name("out")
     command = ("cast", source, out, "--dtype", "bf16", "--json")
     full = run_python("-c", SMALL_FILES_ONLY, *command, "--resumable")

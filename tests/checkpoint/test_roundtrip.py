@@ -51,7 +51,7 @@ def test_npy_keeps_format_and_order(tmp_path: Path, name: str, shape: tuple[int,
     path = tmp_path / "array.npy"
     array = random_array(name, shape)
     for layout in (array, array.copy("F"), array[..., ::-1] if shape else array):
-        checkpoint.save(path, layout)
+        checkpoint.save(path, layout, overwrite=True)
         loaded = checkpoint.load(path)
         assert_same(loaded, layout)
         assert loaded.flags.f_contiguous == (layout.flags.f_contiguous or loaded.ndim < 2)
@@ -194,7 +194,7 @@ def test_an_unknown_tag_is_carried_and_a_stale_one_ignored(tmp_path: Path) -> No
     loaded = {info.name: info for info in checkpoint.inspect(path).tensors}
     assert loaded["later"].kind == loaded["half"].kind == "unknown"
     assert_same(checkpoint.load(path, ["recast"])["recast"], floats(4))
-    checkpoint.cast_file(path, path, dtype_map={"recast": "bfloat16"})
+    checkpoint.cast_file(path, path, dtype_map={"recast": "bfloat16"}, overwrite=True)
     assert b"float9_e9m0" in path.read_bytes()
 
 
@@ -232,7 +232,7 @@ def test_the_same_content_gives_the_same_bytes(tmp_path: Path) -> None:
         written = []
         for _ in range(2):
             path = tmp_path / f"file{suffix}"
-            checkpoint.save(path, arrays, metadata={"b": "1", "a": "2", "c": "3"})
+            checkpoint.save(path, arrays, metadata={"b": "1", "a": "2", "c": "3"}, overwrite=True)
             written.append(path.read_bytes())
         assert written[0] == written[1]
 
@@ -253,10 +253,10 @@ def test_arrays_of_the_other_byte_order_are_saved_as_what_they_say(
         return
     for swapped in (byte_swapped(array), byte_swapped(array.T).T):
         if suffix == ".npy":
-            checkpoint.save(path, swapped)
+            checkpoint.save(path, swapped, overwrite=True)
             assert_same(checkpoint.load(path), array)
         else:
-            checkpoint.save(path, {"w": swapped, "v": swapped[1:2]})
+            checkpoint.save(path, {"w": swapped, "v": swapped[1:2]}, overwrite=True)
             assert_same(checkpoint.load(path)["w"], array)
             assert_same(checkpoint.load(path)["v"], array[1:2])
 
@@ -276,7 +276,7 @@ def test_what_is_no_text_is_refused(tmp_path: Path, suffix: str) -> None:
     ]
     for arrays, metadata, message in refused:
         with pytest.raises(checkpoint.CheckpointError, match=message):
-            checkpoint.save(path, arrays, metadata=metadata)
+            checkpoint.save(path, arrays, metadata=metadata, overwrite=True)
         assert path.read_bytes() == b"old"
 
 

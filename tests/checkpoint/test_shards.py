@@ -310,7 +310,12 @@ def test_a_tensor_in_two_shards_is_not_joined(tmp_path: Path) -> None:
 def test_metadata_on_which_shards_differ(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, out = tmp_path / "in", tmp_path / "out.safetensors"
     write_sharded(source, {"a.safetensors": {"x": floats(3)}, "b.safetensors": {"y": floats(4)}})
-    checkpoint.save(source / "b.safetensors", {"y": floats(4)}, metadata={"format": "pt", "k": "v"})
+    checkpoint.save(
+        source / "b.safetensors",
+        {"y": floats(4)},
+        metadata={"format": "pt", "k": "v"},
+        overwrite=True,
+    )
     checkpoint.cast_file(source, out, "float16")
     assert checkpoint.metadata(out) == {"format": "np", "k": "v"}
     assert "metadata 'format' of b.safetensors" in caplog.text

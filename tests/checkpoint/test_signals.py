@@ -88,7 +88,7 @@ def progress(_):
     signal.signal(signal.SIGHUP, lambda number, frame: print("Python has", number))
 source, destination = sys.argv[1:]
 checkpoint.save(source, {"a": [1.0]})
-checkpoint.cast_file(source, destination, "float16", progress=progress)
+checkpoint.cast_file(source, destination, "float16", overwrite=True, progress=progress)
 signal.raise_signal(signal.SIGTERM)
 signal.raise_signal(signal.SIGHUP)
 """
@@ -106,7 +106,7 @@ def progress(_):
 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 cli.main(["formats"])
 checkpoint.save(sys.argv[1], {"a": [1.0]})
-checkpoint.cast_file(sys.argv[1], sys.argv[1], "float16", progress=progress)
+checkpoint.cast_file(sys.argv[1], sys.argv[1], "float16", overwrite=True, progress=progress)
 print("alive")
 """
     assert run(program, tmp_path / "in.npz")[-1] == "alive"
@@ -119,7 +119,7 @@ def test_another_thread_writes_too(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "one.npy", floats(1))
 
     def write() -> None:
-        checkpoint.save(tmp_path / "one.npy", floats(2))
+        checkpoint.save(tmp_path / "one.npy", floats(2), overwrite=True)
         checkpoint.save(tmp_path / "two.npy", floats(2))
         checkpoint.cast_file(tmp_path / "in", tmp_path / "out", "bf16", overwrite=True)
 
@@ -153,7 +153,7 @@ def test_a_new_file_has_the_permissions_of_the_umask(
     finally:
         os.umask(before)
     assert (tmp_path / "x.npy").stat().st_mode & 0o777 == 0o640
-    checkpoint.save(tmp_path / "x.npy", floats(4))
+    checkpoint.save(tmp_path / "x.npy", floats(4), overwrite=True)
     assert (tmp_path / "x.npy").stat().st_mode & 0o777 == 0o640
     assert checkpoint.load(tmp_path / "x.npy").shape == (4,)
     assert os.listdir(tmp_path) == ["x.npy"]
@@ -173,6 +173,6 @@ def test_a_file_that_cannot_be_named(
     monkeypatch.setattr(os, "link", refuse)
     monkeypatch.setattr(os, "replace", refuse)
     with pytest.raises(PermissionError) as caught:
-        checkpoint.save(path, floats(3))
+        checkpoint.save(path, floats(3), overwrite=True)
     assert caught.value.filename == str(path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"] * replaces

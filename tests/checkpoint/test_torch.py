@@ -299,7 +299,7 @@ def test_damage_of_any_kind_gives_no_other_error(tmp_path: Path, file: str) -> N
     for each in damaged:
         path.write_bytes(each)
         try:
-            checkpoint.cast_file(path, out, dtype_map={".*": "keep"})
+            checkpoint.cast_file(path, out, dtype_map={".*": "keep"}, overwrite=True)
         except checkpoint.CheckpointError:
             refused += 1
     assert refused > len(cuts) - 1

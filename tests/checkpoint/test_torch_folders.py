@@ -185,7 +185,7 @@ def test_by_parts_it_is_the_same(sharded: Path) -> None:
 
 
 def test_in_place(sharded: Path) -> None:
-    checkpoint.cast_file(sharded, sharded, "bfloat16")
+    checkpoint.cast_file(sharded, sharded, "bfloat16", overwrite=True)
     kept = ["config.json", *NEW_SHARDS, NEW_INDEX, "tf_model.h5", "tokenizer.json"]
     assert sorted(os.listdir(sharded)) == sorted(kept)
     check(checkpoint.load(sharded))

@@ -90,7 +90,7 @@ def test_json_is_indented_by_two_whatever_the_number_of_rows(model: Path, tmp_pa
     checkpoint.save(empty, {})
     for path in (model, empty):
         arguments = ("cast", path, tmp_path / "out.npz", "--dtype", "bf16")
-        text = run(*arguments, "--json", "--report", report).stdout
+        text = run(*arguments, "--json", "--report", report, "--overwrite").stdout
         assert text == json.dumps(json.loads(text), indent=2) + "\n"
         assert report.read_text() == text
 
@@ -114,7 +114,8 @@ def test_json_takes_no_more_memory_than_the_table(tmp_path: Path) -> None:
     checkpoint.save(source, {f"layers.{index}.weight": floats(1) for index in range(2_000)})
 
     def peak(*options: Any) -> int:
-        arguments = ("cast", source, tmp_path / "out.safetensors", "--dtype", "float64", *options)
+        out = tmp_path / f"out{len(options)}.safetensors"
+        arguments = ("cast", source, out, "--dtype", "float64", *options)
         return int(run_python("-c", MEASURE, *arguments).stderr)
 
     # As a whole, the text and what it is made of took 7 kB more for each tensor.
@@ -140,9 +141,11 @@ def test_findings_give_exit_code_1(tmp_path: Path) -> None:
     result = run("cast", path, out, "--dtype", "float16", code=1)
     assert "1 value became infinite or NaN" in result.stderr
     assert np.isinf(checkpoint.load(out)["w"][0])
-    run("cast", path, out, "--dtype", "float16", "--overflow", "saturate")
+    run("cast", path, out, "--dtype", "float16", "--overflow", "saturate", "--overwrite")
     assert checkpoint.load(out)["w"][0] == np.finfo(np.float16).max
-    result = run("cast", path, out, "--dtype", "float16", "--overflow", "raise", code=2)
+    result = run(
+        "cast", path, out, "--dtype", "float16", "--overflow", "raise", "--overwrite", code=2
+    )
     assert re.match(r"castwise: error: tensor 'w': .*1000000.* index 0", result.stderr)
 
 
@@ -395,14 +398,16 @@ def test_nan_that_became_a_number_is_shown_and_a_finding(tmp_path: Path) -> None
     path, out = tmp_path / "in.npz", tmp_path / "out.npz"
     np.savez(path, w=np.array([1, np.nan, 2, np.nan]), v=np.ones(2))
     for dtype in ("float4_e2m1fn", "int8"):
-        result = run("cast", path, out, "--dtype", dtype, code=1)
+        result = run("cast", path, out, "--dtype", dtype, "--overwrite", code=1)
         row = next(line.split() for line in result.stdout.splitlines() if line.startswith("w "))
         assert row[8:10] == ["2", "0"]
         assert "2 NaN became numbers" in result.stderr
-        account = json.loads(run("cast", path, out, "--dtype", dtype, "--json", code=1).stdout)
+        account = json.loads(
+            run("cast", path, out, "--dtype", dtype, "--json", "--overwrite", code=1).stdout
+        )
         assert (account["nan_lost"], account["out_of_range"]) == (2, 0)
-        run("cast", path, out, "--dtype", dtype, "--nan", "zero")  # as asked
-    result = run("cast", path, out, "--dtype", "float16")
+        run("cast", path, out, "--dtype", dtype, "--nan", "zero", "--overwrite")  # as asked
+    result = run("cast", path, out, "--dtype", "float16", "--overwrite")
     row = next(line.split() for line in result.stdout.splitlines() if line.startswith("w "))
     assert row[8:10] == ["2", "2"]
 
@@ -476,7 +481,7 @@ def test_progress_fits_the_terminal_of_standard_error(tmp_path: Path) -> None:
 def test_a_map_may_start_with_a_byte_order_mark(model: Path, tmp_path: Path) -> None:
     for name, text in (("m.json", '{"default": "bf16"}'), ("m.toml", "default = 'bf16'")):
         (tmp_path / name).write_text(text, "utf-8-sig")
-        run("cast", model, tmp_path / "out.npz", "--map", tmp_path / name)
+        run("cast", model, tmp_path / "out.npz", "--map", tmp_path / name, "--overwrite")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")

@@ -30,7 +30,16 @@ def lossy(tmp_path: Path) -> Path:
 
 
 def cast(path: Path, *options: Any, code: int) -> str:
-    result = run("cast", path, path.with_name("out.npz"), "--dtype", "fp8", *options, code=code)
+    result = run(
+        "cast",
+        path,
+        path.with_name("out.npz"),
+        "--dtype",
+        "fp8",
+        *options,
+        "--overwrite",
+        code=code,
+    )
     return result.stderr
 
 
@@ -67,7 +76,7 @@ def test_an_overflow_is_an_infinite_error(lossy: Path) -> None:
     rows = {line.split()[0]: line.split()[-2:] for line in lines}
     assert rows["infinite"] == rows["total"] == ["inf", "-inf"]
     assert rows["same"] == ["0", "inf"]
-    account = json.loads(run(*arguments, "--json", code=1).stdout)
+    account = json.loads(run(*arguments, "--json", "--overwrite", code=1).stdout)
     reports = {row["name"]: row["report"] for row in account["tensors"]}
     signs = {"max_abs_error": 1, "max_rel_error": 1, "sqnr_db": -1}
     for report in (reports["infinite"], account["total"]):
@@ -79,7 +88,7 @@ def test_an_overflow_is_an_infinite_error(lossy: Path) -> None:
     np.savez(lossy, n=np.array([300, 1]))
     arguments = ("cast", lossy, lossy.with_name("out.npz"), "--map", lossy.with_name("m.json"))
     lossy.with_name("m.json").write_text('{"n": "uint8"}')
-    result = run(*arguments, "--json", code=1)
+    result = run(*arguments, "--json", "--overwrite", code=1)
     assert json.loads(result.stdout)["total"]["max_abs_error"] == 256
     assert "1 integer wrapped in 'n'" in result.stderr
 
@@ -125,11 +134,15 @@ def test_findings_in_python(lossy: Path) -> None:
     }
     assert summary.findings() == [one for one in found if one.kind in LOSSES]
     assert summary.out_of_range == 1
-    kept = checkpoint.cast_file(lossy, lossy.with_name("out.npz"), {"default": "keep"})
+    kept = checkpoint.cast_file(
+        lossy, lossy.with_name("out.npz"), {"default": "keep"}, overwrite=True
+    )
     assert (kept.findings(), kept.zeroed, kept.total) == ([], 0, None)
     for nan, kinds in (("keep", ["nan-lost"]), ("zero", [])):
         np.savez(lossy, w=np.array([np.nan, 1.0]))
-        summary = checkpoint.cast_file(lossy, lossy.with_name("out.npz"), "int8", nan=nan)
+        summary = checkpoint.cast_file(
+            lossy, lossy.with_name("out.npz"), "int8", nan=nan, overwrite=True
+        )
         assert [one.kind for one in summary.findings()] == kinds
 
 
@@ -146,7 +159,7 @@ def test_json_says_what_decided_and_has_no_text_for_numbers(lossy: Path) -> None
     files = lossy, lossy.with_name("out.npz")
 
     def decided(*options: Any, **arguments: Any) -> dict[str, Any]:
-        summary = checkpoint.cast_file(*files, *options, **arguments)
+        summary = checkpoint.cast_file(*files, *options, **arguments, overwrite=True)
         rows = json.loads(json.dumps(summary.to_dict(), allow_nan=False))["tensors"]
         return {row["name"]: (row["decided_by"], row["pattern"]) for row in rows}
 
@@ -167,7 +180,7 @@ def test_json_says_what_decided_and_has_no_text_for_numbers(lossy: Path) -> None
         names[1]: ("policy", key),
         names[2]: (None, None),
     }
-    account = json.loads(run("cast", *files, "--dtype", "fp8", "--json").stdout)
+    account = json.loads(run("cast", *files, "--dtype", "fp8", "--json", "--overwrite").stdout)
     assert account["schema"] == 1
     assert account["max_zeros"] == 0.01
     assert json.loads(run("inspect", lossy, "--json").stdout)["schema"] == 1
@@ -176,9 +189,11 @@ def test_json_says_what_decided_and_has_no_text_for_numbers(lossy: Path) -> None
 def test_the_json_of_the_command_is_that_of_the_summary(lossy: Path) -> None:
     files = lossy, lossy.with_name("out.npz")
     summary = checkpoint.cast_file(*files, "fp8")
-    text = run("cast", *files, "--dtype", "fp8", "--json", code=1).stdout
+    text = run("cast", *files, "--dtype", "fp8", "--json", "--overwrite", code=1).stdout
     assert json.loads(text) == json.loads(json.dumps(summary.to_dict(), allow_nan=False))
-    text = run("cast", *files, "--dtype", "fp8", "--json", "--max-zeros", "1", code=1).stdout
+    text = run(
+        "cast", *files, "--dtype", "fp8", "--json", "--max-zeros", "1", "--overwrite", code=1
+    ).stdout
     assert [one["kind"] for one in json.loads(text)["findings"]] == ["overflow", "nan"]
 
 

@@ -29,10 +29,10 @@ def test_fp8_is_float8_e4m3fn(model: Path, tmp_path: Path, name: str) -> None:
     map_file.write_text(f'{{"head.*": "{name}"}}')
     np.savez(raw, w=random_array("float8_e4m3fn", (8,)))
     for arguments in (("--dtype", name), ("--map", map_file)):
-        run("cast", model, out, *arguments)
+        run("cast", model, out, *arguments, "--overwrite")
         assert formats(out)["head.weight"] == "float8_e4m3fn"
     for wanted in (name, {"default": name}, {"head.*": name}):
-        checkpoint.cast_file(model, out, wanted)
+        checkpoint.cast_file(model, out, wanted, overwrite=True)
         assert formats(out)["head.weight"] == "float8_e4m3fn"
     assert checkpoint.load(raw, assume=name)["w"].dtype.name == "float8_e4m3fn"
     assert "float8_e4m3fn" in run("inspect", raw, "--assume", name).stdout
@@ -73,7 +73,7 @@ def test_byte_counts_are_refused_where_they_are_typed(
 
 def test_names_that_count_bits_are_not_byte_counts(model: Path, tmp_path: Path) -> None:
     for name, wanted in (("f16", "float16"), ("F32", "float32"), ("I8", "int8"), ("U8", "uint8")):
-        run("cast", model, tmp_path / "out.npz", "--dtype", name, "--exit-zero")
+        run("cast", model, tmp_path / "out.npz", "--dtype", name, "--exit-zero", "--overwrite")
         assert formats(tmp_path / "out.npz")["head.weight"] == wanted
 
 
@@ -116,13 +116,13 @@ def test_bytes_that_stay_need_no_consent_and_others_do(tmp_path: Path) -> None:
     assert formats(new) == {"six": "float6_e2m3fn", "w": "bfloat16"}
     np.savez(tmp_path / "in.npz", c=np.zeros(2, np.complex128))
     arguments = ("cast", tmp_path / "in.npz", new, "--dtype", "bf16")
-    assert "tensor 'c': safetensors has no code" in run(*arguments, code=2).stderr
-    run(*arguments, "--as-bytes")
-    checkpoint.save(old, {"even": floats(4), "odd": floats(3)})
+    assert "tensor 'c': safetensors has no code" in run(*arguments, "--overwrite", code=2).stderr
+    run(*arguments, "--as-bytes", "--overwrite")
+    checkpoint.save(old, {"even": floats(4), "odd": floats(3)}, overwrite=True)
     arguments = ("cast", old, new, "--dtype", "fp4", "--exit-zero")
-    said = run(*arguments, code=2).stderr
+    said = run(*arguments, "--overwrite", code=2).stderr
     assert "tensor 'odd': safetensors has no way to pack rows of an odd length (shape (3,))" in said
-    run(*arguments, "--as-bytes")
+    run(*arguments, "--as-bytes", "--overwrite")
 
 
 def test_assume_is_honoured_or_refused(model: Path, tmp_path: Path) -> None:
@@ -148,7 +148,7 @@ def test_a_policy_that_changes_nothing_says_why(model: Path, tmp_path: Path) -> 
     out = tmp_path / "out.safetensors"
 
     def said(*options: Any) -> str:
-        return run("cast", model, out, *options).stderr
+        return run("cast", model, out, *options, "--overwrite").stderr
 
     warning = said("--policy", "mixed_bfloat16")
     assert re.match(
@@ -182,7 +182,7 @@ def test_unused_patterns_come_with_the_nearest_name(model: Path, tmp_path: Path)
     map_file.write_text('{"default": "bf16", "haed\\\\.weight": "keep", "fault": "keep"}')
     result = run("cast", model, out, "--map", map_file)
     assert r"map.json: unused pattern 'haed\\.weight'; nearest is 'head.weight'" in result.stderr
-    summary = checkpoint.cast_file(model, out, dtype_map=map_file)
+    summary = checkpoint.cast_file(model, out, dtype_map=map_file, overwrite=True)
     assert summary.unused_patterns["haed\\.weight"] == "head.weight"
     assert summary.to_dict()["unused_patterns"] == summary.unused_patterns
 

@@ -47,7 +47,7 @@ def test_a_row_is_for_all_layers(model: Path, tmp_path: Path) -> None:
     (up_proj,) = [row for row in rows if row[0].endswith("up_proj.weight")]
     assert (up_proj[6], up_proj[-2:]) == ("1", ["inf", "-inf"])
     assert total[:4] == ["total", "26", "0.0%", "1"]
-    every = table(run(*arguments, "--all", code=1).stdout)
+    every = table(run(*arguments, "--all", "--overwrite", code=1).stdout)
     assert len(every) == 2 + 26
     assert every[0][4] == "exact"
     assert every[-1][:3] == ["total", "26", "tensors"]
@@ -56,7 +56,7 @@ def test_a_row_is_for_all_layers(model: Path, tmp_path: Path) -> None:
 def test_summary_and_quiet(model: Path, tmp_path: Path) -> None:
     out, report = tmp_path / "out.safetensors", tmp_path / "report.json"
     (tmp_path / "map.toml").write_text("default = 'float16'\n'.*norm' = 'bf16'\nids = 'int8'")
-    arguments = ("cast", model, out, "--map", tmp_path / "map.toml")
+    arguments = ("cast", model, out, "--map", tmp_path / "map.toml", "--overwrite")
     result = run(*arguments, "--summary", code=1)
     _, *rows, total = table(result.stdout)
     assert sorted(row[:4] for row in rows) == [
@@ -95,7 +95,15 @@ def test_a_table_fits_the_terminal(model: Path, tmp_path: Path, columns: int) ->
 def test_narrow_tables_leave_out_columns_of_zeros_first(tmp_path: Path) -> None:
     path = tmp_path / "in.npz"
     np.savez(path, **{"w" * 30: np.array([1e6, 1e-9, np.nan])})
-    arguments = ("cast", path, tmp_path / "out.npz", "--dtype", "float16", "--exit-zero")
+    arguments = (
+        "cast",
+        path,
+        tmp_path / "out.npz",
+        "--dtype",
+        "float16",
+        "--exit-zero",
+        "--overwrite",
+    )
     whole = table(run_on_terminal(*arguments, columns=200, stream="stdout")[1])[0]
     assert "saturated" in whole
     narrow = table(run_on_terminal(*arguments, columns=90, stream="stdout")[1])[0]

@@ -64,7 +64,7 @@ def test_other_destinations(tmp_path: Path) -> None:
     plain = model.plain | {"norm.weight": np.ones(4, np.float32)}
     checkpoint.dequantize_file(source, tmp_path / "one.safetensors")
     checkpoint.dequantize_file(source, tmp_path / "divided", max_shard_size=299_530)
-    checkpoint.dequantize_file(source, source)
+    checkpoint.dequantize_file(source, source, overwrite=True)
     for path in (tmp_path / "one.safetensors", tmp_path / "divided", source):
         found = checkpoint.load(path)
         assert set(found) == set(plain)
@@ -174,7 +174,7 @@ def test_what_is_said(
     written = json.loads(report.read_text())
     assert [one["to"] for one in written["tensors"] if one["name"] == "a.weight"] == ["bfloat16"]
     assert main(command) == 2
-    assert "to replace the whole folder say so" in capsys.readouterr().err
+    assert "allow the whole folder to be replaced" in capsys.readouterr().err
     assert main([*command, "--overwrite", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == written
     assert main([*command, "--overwrite", "--quiet", "--dtype", "float8_e4m3fn"]) == 2

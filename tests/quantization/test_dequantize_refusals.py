@@ -228,10 +228,14 @@ def test_an_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         if parts:
             refused(folder, capsys, *parts)
     both = sharded(tmp_path / "both", model())
-    checkpoint.save(both / third, model().tensors | {"norm.weight": np.ones(4, np.float32)})
+    checkpoint.save(
+        both / third, model().tensors | {"norm.weight": np.ones(4, np.float32)}, overwrite=True
+    )
     refused(both, capsys, SCALE, second, third)
     hidden = sharded(tmp_path / "hidden", model())
-    checkpoint.save(hidden / third, {"norm.weight": np.ones(4, np.float32), "x": np.ones(1)})
+    checkpoint.save(
+        hidden / third, {"norm.weight": np.ones(4, np.float32), "x": np.ones(1)}, overwrite=True
+    )
     refused(hidden, capsys, "'x'", third)
     for command in (["quantize", "--scheme", "int8_channel"], ["transcode", "--to", "modelopt"]):
         out = str(tmp_path / "out")

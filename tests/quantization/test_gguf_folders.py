@@ -349,7 +349,7 @@ def test_a_single_file_keeps_the_names(tmp_path: Path) -> None:
     checkpoint.dequantize_file(file, out)
     assert checkpoint.load(out).keys() == parsed(file)[1].keys()
     assert checkpoint.metadata(out)["gpt-oss.block_count"] == str(LAYERS)
-    checkpoint.transcode_file(file, out, "compressed-tensors")
+    checkpoint.transcode_file(file, out, "compressed-tensors", overwrite=True)
     assert "blk.0.ffn_gate_exps.weight_packed" in checkpoint.load(out)
 
 

@@ -352,7 +352,7 @@ def test_files(tmp_path: Path) -> None:
     made = [quantize(weight(64, 128, seed=one), "fp8_block", recipe="deepseek") for one in (0, 1)]
     for out, limit in ((tmp_path / "b.safetensors", None), (tmp_path / "shards", 10_000)):
         checkpoint.quantize_file(source, out, "fp8_block", max_shard_size=limit)
-        checkpoint.dequantize_file(out, tmp_path / "again.safetensors")
+        checkpoint.dequantize_file(out, tmp_path / "again.safetensors", overwrite=True)
         found = checkpoint.load(tmp_path / "again.safetensors")
         assert_values(found["a.weight"], dequantize(made[0]))
         assert_values(found["b.weight"], dequantize(made[1]))
@@ -415,7 +415,7 @@ def test_what_stays(name: str, stays: bool) -> None:
 def test_in_place_and_again(tmp_path: Path) -> None:
     source = write(tmp_path / "model")
     checkpoint.quantize_file(source, tmp_path / "out", "fp8_block")
-    checkpoint.quantize_file(source, source, "fp8_block", resumable=True)
+    checkpoint.quantize_file(source, source, "fp8_block", resumable=True, overwrite=True)
     for path in (tmp_path / "out").iterdir():
         if path.is_file():
             assert (source / path.name).read_bytes() == path.read_bytes()
@@ -475,9 +475,9 @@ def test_losses_speak_up(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     command = ["quantize", str(source), str(tmp_path / "b.safetensors"), "--scheme"]
     assert main([*command, "fp8_tensor", "--quiet"]) == 1
     assert "nonzero values became zero in 'a.weight'" in capsys.readouterr().err
-    assert main([*command, "fp8_tensor", "--quiet", "--max-zeros", "1"]) == 0
-    assert main([*command, "fp8_channel", "--quiet"]) == 0
-    assert main([*command, "mxfp4", "--quiet"]) == 0
+    assert main([*command, "fp8_tensor", "--quiet", "--max-zeros", "1", "--overwrite"]) == 0
+    assert main([*command, "fp8_channel", "--quiet", "--overwrite"]) == 0
+    assert main([*command, "mxfp4", "--quiet", "--overwrite"]) == 0
     assert capsys.readouterr().err == ""
 
 
@@ -486,7 +486,7 @@ def stacked(folder: Path) -> Path:
 
 
 def quantised(folder: Path) -> Path:
-    checkpoint.quantize_file(write(folder), folder, "mxfp4")
+    checkpoint.quantize_file(write(folder), folder, "mxfp4", overwrite=True)
     return folder
 
 

@@ -33,7 +33,9 @@ def test_a_quantised_model_and_its_decoding(tmp_path: Path, name: str) -> None:
     key, array = next(iter(model.plain.items()))
     changed = array.copy()
     changed.view(np.uint16).reshape(-1)[-3] ^= 1
-    checkpoint.save(out / "model.safetensors", checkpoint.load(out) | {key: changed})
+    checkpoint.save(
+        out / "model.safetensors", checkpoint.load(out) | {key: changed}, overwrite=True
+    )
     found = checkpoint.verify(source, out)
     (one,) = found.differences
     assert not found.equal
@@ -45,7 +47,9 @@ def test_a_quantised_model_and_its_decoding(tmp_path: Path, name: str) -> None:
 
 
 def saved(path: Path, **tensors: Any) -> Path:
-    checkpoint.save(path, {name: np.asarray(array) for name, array in tensors.items()})
+    checkpoint.save(
+        path, {name: np.asarray(array) for name, array in tensors.items()}, overwrite=True
+    )
     return path
 
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.dequantize import DequantizeRequest
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.quantize import QuantizeRequest
-from castwise.checkpoint.report import CastSummary
+from castwise.checkpoint.report import LOSSES, CastSummary
 from castwise.checkpoint.requests._cast_request import CastRequest
 from castwise.checkpoint.requests._request import Request
 from castwise.checkpoint.running._parts import Parts
@@ -19,7 +20,13 @@ _REQUESTS: dict[str, type[Request]] = {
 }
 
 
-def finish(destination: str | os.PathLike[str]) -> CastSummary:
+def finish(
+    destination: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    fail_on: Iterable[str] = LOSSES,
+    max_zeros: float | None = None,
+) -> CastSummary:
     """Make a checkpoint of its parts, which runs with `part` have converted.
 
     These are runs of `cast_file`, `dequantize_file`, `quantize_file` or `transcode_file`. It
@@ -29,6 +36,10 @@ def finish(destination: str | os.PathLike[str]) -> CastSummary:
     ----------
     destination
         As in those runs.
+    overwrite
+        Replace `destination` if it is there by now, also where the parts did not ask for it.
+    fail_on, max_zeros
+        As in `cast_file`.
 
     Returns
     -------
@@ -37,8 +48,8 @@ def finish(destination: str | os.PathLike[str]) -> CastSummary:
     Raises
     ------
     CheckpointError
-        A part is missing, still being converted, or of another conversion; or the source was
-        changed since.
+        A part is missing, still being converted, or of another conversion; the source was changed
+        since; or `destination` is there, and is to stay.
     OSError
         A file cannot be read or written, or the disk is full.
 
@@ -46,6 +57,7 @@ def finish(destination: str | os.PathLike[str]) -> CastSummary:
     new = checked_path(destination, "destination")
     parts = Parts(new)
     arguments = dict(parts.arguments)
+    arguments["overwrite"] = overwrite or arguments.get("overwrite", False)
     try:
         request = _REQUESTS[arguments.pop("command")](**arguments)
     except (KeyError, TypeError) as error:
@@ -54,4 +66,5 @@ def finish(destination: str | os.PathLike[str]) -> CastSummary:
             "convert all parts again"
         ) from error
     with request.planned(new) as planned:
+        request.protect(planned, fail_on, max_zeros)
         return planned.summary(parts.put_together(planned.run, planned.options))

@@ -21,7 +21,7 @@ from castwise.checkpoint.containers import check_store, container_of, new_writer
 from castwise.checkpoint.containers._elements import native
 from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
 from castwise.checkpoint.decoding._quantized import quantization_of
-from castwise.checkpoint.files._filesystem import checked_path, replacing_file
+from castwise.checkpoint.files._filesystem import check_absent, checked_path, replacing_file
 from castwise.checkpoint.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers._recipes import I8
@@ -227,6 +227,7 @@ def save(
     *,
     metadata: Mapping[str, str] | None = None,
     compressed: bool = False,
+    overwrite: bool = False,
 ) -> None:
     """Save arrays of any format of the table; the file appears when it is complete.
 
@@ -241,11 +242,14 @@ def save(
         Strings to keep with them; `.npy` has no place for it.
     compressed
         Deflate the members of an `.npz`.
+    overwrite
+        Replace a file that is there.
 
     Raises
     ------
     CheckpointError
-        The container cannot hold an array or a name, or a name or the metadata is not text.
+        The file is there already; the container cannot hold an array or a name; or a name or the
+        metadata is not text.
     TypeError
         A masked array, a complex32 or bcomplex32 one that is not in native byte order, or a tensor
         of a dtype that numpy and ml_dtypes lack.
@@ -257,6 +261,8 @@ def save(
     """
     where = checked_path(path)
     check_store(where)
+    if not overwrite:
+        check_absent(where)
     if container_of(where) == _NPY:
         if isinstance(tensors, Mapping):
             raise CheckpointError(".npy holds one array; write .npz or .safetensors")
@@ -267,7 +273,7 @@ def save(
     arrays = {name: _array(name, tensor) for name, tensor in tensors.items()}
     planned = [Planned(_describe(name, array)) for name, array in arrays.items()]
     with (
-        replacing_file(where) as file,
+        replacing_file(where, may_replace=overwrite) as file,
         new_writer(where, file, planned, pairs, compressed=compressed) as writer,
     ):
         for name in writer.order:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Any
 
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint.report import CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._cast_request import CastRequest
 
 
@@ -38,6 +38,8 @@ def cast_file(
     as_bytes: bool = True,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
+    fail_on: Iterable[str] = LOSSES,
+    max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Cast the tensors of a checkpoint and write a new one.
@@ -60,7 +62,7 @@ def cast_file(
     source
         What to read.
     destination
-        What to write. A file is replaced; a folder only with `overwrite`.
+        What to write. What is there is replaced only with `overwrite`.
     dtype
         Format for all floating tensors. Integers, bools and complex numbers stay. Names are
         those of the table; numpy's others, as "f8" for float64, are refused, also in `dtype_map`
@@ -90,7 +92,7 @@ def cast_file(
         The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or
         a mapping from name to format. Nothing is guessed.
     overwrite
-        Replace the folder `destination` if it holds another checkpoint.
+        Replace `destination` if it is a file, or a folder with a checkpoint; also `source` itself.
     resumable
         If the cast of a folder is interrupted, keep the shards that are complete, beside
         `destination`; a warning names them.
@@ -132,6 +134,13 @@ def cast_file(
         `ray.remote(function).remote(batch).future()`. The result does not depend on it. A batch
         whose worker is lost is cast in this process. `threads` is for each batch. Files that
         `part` is not for are cast in this process.
+    fail_on
+        The kinds of findings (`Finding`) that leave `source` as it was if `destination` is the
+        same; () to replace it whatever is lost. Elsewhere the result is written, and
+        `CastSummary.findings` lists them.
+    max_zeros
+        As in `CastSummary.findings`, for `fail_on`. By default 1 %, of `quantize_file` what so few
+        bits give.
     progress
         Called when a tensor begins, now and then within a large one, and at the end. Several
         pieces are in flight, so a tensor may be done by then.
@@ -144,8 +153,9 @@ def cast_file(
     ------
     CheckpointError
         The source is damaged or changes while it is read; what is asked makes no sense for it, such
-        as another format for the payload or a scale of a quantised weight without `raw`; or the
-        file system of `destination` has less room than the result needs.
+        as another format for the payload or a scale of a quantised weight without `raw`;
+        `destination` is there, or is `source` and a value would be lost; or its file system has
+        less room than the result needs.
     ValueError, TypeError
         An option, the map or a format is wrong.
     OverflowError, ValueError
@@ -183,4 +193,6 @@ def cast_file(
         dry_run=dry_run,
         part=part,
         executor=executor,
+        fail_on=fail_on,
+        max_zeros=max_zeros,
     )

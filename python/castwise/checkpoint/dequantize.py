@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -17,7 +17,7 @@ from castwise.checkpoint.decoding._decode import Decode, decoding_of
 from castwise.checkpoint.decoding._plain import decide, decoded
 from castwise.checkpoint.decoding._plain_config import PlainConfig
 from castwise.checkpoint.gguf._from_gguf import model_of
-from castwise.checkpoint.report import CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Made, Make, MakingRequest, RunOptions
 from castwise.checkpoint.requests._request import Request
 from castwise.quantization.producers._layouts import BF16
@@ -40,6 +40,8 @@ def dequantize_file(
     dry_run: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
+    fail_on: Iterable[str] = LOSSES,
+    max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Decode the quantised weights of a checkpoint and write a new one without quantisation.
@@ -67,7 +69,7 @@ def dequantize_file(
     source
         What to read, as in `cast_file`.
     destination
-        What to write. A file is replaced; a folder only with `overwrite`.
+        What to write. What is there is replaced only with `overwrite`.
     dtype
         What the weights become: bfloat16, float16 or float32.
     arithmetic
@@ -78,7 +80,9 @@ def dequantize_file(
         the plain model; the others stay quantised.
     threads
         How many threads may decode.
-    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
+    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run
+        As in `cast_file`.
+    fail_on, max_zeros, progress
         As in `cast_file`.
     part, executor
         As in `cast_file`; a weight is decoded whole by one part or batch.
@@ -121,6 +125,8 @@ def dequantize_file(
         dry_run=dry_run,
         part=part,
         executor=executor,
+        fail_on=fail_on,
+        max_zeros=max_zeros,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, replace
 from functools import partial
@@ -14,10 +14,10 @@ from castwise._spelling import typed_values
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.decoding._decode import checked_threads
 from castwise.checkpoint.encoding._encoding import Encode, encoded
-from castwise.checkpoint.encoding._written_schemes import is_scheme, written
+from castwise.checkpoint.encoding._written_schemes import expected_zeros, is_scheme, written
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.maps import is_map_name, named_mapping
-from castwise.checkpoint.report import CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
 
 
@@ -40,6 +40,8 @@ def quantize_file(
     dry_run: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
+    fail_on: Iterable[str] = LOSSES,
+    max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Quantise the weights of a checkpoint, as a producer stores them, and write a new one.
@@ -60,7 +62,7 @@ def quantize_file(
         What to read, as in `cast_file`.
     destination
         What to write: a folder, or one `.safetensors` file, whose metadata then state what
-        `config.json` does else. A file is replaced; a folder only with `overwrite`.
+        `config.json` does else. What is there is replaced only with `overwrite`.
     scheme
         What linear layers become: one of `castwise.quantization.schemes()`. None: only what the map
         says.
@@ -78,7 +80,9 @@ def quantize_file(
         Regular expressions that match the whole names of weights, or of their modules, to leave.
     threads
         How many threads may quantise.
-    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, progress
+    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run
+        As in `cast_file`.
+    fail_on, max_zeros, progress
         As in `cast_file`.
     part, executor
         As in `cast_file`; a weight is quantised whole by one part or batch.
@@ -122,6 +126,8 @@ def quantize_file(
         dry_run=dry_run,
         part=part,
         executor=executor,
+        fail_on=fail_on,
+        max_zeros=max_zeros,
     )
 
 
@@ -136,6 +142,10 @@ class QuantizeRequest(MakingRequest):
     block: int | tuple[int, int] | None
     dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None
     ignore: str | Sequence[str]
+
+    def allowed_zeros(self, rows: Sequence[CastRow]) -> float:
+        """Return as large a share as so few bits give."""
+        return expected_zeros(row.target for row in rows)
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check what is to be quantised, and how."""

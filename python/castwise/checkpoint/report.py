@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from castwise._brief import brief, brief_fields, counted, cut, listed
 from castwise._core import CastReport
 from castwise._tables import aligned, unused_lines
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, format_named
 
 SCHEMA = 1
@@ -413,6 +414,36 @@ class CastSummary:
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON; see `report_dict`."""
         return summary_dict(self, [row.to_dict() for row in self.rows])
+
+
+Judge = Callable[[Sequence[CastRow]], None]
+"""Looks at the rows of what was written, before it takes its place; raises to leave it away."""
+
+
+def judge_nothing(rows: Sequence[CastRow]) -> None:
+    """Let anything take its place."""
+    del rows
+
+
+def check_losses(summary: CastSummary, kinds: Iterable[str], max_zeros: float) -> None:
+    """Refuse a result that lost something and would replace its source.
+
+    Raises
+    ------
+    CheckpointError
+        There is a finding of one of these kinds.
+
+    """
+    findings = summary.findings(kinds, max_zeros=max_zeros)
+    if not findings:
+        return
+    most = max(findings, key=lambda one: one.count)
+    more = f" and {len(findings) - 1:,} more findings" if findings[1:] else ""
+    raise CheckpointError(
+        f"{most.count:,} value{'s' * (most.count != 1)} of tensor {most.tensor!r} would be lost "
+        f"({most.kind}){more}; {summary.source}, which the result would replace, is as it was. "
+        "Name another destination, or take the result all the same (fail_on=(), --exit-zero)"
+    )
 
 
 def summary_dict(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
@@ -13,7 +13,7 @@ from castwise._core import get_num_threads
 from castwise._spelling import scheme_hint, suggestion
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
-from castwise.checkpoint.report import CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import SAFETENSORS, Make, MakingRequest, RunOptions
 from castwise.checkpoint.transcoding._new_forms import GGUF
 from castwise.checkpoint.transcoding._transcoding import transcoded
@@ -34,6 +34,8 @@ def transcode_file(
     dry_run: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
+    fail_on: Iterable[str] = LOSSES,
+    max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
     """Write a quantised checkpoint as another producer stores it, with the same values.
@@ -75,7 +77,7 @@ def transcode_file(
         The producer: "compressed-tensors", "modelopt", "comfy", "gpt-oss", "gguf" or "deepseek-v4".
     scheme
         "nvfp4" or "fp8_block", if another scheme is to hold the values.
-    overwrite, resumable, resume, include, exclude, max_shard_size, progress
+    overwrite, resumable, resume, include, exclude, max_shard_size, fail_on, max_zeros, progress
         As in `cast_file`.
     dry_run
         As in `cast_file`. Codes and scales are not read, so that a value that the other form cannot
@@ -120,6 +122,8 @@ def transcode_file(
         dry_run=dry_run,
         part=part,
         executor=executor,
+        fail_on=fail_on,
+        max_zeros=max_zeros,
     )
 
 

@@ -30,14 +30,28 @@ def add_paths(parser: argparse.ArgumentParser) -> None:
 
 def folder_options(options: argparse.Namespace) -> dict[str, Any]:
     """Return the options as arguments of the functions of `castwise.checkpoint`."""
-    return {name: getattr(options, name) for name in _NAMES}
+    return {name: getattr(options, name) for name in _NAMES} | loss_options(options)
+
+
+def loss_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what leaves a source as it was that the result would replace."""
+    kinds = () if options.exit_zero else options.fail_on
+    return {"fail_on": kinds, "max_zeros": options.max_zeros}
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Add the option to replace what is there."""
+    parser.add_argument(
+        "--overwrite",
+        action="store_true",
+        help="replace DST if it is there: a file, or a folder with a checkpoint; also SRC itself, "
+        "unless that loses what --fail-on names",
+    )
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Add the options."""
-    parser.add_argument(
-        "--overwrite", action="store_true", help="replace DST if it is a folder with a checkpoint"
-    )
+    add_overwrite(parser)
     parser.add_argument(
         "--resumable",
         action="store_true",

@@ -13,6 +13,8 @@ from typing import BinaryIO
 from castwise import checkpoint
 from castwise.checkpoint.files._filesystem import real_path, replacing_file
 
+_BEGIN = b'{\n  "schema": '
+
 
 def open_report(options: argparse.Namespace, stack: ExitStack) -> BinaryIO | None:
     if options.report is None:
@@ -43,8 +45,18 @@ def _check_report(options: argparse.Namespace) -> None:
             raise checkpoint.CheckpointError(
                 f"--report {report} is standard output; for JSON there use --json"
             )
+        if stat.S_ISREG(found.st_mode) and found.st_size and not _is_report(report):
+            raise checkpoint.CheckpointError(
+                f"--report {report} is there and is not a report; choose another name"
+            )
     if not path.parent.is_dir():
         raise checkpoint.CheckpointError(f"--report {report}: there is no folder {report.parent}")
+
+
+def _is_report(path: Path) -> bool:
+    """Return True for JSON that begins as reports do, which may be replaced."""
+    with path.open("rb") as file:
+        return file.read(len(_BEGIN)) == _BEGIN
 
 
 def _is_output(found: os.stat_result) -> bool:

@@ -27,10 +27,11 @@ of it, such as a pipeline of diffusers. Where a folder has pytorch_model.bin or 
 shards and no safetensors, these become safetensors. Files, but of HDF5, and
 folders may be on an object store: s3://bucket/name.
 
-DST appears, or is replaced, when it is complete (a folder on a store file by file),
-and may be SRC itself, unless that is a folder on a store. Tensors
-pass through memory in pieces of about a mebibyte. Metadata is kept, and so is,
-byte for byte, every integer, bool and complex tensor that no key of a map names.
+DST appears, or with --overwrite is replaced, when it is complete (a folder on a
+store file by file), and may be SRC itself, unless that is a folder on a store; then
+a loss leaves SRC as it was. Tensors pass through memory in pieces of about a
+mebibyte. Metadata is kept, and so is, byte for byte, every integer, bool and complex
+tensor that no key of a map names.
 Codes and scales of quantised weights are not cast as if they were plain numbers.
 """
 _EXIT_CODES = """\

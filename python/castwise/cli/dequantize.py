@@ -23,8 +23,9 @@ it as the plain model: names and shapes as of that, without scales, and without 
 states the quantisation (in config.json, hf_quant_config.json, quantize_config.json,
 quant_config.json and metadata). All other tensors stay as they are, byte for byte.
 
-DST appears, or is replaced, when it is complete, and may be SRC itself. Weights pass
-through memory in slabs of whole blocks; their scales may be in other shards.
+DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
+itself, which a loss leaves as it was. Weights pass through memory in slabs of whole
+blocks; their scales may be in other shards.
 
 Read are FP8 of DeepSeek, AutoFP8, fbgemm and Mistral, compressed-tensors, ModelOpt,
 gpt-oss, DeepSeek-V4, ComfyUI, AWQ, GPTQ, bitsandbytes, MLX, Quark, torchao, Keras and

@@ -10,7 +10,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.checkpoint.running._parts import Parts
-from castwise.cli import _findings, quantize, transcode
+from castwise.cli import _findings, _folder_options, quantize, transcode
 from castwise.cli._cast_output import report_lines
 from castwise.cli._decode_table import decode_lines
 from castwise.cli._findings import say_findings
@@ -35,6 +35,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "destination", metavar="DST", type=path_argument, help="as given with --part"
     )
+    _folder_options.add_overwrite(parser)
     add_arguments(parser)
     _findings.add_arguments(
         parser, max_zeros=None, zeros="1%% of a cast; what castwise quantize allows"
@@ -55,6 +56,10 @@ def _finish(options: argparse.Namespace) -> int:
 
 
 def _finished(options: argparse.Namespace) -> CastSummary:
-    summary = checkpoint.finish(options.destination)
+    summary = checkpoint.finish(
+        options.destination,
+        overwrite=options.overwrite,
+        **_folder_options.loss_options(options),
+    )
     quantize.allow_zeros(summary, options)
     return summary

@@ -25,9 +25,10 @@ config.json (and hf_quant_config.json), the index. Linear layers and stacked exp
 are quantised; embeddings, norms, routers, heads and adapters stay unless the --map
 names them, and all other tensors stay as they are, byte for byte.
 
-DST appears, or is replaced, when it is complete, and may be SRC itself. Weights pass
-through memory in slabs of whole blocks; for a scale of the whole tensor they are read
-twice. Scales of inputs, which need data, are not made.
+DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
+itself, which a loss leaves as it was. Weights pass through memory in slabs of whole
+blocks; for a scale of the whole tensor they are read twice. Scales of inputs, which
+need data, are not made.
 """
 _EXIT_CODES = """\
 exit codes:

@@ -36,8 +36,9 @@ option each checkpoint is decoded as its producer does, which may round otherwis
 With --scheme, MXFP4 becomes NVFP4, and DeepSeek-V4's experts FP8 in blocks, if these
 have all values; else the block that has one too many is named, and nothing written.
 
-DST appears, or is replaced, when it is complete, and may be SRC itself. For other
-producers: castwise dequantize, then castwise quantize.
+DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
+itself, which a loss leaves as it was. For other producers: castwise dequantize, then
+castwise quantize.
 """
 _EXIT_CODES = """\
 exit codes:

@@ -155,16 +155,19 @@ def handle(file: BinaryIO) -> int:
 
 
 @contextmanager
-def replacing_file(destination: Path, *, is_named: bool = False) -> Iterator[BinaryIO]:
+def replacing_file(
+    destination: Path, *, is_named: bool = False, may_replace: bool = True
+) -> Iterator[BinaryIO]:
     """A new file that takes the place of `destination` when the block ends without an error.
 
     A link is followed: what it points to is replaced. An old file's permissions are kept. With
-    `is_named` other processes can open it by its name meanwhile.
+    `is_named` other processes can open it by its name meanwhile. Without `may_replace` a file that
+    appears in the last moment stays.
 
     Raises
     ------
     CheckpointError
-        `destination` is there and is not a regular file.
+        `destination` is there and is not a regular file, or may not be replaced.
     OSError
         The folder is missing or not writable, or the disk is full.
 
@@ -190,10 +193,40 @@ def replacing_file(destination: Path, *, is_named: bool = False) -> Iterator[Bin
             with suppress(OSError):
                 _link(file, path)
                 return
+            if not may_replace:
+                check_absent(destination)
             _link(file, temporary)  # there is an old file, which a link cannot replace
+        if not may_replace:
+            check_absent(destination)
         if sys.platform == "win32":
             file.close()  # an open file cannot be renamed
         os.replace(temporary, path)
+
+
+def check_absent(destination: Path) -> None:
+    """Refuse to replace a file that nobody allowed to replace.
+
+    Raises
+    ------
+    CheckpointError
+        There is a file of this name.
+
+    """
+    if destination.is_file():
+        raise CheckpointError(
+            f"{destination} is there; choose another name, or allow it to be replaced "
+            "(overwrite=True, --overwrite)"
+        )
+
+
+def is_same(first: Path, second: Path) -> bool:
+    """Return True if two paths lead to one file or folder, by whatever names and links."""
+    if is_remote(first) or is_remote(second):
+        return real_path(first) == real_path(second)
+    try:
+        return os.path.samefile(first, second)
+    except OSError:  # one is not there
+        return real_path(first) == real_path(second)
 
 
 def check_place(destination: Path, *, is_folder: bool = False) -> None:

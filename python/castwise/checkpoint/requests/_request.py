@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
@@ -19,7 +19,14 @@ from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import CastRow, CastSummary, Progress, ProgressMeter
+from castwise.checkpoint.report import (
+    MAX_ZEROS,
+    CastRow,
+    CastSummary,
+    Progress,
+    ProgressMeter,
+    check_losses,
+)
 from castwise.checkpoint.running._other_files import Patterns
 from castwise.checkpoint.running._parts import Part, convert_part
 from castwise.checkpoint.running._to_file import ToFile
@@ -46,6 +53,20 @@ class PlannedRun:
             free_bytes=room.free,
             left_out=[path for path, _ in room.left_out],
         )
+
+    def protect(self, fail_on: Iterable[str], zeros: Callable[[Sequence[CastRow]], float]) -> None:
+        """Let a source that would be replaced stay if something is lost.
+
+        `zeros` tells the share of values that may become zero.
+        """
+        kinds = tuple(fail_on)
+        self.summary(()).findings(kinds)  # are they kinds
+
+        def judge(rows: Sequence[CastRow]) -> None:
+            check_losses(self.summary(rows), kinds, zeros(rows))
+
+        if self.run.is_in_place:
+            self.run.judge = judge
 
     def write(
         self, progress: Callable[[Progress], None] | None, executor: Executor | None = None
@@ -76,7 +97,8 @@ def new_run(
 ) -> ToFile | ToFolder:
     """Make the run that writes a file or a folder, as the destination names one."""
     if becomes_file(source, new, limit):
-        return ToFile(source, new, limit, patterns, resumable=keeping.resumable)
+        resumable = keeping.resumable
+        return ToFile(source, new, limit, patterns, resumable=resumable, overwrite=overwrite)
     return ToFolder(source, new, limit, patterns, keeping, overwrite=overwrite)
 
 
@@ -141,6 +163,15 @@ class Request:
                 ) from error
         return values
 
+    def allowed_zeros(self, rows: Sequence[CastRow]) -> float:
+        """Return the share of a tensor's values that may become zero, where nobody says it."""
+        del rows
+        return MAX_ZEROS
+
+    def protect(self, planned: PlannedRun, fail_on: Iterable[str], max_zeros: float | None) -> None:
+        """Let a source that would be replaced stay if something is lost."""
+        planned.protect(fail_on, self.allowed_zeros if max_zeros is None else lambda _: max_zeros)
+
     def check_part(self, **others: object) -> None:
         """Refuse what does not go together with `part`; `others` are arguments beside it.
 
@@ -166,6 +197,8 @@ class Request:
         dry_run: bool,
         part: str | tuple[int, int] | None,
         executor: Executor | None,
+        fail_on: Iterable[str],
+        max_zeros: float | None,
     ) -> CastSummary:
         """Write what is asked for, or a part of it, or say what would be written."""
         new = checked_path(destination, "destination")
@@ -187,6 +220,7 @@ class Request:
         if mine is not None:
             self.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
         with self.planned(new, threads, resumable=resumable, resume=resume) as planned:
+            self.protect(planned, fail_on, max_zeros)
             if dry_run:
                 return planned.preview()
             if mine is None:

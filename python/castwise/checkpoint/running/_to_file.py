@@ -15,14 +15,16 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder, Component, component_of
 from castwise.checkpoint.containers.npz import NpzReader
 from castwise.checkpoint.files._filesystem import (
+    check_absent,
     check_place,
+    is_same,
     put_file,
     real_path,
     replacing_file,
 )
 from castwise.checkpoint.files._room import Room, check_room
 from castwise.checkpoint.plan import CastOptions, Decide
-from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._other_files import Patterns
 from castwise.checkpoint.running._targets import Target, meanwhile_nbytes, one_file
@@ -50,8 +52,11 @@ class ToFile:
         patterns: Patterns,
         *,
         resumable: bool,
+        overwrite: bool,
     ) -> None:
         self._destination = destination
+        self._overwrite = overwrite
+        self.judge: Judge = judge_nothing
         self._limit = limit
         if destination.is_dir():
             raise CheckpointError(
@@ -59,6 +64,8 @@ class ToFile:
                 f"it, such as {destination / source.path.name}, or give max_shard_size for shards"
             )
         check_store(destination)
+        if not overwrite:
+            check_absent(destination)
         if resumable:
             name = destination if isinstance(source, CheckpointFolder) else source.path
             raise CheckpointError(
@@ -94,6 +101,12 @@ class ToFile:
             )
 
     @property
+    def is_in_place(self) -> bool:
+        """True if the file takes the place of what is read."""
+        shards = self._component.shards.values()
+        return any(is_same(reader.path, self._destination) for reader in shards)
+
+    @property
     def files(self) -> list[Target]:
         """The files to be written."""
         return [self._target]
@@ -107,7 +120,11 @@ class ToFile:
         self, new: Path, rows_of: Callable[[Target], list[CastRow]]
     ) -> Iterator[list[CastRow]]:
         """Make the destination of a folder that has the file; yields the rows before that."""
-        yield [row._replace(shard=None) for row in rows_of(self._target)]
+        rows = [row._replace(shard=None) for row in rows_of(self._target)]
+        self.judge(rows)
+        yield rows
+        if not self._overwrite:
+            check_absent(self._destination)
         put_file(new / self._target.name, self._destination)
         self._tell_others()
 
@@ -127,7 +144,11 @@ class ToFile:
     ) -> list[CastRow]:
         """Write the file, which appears when it is complete."""
         with (
-            replacing_file(self._destination, is_named=executor is not None) as file,
+            replacing_file(
+                self._destination,
+                is_named=executor is not None,
+                may_replace=self._overwrite,
+            ) as file,
             Executing(executor, options) as executing,
         ):
             self.room(options)
@@ -136,6 +157,7 @@ class ToFile:
             if rows is None:
                 rows = self._target.write(file, options, meter, None)
             meter.starts(None)
+            self.judge(rows)
         self._tell_others()
         return rows
 

@@ -26,6 +26,7 @@ from castwise.checkpoint.containers.folder import (
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files._filesystem import (
     check_place,
+    is_same,
     new_file,
     put_folder,
     real_path,
@@ -37,7 +38,7 @@ from castwise.checkpoint.files._filesystem import (
 from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.files._room import Room, check_room
 from castwise.checkpoint.plan import CastOptions, Decide
-from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._journal import Journal, kept_by_size, kept_shards, remove_all_but
 from castwise.checkpoint.running._other_files import OtherFiles, Patterns
@@ -99,11 +100,12 @@ class ToFolder:
                 "them out"
             )
         self._overwrite = overwrite
+        self.judge: Judge = judge_nothing
         self._others: OtherFiles | None = None
         self._configs: dict[str, Config] = {}
         if isinstance(source, CheckpointFolder):
             self._components = source.components
-            in_place = real_path(source.path) == real_path(destination)
+            in_place = is_same(source.path, destination)
             if in_place and is_remote(destination):
                 raise CheckpointError(
                     f"{destination} is on a store, where objects are replaced one by one, so a run "
@@ -180,7 +182,7 @@ class ToFolder:
                 self._destination,
                 is_kept=kept_shards if resumable else None,
                 resume=self._keeping.resume,
-                may_replace=self._may_replace,
+                may_replace=self._overwrite,
             ) as new,
             ExitStack() as stack,
         ):
@@ -192,6 +194,7 @@ class ToFolder:
             room = self._check_room(journal.shards if journal is not None else (), options)
             rows = self._write_files(new, options, meter, journal, executor)
             meter.starts(None)
+            self.judge(rows)
             self._complete(new, rows, room)
         return rows
 
@@ -222,12 +225,13 @@ class ToFolder:
     ) -> Iterator[list[CastRow]]:
         """Make the destination of a folder that has all its shards; yields the rows before that."""
         rows = [row for target in self.files for row in rows_of(target)]
+        self.judge(rows)
         names = {target.name for target in self.files}
         room = self._check_room(names)
         remove_all_but(new, new, names)
         self._complete(new, rows, room)
         yield rows
-        put_folder(new, self._destination, may_replace=self._may_replace)
+        put_folder(new, self._destination, may_replace=self._overwrite)
 
     def _complete(self, new: Path, rows: Sequence[CastRow], room: Room) -> None:
         """Add everything but the shards."""
@@ -315,17 +319,16 @@ class ToFolder:
         sync_folder(new / component.component.prefix)
 
     @property
-    def _may_replace(self) -> bool:
-        """Whether a folder with contents may be replaced: the source itself, or by request."""
-        return self._overwrite or real_path(self._source) == real_path(self._destination)
+    def is_in_place(self) -> bool:
+        """True if the folder takes the place of what is read."""
+        return is_same(self._source, self._destination)
 
     def _check_destination(self) -> None:
         """Refuse to replace what nobody meant to lose."""
         source, destination = self._source, self._destination
         old, new = real_path(source), real_path(destination)
-        if old == new:
-            return  # all that is in the folder is carried over
-        if old in new.parents or new in old.parents:
+        in_place = self.is_in_place  # then all that is in the folder is carried over
+        if not in_place and (old in new.parents or new in old.parents):
             raise CheckpointError(
                 f"one of {destination} and {source} is inside the other; choose another name"
             )
@@ -335,14 +338,14 @@ class ToFolder:
             raise CheckpointError(f"{destination} is a file, but {source} becomes a folder")
         if not entries(new):
             return
-        if not self._is_alike(new):
+        if not (in_place or self._is_alike(new)):
             raise CheckpointError(
                 f"{destination} is there and holds no safetensors files; it is not replaced"
             )
         if not self._overwrite:
             raise CheckpointError(
-                f"{destination} is there; to replace the whole folder say so "
-                "(overwrite, --overwrite)"
+                f"{destination} is there; choose another name, or allow the whole folder to be "
+                "replaced (overwrite=True, --overwrite)"
             )
 
     def _is_alike(self, folder: Path) -> bool:
