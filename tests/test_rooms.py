@@ -13,7 +13,7 @@ import pytest
 PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
-    ("_core", "_on_demand", "_options", "_startup"),
+    ("_core", "_on_demand", "_options", "_startup", "_wording"),
     (
         "_adapter_registry",
         "_argument_names",

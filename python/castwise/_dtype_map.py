@@ -29,6 +29,7 @@ from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
 from castwise._spelling import typed_format
 from castwise._tables import aligned
+from castwise._wording import about, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies._configs import named
 from castwise.dtype_policies._policy import plain_name
@@ -152,7 +153,7 @@ class DtypeMap:
             try:
                 keys.insert(key, _policy_target(value, role))
             except ValueError as error:
-                raise ValueError(f"key {key!r}: {error}") from error
+                raise ValueError(about(f"key {quoted(key)}", error)) from error
         default = _policy_target(policy.default_policy, role)
         return cls(default, keys, "policy map", **_OF_POLICY)
 
@@ -202,25 +203,25 @@ class DtypeMap:
                 raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")
             if isinstance(value, Mapping):
                 raise TypeError(
-                    f"{origin}: key {key!r} holds a table, not a format; "
+                    f"{origin}: key {quoted(key)} holds a table, not a format; "
                     "in TOML, put a pattern with dots in quotes"
                 )
             try:
                 target = _target(value, role)
             except TypeError as error:
-                raise TypeError(f"{origin}: key {key!r}: {error}") from error
+                raise TypeError(f"{origin}: key {quoted(key)}: {error}") from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):
                 raise ValueError(
-                    f"{origin}: key {key!r}: did you mean {DEFAULT!r}? "
+                    f"{origin}: key {quoted(key)}: did you mean {DEFAULT!r}? "
                     f"For an array of that name, write '({key})'"
                 )
             else:
                 try:
                     keys.insert(key, target)
                 except ValueError as error:
-                    raise ValueError(f"{origin}: {error}") from error
+                    raise ValueError(about(f"{origin}: key {quoted(key)}", error)) from error
         return cls(default, keys, origin, has_default=DEFAULT in mapping)
 
     @classmethod

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from castwise._wording import quoted
+
 _Rows = Iterable[Sequence[str] | None]
 
 
@@ -41,6 +43,7 @@ def aligned_lines(make_rows: Callable[[], _Rows], text_columns: int | None = Non
 def unused_lines(unused: Mapping[str, str | None]) -> list[str]:
     """Write a line for each unused pattern, with the name that it may have meant."""
     return [
-        f"unused pattern {pattern!r}" + ("" if nearest is None else f"; nearest is {nearest!r}")
+        f"unused pattern {quoted(pattern)}"
+        + ("" if nearest is None else f"; nearest is {quoted(nearest)}")
         for pattern, nearest in unused.items()
     ]

@@ -72,7 +72,7 @@ def test_an_old_folder_is_replaced(folder: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     shutil.copytree(folder, new)
     (new / "old.txt").touch()
-    with pytest.raises(CheckpointError, match="--overwrite"):
+    with pytest.raises(CheckpointError, match="overwrite=True"):
         checkpoint.cast_file(folder, new, "bfloat16", part="1/1")
     alone = checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
     checkpoint.cast_file(folder, new, "bfloat16", part="1/1", overwrite=True)
@@ -139,7 +139,7 @@ def test_an_end_that_was_stopped(
         ({"part": "5/4"}, ValueError, "part='5/4'"),
         ({"part": "a"}, ValueError, "part='a' is not a part such as '3/16'"),
         ({"part": 3}, ValueError, "part=3 is not a part"),
-        ({"rounding": "stochastic"}, CheckpointError, "give one .seed, --seed. with part"),
+        ({"rounding": "stochastic"}, CheckpointError, "give one .seed. with part"),
         ({"dry_run": True}, CheckpointError, "part and dry_run do not go together"),
         ({"resume": True}, CheckpointError, "part and resumable do not go together"),
         ({"dtype": np.dtype("f2")}, TypeError, "must be text"),

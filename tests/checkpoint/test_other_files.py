@@ -80,7 +80,7 @@ def test_what_is_left_out(source: Path, caplog: pytest.LogCaptureFixture) -> Non
     assert message.startswith(
         f"left out, {size:,} bytes: consolidated.00.pth, flax_model.msgpack, "
     )
-    assert message.endswith(f"and {len(LEFT_OUT) - 8} more; include (--include) copies them too")
+    assert message.endswith(f"and {len(LEFT_OUT) - 8} more; include copies them too")
     assert not (source.with_name("out") / ".git").exists()
     plan = checkpoint.cast_file(source, source.with_name("plan"), "float16", dry_run=True)
     assert isinstance(plan, checkpoint.CastPlan)

@@ -496,7 +496,7 @@ def test_from_the_command_line_after_a_full_disk(source: Path) -> None:
     full = run_python("-c", SMALL_FILES_ONLY, *command, "--resumable")
     assert full.returncode == 2
     assert full.stderr.splitlines() == [
-        f"castwise: {out.with_name(KEPT)} keeps 2 of 4 shards; resume (--resume) goes on with them",
+        f"castwise: {out.with_name(KEPT)} keeps 2 of 4 shards; --resume goes on with them",
         f"castwise: error: {out}: File too large",
     ]
     report = json.loads(run_castwise(*command, "--resume").stdout)

@@ -138,7 +138,7 @@ def test_assume_is_honoured_or_refused(model: Path, tmp_path: Path) -> None:
             ("cast", source, tmp_path / "out", "--dtype", "fp8", "--assume", "bf16"),
         ):
             said = run(*arguments, code=2).stderr
-            assert "assume (--assume) is for arrays that numpy saved as raw bytes" in said
+            assert "--assume is for arrays that numpy saved as raw bytes" in said
         for function in (checkpoint.load, checkpoint.inspect):
             with pytest.raises(checkpoint.CheckpointError, match="assume"):
                 function(source, assume="bfloat16")
@@ -181,7 +181,7 @@ def test_unused_patterns_come_with_the_nearest_name(model: Path, tmp_path: Path)
     out, map_file = tmp_path / "out.safetensors", tmp_path / "map.json"
     map_file.write_text('{"default": "bf16", "haed\\\\.weight": "keep", "fault": "keep"}')
     result = run("cast", model, out, "--map", map_file)
-    assert r"map.json: unused pattern 'haed\\.weight'; nearest is 'head.weight'" in result.stderr
+    assert r"map.json: unused pattern 'haed\.weight'; nearest is 'head.weight'" in result.stderr
     summary = checkpoint.cast_file(model, out, dtype_map=map_file, overwrite=True)
     assert summary.unused_patterns["haed\\.weight"] == "head.weight"
     assert summary.to_dict()["unused_patterns"] == summary.unused_patterns

@@ -530,7 +530,7 @@ def test_plain_files(tmp_path: Path, kind: int, dtype: str) -> None:
 
 def test_experts_that_transformers_does_not_load(tmp_path: Path) -> None:
     """Those of gpt-oss are of gpt-oss in a folder."""
-    with pytest.raises(CheckpointError, match=r"folder of compressed-tensors: .*--to gpt-oss"):
+    with pytest.raises(CheckpointError, match=r"folder of compressed-tensors: .*recipe='gpt-oss'"):
         checkpoint.transcode_file(gguf_of(tmp_path), tmp_path / "back", "compressed-tensors")
 
 

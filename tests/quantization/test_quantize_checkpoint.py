@@ -515,12 +515,17 @@ def of_two_formats(folder: Path) -> Path:
 
 
 REFUSED: dict[str, tuple[Any, list[str], list[str]]] = {
-    "nearest scheme": (write, ["nvfp5"], ["'nvfp5'", "did you mean 'nvfp4'?"]),
-    "scheme not written": (write, ["bnb_nf4"], ["'bnb_nf4'", "no checkpoint", "nvfp4"]),
+    "nearest scheme": (write, ["nvfp5"], ["--scheme nvfp5 is", "did you mean 'nvfp4'?"]),
+    "scheme not written": (write, ["bnb_nf4"], ["--scheme bnb_nf4: ", "no checkpoint", "nvfp4"]),
     "recipe and scheme": (
         write,
         ["nvfp4", "--recipe", "deepseek"],
-        ["'deepseek'", "'nvfp4'", "compressed-tensors, modelopt, comfy, mlx", "fp8_block"],
+        [
+            "--recipe deepseek",
+            "--scheme nvfp4",
+            "compressed-tensors, modelopt, comfy, mlx",
+            "fp8_block",
+        ],
     ),
     "nearest recipe": (write, ["mxfp4", "--recipe", "gptoss"], ["did you mean 'gpt-oss'?"]),
     "block": (write, ["mxfp4", "--block", "64"], ["block 1x64", "mxfp4", "1x32"]),
@@ -534,7 +539,7 @@ REFUSED: dict[str, tuple[Any, list[str], list[str]]] = {
         ["fp8_block", "--recipe", "modelopt", "--block", "64x32"],
         ["block 64x32", "fp8_block", "128x128"],
     ),
-    "ignore": (write, ["mxfp4", "--ignore", "q_prj"], ["'q_prj' matches no tensor"]),
+    "ignore": (write, ["mxfp4", "--ignore", "q_prj"], ["--ignore q_prj matches no tensor"]),
     "quantised": (quantised, ["nvfp4"], ["quantised already", "castwise dequantize"]),
     "infinite": (with_infinity, ["fp8_channel"], [repr(OUT), "infinite", "--ignore"]),
     "infinite, first pass": (with_infinity, ["fp8_tensor"], [repr(OUT), "infinite"]),

@@ -50,7 +50,7 @@ def test_no_quantised_model_is_cast(tmp_path: Path, name: str) -> None:
     with pytest.raises(CheckpointError, match="is quantised") as error:
         checkpoint.cast_file(folder, tmp_path / "out", dtype)
     assert not (tmp_path / "out").exists()
-    for part in (first.scheme or "unknown scheme", first.payload, "'keep'", "--raw"):
+    for part in (first.scheme or "unknown scheme", first.payload, "'keep'", "raw=True"):
         assert part in str(error.value)
     checkpoint.cast_file(folder, tmp_path / "out", dtype, raw=True)
 
@@ -63,9 +63,8 @@ def test_the_message(tmp_path: Path) -> None:
         f"{folder} is quantised: the payload 'model.layers.0.q_proj.weight' is fp8_block in blocks "
         "of 128x128 (deepseek) with the scale 'model.layers.0.q_proj.weight_scale_inv'; "
         "'model.layers.0.q_proj.weight' would become bfloat16 (1 of 1 weights would change). "
-        "To decode it: castwise dequantize, checkpoint.dequantize_file. Else map payloads and "
-        "scales to 'keep' (dtype_map, --map), or cast them as if they were plain numbers "
-        "(raw=True, --raw)"
+        "To decode it: checkpoint.dequantize_file. Else map payloads and scales to 'keep' "
+        "(dtype_map), or cast them as if they were plain numbers (raw=True)"
     )
 
 

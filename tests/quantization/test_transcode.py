@@ -124,7 +124,7 @@ def test_what_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
 
     plain = write(tmp_path / "plain")
     refused(plain, CT, "no weight in it is quantised", "castwise quantize")
-    refused(plain, "mlx", "'mlx'", "castwise dequantize")
+    refused(plain, "mlx", "--to mlx: ", "castwise dequantize")
     made = {}
     for name, more in (
         (f"{CT}, nvfp4", {}),

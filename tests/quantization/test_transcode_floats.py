@@ -499,8 +499,8 @@ def test_what_goes_nowhere(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     packed = models["compressed-tensors, mxfp4"]
     refused(packed, OSS, says=("'a.weight_packed'", "in one tensor only"))
     refused(packed, MODELOPT, says=("'a.weight_packed' is mxfp4", "no mxfp4 of modelopt"))
-    refused(packed, "mlx", says=("recipe 'mlx'", CT, "castwise quantize"))
-    refused(packed, CT, "--scheme", "mxfp8_e4m3", says=("'mxfp8_e4m3'", "nvfp4"))
+    refused(packed, "mlx", says=("--to mlx: ", CT, "castwise quantize"))
+    refused(packed, CT, "--scheme", "mxfp8_e4m3", says=("--scheme mxfp8_e4m3: ", "nvfp4"))
     refused(packed, V4, "--scheme", "fp8_block", says=("'a.weight_packed' is mxfp4", CT))
     refused(models["comfy, float8"], CT, says=("'a.weight'", "(8, 4, 3, 3)"))
     refused(models["deepseek-v4"], CT, says=("'a.weight' is fp8_block", V4))

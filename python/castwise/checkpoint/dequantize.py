@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any, ClassVar
 
 from castwise._core import finfo
+from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.folder import CheckpointFolder
@@ -156,7 +157,7 @@ def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> 
     model = model_of(source, how.format, is_file=is_file)
     if model.config and how.only is not None:
         raise CheckpointError(
-            f"only {how.only!r}: what stays quantised of {source.path} is no model of "
+            f"{given('only', how.only)}: what stays quantised of {source.path} is no model of "
             "transformers; leave it out, or name a .safetensors file"
         )
     plain = decoded(source, how)

@@ -18,6 +18,7 @@ from castwise._core import cast
 from castwise._dtype_map import DTYPE, DtypeMap
 from castwise._seeding import tensor_seed
 from castwise._spelling import nearest
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
 
@@ -115,7 +116,7 @@ def _plan_one(info: TensorInfo, dtypes: DtypeMap, prefix: str) -> Planned:
 def _check(info: TensorInfo, target: str, reason: str) -> None:
     if info.kind == UNKNOWN:
         is_raw = info.stored.lstrip("<>|").startswith("V")  # as numpy saves what it does not know
-        remedy = "say what it is (assume, --assume), or " if is_raw else ""
+        remedy = f"say what it is ({argument('assume')}), or " if is_raw else ""
         raise CheckpointError(
             f"tensor {info.name!r} is stored as {info.stored}, a format that the file does not "
             f"tell or castwise cannot unpack, so {reason} cannot make it {target}; {remedy}"

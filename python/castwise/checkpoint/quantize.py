@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._spelling import typed_values
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.decoding._decode import checked_threads
 from castwise.checkpoint.encoding._encoding import Encode, encoded
@@ -182,7 +183,8 @@ def _encode(
     if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
         if scheme is not None and scheme != default:
             raise CheckpointError(
-                f"{origin} has the {DEFAULT} {default!r}, and scheme={scheme!r} is another; leave "
+                f"{origin} has the {DEFAULT} {default!r}, and "
+                f"{argument('scheme', scheme)} is another; leave "
                 "one out"
             )
         scheme = mapping.pop(DEFAULT)
@@ -190,7 +192,10 @@ def _encode(
     formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
     dtypes = replace(DtypeMap.from_mapping(formats, origin), is_general=is_general)
     if scheme is None and not schemes:
-        raise CheckpointError("give a scheme (scheme, --scheme), or a map that names one (--map)")
+        raise CheckpointError(
+            f"give a scheme ({argument('scheme')}), or a map that names one "
+            f"({argument('dtype_map')})"
+        )
     if recipe is not None and not isinstance(recipe, str):
         raise TypeError(f"recipe must be the name of a producer, not {recipe!r}")
     names = list(dict.fromkeys([*([] if scheme is None else [scheme]), *schemes.values()]))
@@ -232,5 +237,7 @@ def _block(block: Any) -> tuple[int, int] | None:
         return None
     pair = (1, block) if isinstance(block, int) else block if isinstance(block, Sequence) else ()
     if len(pair) != 2 or not all(isinstance(one, int) and one > 0 for one in pair):  # noqa: PLR2004
-        raise ValueError(f"block={block!r} is not valid; use (rows, columns), or columns")
+        raise ValueError(
+            f"{argument('block', block)} is not valid; use (rows, columns), or columns"
+        )
     return int(pair[0]), int(pair[1])

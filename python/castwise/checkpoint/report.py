@@ -10,6 +10,7 @@ from typing import Any, ClassVar, NamedTuple
 from castwise._brief import brief, brief_fields, counted, cut, listed
 from castwise._core import CastReport
 from castwise._tables import aligned, unused_lines
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, format_named
 
@@ -438,11 +439,12 @@ def check_losses(summary: CastSummary, kinds: Iterable[str], max_zeros: float) -
     if not findings:
         return
     most = max(findings, key=lambda one: one.count)
+    everything = argument("fail_on", (), option="--exit-zero").removesuffix(" ()")
     more = f" and {len(findings) - 1:,} more findings" if findings[1:] else ""
     raise CheckpointError(
         f"{most.count:,} value{'s' * (most.count != 1)} of tensor {most.tensor!r} would be lost "
         f"({most.kind}){more}; {summary.source}, which the result would replace, is as it was. "
-        "Name another destination, or take the result all the same (fail_on=(), --exit-zero)"
+        f"Name another destination, or take the result all the same ({everything})"
     )
 
 

@@ -11,6 +11,7 @@ from typing import ClassVar
 
 from castwise._core import get_num_threads
 from castwise._spelling import scheme_hint, suggestion
+from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
@@ -144,15 +145,15 @@ class TranscodeRequest(MakingRequest):
         """Check the form that is asked for."""
         if self.recipe not in form_names():
             raise CheckpointError(
-                f"recipe {self.recipe!r}: {suggestion(self.recipe, form_names())}castwise lays "
-                "checkpoints anew as "
+                f"{given('recipe', self.recipe, option='--to')}: "
+                f"{suggestion(self.recipe, form_names())}castwise lays checkpoints anew as "
                 f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantise "
                 "(castwise quantize)"
             )
         if self.scheme is not None and self.scheme not in changed_schemes():
             raise CheckpointError(
-                f"scheme {self.scheme!r}: {scheme_hint(self.scheme, changed_schemes())}without "
-                "rounding castwise makes "
+                f"{given('scheme', self.scheme)}: {scheme_hint(self.scheme, changed_schemes())}"
+                "without rounding castwise makes "
                 f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
                 "decode (castwise dequantize) and quantise (castwise quantize)"
             )

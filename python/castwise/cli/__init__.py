@@ -22,6 +22,7 @@ from typing import NoReturn
 import castwise
 from castwise._environment import ERRORS
 from castwise._startup import interrupt_as_usual
+from castwise._wording import of_core, worded_for_command
 from castwise.cli._output import (
     BROKEN_PIPE,
     ERROR,
@@ -48,6 +49,11 @@ _CLOSED = "standard output is closed; to discard what is printed, send it to /de
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
+    with worded_for_command("castwise"):
+        return _run(arguments)
+
+
+def _run(arguments: Sequence[str] | None) -> int:
     if sys.stderr is None:  # closed; print would turn to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     for stream in (sys.stdout, sys.stderr):
@@ -101,7 +107,7 @@ def _terminate(number: int, frame: object) -> NoReturn:
 
 def _message(error: BaseException) -> str:
     if not isinstance(error, OSError) or not error.strerror:
-        return str(error) or type(error).__name__
+        return of_core(str(error)) or type(error).__name__
     name, missing = error.filename, isinstance(error, FileNotFoundError)
     if not name:
         gone = "; the folder that castwise runs in is gone, so change to another"

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._interface import Reader, Writer
@@ -160,7 +161,8 @@ def open_source(
     container = _TABLE[".safetensors" if is_folder else container_of(path)]
     if assume is not None and not container.assumes:
         raise CheckpointError(
-            f"{path}: assume (--assume) is for arrays that numpy saved as raw bytes, in .npz and "
+            f"{path}: {argument('assume')} is for arrays that numpy saved as raw bytes, "
+            "in .npz and "
             ".npy; its tensors state their formats, so leave it out"
         )
     if is_folder:

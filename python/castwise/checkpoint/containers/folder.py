@@ -21,6 +21,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers._weight_names import (
@@ -199,7 +200,7 @@ def check_link(entry: Path) -> None:
     if entry.is_symlink() and not entry.exists():
         raise CheckpointError(
             f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
-            "(exclude, --exclude)"
+            f"({argument('exclude')})"
         )
 
 
@@ -240,7 +241,7 @@ def _open_components(
             if number and (name := next((one for one in reader.tensors if one in tensors), None)):
                 raise CheckpointError(
                     f"{root}: tensor {name!r} is in {tensors[name]} and in {shard}, an adapter by "
-                    "its name; leave one out (exclude, --exclude)"
+                    f"its name; leave one out ({argument('exclude')})"
                 )
             tensors |= dict.fromkeys(reader.tensors, shard)
         done.update(component.shards)
@@ -259,7 +260,7 @@ def _open_component(
         of_forms.update(_tensors_by_shard(folder / name, _read_index(folder / name)))
     if len(chosen := [name for name in indexes if name not in others]) > 1:
         raise CheckpointError(
-            f"{folder} has several indexes: {', '.join(chosen)}; leave one (exclude, --exclude)"
+            f"{folder} has several indexes: {', '.join(chosen)}; leave one ({argument('exclude')})"
         )
     index: Mapping[str, Any] = {}
     if chosen:
@@ -273,7 +274,8 @@ def _open_component(
             suffix = single[0][single[0].rindex(".") :]
             raise CheckpointError(
                 f"{folder} has no *{suffix}.index.json and {len(single)} {suffix[1:]} files "
-                f"({listed(single)}); name one file, leave the others out (exclude, --exclude), or "
+                f"({listed(single)}); name one file, leave the others out "
+                f"({argument('exclude')}), or "
                 "add the index that says which tensors belong together"
             )
         indexed = {single[0]: ()}
@@ -311,7 +313,7 @@ def _check_unlisted(
         except CheckpointError as error:
             raise CheckpointError(
                 f"{index} does not list {name!r}, which cannot be read; fetch it again and list "
-                f"it, or leave it out (exclude, --exclude): {error}"
+                f"it, or leave it out ({argument('exclude')}): {error}"
             ) from error
         if not tensors:
             continue
@@ -320,16 +322,16 @@ def _check_unlisted(
             raise CheckpointError(
                 f"{first}, and {index} lists other files for the same model, of which transformers "
                 "loads the first and diffusers the others; leave one of both out, an index with "
-                "its shards (exclude, --exclude)"
+                f"its shards ({argument('exclude')})"
             )
         if series_of(stems[name]) in listed_series:
             raise CheckpointError(
                 f"{first}, by its name a shard, of which {index} has nothing; fetch the index "
-                "again, or leave the file out (exclude, --exclude)"
+                f"again, or leave the file out ({argument('exclude')})"
             )
         raise CheckpointError(
             f"{first}, of which {index} has nothing; list its tensors there if they belong to the "
-            "model, or leave the file out (exclude, --exclude)"
+            f"model, or leave the file out ({argument('exclude')})"
         )
 
 
@@ -359,7 +361,7 @@ def _check_forms(
                 kind = f"torch's form of {next(iter(shards)).path.name!r}"
             raise CheckpointError(
                 f"{folder / name} is named as {kind}, but has other tensors; name one file, or "
-                "leave one out (exclude, --exclude)"
+                f"leave one out ({argument('exclude')})"
             )
 
 
@@ -373,7 +375,7 @@ def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
             raise CheckpointError(
                 f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {beside!r}; "
                 "nothing says whether it belongs to the model, so put it into one file with that, "
-                "or leave it out (exclude, --exclude)"
+                f"or leave it out ({argument('exclude')})"
             )
 
 
@@ -381,7 +383,7 @@ def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
     """Say which shard of an index is not there, or is left out."""
     what, remedy = "is missing", "fetch it"
     if (folder / shard).exists():
-        what, remedy = "is left out (exclude, --exclude)", "leave out the index too, or neither"
+        what, remedy = f"is left out ({argument('exclude')})", "leave out the index too, or neither"
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
     named = f"which the index names for {tensors[0]!r}{more}"
     return f"{folder}: shard {shard!r} {what}, {named}; {remedy}"

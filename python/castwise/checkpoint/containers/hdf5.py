@@ -24,6 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     UNKNOWN,
@@ -214,7 +215,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         if info.format is None:
             raise CheckpointError(
                 f"{self.path}: dataset {name!r} holds raw bytes; say of which format "
-                "(assume, --assume)"
+                f"({argument('assume')})"
             )
         raw = np.empty(info.nbytes, np.uint8)
         done = 0

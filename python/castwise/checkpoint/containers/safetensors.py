@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     UNKNOWN,
@@ -252,7 +253,7 @@ def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
         raise CheckpointError(
             f"tensor {plan.info.name!r}: safetensors has {what} for {name}, so they would take its "
             f"bytes for numbers; the nearest format it has is {_nearest_code(name)}; to write the "
-            "bytes all the same, for castwise to read: as_bytes, --as-bytes"
+            f"bytes all the same, for castwise to read: {argument('as_bytes')}"
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from castwise._core import finfo, get_num_threads
 from castwise._spelling import typed_format
+from castwise._wording import argument, given
 from castwise.quantization.producers._layouts import BF16
 
 
@@ -60,7 +61,7 @@ def decoding_of(
     """
     name = finfo(typed_format(dtype, "dtype")).name
     if name not in FORMATS:
-        raise ValueError(f"dtype {dtype!r}: weights are decoded to {', '.join(FORMATS)}")
+        raise ValueError(f"{given('dtype', dtype)}: weights are decoded to {', '.join(FORMATS)}")
     if arithmetic not in ARITHMETIC:
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
     if only is not None and not isinstance(only, str):
@@ -82,5 +83,5 @@ def checked_threads(threads: Any) -> int:
     if isinstance(threads, bool) or not isinstance(threads, int):
         raise TypeError(f"threads must be an int, not {threads!r}")
     if threads <= 0:
-        raise ValueError(f"threads must be positive, not {threads}")
+        raise ValueError(f"{argument('threads')} must be positive, not {threads}")
     return threads

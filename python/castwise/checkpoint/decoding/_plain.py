@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from castwise._core import PolicyMap
 from castwise._dtype_map import DTYPE, DtypeMap
 from castwise._spelling import nearest
+from castwise._wording import about, argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
@@ -264,7 +265,7 @@ class _Plain:
         try:
             pattern.insert(self._how.only, True)
         except ValueError as error:
-            raise ValueError(f"only: {error}") from error
+            raise ValueError(about(given("only", self._how.only), error)) from error
         prefix = self._component.prefix
         return [one for one in found.weights if pattern.find(prefix + one.name) is not None]
 
@@ -279,7 +280,7 @@ class _Plain:
         if keys or key is None or any(one.origin != _CONFIG for one in statements):
             stated = ", ".join(f"{one.origin}: {one.method}" for one in statements)
             raise self._refusal(
-                f"{stated} cannot except single modules, so decode all of it (only, --only)"
+                f"{stated} cannot except single modules, so decode all of it ({argument('only')})"
             )
         return Exceptions(key, [one.name.rpartition(".")[0] for one in chosen])
 
@@ -469,7 +470,7 @@ def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:
     names = [name for one in plans for name in one.names]
     near = nearest([how.only], names)[how.only]
     raise CheckpointError(
-        f"only {how.only!r} matches no quantised weight"
+        f"{given('only', how.only)} matches no quantised weight"
         + (f"; did you mean {near!r}?" if near else "")
     )
 

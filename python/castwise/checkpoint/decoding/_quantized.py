@@ -12,6 +12,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from castwise._wording import argument, function
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import Reader
@@ -67,9 +68,9 @@ def refuse_changes(
         if text is not None:
             path = source.path / component.prefix if component.prefix else source.path
             raise CheckpointError(
-                f"{path} is quantised: {text}. To decode it: castwise dequantize, "
-                "checkpoint.dequantize_file. Else map payloads and scales to 'keep' (dtype_map, "
-                "--map), or cast them as if they were plain numbers (raw=True, --raw)"
+                f"{path} is quantised: {text}. To decode it: {function('dequantize')}. Else map "
+                f"payloads and scales to 'keep' ({argument('dtype_map')}), or cast them as if they "
+                f"were plain numbers ({argument('raw', True)})"
             )
 
 

@@ -19,6 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import CastReport, block_amax, restore_report
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.decoding._decoded import Slab
@@ -211,7 +212,7 @@ class EncodedWeight:
             what = "NaN" if math.isnan(found) else "infinite"
             raise CheckpointError(
                 f"tensor {self.info.name!r} cannot be quantised: it has an element that is {what}, "
-                "for which no scale is right; mend it, or leave it as it is (ignore, --ignore)"
+                f"for which no scale is right; mend it, or leave it as it is ({argument('ignore')})"
             )
         return found
 

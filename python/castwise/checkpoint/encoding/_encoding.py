@@ -15,6 +15,7 @@ from typing import NamedTuple
 from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import DTYPE, KEEP, DtypeMap
 from castwise._spelling import nearest
+from castwise._wording import about, argument, given, quoted
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import (
@@ -252,7 +253,7 @@ def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) ->
     if not any(one.chosen for one in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
-            "a map (--map) gives a scheme to"
+            f"a map ({argument('dtype_map')}) gives a scheme to"
         )
     components: list[Component] = []
     for one in plans:
@@ -271,8 +272,8 @@ def _check_used(how: Encode, plans: Sequence[_Plan], names: Sequence[str], made:
         if pattern not in used:
             near = nearest([pattern], names)[pattern]
             raise CheckpointError(
-                f"ignore {pattern!r} matches no tensor"
-                + (f"; did you mean {re.escape(near)!r}?" if near else "")
+                f"{given('ignore', pattern)} matches no tensor"
+                + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
             )
     keys = [key for key, _ in how.dtypes.keys.items() if key not in used]
     if not (how.dtypes.is_general and len(keys) < len(how.dtypes.keys.items())):
@@ -356,7 +357,7 @@ class _Plan:
     def _check(self, info: TensorInfo, one: Encoding, *, is_named: bool) -> None:
         """Refuse a weight that the recipe cannot hold."""
         row, shape = one.written, info.shape
-        leave = "leave it as it is (ignore, --ignore)"
+        leave = f"leave it as it is ({argument('ignore')})"
 
         def refuse(reason: str) -> CheckpointError:
             return CheckpointError(f"tensor {info.name!r}: {reason}")
@@ -382,7 +383,7 @@ class _Plan:
         if self._turned is not None and not is_named:
             raise refuse(
                 f"models of type {self._turned} keep matrices as (in, out), which no producer "
-                f"quantises; {leave}, or name it in a map (--map)"
+                f"quantises; {leave}, or name it in a map ({argument('dtype_map')})"
             )
         rows, columns = shape[-2:][:: -1 if row.transposed else 1]
         width = one.block[1]
@@ -502,7 +503,7 @@ def _pattern(text: str) -> PolicyMap:
     try:
         pattern.insert(text, True)
     except ValueError as error:
-        raise ValueError(f"ignore: {error}") from error
+        raise ValueError(about(given("ignore", text), error)) from error
     return pattern
 
 

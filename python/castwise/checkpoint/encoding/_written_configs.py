@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 from castwise._core import __version__
+from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.encoding._written_schemes import Encoding
 from castwise.quantization.producers._configs import CONFIGS
@@ -65,8 +66,9 @@ def statements(
     if len(found) > 1 and recipe not in SEVERAL:
         names = ", ".join(dict.fromkeys(one.written.scheme for one in found))
         raise CheckpointError(
-            f"recipe {recipe!r} states one scheme for a whole checkpoint, not {names}; leave one "
-            f"(ignore, --ignore), or use {', '.join(SEVERAL)}"
+            f"{given('recipe', recipe)} states one scheme for a whole checkpoint, not "
+            f"{names}; leave one "
+            f"({argument('ignore')}), or use {', '.join(SEVERAL)}"
         )
     found.sort(key=lambda one: -sum(each == one for each in encodings.values()))
     more = {"inputs": True} if inputs else {}

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from castwise._spelling import scheme_hint, suggestion
+from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.quantization import Scheme, schemes
@@ -170,10 +171,12 @@ def scheme_named(name: Any) -> Scheme:
         return known[name]
     if name in known:
         raise CheckpointError(
-            f"scheme {name!r}: castwise writes no checkpoint of it; it writes {', '.join(rows)}"
+            f"{given('scheme', name)}: castwise writes no checkpoint of it; it writes "
+            f"{', '.join(rows)}"
         )
     raise CheckpointError(
-        f"scheme {name!r} is not known: {scheme_hint(name, rows)}castwise writes {', '.join(rows)}"
+        f"{given('scheme', name)} is not known: {scheme_hint(name, rows)}castwise writes "
+        f"{', '.join(rows)}"
     )
 
 
@@ -293,7 +296,8 @@ def written(scheme: Any, recipe: str | None) -> Written:
     if not own and (meant := suggestion(recipe, every)):
         what = f"; {meant.rstrip()}"
     raise CheckpointError(
-        f"recipe {recipe!r} and scheme {row.name!r} do not go together: checkpoints of {row.name} "
+        f"{given('recipe', recipe)} and {given('scheme', row.name)} do not go together: "
+        f"checkpoints of {row.name} "
         f"are written as by {', '.join(found)}{what}"
     )
 
@@ -314,5 +318,7 @@ def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
     if not is_free or min(block) < 1 or (row.square and block[0] != block[1]):
         rows, columns = default
         text = f"{rows}x{columns}" if min(default) else "what the scheme says"
-        raise CheckpointError(f"block {block[0]}x{block[1]} is not one of {row.scheme}; use {text}")
+        raise CheckpointError(
+            f"{argument('block')} {block[0]}x{block[1]} is not one of {row.scheme}; use {text}"
+        )
     return Encoding(row, block)

@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Any, BinaryIO
 
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files._leftovers import (
     TemporaryName,
@@ -215,7 +216,7 @@ def check_absent(destination: Path) -> None:
     if destination.is_file():
         raise CheckpointError(
             f"{destination} is there; choose another name, or allow it to be replaced "
-            "(overwrite=True, --overwrite)"
+            f"({argument('overwrite', True)})"
         )
 
 

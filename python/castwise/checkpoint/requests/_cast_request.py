@@ -11,6 +11,7 @@ from typing import Any, ClassVar
 
 from castwise._dtype_map import DtypeMap
 from castwise._spelling import typed_format, typed_values
+from castwise._wording import argument
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
@@ -59,7 +60,7 @@ class CastRequest(Request):
         Request.check_part(self, **others)
         if self.rounding == "stochastic" and self.seed is None:
             raise CheckpointError(
-                "all parts must draw from the same seed; give one (seed, --seed) with part"
+                f"all parts must draw from the same seed; give one ({argument('seed')}) with part"
             )
 
     @contextmanager
@@ -113,7 +114,9 @@ def _dtypes(
             "give either dtype, dtype_map or policy; only dtype and dtype_map go together"
         )
     if policy is None and role != "variable" and not isinstance(dtype, DTypePolicy):
-        raise CheckpointError(f"role={role!r} chooses a dtype of a policy; give one as policy")
+        raise CheckpointError(
+            f"{argument('role', role)} chooses a dtype of a policy; give one ({argument('policy')})"
+        )
     for name, value in (("dtype_map", dtype_map), ("policy", policy)):
         if is_url(value):
             raise CheckpointError(
@@ -136,7 +139,8 @@ def _dtypes(
         return dtypes.with_default(typed_format(dtype, "dtype"))
     if dtypes.is_general:
         raise CheckpointError(
-            f"{dtypes.origin} says what to keep; give the format of the others too (dtype, --dtype)"
+            f"{dtypes.origin} says what to keep; give the format of the others too "
+            f"({argument('dtype')})"
         )
     return dtypes
 

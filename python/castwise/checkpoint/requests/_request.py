@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container
 from castwise.checkpoint.containers._interface import Reader
@@ -183,7 +184,8 @@ class Request:
         """
         if given := sorted(name for name, value in others.items() if value):
             raise CheckpointError(
-                f"part and {', '.join(given)} do not go together; leave out one of them"
+                f"{argument('part')} and {', '.join(map(argument, given))} do not go "
+                "together; leave out one of them"
             )
 
     def carry_out(

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from castwise._core import __version__, restore_report
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
@@ -160,7 +161,7 @@ def _kept(
         differing = ", ".join(key for key in job if kept.get(key) != job[key])
         raise CheckpointError(
             f"{folder} keeps shards of another conversion ({differing}); repeat that one, or "
-            "leave out resume (--resume) to begin anew"
+            f"leave out {argument('resume')} to begin anew"
         )
     with _damage(journal_name(folder)):
         return {
@@ -243,7 +244,7 @@ def _damage(journal: Path) -> Iterator[None]:
     except (TypeError, ValueError, LookupError, OverflowError, RecursionError) as error:
         raise CheckpointError(
             f"{journal} is not a journal that a resumable cast wrote, or was damaged; leave out "
-            "resume (--resume) to begin anew"
+            f"{argument('resume')} to begin anew"
         ) from error
 
 

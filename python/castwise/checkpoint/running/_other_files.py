@@ -11,6 +11,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._weight_names import (
     NOT_OF_THE_MODEL,
@@ -77,14 +78,12 @@ class Patterns:
     def unused(self) -> list[str]:
         """List the globs that matched nothing, with the option each was given as."""
         pairs = (("include", self._include), ("exclude", self._exclude))
-        return [
-            f"{what} {one!r}" for what, globs in pairs for one in globs if one not in self._used
-        ]
+        return [given(what, one) for what, globs in pairs for one in globs if one not in self._used]
 
     def refuse(self, option: str, reason: str) -> None:
         """CheckpointError with this reason if the option was given."""
         if globs := self._include if option == "include" else self._exclude:
-            raise CheckpointError(f"{option} {globs[0]!r}: {reason}")
+            raise CheckpointError(f"{given(option, globs[0])}: {reason}")
 
     def _any(self, globs: Sequence[str], path: str) -> bool:
         for one in globs:
@@ -177,9 +176,10 @@ class OtherFiles:
         """Warn of what is left out, in one line, and of globs that match nothing."""
         if left_out:
             _LOGGER.warning(
-                "left out, %s bytes: %s; include (--include) copies them too",
+                "left out, %s bytes: %s; %s copies them too",
                 f"{sum(size for _, size in left_out):,}",
                 listed([path for path, _ in left_out]),
+                argument("include"),
             )
         for one in self._patterns.unused():
             _LOGGER.warning("%s matches nothing in %s", one, self._folder.path)
@@ -289,7 +289,7 @@ def _globs(option: str, given: Any) -> tuple[str, ...]:
         if not isinstance(one, str):
             raise TypeError(f"{option}: {one!r} is not a glob, which is a str")
         if not one:
-            raise CheckpointError(f"{option}: the glob is empty")
+            raise CheckpointError(f"{argument(option)}: the glob is empty")
     return tuple(one.removeprefix("./") for one in globs)
 
 

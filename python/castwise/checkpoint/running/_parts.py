@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from castwise._core import CastReport
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.files._filesystem import replacing_file, shared_folder, sync_file
@@ -72,9 +73,11 @@ class Part:
             numbers = map(int, value.split("/")) if isinstance(value, str) else map(index, value)
             number, count = numbers
         except (TypeError, ValueError) as error:
-            raise ValueError(f"part={value!r} is not a part such as '3/16'") from error
+            raise ValueError(f"{argument('part', value)} is not a part such as '3/16'") from error
         if not 1 <= number <= count:
-            raise ValueError(f"part={value!r}: parts of {count} are 1/{count} to {count}/{count}")
+            raise ValueError(
+                f"{argument('part', value)}: parts of {count} are 1/{count} to {count}/{count}"
+            )
         return cls(number, count)
 
     def __str__(self) -> str:
@@ -140,7 +143,8 @@ class Parts:
     def __init__(self, destination: Path) -> None:
         if is_remote(destination):
             raise CheckpointError(
-                f"{destination} has no parts: they (part, --part) are for files of this machine"
+                f"{destination} has no parts: they ({argument('part')}) are for files of "
+                "this machine"
             )
         self._destination = destination
         self._folder = _folder(destination)
@@ -165,7 +169,8 @@ class Parts:
         if missing or not every:
             names = listed(missing) or "all"
             raise CheckpointError(
-                f"{self._folder}: parts are not complete: {names}; make them (part, --part) first"
+                f"{self._folder}: parts are not complete: {names}; make them "
+                f"({argument('part')}) first"
             )
         self.arguments: dict[str, Any] = self._pages[every[0]]["arguments"]
 
@@ -245,7 +250,7 @@ def _divided(
             raise CheckpointError(
                 f"{target.name} cannot be converted in parts: not all of its tensors stand as "
                 "plain elements in the source and in it, as in .safetensors and .npy; leave out "
-                "part (--part)"
+                f"{argument('part')}"
             )
         work += ((target, one, one.ranges()) for one in conversions)
     total = sum(one.nbytes for *_, ranges in work for one in ranges)

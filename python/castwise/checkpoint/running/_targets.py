@@ -14,6 +14,7 @@ from math import prod
 from pathlib import Path
 from typing import Any, BinaryIO, cast
 
+from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, format_info
 from castwise.checkpoint.containers import container_of, new_writer
@@ -253,7 +254,7 @@ def shard_bytes(size: Any) -> int | None:
         found = _SIZE.fullmatch(size.strip())
         if found is None:
             raise ValueError(
-                f"max_shard_size {size!r} is not a size in bytes such as '5GB' or '2GiB'"
+                f"{given('max_shard_size', size)} is not a size in bytes such as '5GB' or '2GiB'"
             )
         number, unit, binary = found[1], found[2] or found[4], found[3] or found[5]
         power = _POWERS[unit.upper()] if unit else 0
@@ -276,7 +277,7 @@ def same_files(component: Component, planned: Mapping[str, list[Planned]]) -> Ta
     if len(made.names) < len(targets):
         raise CheckpointError(
             f"shards would have the same name as safetensors: {listed([*component.shards])}; "
-            "divide the tensors anew (max_shard_size, --max-shard-size)"
+            f"divide the tensors anew ({argument('max_shard_size')})"
         )
     return made
 

@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
 from pathlib import Path
 
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import are_alike, check_store, container_of
@@ -61,7 +62,8 @@ class ToFile:
         if destination.is_dir():
             raise CheckpointError(
                 f"{destination} is a folder, and {source.path} becomes one file; name a file in "
-                f"it, such as {destination / source.path.name}, or give max_shard_size for shards"
+                f"it, such as {destination / source.path.name}, or give "
+                f"{argument('max_shard_size')} for shards"
             )
         check_store(destination)
         if not overwrite:
@@ -69,7 +71,8 @@ class ToFile:
         if resumable:
             name = destination if isinstance(source, CheckpointFolder) else source.path
             raise CheckpointError(
-                f"resumable and resume are for folders of shards, and {name} is a file, "
+                f"{argument('resumable')} and {argument('resume')} are for folders of "
+                f"shards, and {name} is a file, "
                 "which is cast as a whole; leave them out"
             )
         if isinstance(source, CheckpointFolder):
@@ -96,7 +99,8 @@ class ToFile:
         self.planned = self._target.planned
         if self._limit is not None and (needed := self._target.least_nbytes()) > self._limit:
             raise CheckpointError(
-                f"{self._destination} would be one file of {needed:,} bytes, and max_shard_size "
+                f"{self._destination} would be one file of {needed:,} bytes, and "
+                f"{argument('max_shard_size')} "
                 f"is {self._limit:,}; name a folder to divide it"
             )
 
@@ -199,7 +203,7 @@ def _only_component(folder: CheckpointFolder, destination: Path) -> Component:
         raise CheckpointError(
             f"{folder.path} has tensors in {prefixes}, "
             f"which {destination} cannot keep apart; cast each by itself, or into a folder, or "
-            "leave one out (exclude, --exclude)"
+            f"leave one out ({argument('exclude')})"
         )
     if real_path(folder.path) in real_path(destination).parents:
         raise CheckpointError(f"{destination} is inside {folder.path}; choose another name")

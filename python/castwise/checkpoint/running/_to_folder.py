@@ -10,6 +10,7 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from castwise._wording import argument
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
@@ -96,7 +97,8 @@ class ToFolder:
         self._keeping = keeping
         if keeping.resumable and is_remote(destination):
             raise CheckpointError(
-                f"resumable and resume are for folders of this machine, not {destination}; leave "
+                f"{argument('resumable')} and {argument('resume')} are for folders of "
+                f"this machine, not {destination}; leave "
                 "them out"
             )
         self._overwrite = overwrite
@@ -345,7 +347,7 @@ class ToFolder:
         if not self._overwrite:
             raise CheckpointError(
                 f"{destination} is there; choose another name, or allow the whole folder to be "
-                "replaced (overwrite=True, --overwrite)"
+                f"replaced ({argument('overwrite', True)})"
             )
 
     def _is_alike(self, folder: Path) -> bool:
@@ -366,10 +368,11 @@ def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
         temporary = resumable_folder(destination)
         if kept := kept_shards(temporary):
             _LOGGER.warning(
-                "%s keeps %d of %d shards; resume (--resume) goes on with them",
+                "%s keeps %d of %d shards; %s goes on with them",
                 temporary,
                 kept,
                 shards,
+                argument("resume"),
             )
         raise
 

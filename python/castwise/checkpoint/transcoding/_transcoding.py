@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from castwise._dtype_map import DtypeMap
+from castwise._wording import argument
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
@@ -92,13 +93,15 @@ def transcoded(
     if recipe == GGUF and len(several) > 1:
         raise CheckpointError(
             f"{source.path} has tensors in {listed(several)}, and a GGUF file is of one model; "
-            "leave out the others (exclude, --exclude)"
+            f"leave out the others ({argument('exclude')})"
         )
     model = model_of(source, None, is_file=is_file)
     if model.config.get("model_type") == "gpt_oss" and recipe == "compressed-tensors":
         raise CheckpointError(
             f"{source.path} cannot become a folder of {recipe}: transformers loads experts of "
-            "gpt-oss as --to gpt-oss stores them (recipe), or as castwise dequantize decodes them"
+            "gpt-oss as gpt-oss stores them "
+            f"({argument('recipe', 'gpt-oss', option='--to')}), or as castwise "
+            "dequantize decodes them"
         )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
     dtypes = to_float32 if recipe == GGUF else model.dtypes

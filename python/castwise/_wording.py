@@ -1,0 +1,112 @@
+"""Say arguments as the caller gave them: by the names of Python, or as options of a command."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+_OPTIONS = {
+    "dtype_map": "--map",
+    "source": "SRC",
+    "destination": "DST",
+}
+"""What the command line calls arguments that are not options of the same name."""
+
+_commands: list[str] = []
+"""The commands that are carried out; messages are theirs as long as there is one."""
+
+_UNSAID = object()
+
+
+@contextmanager
+def worded_for_command(name: str) -> Iterator[None]:
+    """Let messages of the block, in all threads, be those of a command."""
+    _commands.append(name)
+    try:
+        yield
+    finally:
+        _commands.pop()
+
+
+def argument(name: str, value: Any = _UNSAID, *, option: str | None = None) -> str:
+    """Say an argument, and the value that it has or should have.
+
+    Parameters
+    ----------
+    name
+        Its name in Python.
+    value
+        Its value; True of a switch.
+    option
+        What the command line calls it, if the table does not tell.
+
+    Examples
+    --------
+    >>> argument("max_shard_size"), argument("part", "3"), argument("overwrite", True)
+    ('max_shard_size', "part='3'", 'overwrite=True')
+    >>> with worded_for_command("cast"):
+    ...     argument("max_shard_size"), argument("part", "3"), argument("overwrite", True)
+    ('--max-shard-size', '--part 3', '--overwrite')
+
+    """
+    if not _commands:
+        return name if value is _UNSAID else f"{name}={value!r}"
+    called = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
+    return called if value is _UNSAID or value is True else f"{called} {value}"
+
+
+def given(name: str, value: Any, *, option: str | None = None) -> str:
+    r"""Say an argument and the value that the caller gave, as the subject of a sentence.
+
+    Examples
+    --------
+    >>> given("ignore", r"lm\.head")
+    "ignore 'lm\\\\.head'"
+    >>> with worded_for_command("quantize"):
+    ...     print(given("ignore", r"lm\.head"))
+    --ignore lm\.head
+
+    """
+    return argument(name, value, option=option) if _commands else f"{name} {value!r}"
+
+
+def quoted(text: Any) -> str:
+    """Quote what the caller wrote: as Python does, or as it was typed, without its escapes."""
+    return f"'{text}'" if _commands and isinstance(text, str) else repr(text)
+
+
+_CORE = re.compile(
+    r"""(?<![\w/'"])(?P<name>dtype|policy|overflow|nan|rounding|seed|threads)="""
+    r"""(?:"(?P<text>[^"]*)"|(?P<number>-?\d+)|(?=\s))"""
+)
+"""How messages of the core write arguments: with texts in double quotes, as Python does not."""
+
+_FUNCTIONS = {"castwise.formats()": "castwise formats"}
+"""What the core asks to call, and the command that does it."""
+
+
+def of_core(text: str) -> str:
+    """Return a message as a command has it, in which the core wrote arguments as in Python."""
+    if not _commands:
+        return text
+    for function, command in _FUNCTIONS.items():
+        text = text.replace(function, command)
+
+    def option(found: re.Match[str]) -> str:
+        value = found["number"] if found["text"] is None else found["text"]
+        return argument(found["name"], *([] if value is None else [value]))
+
+    return _CORE.sub(option, text)
+
+
+def about(subject: str, error: Exception) -> str:
+    """Return the message of a map of patterns about one key, which it calls by its escapes."""
+    _, is_about_key, rest = str(error).partition("' is ")
+    return f"{subject} is {rest}" if is_about_key else f"{subject}: {error}"
+
+
+def function(name: str) -> str:
+    """Say a conversion: the function, or the command."""
+    return f"castwise {name}" if _commands else f"checkpoint.{name}_file"

@@ -1,0 +1,99 @@
+"""Messages of the command line speak of its options, and those of Python of arguments."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+from castwise import _wording, checkpoint
+from checkpoint_samples import floats, write_sharded
+from support import run_castwise as run
+
+WEIGHT = "model.layers.0.self_attn.q_proj.weight"
+PYTHON = re.compile(
+    r"castwise\.\w+\(|checkpoint\.\w+_file|\\\\|"
+    r"\b(dtype_map|max_shard_size|dry_run|as_bytes|keep_config|fail_on|max_zeros)\b|"
+    r"\b(part|seed|threads|dtype|policy|role|rounding|overflow|scheme|recipe|block|raw)=|"
+    r"\(\w+, --"
+)
+"""Words of Python: names of functions and arguments, and backslashes that are doubled."""
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        ("cast a o --dtype foo", "castwise formats lists all"),
+        ("cast a o --dtype bf16 --part 3", "--part 3 is not a part"),
+        ("cast a o --dtype bf16 --part 5/3", "--part 5/3: parts of 3"),
+        ("cast a o --dtype bf16 --part 1/2 --dry-run", "--part and --dry-run"),
+        ("cast a o --dtype bf16 --resumable", "--resumable and --resume are for"),
+        ("cast a o --dtype bf16 --threads 0", "--threads 0 is not valid"),
+        ("cast a o --dtype bf16 --seed 1", "--seed has no effect without --rounding stochastic"),
+        ("cast a o --dtype bf16 --rounding stochastic --part 1/2", "give one (--seed)"),
+        ("cast m o --dtype bf16 --max-shard-size 5XB", "--max-shard-size 5XB is not a size"),
+        ("cast a o --dtype bf16 --include *.x", "--include *.x: this is for folders"),
+        ("cast m o --dtype bf16 --exclude *.x", "--exclude *.x matches nothing"),
+        ("cast a o --map bad.json", r"key 'a\.b'"),
+        ("cast a o --map open.json", r"key '(\.' is not a regular expression"),
+        ("cast a o --map unused.json", r"unused pattern 'x\.y'"),
+        ("cast a o --map llama", "(--dtype)"),
+        ("cast a o --policy foo", "--policy foo is not a policy"),
+        ("cast a o --dtype bf16 --role compute", "--role compute chooses"),
+        ("cast a o --dtype bf16 --assume bf16", "--assume is for arrays"),
+        ("cast a m --dtype bf16", "or give --max-shard-size"),
+        ("cast a a --dtype bf16", "(--overwrite)"),
+        ("cast big o --dtype float16 --overflow raise", "--overflow raise"),
+        ("cast q o --dtype bf16", "(--raw)"),
+        ("quantize a o --scheme foo", "--scheme foo is not known"),
+        ("quantize a o --scheme nvfp4 --recipe foo", "--recipe foo and --scheme nvfp4"),
+        ("quantize a o --scheme nvfp4 --block 64", "--block 1x64 is not one of"),
+        (r"quantize a o --scheme nvfp4 --ignore (\.", r"--ignore (\. is not a regular expression"),
+        (r"quantize a o --scheme nvfp4 --ignore lm\.head", r"--ignore lm\.head matches no tensor"),
+        (r"dequantize q o --only (\.", r"--only (\. is not a regular expression"),
+        (r"dequantize q o --only a\.b", r"--only a\.b matches no"),
+        ("dequantize q o --dtype int8", "--dtype int8: weights"),
+        ("dequantize q o --threads 0", "--threads must be positive"),
+        ("transcode q o --to foo", "--to foo: castwise lays"),
+        ("transcode q o --to modelopt --scheme foo", "--scheme foo: without rounding"),
+    ],
+)
+def test_no_words_of_python(
+    tmp_path: Path,
+    words: str,
+    said: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint.save("a.safetensors", {WEIGHT: np.full((64, 64), 0.5, np.float32)})
+    checkpoint.save("big.safetensors", {"w": np.full(3, 1e6, np.float32)})
+    if " q " in words:
+        checkpoint.quantize_file("a.safetensors", "q.safetensors", "nvfp4")
+    write_sharded(Path("m"), {"one.safetensors": {"a": floats(4)}})
+    for name, key in (("bad", r"a\.b"), ("unused", r"x\.y"), ("open", r"(\.")):
+        value = "bf61" if name == "bad" else "bf16"
+        Path(f"{name}.json").write_text(json.dumps({key: value}))
+    command, source, target, *options = words.split()
+    if source != "m":
+        source = f"{source}.safetensors"
+        target = target if target == "m" else f"{target}.safetensors"
+    code = 0 if "matches nothing" in said or "unused" in said else 2
+    text = run(command, source, target, *options, code=code).stderr + caplog.text
+    assert said in text
+    assert PYTHON.search(text) is None
+
+
+def test_python_keeps_its_words(tmp_path: Path) -> None:
+    path = tmp_path / "a.safetensors"
+    checkpoint.save(path, {"w": floats(3)})
+    for _ in range(2):
+        with pytest.raises(checkpoint.CheckpointError, match=r"\(overwrite=True\)$"):
+            checkpoint.cast_file(path, path, "bfloat16")
+        run("cast", path, path, "--dtype", "bf16", code=2)
+    with _wording.worded_for_command("cast"):
+        assert _wording.argument("max_shard_size", "5GB") == "--max-shard-size 5GB"
+    assert _wording.argument("max_shard_size") == "max_shard_size"
+    assert _wording.quoted(r"a\.b") == r"'a\\.b'"
