@@ -69,6 +69,10 @@ class Format:
         return NO_FLOOR if self.specials == "exponent-only" else self.unit
 
     @property
+    def has_zero(self) -> bool:
+        return self.specials != "exponent-only"
+
+    @property
     def infinity(self) -> int | None:
         if self.specials != "ieee":
             return None

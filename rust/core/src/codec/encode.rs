@@ -113,7 +113,8 @@ impl SpecialCodes {
         let zero = [0, negative_zero];
         let exact_zero = if has_zero { zero } else { [infinity[1]; 2] };
         let nan = match (options.nan, spec.nan_code(), spec.specials) {
-            (NanRule::Zero, ..) => [exact_zero[0]; 2],
+            // Formats without a zero are refused before.
+            (NanRule::Zero, ..) => [0; 2],
             (_, Some(code), Specials::Fnuz) => [code; 2],
             (_, Some(code), _) => signed(code),
             // No NaN at all: ml_dtypes answers with the zero of the other sign.
@@ -147,7 +148,6 @@ pub struct FloatEncoder<L, R> {
     unsigned: bool,
     keeps_infinity: bool,
     keeps_nan: bool,
-    nan_overflows: bool,
     has_zero: bool,
     overflow: BySign<L>,
     infinity: BySign<L>,
@@ -180,8 +180,6 @@ impl<L: Lane, R> FloatEncoder<L, R> {
             unsigned: !spec.signed,
             keeps_infinity: codes.keeps_infinity,
             keeps_nan: codes.keeps_nan,
-            // NaN that becomes zero is beyond the range of a format without zero.
-            nan_overflows: options.nan == NanRule::Zero && !has_zero,
             has_zero,
             overflow: pair(codes.overflow),
             infinity: pair(codes.infinity),
@@ -218,7 +216,7 @@ impl<L: Lane, R> FloatEncoder<L, R> {
 
         let special = parts.nan | (parts.infinite & self.keeps_infinity);
         let inexact = (dropped & !special) | (parts.nan & !self.keeps_nan);
-        let overflow = (overflow & !special) | (parts.nan & self.nan_overflows);
+        let overflow = overflow & !special;
         Encoded::new(result, inexact, overflow, parts.nan)
     }
 }

@@ -14,7 +14,7 @@ use crate::cached_once::CachedOnce;
 use crate::codec::options::{Named, NanRule, Options, Overflow, Rounding};
 use crate::cpu::{DefaultEnvironment, InstructionSet, Level};
 use crate::error::Error;
-use crate::format::Format;
+use crate::format::{Format, Specials};
 use crate::kernels::request::{Count, Request};
 use crate::layout::Layout;
 use crate::plan::operands::Parts;
@@ -197,7 +197,7 @@ impl Plan {
     /// results that is quicker.
     ///
     /// # Errors
-    /// [`Error::Unsupported`] for complex to real.
+    /// [`Error::Unsupported`] for complex to real; [`Error::InvalidOption`] for NaN as zero in a format without zero.
     #[inline]
     pub(crate) fn find(key: &PlanKey, count: usize) -> Result<PlanRef, Error> {
         let found = match key.variant() {
@@ -335,6 +335,7 @@ impl Plan {
     pub(crate) fn new(key: &PlanKey, level: Level) -> Result<Self, Error> {
         DefaultEnvironment::compute((key, level), |(key, level)| {
             let parts = Parts::of(key.source, key.target)?;
+            require_zero(parts.target, key.options.nan)?;
             let request = key.request(&parts);
             let refusal_check = RefusalCheck::new(&request, &key.options, level)?;
             let collector = if key.report { Some(Collector::new(&request, level)?) } else { None };
@@ -367,4 +368,17 @@ impl Plan {
         let [from, to] = [self.source_size(), self.target_size()].map(|size| size / components);
         Layout::dense(count * components, from, to)
     }
+}
+
+/// Refuses to make zeros of NaN in a format without zero.
+fn require_zero(target: Format, nan: NanRule) -> Result<(), Error> {
+    let has_zero = target.float().is_none_or(|spec| spec.specials != Specials::ExponentOnly);
+    if nan != NanRule::Zero || has_zero {
+        return Ok(());
+    }
+    Err(Error::InvalidOption {
+        message: format!(
+            "nan=\"zero\" is not for {target:?}, which has no zero; use nan=\"keep\" or \"raise\"."
+        ),
+    })
 }
