@@ -46,7 +46,7 @@ def recount(
 ) -> dict[str, Any]:
     """Report on values that became these codes.
 
-    With nan="zero" a NaN is never exact, and overflows where a zero does.
+    With nan="zero" a NaN is never exact. Errors are infinite where a number became infinite or NaN.
     """
     part = oracle.component(target)
     after = oracle.decode(results, part)
@@ -67,6 +67,7 @@ def recount(
     magnitude = results.astype(np.uint64) & np.uint64(part.magnitude_mask)
     signal = sum((x * x for x, _ in both), Fraction(0))
     noise = sum((error * error for error, _ in errors), Fraction(0))
+    lost = any(x is not None and y is None for x, y in pairs)
     return {
         "count": results.size,
         "exact": int(equal.sum()),
@@ -80,7 +81,9 @@ def recount(
         "zero_in": sum(x == 0 for x, _ in pairs),
         "amax": as_float(max(sizes, default=0)),
         "amin_nonzero": as_float(min(sizes, default=0)),
-        "max_abs_error": as_float(max((error for error, _ in errors), default=0)),
-        "max_rel_error": as_float(max((error / x for error, x in errors if x), default=0)),
-        "sqnr_db": decibels(signal, noise),
+        "max_abs_error": math.inf if lost else as_float(max((e for e, _ in errors), default=0)),
+        "max_rel_error": (
+            math.inf if lost else as_float(max((e / x for e, x in errors if x), default=0))
+        ),
+        "sqnr_db": -math.inf if lost else decibels(signal, noise),
     }

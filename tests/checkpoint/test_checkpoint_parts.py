@@ -1,6 +1,7 @@
 """Casting a checkpoint in parts, and putting them together: as in one run."""
 
 import json
+import math
 import shutil
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -66,6 +67,22 @@ def test_parts_of_a_file(tmp_path: Path, suffix: str) -> None:
     assert new.stat().st_mode & 0o777 == 0o600
     assert summary.rows == alone.rows
     assert len(list(tmp_path.iterdir())) == 3
+
+
+def test_what_a_part_leaves_is_json_and_says_that_values_were_lost(tmp_path: Path) -> None:
+    source, new = tmp_path / "source.safetensors", tmp_path / "new.safetensors"
+    checkpoint.save(source, {"w": np.array([1, 1e6, 2, 3], np.float32)})
+    alone = checkpoint.cast_file(source, tmp_path / "alone.safetensors", "float8_e4m3fn")
+    for number in (1, 2):
+        checkpoint.cast_file(source, new, "float8_e4m3fn", part=(number, 2))
+    pages = [page for page in tmp_path.rglob("*.json") if page.name.startswith("part-")]
+    assert len(pages) == 2
+    for page in pages:
+        json.loads(page.read_text(), parse_constant=pytest.fail)
+    total = checkpoint.finish(new).total
+    assert total == alone.total
+    assert total is not None
+    assert (total.max_abs_error, total.sqnr_db) == (math.inf, -math.inf)
 
 
 def test_an_old_folder_is_replaced(folder: Path, tmp_path: Path) -> None:

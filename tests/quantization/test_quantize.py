@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import scheme_oracle as oracle
 from castwise import _core
+from castwise.checkpoint.encoding._encoder import measured
 from castwise.quantization import (
     QuantizedArray,
     dequantize,
@@ -358,6 +359,31 @@ def test_values_that_are_not_finite(scheme: str, value: float) -> None:
     found = dequantize(q, np.float32)
     assert np.isnan(found[2, 32:64]).all()
     assert np.isfinite(np.delete(found.reshape(-1), np.s_[2 * 96 + 32 : 2 * 96 + 64])).all()
+    report = q.report(x)  # 31 numbers became NaN
+    assert (report.not_finite, report.index) == (32, (2, 32))
+    assert (report.max_abs_error, report.rms_error) == (np.inf, np.inf)
+    assert report.sqnr_db == -np.inf
+    lost = measured(x, q)
+    assert (lost.overflowed, lost.nan_out, lost.count) == (31, 32, x.size)
+    assert (lost.nan_in, lost.inf_in) == (int(np.isnan(value)), int(np.isinf(value)))
+    assert (lost.max_abs_error, lost.max_rel_error, lost.sqnr_db) == (np.inf, np.inf, -np.inf)
+    assert lost.amax == np.abs(x[np.isfinite(x)]).max()
+    rest = np.arange(4) != 2
+    kept = quantize(x[rest], scheme)
+    assert measured(x[rest], kept).sqnr_db == pytest.approx(kept.report(x[rest]).sqnr_db)
+
+
+@pytest.mark.parametrize("size", [1e-200, 1e-30, 1.0, 1e200])
+def test_a_report_of_numbers_whose_squares_are_beyond_float64(size: float) -> None:
+    x = normal(4, 64).astype(np.float64)
+    q = quantize(x, "mxfp8_e4m3")
+    codes = np.zeros(x.shape, ml_dtypes.float8_e4m3fn)
+    zeros = QuantizedArray("mxfp8_e4m3", codes, q.scale, shape=q.shape)
+    report = zeros.report(x * size)
+    assert report.sqnr_db == pytest.approx(0, abs=1e-9)
+    assert report.rms_error == pytest.approx(np.sqrt(np.mean(x * x)) * size)
+    assert zeros.report(np.zeros_like(x)).sqnr_db == np.inf
+    assert q.report(np.zeros_like(x)).sqnr_db == -np.inf
 
 
 @pytest.mark.parametrize("recipe", ["torchao", "compressed-tensors", "modelopt", "mlx", "gpt-oss"])

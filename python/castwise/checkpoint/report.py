@@ -206,11 +206,6 @@ class CastRow(NamedTuple):
         )
 
     @property
-    def is_unbounded(self) -> bool:
-        """True if numbers became infinite or NaN: then the largest error is infinite."""
-        return self.report is not None and self.report.overflowed > 0 and not self._wraps
-
-    @property
     def zeroed(self) -> int:
         """Nonzero values that became zero."""
         return self.report.underflowed if self.report is not None else 0
@@ -278,7 +273,7 @@ class CastRow(NamedTuple):
             "nbytes_before": self.nbytes_before,
             "nbytes_after": self.nbytes_after,
             "zeroed_share": self.zeroed_share,
-            "report": report_dict(self.report, is_unbounded=self.is_unbounded),
+            "report": report_dict(self.report),
         }
 
 
@@ -452,14 +447,13 @@ def summary_dict(
     summary: CastSummary, tensors: list[dict[str, Any]], *, max_zeros: float = MAX_ZEROS
 ) -> dict[str, Any]:
     """Return a summary as plain values, with these in the place of its rows."""
-    unbounded = any(row.is_unbounded for row in summary.rows)
     return {
         "schema": SCHEMA,
         "source": summary.source,
         "destination": summary.destination,
         "options": dict(summary.options),
         "tensors": tensors,
-        "total": report_dict(summary.total, is_unbounded=unbounded),
+        "total": report_dict(summary.total),
         "nbytes_before": sum(row.nbytes_before for row in summary.rows),
         "nbytes_after": sum(row.nbytes_after for row in summary.rows),
         "unused_patterns": dict(summary.unused_patterns),
@@ -471,21 +465,7 @@ def summary_dict(
     }
 
 
-def errors(report: CastReport, *, is_unbounded: bool) -> dict[str, float]:
-    """Return the errors of a report; infinite where numbers became infinite or NaN.
-
-    The report's own are those of the values that stayed finite.
-    """
-    if is_unbounded:
-        return {"max_abs_error": math.inf, "max_rel_error": math.inf, "sqnr_db": -math.inf}
-    return {
-        "max_abs_error": report.max_abs_error,
-        "max_rel_error": report.max_rel_error,
-        "sqnr_db": report.sqnr_db,
-    }
-
-
-def report_dict(report: Report | None, *, is_unbounded: bool) -> dict[str, Any] | None:
+def report_dict(report: Report | None) -> dict[str, Any] | None:
     """Return a report as plain values that JSON can say.
 
     What is infinite or NaN is None. "infinite" maps the names of those that are infinite to their
@@ -493,7 +473,7 @@ def report_dict(report: Report | None, *, is_unbounded: bool) -> dict[str, Any] 
     """
     if report is None or isinstance(report, DecodeReport):
         return None if report is None else report.to_dict()
-    values = {**report.to_dict(), **errors(report, is_unbounded=is_unbounded)}
+    values = report.to_dict()
     infinite = {name: 1 if value > 0 else -1 for name, value in values.items() if math.isinf(value)}
     finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
     return {**finite, "infinite": infinite}

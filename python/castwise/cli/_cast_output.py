@@ -9,7 +9,7 @@ from typing import Any
 
 from castwise._core import CastReport
 from castwise.checkpoint import CastRow, CastSummary
-from castwise.checkpoint.report import errors, summary_dict
+from castwise.checkpoint.report import summary_dict
 from castwise.cli._output import (
     group_name,
     json_text,
@@ -112,7 +112,6 @@ def _cells(group: Sequence[CastRow], names: tuple[str, ...], *, counted: bool) -
     """Return a row of the table, with the number of tensors if `counted`."""
     first, *others = (row.report for row in group if isinstance(row.report, CastReport))
     report = sum(others, first)
-    lost = errors(report, is_unbounded=any(row.is_unbounded for row in group))
     return (
         *names,
         *([f"{len(group):,}"] if counted else []),
@@ -122,8 +121,8 @@ def _cells(group: Sequence[CastRow], names: tuple[str, ...], *, counted: bool) -
         f"{report.underflowed:,}",
         f"{report.nan_in:,}",
         f"{report.nan_out:,}",
-        f"{lost['max_rel_error']:.2e}" if lost["max_rel_error"] else "0",
-        "-" if math.isnan(lost["sqnr_db"]) else f"{lost['sqnr_db']:.1f}",
+        f"{report.max_rel_error:.2e}" if report.max_rel_error else "0",
+        "-" if math.isnan(report.sqnr_db) else f"{report.sqnr_db:.1f}",
     )
 
 

@@ -137,19 +137,20 @@ impl CastReport {
         self.core.amin_nonzero
     }
 
-    /// Largest difference between a finite source and its finite result.
+    /// Largest difference between a finite source and its result; inf if such a result is infinite or NaN.
     #[getter]
     fn max_abs_error(&self) -> f64 {
         self.core.max_abs_error
     }
 
-    /// Largest such difference, relative to the source.
+    /// Largest such difference, relative to a nonzero source; inf if max_abs_error is.
     #[getter]
     fn max_rel_error(&self) -> f64 {
         self.core.max_rel_error
     }
 
-    /// Signal to quantization-noise ratio in decibels; inf without error, nan without signal.
+    /// Signal to quantization-noise ratio in decibels; inf without error, -inf if max_abs_error is inf, else nan if
+    /// all sources are zero.
     #[getter]
     fn sqnr_db(&self) -> f64 {
         self.whole().sqnr_db()

@@ -323,7 +323,8 @@ def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -
     high = min(max(_MEASURED_ELEMENTS // columns, 1), rows)
     value, error, size = (np.empty((high, columns), dtype) for _ in range(3))
     wide, sums = np.empty((high, columns)), np.empty((2, rows))
-    exact = zeroed = zeros = overflowed = nan = 0
+    exact = zeroed = zeros = 0
+    special = np.zeros(4, np.int64)
     amax, amin, largest, worst = 0.0, np.inf, 0.0, 0.0
     for first in range(0, rows, high):
         after = decoded[first : first + high]
@@ -332,27 +333,40 @@ def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -
         np.copyto(before, array[there])
         with np.errstate(over="ignore"):  # counted below
             np.abs(np.subtract(after, before, out=err), out=err)
-        if not np.isfinite(err.max()):
-            is_lost = ~np.isfinite(err)
-            overflowed += int(np.count_nonzero(is_lost))
-            nan += int(np.count_nonzero(np.isnan(after)))
-            err[is_lost] = 0  # as in reports of casts
         is_zero = np.equal(before, 0)
+        exact += int(np.count_nonzero(np.equal(before, after)))
+        zeroed += int(np.count_nonzero(np.equal(after, 0) > is_zero))
+        zeros += int(np.count_nonzero(is_zero))
+        if not np.isfinite(err.max()):
+            special += _take_out_special(before, after, err)
+            is_zero = np.equal(before, 0)
         np.abs(before, out=mag)
         amax = max(amax, float(mag.max()))
         mag[is_zero] = np.inf  # so that nothing is divided by zero
         amin = min(amin, float(mag.min()))
-        zeros += int(np.count_nonzero(is_zero))
-        zeroed += int(np.count_nonzero(np.equal(after, 0) > is_zero))
-        exact += int(np.count_nonzero(np.equal(before, after)))
         largest = max(largest, float(err.max()))
         worst = max(worst, float(np.divide(err, mag, out=mag).max()))
         for one, out in zip((before, err), sums, strict=True):
             np.copyto(square, one)
             np.einsum("ij,ij->i", square, square, out=out[there])
-    counts = [array.size, exact, overflowed, 0, zeroed, 0, 0, nan, 0, zeros]
-    magnitudes = [amax, 0.0 if zeros == array.size else amin, largest, worst]
+    lost, *others = special.tolist()
+    if lost:
+        largest = worst = np.inf
+    counts = [array.size, exact, lost, 0, zeroed, 0, *others, zeros]
+    magnitudes = [amax, amin if amax else 0.0, largest, worst]
     return restore_report(counts, magnitudes, _exact_sum(sums[0]), _exact_sum(sums[1]))
+
+
+def _take_out_special(before: Array, after: Array, error: Array) -> Array:
+    """Clear the errors of elements that are infinite or NaN before or after, and such elements.
+
+    Return how many finite ones became so, NaN before, NaN after, and infinities before.
+    """
+    known, special = np.isfinite(before), ~np.isfinite(after)
+    counted = known & special, np.isnan(before), np.isnan(after), np.isinf(before)
+    error[special | ~known] = 0
+    before[~known] = 0
+    return np.array([np.count_nonzero(one) for one in counted])
 
 
 def _exact_sum(values: Array) -> tuple[int, list[int]]:

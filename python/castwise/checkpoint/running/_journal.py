@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 import stat
 from collections.abc import Container, Iterator, Mapping, Sequence
@@ -273,10 +274,14 @@ def remove_all_but(folder: Path, root: Path, kept: Container[str]) -> None:
 
 
 def state_of(report: Report | None) -> Any:
-    """Return a report as plain values, its sums to the last bit."""
+    """Return a report as plain values that JSON can say, its sums to the last bit.
+
+    A magnitude that is infinite is None.
+    """
     if report is None or isinstance(report, DecodeReport):
         return None if report is None else report.to_dict()
-    return report.__reduce__()[1]
+    counts, magnitudes, *sums = report.__reduce__()[1]
+    return [counts, [None if math.isinf(value) else value for value in magnitudes], *sums]
 
 
 def report_of(state: Any) -> Report | None:
@@ -288,6 +293,7 @@ def report_of(state: Any) -> Report | None:
             raise TypeError(state)
         return DecodeReport(**state)
     counts, magnitudes, signal, noise = state
+    magnitudes = [math.inf if value is None else value for value in magnitudes]
     return restore_report(counts, magnitudes, tuple(signal), tuple(noise))
 
 

@@ -27,16 +27,16 @@ class QuantizationReport:
     zeroed : int
         How many decode to zero and were not zero.
     not_finite : int
-        How many are infinite or NaN on either side; the errors leave them out.
+        How many are infinite or NaN on either side; the errors leave out those that were so before.
     max_abs_error : float
-        The largest difference.
+        The largest difference; inf if one that was finite decodes to infinity or NaN.
     index : tuple of int or None
         Where it is first; None if there is no difference.
     rms_error : float
         The root of the mean squared difference.
     sqnr_db : float
         Ten times the decimal logarithm of the mean square over the mean squared difference; inf if
-        there is none.
+        there is none, -inf if it is inf.
     bits_per_weight : float
         The bits of all parts over the elements.
 
@@ -73,12 +73,16 @@ def compared(
     if x.shape != q.shape:
         raise ValueError(f"x has shape {x.shape}; use {q.shape}.")
     found, expected = decode(q, "float64"), x.astype(np.float64)
-    finite = np.isfinite(found) & np.isfinite(expected)
-    error = np.abs(np.where(finite, found, 0.0) - np.where(finite, expected, 0.0))
+    known = np.isfinite(expected)
+    finite = np.isfinite(found) & known
+    before = np.where(known, expected, 0.0)
+    error = np.abs(np.where(finite, found, np.where(known, np.inf, 0.0)) - before)
     largest = float(error.max(initial=0.0))
-    count = max(int(finite.sum()), 1)
-    noise = float(np.square(error).sum())
-    signal = float(np.square(expected, where=finite, out=np.zeros_like(expected)).sum())
+    # Of numbers below 2, whose squares neither overflow nor vanish.
+    unit = math.ldexp(1.0, math.frexp(float(np.abs(before).max(initial=0.0)) or 1.0)[1] - 1)
+    count = max(int(known.sum()), 1)
+    noise = float(np.square(error / unit).sum())
+    signal = float(np.square(before / unit).sum())
     index = np.unravel_index(int(error.argmax()), error.shape) if largest else None
     return QuantizationReport(
         elements=x.size,
@@ -87,7 +91,13 @@ def compared(
         not_finite=int(x.size - finite.sum()),
         max_abs_error=largest,
         index=None if index is None else tuple(int(i) for i in index),
-        rms_error=math.sqrt(noise / count),
-        sqnr_db=10 * math.log10(signal / noise) if noise and signal else math.inf,
+        rms_error=math.sqrt(noise / count) * unit,
+        sqnr_db=_decibels(signal, noise),
         bits_per_weight=q.bits_per_weight,
     )
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if not noise:
+        return math.inf
+    return 10 * (math.log10(signal) - math.log10(noise)) if signal else -math.inf

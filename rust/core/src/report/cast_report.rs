@@ -36,9 +36,9 @@ pub struct Report<S> {
     pub amax: f64,
     /// Smallest nonzero finite magnitude among the sources (after scaling); 0 if there is none.
     pub amin_nonzero: f64,
-    /// Largest difference between a finite source and its finite result.
+    /// Largest difference between a finite source and its result; infinite if such a result is infinite or NaN.
     pub max_abs_error: f64,
-    /// Largest such difference relative to a nonzero source.
+    /// Largest such difference relative to a nonzero source; infinite where the other is.
     pub max_rel_error: f64,
     /// Sum of squares of the sources that are finite with a finite result.
     pub signal: S,
@@ -89,9 +89,13 @@ impl From<CompactReport> for CastReport {
 }
 
 impl CastReport {
-    /// Signal to quantization-noise ratio in decibels: infinite without error, NaN without signal.
+    /// Signal to quantization-noise ratio in decibels: infinite without error, minus infinity if an error is infinite,
+    /// else NaN without signal.
     #[must_use]
     pub fn sqnr_db(&self) -> f64 {
+        if self.max_abs_error == f64::INFINITY {
+            return f64::NEG_INFINITY;
+        }
         if self.signal.is_empty() {
             return f64::NAN;
         }
@@ -135,6 +139,8 @@ mod tests {
         report.signal.add_square_of(3.0);
         assert_eq!(report.sqnr_db(), f64::INFINITY);
         assert!(CastReport::default().sqnr_db().is_nan());
+        report += &CastReport { max_abs_error: f64::INFINITY, ..CastReport::default() };
+        assert_eq!(report.sqnr_db(), f64::NEG_INFINITY);
     }
 
     #[test]

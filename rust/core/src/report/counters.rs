@@ -70,13 +70,19 @@ impl Kernel for Counters<'_> {
             }
         }
         let columns = roots.iter_mut().zip(&mut *errors).zip(&*quotients).zip(sources).zip(results);
-        let (mut most_root, mut most_error) = (0, 0);
+        let (mut most_root, mut most_error, mut lost) = (0, 0, 0);
         for ((((root, error), &difference), &x), &y) in columns {
-            let is_finite = (bits(x) < INFINITY) & (bits(y) < INFINITY);
+            let (from_finite, to_finite) = (bits(x) < INFINITY, bits(y) < INFINITY);
+            let is_finite = from_finite & to_finite;
+            lost |= u64::from(from_finite & !to_finite);
             *root = if is_finite { x } else { 0.0 };
             *error = if is_finite { difference.abs() } else { 0.0 };
             most_root = bits(*root).max(most_root);
             most_error = bits(*error).max(most_error);
+        }
+        if lost != 0 {
+            report.max_abs_error = f64::INFINITY;
+            report.max_rel_error = f64::INFINITY;
         }
         if most_error != 0 {
             report.max_abs_error = report.max_abs_error.max(number(most_error));
