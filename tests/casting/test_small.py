@@ -95,12 +95,45 @@ def test_an_out_between_the_elements_of_x(length: int) -> None:
     assert (x == kept).all()
 
 
-def test_an_out_whose_elements_share_memory_is_written_in_order() -> None:
-    x = np.arange(12, dtype=np.int32).reshape(3, 4)
-    room = np.zeros(6, np.float32)
-    out = np.lib.stride_tricks.as_strided(room, (3, 4), (4, 4))
-    castwise.cast(x, out=out)
-    assert room.tolist() == [0, 4, 8, 9, 10, 11]
+@pytest.mark.parametrize(
+    ("shape", "strides"),
+    [
+        ((3, 4), (4, 4)),
+        ((3, 4), (0, 4)),
+        ((4,), (2,)),
+        ((4,), (0,)),
+        ((3, 4), (4, -4)),
+        ((4, 3), (8, 12)),
+        ((2, 3, 4), (20, 8, 12)),
+        ((5,), (-3,)),
+        ((4, 30_000), (40_000, 4)),
+    ],
+)
+def test_an_out_whose_elements_share_memory_is_refused(
+    shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    memory = np.full(50_000, 7, np.float32)
+    out = np.lib.stride_tricks.as_strided(memory[20:], shape, strides)
+    x = np.arange(out.size, dtype=np.int32).reshape(shape)
+    caster = castwise.caster("int32", "float32")
+    for call in (lambda: castwise.cast(x, out=out), lambda: caster(x, out=out)):
+        with pytest.raises(ValueError, match=r"out, of shape \(.*, has elements that share memory"):
+            call()
+    assert (memory == 7).all()
+
+
+@pytest.mark.parametrize(
+    ("shape", "strides"), [((3, 2), (8, 12)), ((2, 3), (12, 8)), ((2, 1, 3), (-12, 0, 8))]
+)
+def test_an_out_whose_elements_lie_between_each_other(
+    shape: tuple[int, ...], strides: tuple[int, ...]
+) -> None:
+    memory = np.zeros(20, np.float32)
+    out = np.lib.stride_tricks.as_strided(memory[10:], shape, strides)
+    x = np.arange(1, 7, dtype=np.int32).reshape(shape)
+    assert castwise.cast(x, out=out) is out
+    assert (out == x).all()
+    assert sorted(memory[memory != 0]) == [1, 2, 3, 4, 5, 6]
 
 
 @pytest.mark.parametrize("order", ["X", "CF", "", 3, None])

@@ -25,14 +25,14 @@ pub(crate) const DETACH_BYTES: usize = 1 << 16;
 /// Parameters
 /// ----------
 /// x : array_like
-///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused. Arrays of a
+///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused, also in lists. Arrays of a
 ///     library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that library.
 /// dtype : dtype or str, optional
 ///     The target: anything numpy.dtype takes, types of ml_dtypes and jax, dtypes of torch, names and aliases of
 ///     castwise.formats().
 ///     May be left out if out is given.
 /// out : ndarray, optional
-///     Written in place and returned; same shape as x. May overlap x.
+///     Written in place and returned; same shape as x. May overlap x, but none of its elements another.
 /// rounding : str, optional
 ///     "nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative" (IEEE 754-2019, 4.3)
 ///     or "stochastic". Default: nearest-even for float targets, towards-zero for integer targets, as numpy.
@@ -43,7 +43,8 @@ pub(crate) const DETACH_BYTES: usize = 1 << 16;
 ///     value, for infinities too (OCP OFP8). "raise": OverflowError.
 /// nan : {"keep", "raise", "zero"}
 ///     "keep": a quiet NaN with its sign where the target has one (0 in integers, True in bool). "raise":
-///     ValueError at the first NaN. "zero": as +0.
+///     ValueError at the first NaN of x; a value beyond the range that becomes NaN is a matter of overflow. "zero": as
+///     +0, not for float8_e8m0fnu, which has no zero.
 /// scale : float or array_like, optional
 ///     Multiplied in exactly, before the one rounding; taken as float64, broadcast to the shape of x.
 /// seed : int, optional
@@ -67,7 +68,7 @@ pub(crate) const DETACH_BYTES: usize = 1 << 16;
 /// Raises
 /// ------
 /// TypeError
-///     Unknown or unsupported dtype; complex to real.
+///     Unknown or unsupported dtype; complex to real; a mask; x is nothing that numpy makes numbers of.
 /// ValueError
 ///     Unknown option, wrong out, a scale that does not broadcast, NaN with nan="raise".
 /// OverflowError
@@ -126,15 +127,15 @@ pub(crate) fn cast<'py>(
     };
     let mut source = Array::from_argument("x", x)?;
     let destination = out.map(|out| destination(out, dtype, &source)).transpose()?;
-    // An out whose elements overlap each other gets its results in order, by numpy's copy.
-    let (destination, shared) = match destination {
+    // An out whose elements lie between each other gets its results by numpy's copy.
+    let (destination, interleaved) = match destination {
         Some(target) if target.overlaps_itself() => (None, Some(target)),
         destination => (destination, None),
     };
     let fresh = destination.is_none();
-    let target = match (destination, &shared, dtype) {
+    let target = match (destination, &interleaved, dtype) {
         (Some(target), ..) => target,
-        (None, Some(shared), _) => shared.empty_like(Order::C, &shared.object.dtype(), shared.format)?,
+        (None, Some(out), _) => out.empty_like(Order::C, &out.object.dtype(), out.format)?,
         (None, None, None) => {
             return Err(PyTypeError::new_err("dtype=None says nothing to cast to; give dtype= or out=."));
         }
@@ -157,10 +158,10 @@ pub(crate) fn cast<'py>(
         source = source.copy()?;
     }
     let account = run(py, &source, &target, scale.as_ref(), fresh, &settings)?;
-    let result = match shared {
-        Some(shared) => {
-            shared.fill_from(&target)?;
-            shared.object.into_any()
+    let result = match interleaved {
+        Some(out) => {
+            out.fill_from(&target)?;
+            out.object.into_any()
         }
         None => target.object.into_any(),
     };
@@ -320,10 +321,12 @@ fn destination<'py>(
     if !target.is_writeable() {
         return Err(PyValueError::new_err("out is read-only; give a writeable array."));
     }
-    if target.repeats() {
-        return Err(PyValueError::new_err(
-            "out has elements that share memory (an axis of stride 0); give an array with its own elements.",
-        ));
+    if target.shares_with_itself() {
+        return Err(PyValueError::new_err(format!(
+            "out, of shape {} and strides {}, has elements that share memory; give an array with its own elements.",
+            shown(target.shape()),
+            shown(target.strides())
+        )));
     }
     Ok(target)
 }

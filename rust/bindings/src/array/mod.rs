@@ -3,7 +3,7 @@
 //! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
 
 use castwise_core::Format;
-use castwise_core::layout::region::{Region, extent};
+use castwise_core::layout::region::{Region, extent, shares_with_itself};
 use numpy::npyffi::{PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -164,10 +164,9 @@ impl<'py> Array<'py> {
         Some(Self { object: self.object.clone(), shape: shape.into(), strides, ..*self })
     }
 
-    /// Returns whether two of its elements share memory because an axis has stride 0.
-    pub(crate) fn repeats(&self) -> bool {
-        let mut axes = self.shape().iter().zip(self.strides());
-        !self.shape().contains(&0) && axes.any(|(&length, &stride)| length > 1 && stride == 0)
+    /// Returns whether two of its elements share memory.
+    pub(crate) fn shares_with_itself(&self) -> bool {
+        self.overlaps_itself() && shares_with_itself(self.shape(), self.strides(), self.format.item_size())
     }
 
     /// Returns whether two of its elements may share memory.

@@ -66,10 +66,10 @@ pub(super) fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -
     })
 }
 
-/// Formats a shape as numpy does.
-pub(crate) fn shown(shape: &[usize]) -> String {
-    let lengths: Vec<_> = shape.iter().map(ToString::to_string).collect();
-    format!("({}{})", lengths.join(", "), if shape.len() == 1 { "," } else { "" })
+/// Formats a shape, or strides, as numpy does.
+pub(crate) fn shown(numbers: &[impl ToString]) -> String {
+    let words: Vec<_> = numbers.iter().map(ToString::to_string).collect();
+    format!("({}{})", words.join(", "), if words.len() == 1 { "," } else { "" })
 }
 
 /// The memory order of a new array, in numpy's letters.

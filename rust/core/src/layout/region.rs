@@ -68,6 +68,46 @@ pub fn extent(address: usize, axes: impl Iterator<Item = (usize, isize)>, item: 
     (low, high)
 }
 
+/// Steps after which a layout counts as one whose elements share memory.
+const MOST_STEPS: usize = 1 << 22;
+
+/// Returns whether two elements of an array share a byte.
+///
+/// That is, whether the strides, each times a whole number smaller than its axis is long, and not all of these zero,
+/// add up to less than an item. The largest stride is taken first: few multiples of it can then be made up for by the
+/// smaller ones.
+#[must_use]
+pub fn shares_with_itself(shape: &[usize], strides: &[isize], item: usize) -> bool {
+    if shape.contains(&0) {
+        return false;
+    }
+    let axes = shape.iter().zip(strides).filter(|&(&length, _)| length > 1);
+    let mut axes: Vec<(i128, i128)> =
+        axes.map(|(&length, &stride)| (stride.unsigned_abs() as i128, length as i128 - 1)).collect();
+    axes.sort_unstable_by(|a, b| b.cmp(a));
+    meets(&axes, 0, false, item as i128, &mut 0)
+}
+
+/// Returns whether the multiples of strides that are left bring a distance below an item. Each axis has its stride and
+/// the largest factor; `apart` says that a factor before was not zero.
+fn meets(axes: &[(i128, i128)], distance: i128, apart: bool, item: i128, steps: &mut usize) -> bool {
+    let Some((&(stride, most), smaller)) = axes.split_first() else {
+        return apart && distance.abs() < item;
+    };
+    *steps += 1;
+    if stride < item || *steps > MOST_STEPS {
+        return true;
+    }
+    let reach: i128 = smaller.iter().map(|&(stride, most)| stride * most).sum::<i128>() + item - 1;
+    // A pair of elements is found from either: the first factor that is not zero is positive.
+    let least = if apart { -most } else { 0 };
+    let low =
+        (-distance - reach).div_euclid(stride) + i128::from((-distance - reach).rem_euclid(stride) != 0);
+    let high = (reach - distance).div_euclid(stride);
+    (low.max(least)..=high.min(most))
+        .any(|factor| meets(smaller, distance + factor * stride, apart || factor != 0, item, steps))
+}
+
 /// Groups of arrays that may share memory, by their indices: no array shares any with one outside its group.
 ///
 /// Arrays whose extents do not meet share nothing. Nor do interleaved ones, such as columns of one matrix, whose byte
@@ -142,6 +182,25 @@ fn chains(mut intervals: Vec<(usize, usize, usize)>) -> (Vec<Vec<usize>>, usize)
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn sharing_is_found_as_by_looking_at_all_addresses() {
+        let steps = [-12isize, -7, -3, -1, 0, 1, 2, 3, 4, 5, 6, 8, 9, 12];
+        for item in [1usize, 2, 4] {
+            for (a, b, c) in (0..steps.len().pow(3)).map(|i| (i % 14, i / 14 % 14, i / 196)) {
+                let (shape, strides) = ([2usize, 3, 4], [steps[a], steps[b], steps[c]]);
+                let mut starts: Vec<isize> = (0..24)
+                    .map(|i: isize| i % 2 * strides[0] + i / 2 % 3 * strides[1] + i / 6 * strides[2])
+                    .collect();
+                starts.sort_unstable();
+                let shared = starts.windows(2).any(|pair| pair[1] - pair[0] < item as isize);
+                assert_eq!(shares_with_itself(&shape, &strides, item), shared, "{strides:?} of {item}");
+            }
+        }
+        assert!(!shares_with_itself(&[3, 0], &[0, 0], 4));
+        assert!(!shares_with_itself(&[1, 1], &[0, 0], 4));
+        assert!(shares_with_itself(&[1_000_000, 1_000_000], &[4, 4], 4));
+    }
     use std::collections::HashSet;
 
     fn bytes(region: &Region) -> HashSet<usize> {
