@@ -72,6 +72,7 @@ __all__ = [
     "parse_dtype",
     "parse_policy",
     "parse_safetensors_header",
+    "read_array",
     "restore_delayed_scaling",
     "restore_loss_scale",
     "restore_report",
@@ -358,6 +359,7 @@ class FormatInfo:
     def __ne__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
 
+def read_array(argument: str, x: Any, /) -> NDArray[Any]: ...
 def restore_report(
     counts: list[int],
     magnitudes: list[float],

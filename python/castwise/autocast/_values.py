@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import cast, finfo
+from castwise._core import cast, finfo, read_array
 from castwise._global_state import floatx
 from castwise.autocast._scope import numpy_dtype
 
@@ -30,22 +30,17 @@ def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDAr
 
     """
     try:
-        array = np.asarray(value)
+        array = read_array(argument, value)
         known = finfo(array.dtype)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError) as error:
         raise ValueError(
             f"{argument}={short(value)} of {type(value).__name__} is not an array of numbers, "
-            f"as variable {owner!r} is; give an array, a number or a list of numbers."
+            f"as variable {owner!r} is: {error}"
         ) from None
     if known.kind == "complex" and finfo(dtype).kind != "complex":
         raise ValueError(
             f"{argument}={short(value)} is complex, and variable {owner!r} {dtype.name}; "
             "give its real or its imaginary part."
-        )
-    if isinstance(value, np.ma.MaskedArray):
-        raise ValueError(  # noqa: TRY004 - as for other values
-            f"{argument}={short(value)} is a masked array, and variable {owner!r} has no mask; "
-            "give its `data` or its `filled(value)`."
         )
     stored = cast(array, dtype)
     # As numpy: Python's integers must not overflow, because the caller chose no dtype.

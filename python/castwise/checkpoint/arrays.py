@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from castwise._adapter_registry import array_adapter
 from castwise._brief import brief, counted, listed
+from castwise._core import read_array
 from castwise._spelling import nearest
 from castwise._tables import aligned
 from castwise.checkpoint._errors import CheckpointError
@@ -282,11 +282,10 @@ def save(
 
 def _array(name: str, tensor: Any) -> NDArray[Any]:
     """The elements on the host, in native byte order; copied only where that needs a copy."""
-    if isinstance(tensor, np.ma.MaskedArray):
-        raise TypeError(f"tensor {name!r} is a masked array; fill it, no container keeps masks")
+    adapter = array_adapter(tensor)
+    array = read_array(f"tensor {name!r}", tensor) if adapter is None else tensor
     try:
-        adapter = array_adapter(tensor)
-        return native(np.asarray(tensor) if adapter is None else adapter.to_host(tensor))
+        return native(array if adapter is None else adapter.to_host(array))
     except (TypeError, ValueError, RuntimeError) as error:
         kind = TypeError if isinstance(error, TypeError) else ValueError
         raise kind(f"tensor {name!r}: {error}") from error

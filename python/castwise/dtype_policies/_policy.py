@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
-from castwise._core import PolicyBase, cast
+from castwise._core import PolicyBase, cast, read_array
 from castwise._floating import is_floating
 from castwise._global_state import current_policy, default_policy
 from castwise._keras_objects import checked_arguments
@@ -92,7 +92,7 @@ class DTypePolicy(PolicyBase):
         if not isinstance(x, np.ndarray | np.generic):
             if not hasattr(x, "__array__"):
                 return x
-            x = np.asarray(x)
+            x = read_array("x", x)
         if not autocast or not is_floating(x.dtype) or x.dtype.name == target:
             return x
         return cast(x, target)

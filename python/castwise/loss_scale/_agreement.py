@@ -17,7 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from castwise._core import FixedLossScale, in_default_environment
+from castwise._core import FixedLossScale, in_default_environment, read_array
 
 Vector: TypeAlias = NDArray[np.float32]
 Reduce: TypeAlias = Callable[[Vector], Any]
@@ -57,10 +57,7 @@ def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
 
 
 def _pack(finite: bool, amaxes: ArrayLike) -> Vector:
-    try:
-        found = np.asarray(amaxes, np.float32)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"amaxes={amaxes!r} is not valid; give one number per tensor.") from None
+    found = _numbers("amaxes", amaxes, "give one number per tensor")
     if found.ndim != 1:
         raise ValueError(f"amaxes has shape {found.shape}; give one number per tensor.")
     if (found < 0).any():
@@ -69,6 +66,18 @@ def _pack(finite: bool, amaxes: ArrayLike) -> Vector:
     vector[0] = 0 if finite else 1
     vector[1:] = np.where(np.isnan(found), np.float32(np.inf), found)
     return vector
+
+
+def _numbers(argument: str, value: ArrayLike, remedy: str) -> Vector:
+    """Return an argument as float32; errors have the remedy."""
+    try:
+        array = read_array(argument, value)
+    except ValueError:  # lists of unequal lengths
+        raise ValueError(f"{argument}={value!r} is not valid; {remedy}.") from None
+    try:
+        return np.asarray(array, np.float32)
+    except (TypeError, ValueError) as error:
+        raise type(error)(f"{argument}={value!r} is not valid; {remedy}.") from None
 
 
 def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
@@ -95,12 +104,7 @@ def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
 
 
 def _merge(reduced: ArrayLike) -> tuple[bool, Vector]:
-    try:
-        vector = np.asarray(reduced, np.float32)
-    except (TypeError, ValueError) as error:
-        raise type(error)(
-            f"reduced={reduced!r} is not valid; give the vector that pack() made."
-        ) from None
+    vector = _numbers("reduced", reduced, "give the vector that pack() made")
     if vector.ndim != 1 or vector.size == 0:
         raise ValueError(f"reduced has shape {vector.shape}; give the vector that pack() made.")
     if vector[0] not in (0, 1) or not (vector >= 0).all():

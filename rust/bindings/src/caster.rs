@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
 
-use crate::array::{Array, Plain};
+use crate::array::{Array, Plain, reading};
 use crate::dtypes;
 use crate::foreign;
 use crate::small::{self, Request, unless_none};
@@ -113,7 +113,7 @@ impl Caster {
         let scale = options.get_item("scale")?.filter(|scale| !scale.is_none());
         let mut axes = Vec::new();
         if let Some(scale) = scale.filter(|scale| !is_number(scale)) {
-            let scale = numpy.call_method1("array", (scale,))?;
+            let scale = numpy.call_method1("array", (reading::read("scale", &scale)?,))?;
             scale.call_method1("setflags", (false,))?;
             axes = scale.getattr("shape")?.extract()?;
             options.set_item("scale", scale)?;

@@ -50,6 +50,8 @@ mod _core {
     #[pymodule_export]
     use super::accelerate::{accelerated_pairs, set_accelerated};
     #[pymodule_export]
+    use super::array::reading::read_array;
+    #[pymodule_export]
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};

@@ -8,7 +8,6 @@ from numbers import Real
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from castwise._core import finfo
 
@@ -55,13 +54,6 @@ def magnitude(amax: Any) -> float:
     if not is_real or not math.isfinite(amax) or amax < 0:
         raise ValueError(f"amax={amax!r} is not valid; use a finite number of 0 or more.")
     return float(amax)
-
-
-def plain_array(x: Any) -> NDArray[Any]:
-    """Return an array, as numpy makes one of `x`, or raise TypeError if a mask would be lost."""
-    if isinstance(x, np.ma.MaskedArray):
-        raise TypeError("x is a masked array, whose mask would be lost; give its `.filled(value)`.")
-    return np.asarray(x)
 
 
 def check_float(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import ml_dtypes
-import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise._brief import brief
+from castwise._core import read_array
 from castwise._tables import aligned
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
@@ -261,7 +261,12 @@ class QuantizedArray:
             `x` has another shape.
 
         """
-        return compared(self, np.asarray(x), partial(decoded, arithmetic=arithmetic))
+        return compared(self, read_array("x", x), partial(decoded, arithmetic=arithmetic))
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        """Refuse to become an array in silence: codes and scales are not values."""
+        del dtype, copy
+        raise TypeError("a QuantizedArray is decoded by castwise.quantization.dequantize")
 
     @property
     def _row_step(self) -> int:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from castwise._core import finfo
+from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._parts import bare, stem_of
@@ -121,7 +121,7 @@ def recognized_parts(
 
 
 def _named(name: str, part: Any) -> _Named:
-    array = part if isinstance(part, LazyArray) else np.asarray(part)
+    array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
     try:
         return _Named(name, array, finfo(array.dtype).name)
     except TypeError as error:

@@ -8,6 +8,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
+from castwise._core import read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, integer
 from castwise.quantization.arrays._views import TILE, ceil_div, containers
 
@@ -124,7 +125,7 @@ def unpack(
 
 def _rows(name: str, value: Any) -> NDArray[Any]:
     """Return an array that has a last axis."""
-    array = np.asarray(value)
+    array = read_array(name, value)
     if array.ndim == 0:
         raise ValueError(f"{name} has no axes; give an array of one or more.")
     return array
@@ -195,7 +196,7 @@ def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray
 
 def _scales(name: str, value: Any) -> NDArray[Any]:
     """Return an array of rows and columns of bytes."""
-    array = np.asarray(value)
+    array = read_array(name, value)
     if array.dtype.itemsize != 1:
         raise TypeError(f"{name} has dtype {array.dtype}; give scales of one byte, as uint8.")
     if array.ndim < len(TILE):

@@ -14,6 +14,7 @@ from typing import Any, Literal
 import numpy as np
 
 from castwise import _core
+from castwise._core import read_array
 from castwise._options import Rounding
 from castwise.quantization.arrays._arguments import (
     MAX_SEED,
@@ -21,7 +22,6 @@ from castwise.quantization.arrays._arguments import (
     check_float,
     integer,
     magnitude,
-    plain_array,
 )
 from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._views import (
@@ -115,7 +115,7 @@ def quantize(
     (2, 8)
 
     """
-    array = x if type(x) is np.ndarray else plain_array(x)
+    array = x if type(x) is np.ndarray else read_array("x", x)
     request = (
         scheme,
         recipe,

@@ -8,7 +8,6 @@ use numpy::npyffi::{PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
 use smallvec::SmallVec;
 
 #[cfg(target_os = "linux")]
@@ -26,6 +25,7 @@ mod memory {
 }
 mod place;
 mod plain;
+pub(crate) mod reading;
 
 use crate::dtypes;
 use place::overlaps_itself;
@@ -49,16 +49,16 @@ pub(crate) struct Array<'py> {
 }
 
 impl<'py> Array<'py> {
-    /// Reads an argument: an array as it is, anything else through `numpy.asarray`.
+    /// Reads an argument: an array as it is, anything else as numpy reads it. Masks are refused.
     pub(crate) fn from_argument(argument: &'static str, x: &Bound<'py, PyAny>) -> PyResult<Self> {
-        let py = x.py();
-        if let Ok(object) = x.cast::<PyUntypedArray>() {
-            refuse_masked(argument, object)?;
-            return Self::of(argument, object.clone());
+        let object = reading::read(argument, x)?;
+        if object.dtype().kind() == b'O'
+            && !object.is(x)
+            && let Some(error) = reading::no_numbers(argument, x)
+        {
+            return Err(error);
         }
-        static ASARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let asarray = ASARRAY.import(py, "numpy", "asarray")?;
-        Self::of(argument, asarray.call1((x,))?.cast_into()?)
+        Self::of(argument, object)
     }
 
     /// Reads an array with its format.
@@ -239,23 +239,6 @@ fn refuse_reversed(
         return Err(PyTypeError::new_err(format!(
             "{argument} has dtype {descr} in the other byte order, in which numpy exchanges real and imaginary \
              parts; use the native byte order."
-        )));
-    }
-    Ok(())
-}
-
-fn refuse_masked(argument: &'static str, object: &Bound<'_, PyUntypedArray>) -> PyResult<()> {
-    let py = object.py();
-    // The common case first: an exact ndarray needs no look at its class.
-    if object.get_type().is(py.get_type::<PyUntypedArray>()) {
-        return Ok(());
-    }
-    static MASKED: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let masked = MASKED
-        .get_or_try_init(py, || Ok::<_, PyErr>(py.import("numpy.ma")?.getattr("MaskedArray")?.unbind()))?;
-    if object.is_instance(masked.bind(py))? {
-        return Err(PyTypeError::new_err(format!(
-            "{argument} is a masked array, whose mask would be lost; give its `.data` or its `.filled(value)` instead."
         )));
     }
     Ok(())

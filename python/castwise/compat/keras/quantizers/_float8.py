@@ -115,7 +115,7 @@ def quantize_and_dequantize(
     x = floats_of("inputs", inputs)
     codes_dtype = float_dtype("quantized_dtype", quantized_dtype)
     then = Steps(float_dtype("compute_dtype", compute_dtype))
-    step, factor = Steps(x.dtype, then.dtype), then.of(array_of(scale))
+    step, factor = Steps(x.dtype, then.dtype), then.of(array_of("scale", scale))
     if step.dtype == then.dtype == np.float32 and codes_dtype.itemsize == 1 and _is_one(factor, x):
         machine = DelayedScaling(1, dtype=codes_dtype, preset="keras")
         state = machine.state_dict() | {"scale": float(factor.reshape(()))}

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from castwise import _core
-from castwise._core import cast
+from castwise._core import cast, read_array
 from castwise.compat.keras.quantizers._steps import (
     BYTES,
     FLOATS,
@@ -58,10 +58,10 @@ def quantize_with_sz_map(  # noqa: PLR0917 - as Keras
     by_group = np.where(by_group == 0, own.of(1e-8), by_group)
     divisors, zeros = (
         np.take(one, _group_numbers(g_idx), axis=group_axis)
-        for one in (by_group, own.of(array_of(zero)))
+        for one in (by_group, own.of(array_of("zero", zero)))
     )
     codes = np.rint(step(step(step.of(x) / divisors) + zeros))
-    return step.stored(np.clip(codes, 0, array_of(maxq).astype(step.wide)))
+    return step.stored(np.clip(codes, 0, array_of("maxq", maxq).astype(step.wide)))
 
 
 @undisturbed
@@ -88,7 +88,8 @@ def dequantize_with_sz_map(
         As for `quantize_with_sz_map`.
 
     """
-    codes, scales, zeros = array_of(weights_matrix), floats_of("scale", scale), array_of(zero)
+    codes, zeros = array_of("weights_matrix", weights_matrix), array_of("zero", zero)
+    scales = floats_of("scale", scale)
     groups = _group_numbers(g_idx)
     if (done := _decoded(codes, scales, zeros, groups, group_axis)) is not None:
         return done
@@ -102,7 +103,7 @@ def dequantize_with_sz_map(
 
 
 def _group_numbers(g_idx: Any) -> Array:
-    return cast(np.asarray(g_idx), np.int32)
+    return cast(read_array("g_idx", g_idx), np.int32)
 
 
 def _decoded(codes: Array, scales: Array, zeros: Array, groups: Array, axis: int) -> Array | None:

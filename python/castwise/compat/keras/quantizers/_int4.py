@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from castwise._core import read_array
 from castwise.compat.keras.quantizers._steps import BYTES, INT8, Array
 from castwise.quantization import pack, unpack
 
@@ -39,7 +40,7 @@ def pack_int4(arr: Any, axis: int = 0, dtype: Any = INT8) -> tuple[Array, tuple[
         `arr` has another dtype.
 
     """
-    array = np.asarray(arr)
+    array = read_array("arr", arr)
     _check_byte(dtype)
     if array.dtype.name != dtype:
         raise TypeError(f"arr has dtype {array.dtype}, not dtype={dtype!r}; cast arr to it first.")
@@ -75,7 +76,7 @@ def unpack_int4(packed: Any, orig_len: int, axis: int = 0, dtype: Any = INT8) ->
         `packed` is not of int8 or uint8.
 
     """
-    array = np.asarray(packed)
+    array = read_array("packed", packed)
     _check_byte(dtype)
     if array.dtype.name not in BYTES:
         raise TypeError(f"packed has dtype {array.dtype}; give int8 or uint8.")

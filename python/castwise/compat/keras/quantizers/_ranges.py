@@ -232,7 +232,11 @@ def fake_quant_with_min_max_vars(  # noqa: PLR0917 - as Keras
         `inputs` is not of a float dtype; `axis` is out of bounds; shapes do not fit.
 
     """
-    x, lowest, highest = floats_of("inputs", inputs), array_of(min_vals), array_of(max_vals)
+    x, lowest, highest = (
+        floats_of("inputs", inputs),
+        array_of("min_vals", min_vals),
+        array_of("max_vals", max_vals),
+    )
     step = Steps(np.float32)
     if axis is not None:
         lowest, highest = (_along(x, axis, one) for one in (lowest, highest))

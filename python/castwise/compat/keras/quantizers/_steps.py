@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import cast, finfo, in_default_environment
+from castwise._core import cast, finfo, in_default_environment, read_array
 from castwise._global_state import floatx
 from castwise._standard_dtype import standardize_dtype
 
@@ -61,8 +61,9 @@ class Steps:
         return cast(held, self.dtype, copy=False)
 
 
-def array_of(value: Any) -> Array:
-    array = np.asarray(value)
+def array_of(name: str, value: Any) -> Array:
+    """Return an argument as an array; Python's numbers get Keras' default dtype."""
+    array = read_array(name, value)
     return array if hasattr(value, "dtype") else cast(array, floatx())
 
 
@@ -71,7 +72,7 @@ def floats_of(name: str, value: Any, *, in_numpy: bool = False) -> Array:
 
     float64 becomes float32, unless Keras computes `in_numpy`, outside of its backend.
     """
-    array = array_of(value)
+    array = array_of(name, value)
     if array.dtype.name not in FLOATS:
         raise ValueError(
             f"{name} has dtype {array.dtype}, which is not valid; cast it to one of "

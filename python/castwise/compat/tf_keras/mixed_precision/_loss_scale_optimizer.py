@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise._core import cast
+from castwise._core import cast, read_array
 from castwise._keras_objects import to_dictionary
 from castwise.compat import _scaling as scaling
 from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import (
@@ -186,7 +186,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         for index, grad in enumerate(grads):
             if grad is None:
                 continue
-            array = np.asarray(grad)
+            array = read_array(f"grads[{index}]", grad)
             scaling.refuse_integers(f"grads[{index}]", array)
             with np.errstate(all="ignore"):
                 factor = float(own := reciprocal.astype(array.dtype))

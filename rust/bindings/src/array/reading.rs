@@ -1,0 +1,203 @@
+//! Arguments as numpy arrays, read as `numpy.asarray` reads them; a mask that would be lost is refused.
+
+use numpy::PyUntypedArray;
+use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+
+use crate::foreign;
+
+/// The most axes of an array of numpy: deeper lists are refused by numpy.
+const MOST_AXES: usize = 64;
+
+/// What makes an object an array for numpy, which then does not look at its items.
+const PROTOCOLS: [&str; 3] = ["__array__", "__array_interface__", "__array_struct__"];
+
+/// Read an argument as numpy.asarray does, unless it has a mask.
+///
+/// Raises
+/// ------
+/// TypeError
+///     It has a mask, or numpy cannot read it; the message begins with the name of the argument.
+/// ValueError
+///     Nested lists of unequal lengths.
+#[pyfunction]
+#[pyo3(name = "read_array")]
+pub(crate) fn read_array<'py>(argument: &str, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    as_plain(read(argument, x)?.as_any())
+}
+
+/// Reads an argument: an array as it is, of any class; others as [`read_array()`] says.
+pub(crate) fn read<'py>(argument: &str, x: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    if let Ok(array) = x.cast::<PyUntypedArray>() {
+        refuse_masked(argument, array.as_any())?;
+        return Ok(array.clone());
+    }
+    let py = x.py();
+    if is_number(x) {
+        return as_plain(x);
+    }
+    static SUBCLASSES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let with_subclasses = SUBCLASSES.import(py, "numpy", "asanyarray")?;
+    if is_list(x) {
+        let is_wanted = &mut |item: &Bound<'py, PyAny>| {
+            let array = if has_protocol(item) { with_subclasses.call1((item,)).ok() } else { None };
+            is_masked(array.as_ref().unwrap_or(item))
+        };
+        if let Some((path, item)) = find(x, MOST_AXES, is_wanted) {
+            return Err(masked(&place(argument, &path), &item));
+        }
+    }
+    let array = with_subclasses.call1((x,)).map_err(|error| unreadable(argument, x, error))?;
+    refuse_masked(argument, &array)?;
+    as_plain(&array)
+}
+
+/// Returns what `numpy.asarray` makes of a value: an array without the rules of its class.
+fn as_plain<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    static PLAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    if let Ok(array) = value.cast_exact::<PyUntypedArray>() {
+        return Ok(array.clone());
+    }
+    Ok(PLAIN.import(value.py(), "numpy", "asarray")?.call1((value,))?.cast_into()?)
+}
+
+/// Returns the first item of nested lists that is wanted, with its indices; the value itself if it is no list.
+///
+/// Errors of the items' own code are numpy's to meet again.
+fn find<'py>(
+    value: &Bound<'py, PyAny>,
+    depth: usize,
+    is_wanted: &mut impl FnMut(&Bound<'py, PyAny>) -> bool,
+) -> Option<(Vec<usize>, Bound<'py, PyAny>)> {
+    if depth == 0 || is_number(value) {
+        return None;
+    }
+    if !is_list(value) {
+        return is_wanted(value).then(|| (Vec::new(), value.clone()));
+    }
+    value.try_iter().ok()?.enumerate().find_map(|(index, item)| {
+        let (mut path, item) = find(&item.ok()?, depth - 1, is_wanted)?;
+        path.insert(0, index);
+        Some((path, item))
+    })
+}
+
+/// Returns whether a value is a number or text of Python, or a scalar of numpy.
+fn is_number(value: &Bound<'_, PyAny>) -> bool {
+    static SCALAR: PyOnceLock<Py<PyType>> = PyOnceLock::new();
+    value.is_exact_instance_of::<PyFloat>()
+        || value.is_exact_instance_of::<PyInt>()
+        || value.is_exact_instance_of::<PyBool>()
+        || value.is_exact_instance_of::<PyComplex>()
+        || value.is_exact_instance_of::<PyString>()
+        || SCALAR
+            .import(value.py(), "numpy", "generic")
+            .and_then(|scalar| value.is_instance(scalar.as_any()))
+            .unwrap_or(false)
+}
+
+/// Returns whether numpy looks at the items of a value.
+fn is_list(value: &Bound<'_, PyAny>) -> bool {
+    if value.is_exact_instance_of::<PyList>() || value.is_exact_instance_of::<PyTuple>() {
+        return true;
+    }
+    let has = |name| value.get_type().hasattr(name).unwrap_or(false);
+    !value.is_instance_of::<PyUntypedArray>()
+        && has("__len__")
+        && has("__getitem__")
+        && !has_protocol(value)
+        && !value.is_instance_of::<PyDict>()
+        && !value.is_instance_of::<PyString>()
+        && !value.is_instance_of::<PyBytes>()
+}
+
+fn has_protocol(value: &Bound<'_, PyAny>) -> bool {
+    PROTOCOLS.iter().any(|name| value.hasattr(name).unwrap_or(false))
+}
+
+/// Returns whether a value is an array with a mask: a `numpy.ma.MaskedArray`, or of a class of its kind.
+fn is_masked(value: &Bound<'_, PyAny>) -> bool {
+    // The common case first: an exact ndarray needs no look at its class.
+    if value.is_exact_instance_of::<PyUntypedArray>() || !value.is_instance_of::<PyUntypedArray>() {
+        return false;
+    }
+    value.getattr("mask").is_ok_and(|mask| !mask.is_none() && !mask.is_callable())
+}
+
+fn refuse_masked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
+    if is_masked(array) { Err(masked(argument, array)) } else { Ok(()) }
+}
+
+fn masked(place: &str, array: &Bound<'_, PyAny>) -> PyErr {
+    let plain = if array.hasattr("unmasked").unwrap_or(false) { "unmasked" } else { "data" };
+    PyTypeError::new_err(format!(
+        "{place} is a masked array, whose mask would be lost; give its `.{plain}` or its `.filled(value)` instead."
+    ))
+}
+
+/// Names an item of nested lists, as `x[0][2]`.
+fn place(argument: &str, path: &[usize]) -> String {
+    path.iter().fold(argument.to_owned(), |place, index| format!("{place}[{index}]"))
+}
+
+fn class_of(value: &Bound<'_, PyAny>) -> String {
+    value.get_type().fully_qualified_name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
+}
+
+/// Makes the error for a value that numpy refuses, of the class of numpy's error.
+fn unreadable(argument: &str, x: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
+    let py = x.py();
+    let class = error.get_type(py);
+    let known =
+        [py.get_type::<PyTypeError>(), py.get_type::<PyValueError>(), py.get_type::<PyRuntimeError>()];
+    if !known.iter().any(|known| class.is(known)) {
+        // Other classes may need more than a text.
+        let _ = error.value(py).call_method1("add_note", (format!("in {argument}, which numpy reads"),));
+        return error;
+    }
+    let text = error.value(py).to_string();
+    let text = text.trim_end_matches('.');
+    let made = match find(x, MOST_AXES, &mut |item| !item.is_instance_of::<PyUntypedArray>()) {
+        Some((path, item)) if has_protocol(&item) => {
+            let remedy = match foreign::adapter_of(&item) {
+                Ok(Some(_)) if !path.is_empty() => "cast it by itself, or all of them by castwise.cast_tree",
+                _ => "give a numpy array of its values",
+            };
+            let (place, class) = (place(argument, &path), class_of(&item));
+            PyTypeError::new_err(format!(
+                "{place} is of type {class}, which numpy cannot read ({text}); {remedy}."
+            ))
+        }
+        Some((path, item)) => no_number(&place(argument, &path), &item),
+        None => PyValueError::new_err(format!(
+            "{argument} is of type {}, which numpy cannot read ({text}); give an array, a number, or lists of equal \
+             lengths.",
+            class_of(x)
+        )),
+    };
+    made.set_cause(py, Some(error));
+    made
+}
+
+/// Makes the error for a value of which numpy makes objects; None if they are numbers, of too many bits.
+pub(super) fn no_numbers(argument: &str, x: &Bound<'_, PyAny>) -> Option<PyErr> {
+    let (path, item) = find(x, MOST_AXES, &mut |item| !item.is_instance_of::<PyUntypedArray>())?;
+    Some(no_number(&place(argument, &path), &item))
+}
+
+/// Makes the error for an item of which numpy makes an object.
+fn no_number(place: &str, item: &Bound<'_, PyAny>) -> PyErr {
+    let has = |name| item.hasattr(name).unwrap_or(false);
+    let (fault, remedy) = if has("__dlpack__") {
+        (", which numpy reads by DLPack only", format!("give numpy.from_dlpack({place})"))
+    } else if has("shape") && has("dtype") {
+        (", which is not an array that numpy can read", "give a numpy array".to_owned())
+    } else if has("items") {
+        (", which is not an array", "cast the arrays in it by castwise.cast_tree".to_owned())
+    } else {
+        (", of which numpy makes no number", "give an array, a number, or lists of numbers".to_owned())
+    };
+    PyTypeError::new_err(format!("{place} is of type {}{fault}; {remedy}.", class_of(item)))
+}
