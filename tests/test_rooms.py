@@ -26,7 +26,7 @@ ROOMS = (
     ("_acceleration", "_blocks", "_environment", "_switch", "_trees"),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
     # Above the policies, because `cast_tree` and checkpoints take those, too.
-    ("_casting", "_dtype_map", "_seeding"),
+    ("_array_leaves", "_casting", "_dtype_map", "_seeding"),
     ("loss_scale",),
     ("quantization",),
     ("checkpoint",),

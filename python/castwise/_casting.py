@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Mapping
+import warnings
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise._adapter_registry import Adapter, find
+from castwise._array_leaves import array_dtype, is_rebuilt
 from castwise._core import cast
 from castwise._dtype_map import DtypeMap
 from castwise._floating import is_floating
 from castwise._options import Role, TreeOptions
 from castwise._seeding import tensor_seed
+from castwise._spelling import unused
+from castwise._tables import unused_lines
 from castwise._trees import map_leaves
 
 Tree = TypeVar("Tree")
@@ -83,9 +87,10 @@ def cast_tree(
     ----------
     tree : nested mapping, list, tuple, namedtuple or dataclass instance
         Leaves that are numpy arrays or numpy scalars are cast, and arrays of a library that has an
-        adapter (`castwise.adapters`), to arrays of that library; all others (None, Python numbers,
-        strings, ...) are not changed, and neither is the tree itself. Mappings that cannot be
-        copied with other values become plain dicts.
+        adapter (`castwise.adapters`), to arrays of that library. What else `cast` takes for an
+        array (of pandas, xarray, zarr, h5py, ...) becomes a numpy array. All other leaves (None,
+        Python numbers, strings, ...) are not changed, and neither is the tree itself. Mappings
+        that cannot be copied with other values become plain dicts.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
         One target for all arrays, or a mapping of paths or regular expressions to targets. The path
         of a leaf consists of the keys, indices and field names that lead to it, joined by ``/``. A
@@ -108,11 +113,17 @@ def cast_tree(
     A structure of the same classes. An array that occurs several times is cast once, and occurs
     at the same places of the result.
 
+    Warns
+    -----
+    UserWarning
+        A key of a mapping matches the path of no array; with the path that is spelled most like
+        it. (`DTypePolicyMap.explain` says it of a map of policies.)
+
     Raises
     ------
     TypeError
         An unknown dtype or policy, an option that is about one array, an array that no format
-        describes.
+        describes, a container that castwise cannot rebuild (an xarray.Dataset, a file of h5py).
     ValueError
         An invalid regular expression; a path that two keys match (the message has both).
     OverflowError, ValueError
@@ -128,8 +139,10 @@ def cast_tree(
 
     """
     check_tree_options(options, "cast_tree")
-    targets = DtypeMap.of(dtype_or_policy_or_map, role)
-    return map_leaves(tree, Walk(targets, only_floating, options).leaf)
+    walk = Walk(DtypeMap.of(dtype_or_policy_or_map, role), only_floating, options)
+    result = map_leaves(tree, walk.leaf, is_node=is_rebuilt)
+    walk.warn_of_unused()
+    return result
 
 
 def check_tree_options(options: Mapping[str, Any], function: str) -> None:
@@ -157,7 +170,7 @@ def cast_at(
         return cast(array, target, **options)
     except (TypeError, ValueError, OverflowError) as error:
         if type(error) in (TypeError, ValueError, OverflowError):
-            raise type(error)(f"{path!r}: {error}") from error
+            raise type(error)(f"{path!r}: {error}" if path else str(error)) from error
         error.add_note(f"in the array at {path!r}")  # other classes may need more than a text
         raise
 
@@ -172,31 +185,41 @@ class Walk:
     done: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     """Each array that was cast, with its result, by identity and target. The reference to the array
     keeps its identity from being used again."""
+    paths: list[str] = dataclasses.field(default_factory=list)
+    """Those of the arrays."""
+    used: set[str] = dataclasses.field(default_factory=set)
+    """The keys of the map that matched one."""
 
-    def leaf(self, array: Any, path: str) -> Any:
+    def leaf(self, leaf: Any, path: str) -> Any:
         """Return the leaf, cast if it is an array and has a target."""
-        if isinstance(array, np.ndarray | np.generic):
-            floating = not self.only_floating or is_floating(array.dtype)
-        else:
-            adapter = find(type(array))
-            if adapter is None:
-                return array
-            if not adapter.is_array(array):
-                return self.container(array, path, adapter)
-            floating = not self.only_floating or adapter.is_floating(array)
-        target = self.targets.decide(path, floating).target
+        adapter = None if isinstance(leaf, np.ndarray | np.generic) else find(type(leaf))
+        if adapter is not None and adapter.is_array(leaf):
+            return self.array(leaf, path, adapter.is_floating(leaf))
+        if adapter is not None and (children := adapter.children(leaf)) is not None:
+            return self.container(leaf, path, adapter, children)
+        try:
+            dtype = array_dtype(leaf)
+        except TypeError as error:
+            raise TypeError(f"{path!r}: {error}" if path else str(error)) from error
+        return leaf if dtype is None else self.array(leaf, path, is_floating(dtype))
+
+    def array(self, array: Any, path: str, floating: bool) -> Any:
+        """Return the array, cast if it has a target."""
+        target, key, _ = self.targets.decide(path, floating or not self.only_floating)
+        self.paths.append(path)
+        if key is not None:
+            self.used.add(key)
         if target is None:
             return array
-        key = (id(array), target)
-        if key not in self.done:
-            self.done[key] = (array, cast_at(array, target, path, self.options))
-        return self.done[key][1]
+        place = (id(array), target)
+        if place not in self.done:
+            self.done[place] = (array, cast_at(array, target, path, self.options))
+        return self.done[place][1]
 
-    def container(self, node: Any, path: str, adapter: Adapter) -> Any:
-        """Return another library's container with its arrays cast, and any other value as it is."""
-        children = adapter.children(node)
-        if children is None:
-            return node
+    def container(
+        self, node: Any, path: str, adapter: Adapter, children: Sequence[tuple[Any, Any]]
+    ) -> Any:
+        """Return another library's container with its arrays cast."""
         walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
         return adapter.rebuild(node, walked)
 
@@ -204,5 +227,19 @@ class Walk:
         """Cast a tree below a path."""
         path = path.removeprefix("/")
         return map_leaves(
-            tree, lambda leaf, rest: self.leaf(leaf, f"{path}/{rest}" if rest else path)
+            tree,
+            lambda leaf, rest: self.leaf(leaf, f"{path}/{rest}" if rest else path),
+            is_node=is_rebuilt,
         )
+
+    def warn_of_unused(self, stacklevel: int = 3) -> None:
+        """Warn of keys that matched no array, with the paths that they may have meant.
+
+        A map of policies says so itself, by `DTypePolicyMap.explain`: it is for all of a model, of
+        which a tree may be a part.
+        """
+        if not self.targets.all_kinds:
+            return
+        hits = {key: int(key in self.used) for key, _ in self.targets.keys.items()}
+        if lines := unused_lines(unused(hits, self.paths)):
+            warnings.warn("\n".join(lines), UserWarning, stacklevel=stacklevel)

@@ -177,7 +177,9 @@ def _children(node: Any) -> list[tuple[Any, Any]]:
 def _rebuild(node: Any, parts: list[tuple[Any, Any]]) -> Any:
     """Return a node of the same class with other children."""
     if isinstance(node, Mapping):
-        if not isinstance(node, MutableMapping):
+        # Of other classes a copy may share its items, or a file, with the original.
+        is_copied = isinstance(node, dict) or hasattr(type(node), "__copy__")
+        if not is_copied or not isinstance(node, MutableMapping):
             return dict(parts)
         mapping = copy.copy(node)
         for key, value in parts:  # every such class has this method; some refuse `update`

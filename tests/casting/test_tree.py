@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
-from collections import OrderedDict, UserDict
-from collections.abc import Mapping
+import array
+import shelve
+from collections import ChainMap, OrderedDict, UserDict, deque
+from collections.abc import Iterator, Mapping, MutableMapping
 from dataclasses import dataclass
-from types import MappingProxyType
-from typing import Any, NamedTuple
+from importlib.util import find_spec
+from pathlib import Path
+from types import MappingProxyType, SimpleNamespace
+from typing import Any, ClassVar, NamedTuple
 
 import castwise
 import ml_dtypes
 import numpy as np
 import pytest
+from castwise import quantization
+from processes import run_python
 from support import AVAILABLE, FLOATS
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
@@ -286,6 +292,163 @@ def test_arrays_made_on_request_are_not_mistaken_for_each_other() -> None:
         assert [float(leaf[0]) for leaf in got] == [1.0, 2.0, 3.0]
         assert all(leaf.dtype == np.float16 for leaf in got)
     assert lazy.first.dtype == np.float64
+
+
+class Items(MutableMapping[str, Any]):
+    """A mapping whose copy by `copy.copy` has the items of the original."""
+
+    def __init__(self, items: dict[str, Any]) -> None:
+        self.items_of_it = items
+
+    def __getitem__(self, key: str) -> Any:
+        return self.items_of_it[key]
+
+    def __setitem__(self, key: str, value: Any) -> None:
+        self.items_of_it[key] = value
+
+    def __delitem__(self, key: str) -> None:
+        del self.items_of_it[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.items_of_it)
+
+    def __len__(self) -> int:
+        return len(self.items_of_it)
+
+
+def test_the_tree_is_not_changed_whatever_its_mappings_are(tmp_path: Path) -> None:
+    tree = Items({"w": W, "inner": Items({"w": W})})
+    cast = castwise.cast_tree(tree, "float16")
+    assert (cast["w"].dtype, cast["inner"]["w"].dtype) == (np.float16, np.float16)
+    assert tree["w"] is W
+    assert tree["inner"]["w"] is W
+    with shelve.open(tmp_path / "shelf") as shelf:  # noqa: S301
+        shelf["w"] = W
+        assert castwise.cast_tree(shelf, "float16")["w"].dtype == np.float16
+        assert shelf["w"].dtype == np.float32
+    chained = castwise.cast_tree(ChainMap({"a": W}, {"b": W}), "float16")
+    assert [chained[key].dtype for key in "ab"] == [np.float16] * 2
+
+
+class ArrayLike:
+    """What numpy reads as an array."""
+
+    def __init__(self, values: Any) -> None:
+        self.values = values
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        return self.values
+
+
+class Interface:
+    def __init__(self, values: Any) -> None:
+        self.values = values
+        self.__array_interface__ = values.__array_interface__
+
+
+@dataclass
+class Chunked(ArrayLike):
+    """An array that is a dataclass, as of zarr."""
+
+    values: Any
+
+
+class Portable:
+    """What only has DLPack."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return W.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return W.__dlpack_device__()
+
+
+class Dataset(Mapping[str, Any]):
+    """A mapping with more than its items, as of xarray."""
+
+    attrs: ClassVar[dict[str, str]] = {"units": "m"}
+
+    def __getitem__(self, key: str) -> Any:
+        return {"w": W}[key]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter("w")
+
+    def __len__(self) -> int:
+        return 1
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [ArrayLike, Interface, Chunked, memoryview, lambda x: array.array("f", x)],
+    ids=["__array__", "interface", "dataclass", "memoryview", "array.array"],
+)
+def test_what_cast_takes_for_an_array_is_cast(wrap: Any) -> None:
+    leaf, ints = wrap(W), ArrayLike(np.arange(3))
+    tree = {"a": leaf, "b": [leaf], "n": ints}
+    cast = castwise.cast_tree(tree, {"default": "bfloat16", "b/0": "float16"})
+    for found, dtype in ((cast["a"], "bfloat16"), (cast["b"][0], "float16")):
+        assert type(found) is np.ndarray
+        assert found.tobytes() == castwise.cast(W, dtype).tobytes()
+    assert cast["n"] is ints
+    twice = castwise.cast_tree([leaf, leaf], "float16")
+    assert twice[0] is twice[1]
+
+
+@pytest.mark.parametrize(
+    ("leaf", "said"),
+    [
+        (Portable(), "Portable is read by DLPack only, not by numpy; give numpy.from_dlpack of it"),
+        (Dataset(), "Dataset is a container with attributes, .* give a dict of its arrays"),
+        (deque([W]), "deque of arrays is not a node of a tree; give a list"),
+        (quantization.quantize(np.ones((2, 32), np.float32), "mxfp4"), "QuantizedArray is decoded"),
+        (ArrayLike([[1], [1, 2]]), "cannot read a .*ArrayLike"),
+        (SimpleNamespace(shape=(3,), dtype=np.float32), "is not an array that numpy can read"),
+    ],
+)
+def test_what_cannot_be_cast_is_said_with_its_path(leaf: Any, said: str) -> None:
+    for tree, path in (({"a": [leaf]}, "'a/0': "), (leaf, "")):
+        with pytest.raises(TypeError, match=f"^{path}.*{said}"):
+            castwise.cast_tree(tree, "float16")
+
+
+def test_values_that_are_no_arrays_stay() -> None:
+    leaves = ["text", b"bytes", bytearray(b"ab"), range(3), {1.0}, object, ArrayLike, 3, 1.5, None]
+    assert castwise.cast_tree(leaves, "float16", only_floating=False) == leaves
+
+
+def test_a_key_that_matches_no_array_is_said() -> None:
+    tree = {"kernel": W, "bias": [W], "step": 3}
+    said = r"^unused pattern 'kernal'; nearest is 'kernel'$"
+    with pytest.warns(UserWarning, match=said) as caught:
+        castwise.cast_tree(tree, {"kernal": "float16", "bias/.*": "float16"})
+    assert caught[0].filename == __file__
+    with pytest.warns(UserWarning, match=r"unused pattern 'kernal'.*\nunused pattern 'step'"):
+        castwise.cast_tree(tree, {"kernal": "float16", "step": "float16"})
+    # A map of policies, which may be for more than one tree, says it when it is asked.
+    policies = castwise.DTypePolicyMap("float32", {"haed": "float16"})
+    assert castwise.cast_tree(tree, policies)["kernel"].dtype == np.float32
+    assert policies.explain(["kernel", "bias/0"]).unused == {"haed": "kernel"}
+
+
+@pytest.mark.parametrize("library", ["pandas", "xarray", "zarr", "polars", "astropy"])
+def test_arrays_of_other_libraries(library: str) -> None:
+    """In a process of its own, because they change the search for modules."""
+    if find_spec(library) is None:
+        pytest.skip(f"{library} is not installed")
+    done = run_python(Path(__file__).with_name("other_libraries.py"), library, forked=False)
+    assert done.returncode == 0, done.stderr
+
+
+def test_files_of_hdf5(tmp_path: Path) -> None:
+    h5py = pytest.importorskip("h5py")
+    with h5py.File(tmp_path / "f.h5", "w") as file:
+        file["a/w"] = W
+        assert castwise.cast_tree([file["a/w"]], "float16")[0].dtype == np.float16
+        for leaf, name in ((file, "File"), (file["a"], "Group")):
+            with pytest.raises(TypeError, match=f"h5py.*{name} is a container with attributes"):
+                castwise.cast_tree({"m": leaf}, "float16")
+        assert file["a/w"].dtype == np.float32
 
 
 def test_a_scale_per_column_fits_every_leaf_it_broadcasts_to() -> None:

@@ -46,6 +46,11 @@ def cast_tree(
     pytree of the same structure
         A leaf that occurs several times is cast once.
 
+    Warns
+    -----
+    UserWarning
+        A key of a mapping matches the path of no array.
+
     Raises
     ------
     TypeError, ValueError, OverflowError
@@ -59,6 +64,7 @@ def cast_tree(
     walk = Walk(DtypeMap.of(dtype_or_policy_or_map, role), only_floating, options)
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
     cast_leaves = [walk.leaf(leaf, _joined(keys)) for keys, leaf in leaves]
+    walk.warn_of_unused()
     result: Tree = jax.tree_util.tree_unflatten(structure, cast_leaves)
     return result
 

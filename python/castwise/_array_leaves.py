@@ -1,0 +1,83 @@
+"""Tell which leaves of trees are arrays to `cast`, though no adapter is for their library."""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Mapping, Sequence, Set
+from typing import Any
+
+import numpy as np
+
+from castwise._trees import is_node
+
+_PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
+"""What numpy reads an array by; others are buffers."""
+
+_BUFFERS = (memoryview, array)
+_NO_ARRAYS = (type, str, bytes, bytearray, range)
+
+
+def is_rebuilt(node: Any) -> bool:
+    """Tell whether a value is a node of a tree, of a class that can be rebuilt.
+
+    An array that is a dataclass, as of zarr, is not, nor is a mapping with attributes beside its
+    items, as a dataset of xarray or a group of HDF5.
+    """
+    if not is_node(node) or isinstance(node, dict | list | tuple):
+        return is_node(node)
+    return not (_is_array(node) or _has_attributes(node))
+
+
+def array_dtype(leaf: Any) -> np.dtype[Any] | None:
+    """Return the dtype of a leaf if it is an array for numpy, of numbers; None if it is not.
+
+    Raises
+    ------
+    TypeError
+        It is an array that numpy cannot read, or a container of arrays; the message names its
+        class.
+
+    """
+    if isinstance(leaf, np.ndarray | np.generic):
+        return leaf.dtype
+    if isinstance(leaf, _NO_ARRAYS):
+        return None
+    is_container = isinstance(leaf, Mapping) and _has_attributes(leaf)
+    if not is_container and (isinstance(leaf, _BUFFERS) or _is_array(leaf)):
+        return _dtype_of(leaf)
+    name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+    if hasattr(leaf, "__dlpack__"):
+        raise TypeError(
+            f"a {name} is read by DLPack only, not by numpy; give numpy.from_dlpack of it."
+        )
+    if _has_attributes(leaf):
+        raise TypeError(
+            f"a {name} is a container with attributes, which a cast would lose; give a dict of its "
+            "arrays."
+        )
+    if hasattr(leaf, "shape") and hasattr(leaf, "dtype"):
+        raise TypeError(f"a {name} is not an array that numpy can read; give a numpy array.")
+    if isinstance(leaf, Sequence | Set | deque) and any(map(_is_array, leaf)):
+        raise TypeError(f"a {name} of arrays is not a node of a tree; give a list.")
+    return None
+
+
+def _is_array(value: Any) -> bool:
+    return any(hasattr(value, name) for name in _PROTOCOLS)
+
+
+def _has_attributes(value: Any) -> bool:
+    return hasattr(type(value), "attrs")
+
+
+def _dtype_of(leaf: Any) -> np.dtype[Any] | None:
+    """Return the dtype of what numpy reads, without reading it where it has one of numpy's."""
+    dtype = getattr(leaf, "dtype", None)
+    if not isinstance(dtype, np.dtype):
+        try:
+            dtype = np.asanyarray(leaf).dtype
+        except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
+            name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+            raise TypeError(f"numpy cannot read a {name} ({error}); give a numpy array.") from error
+    return dtype
