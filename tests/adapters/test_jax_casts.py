@@ -137,6 +137,27 @@ def train_state() -> TrainState:
     return TrainState(jnp.int32(5), params, opt_state, jax.random.key(0))
 
 
+def test_a_shape_without_elements_is_refused_by_name() -> None:
+    shape = jax.eval_shape(lambda: jnp.ones(3))
+    said = "jax.*ShapeDtypeStruct, which is not an array that numpy can read"
+    with pytest.raises(TypeError, match=f"^x is of type {said}"):
+        castwise.cast(shape, "bfloat16")
+    for tree_cast in (castwise.cast_tree, cast_tree):
+        with pytest.raises(TypeError, match=r"^'a/0': a jax.*ShapeDtypeStruct is not an array"):
+            tree_cast({"a": [shape]}, "bfloat16")
+
+
+def test_zero_for_nan_needs_a_zero() -> None:
+    for array in (jnp.array([0.0, jnp.nan]), np.array([0.0, np.nan])):
+        with pytest.raises(ValueError, match='nan="zero" is not for float8_e8m0fnu, which has no'):
+            castwise.cast(array, "float8_e8m0fnu", nan="zero")
+
+
+def test_a_key_that_matches_no_leaf_is_said() -> None:
+    with pytest.warns(UserWarning, match=r"^unused pattern 'kernal'; nearest is 'kernel'$"):
+        cast_tree({"kernel": jnp.ones(2)}, {"kernal": "bfloat16"})
+
+
 def test_a_train_state_by_map() -> None:
     state = train_state()
     result = cast_tree(

@@ -29,13 +29,39 @@ VALUES = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 1e-8, -1e-40], np.float32)
 def test_a_tensor_is_cast_as_its_array_is(source: str, target: str) -> None:
     array = castwise.cast(np.tile(VALUES, (3, 1)), source)[:, ::2]
     tensor = from_numpy(array)
-    for options in ({}, {"overflow": "saturate", "nan": "zero"}, {"scale": 0.3, "threads": 1}):
+    nan = "zero" if target != "float8_e8m0fnu" else "keep"
+    for options in ({}, {"overflow": "saturate", "nan": nan}, {"scale": 0.3, "threads": 1}):
         wanted, report = castwise.cast(array, target, report=True, **options)
         result = castwise.cast(tensor, target, **options)
         assert isinstance(result, torch.Tensor)
         assert to_numpy(result).tobytes() == wanted.tobytes()
         _, found = castwise.cast(tensor, getattr(torch, target), report=True, **options)
         assert found == report
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.ones(3, dtype=torch.bfloat16), torch.ones(3, requires_grad=True)],
+    ids=["bfloat16", "gradient"],
+)
+def test_a_list_of_tensors_that_numpy_cannot_read(tensor: Any) -> None:
+    said = r"\[1\] is of type torch.Tensor, which numpy cannot read \(.*\); cast it by itself, "
+    for argument, call in (
+        ("x", lambda: castwise.cast([VALUES[:3], tensor], "float32")),
+        ("x", lambda: castwise.caster("float64", "float32")([VALUES[:3], tensor])),
+        ("scale", lambda: castwise.cast(np.ones((2, 3)), "float32", scale=(VALUES[:3], tensor))),
+    ):
+        with pytest.raises(TypeError, match=f"^{argument}{said}"):
+            call()
+    with pytest.raises(TypeError, match=r"^scale is of type torch.Tensor, which .* give a num"):
+        castwise.cast(np.ones(3), "float32", scale=tensor)
+    assert all(one.dtype == torch.float16 for one in castwise.cast_tree([tensor] * 2, "float16"))
+
+
+def test_zero_for_nan_needs_a_zero() -> None:
+    tensor = torch.tensor([0.0, float("nan")])
+    with pytest.raises(ValueError, match='nan="zero" is not for float8_e8m0fnu, which has no zero'):
+        castwise.cast(tensor, torch.float8_e8m0fnu, nan="zero")
 
 
 def test_the_layout_stays() -> None:

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import castwise
 import numpy as np
 import pytest
+from castwise import checkpoint, loss_scale, quantization
 from oracle import OVERFLOWS, ROUNDINGS
 from support import AVAILABLE
 
@@ -109,7 +112,7 @@ def test_an_option_of_another_type_is_refused(argument: str, value: Any) -> None
         assert name in str(caught.value)
 
 
-@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "a"])
+@pytest.mark.parametrize("seed", [-1, 2**64, 1.5, "a", True, False, np.True_])
 def test_a_seed_is_an_integer_of_64_bits(seed: Any) -> None:
     with pytest.raises((ValueError, TypeError, OverflowError), match="seed"):
         castwise.cast(X, "bfloat16", rounding="stochastic", seed=seed)
@@ -131,6 +134,109 @@ def test_threads_are_at_least_one(threads: int, remedy: str) -> None:
         castwise.cast(X, "bfloat16", threads=threads)
     with pytest.raises(ValueError, match=message):
         castwise.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("threads", [True, False, np.True_], ids=repr)
+def test_a_switch_is_not_a_number_of_threads(threads: Any, tmp_path: Path) -> None:
+    source, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    checkpoint.save(source, {"w": X})
+    quantised = quantization.quantize(np.ones((2, 32), np.float32), "mxfp4")
+    for call in (
+        lambda: castwise.cast(X, "bfloat16", threads=threads),
+        lambda: castwise.caster("float32", "bfloat16", threads=threads),
+        lambda: castwise.cast_tree([], "bfloat16", threads=threads),
+        lambda: castwise.set_num_threads(threads),
+        lambda: loss_scale.unscale([X], 2.0, threads=threads),
+        lambda: loss_scale.all_finite([X], threads=threads),
+        lambda: loss_scale.DelayedScaling().quantize(X, threads=threads),
+        lambda: quantization.quantize(np.ones((2, 32)), "mxfp4", threads=threads),
+        lambda: quantization.dequantize(quantised, threads=threads),
+        lambda: checkpoint.cast_file(source, out, "bfloat16", threads=threads),
+    ):
+        with pytest.raises(ValueError, match=f"threads={threads!r} is not valid; use an int of 1 "):
+            call()
+    with pytest.raises(ValueError, match=f"mebibytes={threads!r} is not valid"):
+        castwise.set_kept_memory(threads)
+    assert not out.exists()
+
+
+@pytest.mark.parametrize("name", ["Float32DType", "Int8DType", "BoolDType"])
+def test_a_class_of_dtypes_is_not_a_dtype(name: str) -> None:
+    given = getattr(np.dtypes, name)
+    said = rf"=<class 'numpy.dtypes.{name}'> is a class of dtypes; give .*numpy.dtypes.{name}\(\)"
+    for argument, call in (
+        ("dtype", lambda: castwise.cast(X, given)),
+        ("dtype", lambda: castwise.cast_tree([X], given)),
+        ("dtype", lambda: castwise.finfo(given)),
+        ("target", lambda: castwise.caster("float32", given)),
+    ):
+        with pytest.raises(TypeError, match=argument + said):
+            call()
+    assert castwise.cast(X, given()).dtype == given()
+
+
+class Portable:
+    """What only has DLPack."""
+
+    def __dlpack__(self, **options: Any) -> Any:
+        return X.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> Any:
+        return X.__dlpack_device__()
+
+
+class Unreadable:
+    """What is an array for numpy, but not on this machine."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+        raise self.error("it is elsewhere.")
+
+    def __init__(self, error: type[Exception]) -> None:
+        self.error = error
+
+
+@pytest.mark.parametrize(
+    ("x", "said"),
+    [
+        (Portable(), r"x is of type .*Portable, which .* give numpy.from_dlpack\(x\)\.$"),
+        ([X, Portable()], r"x\[1\] is of type .*Portable.* numpy.from_dlpack\(x\[1\]\)\.$"),
+        (
+            SimpleNamespace(shape=(3,), dtype=X.dtype),
+            r"x is of type .* not an array that numpy can",
+        ),
+        ({"a": 1}, r"x is of type dict, which is not an array; cast .* castwise.cast_tree\.$"),
+        ([[1.0], [None]], r"x\[1\]\[0\] is of type NoneType, of which numpy makes no number"),
+        (iter([1.0]), r"x is of type list_iterator, of which numpy makes no number; give"),
+        (Unreadable(TypeError), r"x is of type .*Unreadable, which .* \(it is elsewhere\); give"),
+        (
+            [Unreadable(RuntimeError)],
+            r"x\[0\] is of type .*Unreadable.* \(it is elsewhere\); giv",
+        ),
+    ],
+)
+def test_what_is_no_array_is_named_with_a_remedy(x: Any, said: str) -> None:
+    to_bf16 = castwise.caster("float32", "bfloat16")
+    for call in (lambda: castwise.cast(x, "bfloat16"), lambda: to_bf16(x)):
+        with pytest.raises(TypeError, match=f"^{said}"):
+            call()
+    with pytest.raises(TypeError, match="^scale" + said[1:].replace(r"(x", "(scale")):
+        castwise.cast(np.ones((2, 3)), "bfloat16", scale=x)
+
+
+def test_errors_that_are_more_than_a_text_stay() -> None:
+    class SpecialError(TypeError):
+        def __init__(self, code: int, text: str) -> None:
+            super().__init__(text)
+            self.code = code
+
+    class Array:
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            raise SpecialError(3, "it is traced")
+
+    with pytest.raises(SpecialError, match="it is traced") as caught:
+        castwise.cast([Array()], "bfloat16")
+    assert caught.value.code == 3
+    assert caught.value.__notes__ == ["in x, which numpy reads"]
 
 
 @pytest.mark.parametrize(

@@ -134,6 +134,8 @@ CALLS: dict[str, list[tuple[Callable[..., Any], str, list[Any]]]] = {
         (tf_keras().load_state_dict, "state", [{}, {"a": 1}]),
         (tf_keras, "dynamic", ["x", None, 1]),
         (TFOptimizer, "inner_optimizer", [3, None, "x"]),
+        (tf_keras().get_scaled_loss, "loss", [3.0, 3, True, None, [3.0], "x"]),
+        (tf_keras().get_unscaled_gradients, "grads", [3.0, None, "x", {"a": 1.0}]),
     ],
 }
 POLICY = dict.fromkeys(("param_dtype", "compute_dtype", "output_dtype"), "float32")

@@ -131,10 +131,14 @@ class GradScaler:
         stage, _ = self._state(optimizer)
         if stage is _Stage.UNSCALED:
             raise RuntimeError(
-                "unscale_() has been called on this optimizer since the last update()."
+                "unscale_() has been called on this optimizer since the last update(), and would "
+                f"divide the gradients of {type(optimizer).__name__} again; call update() first."
             )
         if stage is _Stage.STEPPED:
-            raise RuntimeError("unscale_() is being called after step().")
+            raise RuntimeError(
+                f"unscale_() is being called after step() of {type(optimizer).__name__}; call it "
+                "before step(), or update() first."
+            )
         grads = self._gradients(optimizer)
         found = trees.values(grads)
         if any(map(self._is_half, found)):

@@ -25,11 +25,15 @@ pub(crate) fn real(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     })
 }
 
+/// Returns whether a value is Python's True or False, which count as 1 and 0 where an int is read.
+pub(crate) fn is_flag(value: &Bound<'_, PyAny>) -> bool {
+    value.is_instance_of::<PyBool>()
+}
+
 /// Returns whether a value is a flag or a complex number, which `float` would take, by the name of its dtype.
 fn is_no_real(value: &Bound<'_, PyAny>) -> bool {
     let dtype = value.getattr("dtype").and_then(|dtype| Ok(dtype.str()?.to_string()));
-    value.is_instance_of::<PyBool>()
-        || dtype.is_ok_and(|dtype| dtype.contains("bool") || dtype.contains("complex"))
+    is_flag(value) || dtype.is_ok_and(|dtype| dtype.contains("bool") || dtype.contains("complex"))
 }
 
 /// Returns whether a value has axes.
@@ -41,10 +45,10 @@ fn is_array(value: &Bound<'_, PyAny>) -> bool {
 /// Reads an int of up to 64 bits.
 pub(crate) fn whole(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     match value.extract::<i64>() {
-        Ok(number) if !value.is_instance_of::<PyBool>() => Ok(number),
-        _ if value.is_instance_of::<PyInt>() && !value.is_instance_of::<PyBool>() => Err(
-            PyValueError::new_err(format!("{argument}={value} is not valid; use an int of at most 64 bits.")),
-        ),
+        Ok(number) if !is_flag(value) => Ok(number),
+        _ if value.is_instance_of::<PyInt>() && !is_flag(value) => Err(PyValueError::new_err(format!(
+            "{argument}={value} is not valid; use an int of at most 64 bits."
+        ))),
         _ => Err(PyTypeError::new_err(format!("{argument}={} is not valid; use an int.", value.repr()?))),
     }
 }

@@ -10,6 +10,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt, PyString};
 
+use crate::arguments::is_flag;
 use crate::array::{Array, Order, Place, shown};
 use crate::dtypes;
 use crate::error::to_python;
@@ -25,8 +26,9 @@ pub(crate) const DETACH_BYTES: usize = 1 << 16;
 /// Parameters
 /// ----------
 /// x : array_like
-///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused, also in lists. Arrays of a
-///     library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that library.
+///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused, also in
+///     lists. Arrays of a library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that
+///     library.
 /// dtype : dtype or str, optional
 ///     The target: anything numpy.dtype takes, types of ml_dtypes and jax, dtypes of torch, names and aliases of
 ///     castwise.formats().
@@ -267,7 +269,7 @@ pub(crate) fn options(
         Word::Given(word) => parse_word(&word)?,
     };
     let seed = match (seed, rounding == Some(Rounding::Stochastic)) {
-        (Some(seed), true) => seed.extract().map_err(|_| {
+        (Some(seed), true) => seed.extract().ok().filter(|_| !is_flag(seed)).ok_or_else(|| {
             let shown = seed.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
             PyValueError::new_err(format!("seed={shown} is not valid; use an int from 0 to 2**64 - 1."))
         })?,

@@ -10,7 +10,7 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyString;
+use pyo3::types::{PyString, PyType};
 
 use crate::names::unknown_format;
 
@@ -104,6 +104,7 @@ pub(crate) fn parse_argument<'py>(
     {
         return with_descr(argument, py, format);
     }
+    refuse_class(argument, value)?;
     if let Ok(descr) = PyArrayDescr::new(py, value)
         && !value.is_none()
     {
@@ -120,6 +121,18 @@ pub(crate) fn parse_argument<'py>(
         "{argument}={} is not a dtype; give a dtype of numpy, ml_dtypes, jax or torch, or a name of \
          castwise.formats().",
         value.repr()?
+    )))
+}
+
+/// Refuses a class of dtypes, such as `numpy.dtypes.Float32DType`, which numpy takes for one of objects.
+fn refuse_class(argument: &str, value: &Bound<'_, PyAny>) -> PyResult<()> {
+    let Ok(class) = value.cast::<PyType>() else { return Ok(()) };
+    if !class.is_subclass_of::<PyArrayDescr>()? {
+        return Ok(());
+    }
+    let name = class.fully_qualified_name()?;
+    Err(PyTypeError::new_err(format!(
+        "{argument}={value} is a class of dtypes; give the dtype, as {name}()."
     )))
 }
 

@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyOverflowError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 
+use crate::arguments::is_flag;
 use crate::error::to_python;
 
 /// The CPU level in use: "portable", "neon", "avx2" or "avx512".
@@ -54,7 +55,8 @@ pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
 /// Linux does any memory wait. Raises `ValueError` for anything but an int of 0 or more.
 #[pyfunction]
 pub(crate) fn set_kept_memory(mebibytes: &Bound<'_, PyAny>) -> PyResult<()> {
-    let bytes = mebibytes.extract().ok().and_then(|mebibytes: usize| mebibytes.checked_mul(1 << 20));
+    let given = if is_flag(mebibytes) { None } else { mebibytes.extract().ok() };
+    let bytes = given.and_then(|mebibytes: usize| mebibytes.checked_mul(1 << 20));
     let Some(bytes) = bytes else {
         return Err(PyValueError::new_err(format!(
             "mebibytes={} is not valid; use an int of 0 or more.",
@@ -82,6 +84,7 @@ pub(crate) fn in_default_environment<'py>(
 /// A number of threads, checked.
 pub(crate) fn parse_threads(threads: &Bound<'_, PyAny>) -> PyResult<usize> {
     let remedy = match threads.extract::<usize>() {
+        _ if is_flag(threads) => "an int of 1 or more",
         Ok(count) if count > 0 => return Ok(count),
         Err(error) if error.is_instance_of::<PyOverflowError>(threads.py()) && threads.gt(0)? => {
             "a smaller int"

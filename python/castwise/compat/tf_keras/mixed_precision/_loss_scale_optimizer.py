@@ -170,14 +170,32 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             super().__setattr__(name, value)
 
     def get_scaled_loss(self, loss: Any) -> Any:
-        """Multiply a loss by the scale in the loss' own dtype; wrap a callable of a loss."""
-        self._scaled = True
+        """Multiply a loss by the scale in the loss' own dtype; wrap a callable of a loss.
+
+        Raises
+        ------
+        TypeError
+            The loss has no dtype.
+
+        """
         if callable(loss):
-            return _scaled(loss, lambda: self.loss_scale)
-        return _in_its_dtype(loss, self.loss_scale)
+            scaled: Any = _scaled(loss, lambda: self.loss_scale)
+        else:
+            scaled = _in_its_dtype(loss, self.loss_scale)
+        self._scaled = True
+        return scaled
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
-        """Multiply gradients by the scale's float32 reciprocal in their own dtypes; keep None."""
+        """Multiply gradients by the scale's float32 reciprocal in their own dtypes; keep None.
+
+        Raises
+        ------
+        TypeError
+            `grads` is not iterable, or a gradient does not hold floats.
+
+        """
+        if not isinstance(grads, Iterable) or isinstance(grads, str | Mapping):
+            raise TypeError(f"grads={grads!r} is not valid; give a list of gradients.")
         self._unscaled = True
         grads = list(grads)
         reciprocal = scaling.reciprocal(self.loss_scale)
@@ -327,6 +345,8 @@ def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callabl
 
 
 def _in_its_dtype(loss: Any, scale: np.float32) -> Any:
+    if not hasattr(loss, "dtype"):
+        raise TypeError(f"loss={loss!r} has no dtype; give an array, as numpy.float32(3.0).")
     with np.errstate(over="ignore", invalid="ignore"):
         factor = scale.astype(loss.dtype)
     return scaling.times(loss, factor)
