@@ -366,7 +366,7 @@ def _take_out_special(before: Array, after: Array, error: Array) -> Array:
     counted = known & special, np.isnan(before), np.isnan(after), np.isinf(before)
     error[special | ~known] = 0
     before[~known] = 0
-    return np.array([np.count_nonzero(one) for one in counted])
+    return np.array([np.count_nonzero(flags) for flags in counted])
 
 
 def _exact_sum(values: Array) -> tuple[int, list[int]]:

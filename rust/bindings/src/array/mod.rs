@@ -52,8 +52,8 @@ impl<'py> Array<'py> {
     /// Reads an argument: an array as it is, anything else as numpy reads it. Masks are refused.
     pub(crate) fn from_argument(argument: &'static str, x: &Bound<'py, PyAny>) -> PyResult<Self> {
         let object = reading::read(argument, x)?;
-        if object.dtype().kind() == b'O'
-            && !object.is(x)
+        if !object.is(x)
+            && object.dtype().kind() == b'O'
             && let Some(error) = reading::no_numbers(argument, x)
         {
             return Err(error);

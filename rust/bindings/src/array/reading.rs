@@ -159,7 +159,7 @@ fn unreadable(argument: &str, x: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
     }
     let text = error.value(py).to_string();
     let text = text.trim_end_matches('.');
-    let made = match find(x, MOST_AXES, &mut |item| !item.is_instance_of::<PyUntypedArray>()) {
+    let refusal = match find(x, MOST_AXES, &mut |item| !item.is_instance_of::<PyUntypedArray>()) {
         Some((path, item)) if has_protocol(&item) => {
             let remedy = match foreign::adapter_of(&item) {
                 Ok(Some(_)) if !path.is_empty() => "cast it by itself, or all of them by castwise.cast_tree",
@@ -177,8 +177,8 @@ fn unreadable(argument: &str, x: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
             class_of(x)
         )),
     };
-    made.set_cause(py, Some(error));
-    made
+    refusal.set_cause(py, Some(error));
+    refusal
 }
 
 /// Makes the error for a value of which numpy makes objects; None if they are numbers, of too many bits.
