@@ -83,7 +83,7 @@ def test_bad_input() -> None:
     for options, error, words in (
         ({"dtype": "flaot16"}, TypeError, "flaot16"),
         ({"dtype": "complex32"}, TypeError, "not a dtype that jax has"),
-        ({"dtype": "float6_e2m3fn"}, TypeError, "not a dtype that jax has"),
+        ({"dtype": "bcomplex32"}, TypeError, "not a dtype that jax has"),
         ({"dtype": None}, TypeError, "nothing to cast to"),
         ({"dtype": "float16", "out": np.ones(2)}, TypeError, "out="),
         ({"dtype": "float16", "overflow": "wrap"}, ValueError, "overflow"),

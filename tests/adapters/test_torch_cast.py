@@ -154,7 +154,66 @@ def test_classes_that_take_calls_over_are_left_to_torch() -> None:
         assert castwise.cast(fake, "bfloat16").dtype == torch.bfloat16
 
 
-def test_transformations_are_left_to_torch() -> None:
+TORCHS = [name for name in castwise.formats() if torch_dtype(name) is not None]
+
+
+# torch warns when it makes its first half-precision complex tensor.
+@pytest.mark.filterwarnings("ignore:B?Complex(Half|32) support is experimental:UserWarning")
+@pytest.mark.parametrize("target", TORCHS)
+def test_a_mapped_cast_is_the_one_outside(target: str) -> None:
+    for source in TORCHS:
+        array = VALUES.astype(np.float32)
+        tensor = from_numpy(castwise.cast(np.stack([array, array[::-1]]), source))
+        for options in ({}, {"overflow": "saturate"}, {"rounding": "nearest-even"}):
+            try:
+                here: Any = cast(tensor, target, **options)
+            except TypeError as error:
+                here = error
+            for axis in (0, 1):
+
+                def mapped(x: Any, options: Any = options, axis: int = axis) -> Any:
+                    return torch.vmap(lambda row: cast(row, target, **options), axis, axis)(x)
+
+                if isinstance(here, TypeError):
+                    with pytest.raises(TypeError, match=r"imaginary"):
+                        mapped(tensor)
+                    continue
+                result = to_numpy(mapped(tensor))
+                assert result.tobytes() == to_numpy(here).tobytes(), (source, options)
+
+
+@pytest.mark.filterwarnings(
+    "ignore:.torch.jit.script. is deprecated:FutureWarning"
+)  # by jvp itself
+def test_transformations_of_transformations() -> None:
+    x = torch.tensor([[0.3, -500.0], [448.0, 2.0]])
+
+    def loss(row: Any) -> Any:
+        return cast(row, "float8_e4m3fn", overflow="saturate").float().sum()
+
+    assert torch.vmap(torch.func.grad(loss))(x).tolist() == [[1, 1], [1, 1]]
+    assert torch.func.jvp(loss, (x,), (torch.ones(2, 2),))[1] == 4
+    assert torch.func.jacrev(torch.vmap(loss))(x).shape == (2, 2, 2)
+    doubled = torch.vmap(torch.vmap(lambda v: cast(v, "int8")))(x)
+    assert doubled.tolist() == [[0, -128], [127, 2]]
+    assert torch.func.grad(lambda v: (v * cast(v, "int8")).sum())(x[1]).tolist() == [127, 2]
+    for options in ({"scale": 2.0}, {"nan": "zero"}, {"report": True}):
+        with pytest.raises(ValueError, match=r"outside of torch\.func's"):
+            torch.vmap(lambda row, options=options: cast(row, "float16", **options))(x)
+
+
+@pytest.mark.parametrize("nearest", [False, True])
+@pytest.mark.parametrize("target", ["int8", "uint8", "int16", "int32", "int64"])
+@pytest.mark.parametrize("source", ["float64", "float32", "bfloat16", "float8_e5m2"])
+def test_integers_on_other_devices(source: str, target: str, nearest: bool) -> None:
+    limits = [0.5, 1.5, 2.5, 127.5, 128, 255.5, 2.0**31 - 1, 2.0**31, 2.0**63, 1e30, np.inf, np.nan]
+    array = castwise.cast(np.append(limits, np.negative(limits)), source)
+    options: dict[str, Any] = {"rounding": "nearest-even"} if nearest else {}
+    result = _by_torch(from_numpy(array), getattr(torch, target), options)
+    assert result.tolist() == castwise.cast(array, target, **options).tolist()
+
+
+def test_transformations_have_the_rules_of_the_host() -> None:
     batch = torch.tensor([[1.0, 1e6], [2.0, -1e6]])
     mapped = torch.vmap(lambda x: cast(x, "float8_e4m3fn", overflow="saturate"))(batch)
     assert mapped.float().tolist() == [[1, 448], [2, -448]]

@@ -1,4 +1,4 @@
-"""Cast jax's arrays: by castwise's kernels on the host, by XLA in traced code and on devices."""
+"""Cast jax's arrays: by castwise's kernels on the host, else by operations that XLA compiles."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from castwise import _core
 from castwise._core import CastReport, finfo
 from castwise._frameworks import require
 from castwise._options import CastOptions
+from castwise.adapters.jax._traced import convert
 
 if TYPE_CHECKING:
     from jax import Array
@@ -45,8 +46,8 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
         One that jax has; 64-bit dtypes need ``jax_enable_x64``.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``copy``, ``report``,
-        ``threads``, as in `castwise.cast`. XLA obeys only ``copy``, and from floats
-        to floats ``overflow="saturate"``.
+        ``threads``, as in `castwise.cast`. Where XLA casts, ``copy``, ``rounding="nearest-even"``
+        and, from floats to floats, ``overflow="saturate"`` only; the elements are the same.
 
     Returns
     -------
@@ -161,27 +162,32 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "overflow": ("ieee", "saturate"),
     "rounding": (None, "nearest-even"),
 }
-"""The options that XLA can obey."""
+"""The options that are obeyed where castwise does not cast on the host."""
+
+_UNCOMPILED = ("int1", "uint1", "float6_e2m3fn", "float6_e3m2fn")
+"""The dtypes that jax stores, but of which XLA cannot compile conversions."""
 
 
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
-    jnp = jax.numpy
+    # The kernels refuse names and values that are wrong, and complex to real.
+    known = {name: value for name, value in options.items() if name not in ("scale", "seed")}
+    if known.get("rounding") != "stochastic":
+        _core.cast(np.empty(0, array.dtype), target, **known)
     for name, value in options.items():
         if not (value is None or value is False) and value not in _ANYWHERE.get(name, ()):
             raise ValueError(
                 f"{name}={value!r} is for arrays on the CPU, outside of jax.jit; leave it out."
             )
-    # The kernels refuse complex to real; XLA does not.
-    if np.issubdtype(array.dtype, np.complexfloating):
-        _core.cast(np.empty(0, array.dtype), target)
-    if options.get("overflow") != "saturate":
-        return array.astype(target)
-    row = finfo(target)
-    if not (finfo(array.dtype).kind == row.kind == "float"):
+    for name, row in (("array", finfo(array.dtype)), ("dtype", finfo(target))):
+        if row.name in _UNCOMPILED:
+            raise TypeError(
+                f"{name} has the dtype {row.name}, with which XLA does not compute; cast it "
+                "outside of jax.jit, or use another dtype."
+            )
+    saturate = options.get("overflow") == "saturate"
+    if saturate and not (finfo(array.dtype).kind == finfo(target).kind == "float"):
         raise ValueError(
             f"overflow='saturate' from {array.dtype} to {target} is for arrays on the CPU, outside "
             "of jax.jit; leave it out, or use jax.numpy.clip."
         )
-    # a dtype that has the values of both
-    wide = array.astype(np.float64 if np.float64 in (array.dtype, target) else np.float32)
-    return jnp.clip(wide, -row.max, row.max).astype(target)
+    return convert(array, target, options.get("rounding") is not None, saturate)

@@ -51,18 +51,18 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     Parameters
     ----------
     tensor : torch.Tensor
-        Of any shape, strides and layout. On the CPU castwise casts it. On another device, without
-        strides, and inside of torch.func's transformations, torch casts it, with the same result
-        for the same `overflow`, with two exceptions: torch rounds twice from float64 to 16 bits or
-        less, and has its own results for floats beyond the range of an integer.
+        Of any shape, strides and layout. On the CPU castwise casts it, also inside of torch.func's
+        transformations. On another device, without strides, and in torch.compile, torch casts it,
+        with the same result for the same `overflow`, with one exception: torch rounds twice from
+        float64 and wide integers to 16 bits or less.
     dtype : dtype, optional
         A dtype that torch has, also one of torch's. May be left out if `out` is given.
     out : torch.Tensor, optional
         Written in place and returned.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``copy``, ``report``,
-        ``threads``, as in `castwise.cast`; on other devices ``overflow`` ("ieee" or "saturate")
-        and ``copy`` only.
+        ``threads``, as in `castwise.cast`; on other devices and inside of transformations
+        ``overflow`` ("ieee" or "saturate"), ``rounding="nearest-even"`` and ``copy`` only.
 
     Returns
     -------
@@ -88,6 +88,8 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
         raise TypeError("dtype=None says nothing to cast to; give dtype= or out=.")
     target = target_dtype(dtype)
     if not is_on_host(tensor):
+        if _is_transformed(tensor):
+            return _transformed(tensor, target, options)
         return _by_torch(tensor, target, options)
     differentiable = target.is_floating_point or target.is_complex
     if tensor.requires_grad and differentiable and torch.is_grad_enabled():
@@ -129,6 +131,18 @@ def is_on_host(tensor: Any) -> bool:
         and not torch.compiler.is_compiling()
         and not torch._C._functorch.is_functorch_wrapped_tensor(tensor)
     )
+
+
+def _is_transformed(tensor: Any) -> bool:
+    """Tell whether torch.func's transformations wrap a tensor whose elements numpy can read."""
+    functorch = torch._C._functorch
+    if torch.compiler.is_compiling() or not functorch.is_functorch_wrapped_tensor(tensor):
+        return False
+    while functorch.is_functorch_wrapped_tensor(tensor):
+        if functorch.is_functionaltensor(tensor):
+            return False
+        tensor = functorch.get_unwrapped(tensor)
+    return is_on_host(tensor)
 
 
 def refuse_module(module: Any) -> NoReturn:
@@ -180,8 +194,14 @@ def _for_numpy(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
-    """Cast on another device, by castwise's rules for overflows."""
+def _transformed(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+    """Cast on the host, inside of torch.func's transformations."""
+    _refuse_options(tensor, options)
+    options = {name: value for name, value in options.items() if name in ("overflow", "rounding")}
+    return _TransformedCast.apply(tensor, target, options)
+
+
+def _refuse_options(tensor: Any, options: dict[str, Any]) -> None:
     for name, value in options.items():
         if value not in _ANYWHERE.get(name, (None, False)):
             raise ValueError(
@@ -189,6 +209,11 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
                 f"transformations; this one is on {tensor.device} ({tensor.layout}). Give "
                 f"tensor.cpu(), or leave {name} out."
             )
+
+
+def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+    """Cast on another device, by castwise's rules for overflows."""
+    _refuse_options(tensor, options)
     if tensor.is_complex():  # raises for targets that are not complex
         _core.cast(np.empty(0, numpy_dtype(tensor.dtype)), numpy_dtype(target))
     saturates = options.get("overflow") == "saturate"
@@ -198,6 +223,8 @@ def _by_torch(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
                 f"overflow='saturate' from {tensor.dtype} to {target} is for tensors on the CPU; "
                 "give tensor.cpu(), or leave overflow out."
             )
+        if tensor.is_floating_point() and target is not torch.bool and not target.is_complex:
+            return _to_integer(tensor, target, options.get("rounding") is not None)
         return tensor.to(target, copy=options.get("copy", True))
     row = finfo(numpy_dtype(target))  # type: ignore[arg-type]
     if row.specials == "exponent-only" and tensor.dtype != target:
@@ -221,6 +248,17 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
     "rounding": (None, "nearest-even"),
 }
 """The options that are available on other devices."""
+
+
+def _to_integer(tensor: Any, target: Any, nearest: bool) -> Any:
+    """Clamp floats to an integer dtype; NaN becomes 0."""
+    limits = torch.iinfo(target)
+    wide = _wide(tensor, target)
+    whole = wide.round() if nearest else wide.trunc()
+    # One beyond the largest is a power of two, which floats have.
+    above, below = whole >= 2.0 ** limits.max.bit_length(), whole < limits.min
+    inside = whole.masked_fill(above | below | whole.isnan(), 0).to(target)
+    return inside.masked_fill(above, limits.max).masked_fill(below, limits.min)
 
 
 def _wide(tensor: Any, target: Any) -> Any:
@@ -248,3 +286,29 @@ class _Cast(torch.autograd.Function):  # type: ignore[misc]
         if ctx.scale is not None:
             grad = grad * torch.as_tensor(ctx.scale, dtype=ctx.dtype, device=grad.device)
         return grad, None, None
+
+
+class _TransformedCast(torch.autograd.Function):  # type: ignore[misc]
+    """A cast on the host that torch.func maps and differentiates."""
+
+    @staticmethod
+    def forward(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+        return _on_host(tensor.detach(), target, options)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Any, ...], output: Any) -> None:
+        ctx.dtype, ctx.target = inputs[0].dtype, inputs[1]
+        if not (output.is_floating_point() or output.is_complex()):
+            ctx.mark_non_differentiable(output)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad.to(ctx.dtype), None, None
+
+    @staticmethod
+    def jvp(ctx: Any, tangent: Any, *_: Any) -> Any:
+        return tangent.to(ctx.target)
+
+    @staticmethod
+    def vmap(_info: Any, in_dims: Any, tensor: Any, target: Any, options: Any) -> Any:
+        return _TransformedCast.apply(tensor, target, options), in_dims[0]
