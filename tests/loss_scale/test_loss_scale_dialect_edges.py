@@ -15,6 +15,7 @@ from castwise.compat.tf_keras.mixed_precision._loss_scale_optimizer import (
 from castwise.compat.torch import GradScaler
 from optimizers import SGD
 from originals import library
+from processes import run_python
 
 FINITE = np.array([1.0], np.float32)
 NAN = np.array([np.nan], np.float32)
@@ -349,3 +350,29 @@ def test_tf_old_configs_have_defaults() -> None:
         TFOptimizer.from_config({"loss_scale": config})
     with pytest.raises(ValueError, match="'class_name' and 'config'"):
         TFOptimizer.from_config({"optimizer": SGD(), "loss_scale": {}})
+
+
+def test_jmp_in_jit_needs_no_registration() -> None:
+    run_python(
+        """
+        import jax, pickle
+        from castwise.compat import jmp
+        for scale in (jmp.DynamicLossScale(jax.numpy.float32(8)), jmp.NoOpLossScale()):
+            assert type(jax.jit(lambda s: s.adjust(True))(scale)) is type(scale)
+        assert jax.jit(lambda s: s.scale(2.0))(jmp.StaticLossScale(4.0)) == 8
+        """
+    )
+
+
+def test_jmp_registers_with_jax_only() -> None:
+    run_python(
+        """
+        from castwise.compat import jmp
+        try:
+            jmp.register()
+        except RuntimeError as error:
+            assert "jax is not imported" in str(error)
+        else:
+            raise AssertionError
+        """
+    )

@@ -1,15 +1,17 @@
 """jmp's loss scales: frozen values with `scale`, `unscale` and `adjust`, for numpy and jax.
 
-`register` makes them pytrees, if jax is imported. Then they, `all_finite` and `select_tree` work
-inside `jax.jit`, where XLA may divide by a factor other than a power of two through its reciprocal.
-As in jmp, the number of a `StaticLossScale` is not a leaf: as an argument of a jitted function it
-must hash, as Python's and numpy's scalars do.
+Where jax is imported, making a loss scale makes the three classes pytrees; after unpickling one, or
+importing jax later, `register` does. They, `all_finite` and `select_tree` work inside `jax.jit`,
+where XLA may divide by a factor other than a power of two through its reciprocal. As in jmp, the
+number of a `StaticLossScale` is not a leaf: as an argument of a jitted function it must hash, as
+Python's and numpy's scalars do.
 """
 
 from __future__ import annotations
 
 import dataclasses
 import sys
+import threading
 import warnings
 from typing import Any, TypeVar
 
@@ -37,6 +39,9 @@ Tree = TypeVar("Tree")
 class NoOpLossScale:
     """A scale of 1, by which nothing is multiplied."""
 
+    def __post_init__(self) -> None:
+        _register_if_imported()
+
     @property
     def loss_scale(self) -> int:
         """1."""
@@ -63,6 +68,7 @@ class StaticLossScale:
     loss_scale: Any
 
     def __post_init__(self) -> None:
+        _register_if_imported()
         _check_number("loss_scale", self.loss_scale)
 
     def scale(self, tree: Tree) -> Tree:
@@ -111,6 +117,7 @@ class DynamicLossScale:
     min_loss_scale: Any = dataclasses.field(default_factory=lambda: np.ones([], np.float32))
 
     def __post_init__(self) -> None:
+        _register_if_imported()
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if type(value) is object:
@@ -229,13 +236,39 @@ def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
 
 
 def register() -> None:
-    """Register the three classes as pytrees of jax, which must be imported; once is enough."""
-    jax = sys.modules["jax"]
-    if not jax.tree_util.tree_leaves(NoOpLossScale()):
-        return  # already registered
-    for cls in (NoOpLossScale, StaticLossScale):
-        jax.tree_util.register_pytree_node(cls, lambda x: ((), x), lambda x, _: x)
-    jax.tree_util.register_pytree_node_class(DynamicLossScale)
+    """Register the three classes as pytrees of jax, which must be imported.
+
+    Making a loss scale does it, too, if jax is imported by then.
+
+    Raises
+    ------
+    RuntimeError
+        jax is not imported.
+
+    """
+    if "jax" not in sys.modules:
+        raise RuntimeError("jax is not imported; import it before register().")
+    _register_if_imported()
+
+
+_REGISTERED: list[Any] = []
+"""The module of jax in which the classes are registered; a process may import another."""
+_REGISTERING = threading.Lock()
+
+
+def _register_if_imported() -> None:
+    if "jax" not in sys.modules:
+        return
+    tree_util = getattr(sys.modules["jax"], "tree_util", None)
+    if tree_util is None or tree_util in _REGISTERED:
+        return  # its import is under way, or this is done
+    with _REGISTERING:
+        if tree_util in _REGISTERED:
+            return
+        for cls in (NoOpLossScale, StaticLossScale):
+            tree_util.register_pytree_node(cls, lambda x: ((), x), lambda x, _: x)
+        tree_util.register_pytree_node_class(DynamicLossScale)
+        _REGISTERED.append(tree_util)
 
 
 def _is_jax(value: Any) -> bool:
