@@ -9,7 +9,7 @@ import warnings
 from types import ModuleType
 
 _TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
-    "jax": ((0, 4), (0, 11)),
+    "jax": ((0, 4), (0, 12)),
     "keras": ((3, 4), (3, 15)),
     "tf_keras": ((2, 15), (2, 21)),
     "torch": ((2, 4), (2, 15)),
