@@ -349,3 +349,29 @@ def test_bfloat16_storage_adds_in_bfloat16() -> None:
     variable.assign_add(1)
     assert variable.value.dtype == ml_dtypes.bfloat16
     assert variable.value.tolist() == [256]
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("overwrite_with_gradient", True),
+        ("overwrite_with_gradient", 1),
+        ("overwrite_with_gradient", None),
+        ("constraint", np.abs),
+        ("constraint", None),
+        ("constraint", 5),
+        ("regularizer", np.abs),
+        ("regularizer", "l2"),
+    ],
+)
+def test_what_an_optimizer_reads(name: str, value: Any) -> None:
+    results: list[Any] = []
+    for variable in (peers.keras().Variable(F4), AutoCastVariable(F4)):
+        before = getattr(variable, name)
+        try:
+            setattr(variable, name, value)
+        except (TypeError, ValueError) as error:
+            results.append((before, type(error), getattr(variable, name)))
+        else:
+            results.append((before, getattr(variable, name)))
+    assert results[0] == results[1]

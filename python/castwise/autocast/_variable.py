@@ -79,6 +79,9 @@ class AutoCastVariable(NumpyProtocol):
         self._name = names.checked(name) if name else names.automatic("variable")
         self._path = f"{path}/{self._name}" if path else self._name
         self.trainable = bool(trainable)
+        self._overwrite_with_gradient = False
+        self._regularizer: Callable[..., Any] | None = None
+        self._constraint: Callable[..., Any] | None = None
         self._autocast = bool(autocast)
         self._array = _frozen(self._first_value(initializer, shape, dtype))
         self._true_dtype: str = self._array.dtype.name
@@ -137,6 +140,35 @@ class AutoCastVariable(NumpyProtocol):
     def autocast(self) -> bool:
         """Whether scopes cast it, if it is a float."""
         return self._autocast
+
+    @property
+    def overwrite_with_gradient(self) -> bool:
+        """Whether an optimizer is to store the gradient itself; TypeError if set to another."""
+        return self._overwrite_with_gradient
+
+    @overwrite_with_gradient.setter
+    def overwrite_with_gradient(self, value: bool) -> None:
+        if not isinstance(value, bool):
+            raise TypeError(f"overwrite_with_gradient={value!r} is not valid; use True or False.")
+        self._overwrite_with_gradient = value
+
+    @property
+    def regularizer(self) -> Callable[..., Any] | None:
+        """What an optimizer's loop may add to a loss; nothing here calls it."""
+        return self._regularizer
+
+    @regularizer.setter
+    def regularizer(self, value: Callable[..., Any] | None) -> None:
+        self._regularizer = _callable_or_none("regularizer", value)
+
+    @property
+    def constraint(self) -> Callable[..., Any] | None:
+        """What an optimizer may apply after a step; nothing here calls it."""
+        return self._constraint
+
+    @constraint.setter
+    def constraint(self, value: Callable[..., Any] | None) -> None:
+        self._constraint = _callable_or_none("constraint", value)
 
     @property
     def true_dtype(self) -> str:
@@ -253,3 +285,9 @@ def _stored(value: Any) -> Any:
 def _frozen(array: NDArray[Any]) -> Any:
     array.flags.writeable = False
     return narrowed(array)
+
+
+def _callable_or_none(name: str, value: Any) -> Any:
+    if value is not None and not callable(value):
+        raise ValueError(f"{name}={value!r} is not valid; use a callable or None.")
+    return value
