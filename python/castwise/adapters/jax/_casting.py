@@ -164,8 +164,8 @@ _ANYWHERE: dict[str, tuple[Any, ...]] = {
 }
 """The options that are obeyed where castwise does not cast on the host."""
 
-_UNCOMPILED = ("int1", "uint1", "float6_e2m3fn", "float6_e3m2fn")
-"""The dtypes that jax stores, but of which XLA cannot compile conversions."""
+_UNCOMPILED = {("int", 1), ("uint", 1), ("float", 6)}
+"""Kinds and bits of dtypes that jax stores, but of which XLA cannot compile conversions."""
 
 
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
@@ -179,7 +179,7 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
                 f"{name}={value!r} is for arrays on the CPU, outside of jax.jit; leave it out."
             )
     for name, row in (("array", finfo(array.dtype)), ("dtype", finfo(target))):
-        if row.name in _UNCOMPILED:
+        if (row.kind, row.bits) in _UNCOMPILED:
             raise TypeError(
                 f"{name} has the dtype {row.name}, with which XLA does not compute; cast it "
                 "outside of jax.jit, or use another dtype."
