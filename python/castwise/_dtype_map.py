@@ -15,8 +15,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -27,6 +28,7 @@ import numpy as np
 from castwise._adapter_registry import find
 from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
+from castwise._regular_files import read_regular
 from castwise._spelling import typed_format
 from castwise._tables import aligned
 from castwise._wording import about, quoted
@@ -84,6 +86,8 @@ class DtypeMap:
         What gave the default: "dtype", "map" or "policy".
     is_general
         Whether the map is for many models, of which each has tensors for some keys only.
+    least_axes
+        How many axes longer than 1 an array has at least that the default applies to.
 
     """
 
@@ -94,6 +98,7 @@ class DtypeMap:
     has_default: bool = True
     default_by: str = MAP
     is_general: bool = False
+    least_axes: int = 0
 
     def __repr__(self) -> str:
         default = "keep" if self.default is None else self.default
@@ -177,7 +182,9 @@ class DtypeMap:
         text = _text_of(path)
         try:
             loaded = get(json.loads(text))
-        except (ValueError, TypeError, KeyError, RecursionError) as error:
+        except KeyError as error:
+            raise ValueError(f"{path} holds no policy's config: it has no {error}") from error
+        except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} holds no policy's config: {error}") from error
         return cls.of(loaded, role)
 
@@ -258,10 +265,11 @@ class DtypeMap:
         target = _target(dtype, _ROLES[0])
         return replace(self, default=target, default_by=DTYPE, has_default=True)
 
-    def decide(self, name: str, floating: bool) -> Decision:
+    def decide(self, name: str, floating: bool, shape: Sequence[int] | None = None) -> Decision:
         """Return the target of an array: that of the key that matches its name, else the default.
 
-        The default applies to floating arrays only.
+        The default applies to floating arrays only; with `least_axes`, given their shape, to those
+        that have as many axes.
 
         Raises
         ------
@@ -276,6 +284,8 @@ class DtypeMap:
         except ValueError as error:
             raise ValueError(f"{self.origin}: {error}") from error
         if found is None:
+            if floating and shape is not None and _axes(shape) < self.least_axes:
+                return Decision(None, None, MAP)
             target = self.default if floating else None
             return Decision(target, None, None if target is None else self.default_by)
         key, target = found
@@ -298,12 +308,18 @@ def mapping_in(path: Path) -> dict[str, Any]:
 
 
 def _text_of(path: Path) -> str:
-    """Read a file; ValueError if it is not UTF-8."""
+    """Read a file; ValueError if it is not a regular one, is too large, or is not UTF-8."""
+    data = read_regular(path, _MOST_BYTES)
     try:
-        return path.read_text("utf-8-sig")
+        return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         found = f"byte {error.object[error.start]:#04x} at {error.start}"
         raise ValueError(f"{path} is not UTF-8 ({found}); save it as UTF-8") from error
+
+
+def _axes(shape: Sequence[int]) -> int:
+    """Count the axes longer than 1: one number per channel has one, however it is stored."""
+    return sum(length > 1 for length in shape)
 
 
 def _is_like_default(key: str) -> bool:
@@ -316,11 +332,11 @@ def _is_like_default(key: str) -> bool:
 
 
 def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping = dict(pairs)
-    if len(mapping) < len(pairs):
-        keys = [key for key, _ in pairs]
-        twice = next(key for key in keys if keys.count(key) > 1)
-        raise ValueError(f"key {twice!r} stands twice")
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f"key {key!r} stands twice")
+        mapping[key] = value
     return mapping
 
 
@@ -328,7 +344,27 @@ def _parse_json(text: str) -> Any:
     return json.loads(text, object_pairs_hook=_without_duplicates)
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {".json": _parse_json, ".toml": tomllib.loads}
+def _parse_toml(text: str) -> Any:
+    # tomllib's memory grows with the square of the parts of a dotted key.
+    dots = sum(token[0] == "." for token in _TOML_TOKEN.finditer(text))
+    if dots > _MOST_DOTS:
+        raise ValueError(
+            f"it has {dots:,} dots outside of quotes, and a map needs none; "
+            "put a pattern with dots in quotes"
+        )
+    return tomllib.loads(text)
+
+
+_PARSERS: dict[str, Callable[[str], Any]] = {".json": _parse_json, ".toml": _parse_toml}
+_TOML_TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*+"|'
+    r"'''.*?'''|'[^'\n]*+'|#[^\n]*+|[^\"'#.]++|.",
+    re.DOTALL,
+)
+"""Texts, comments, and what stands between them; dots by themselves."""
+
+_MOST_DOTS = 1000
+_MOST_BYTES = 4 << 20  # of a file: 50,000 keys; parsed, a byte of JSON can take 60
 
 
 _OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}

@@ -89,8 +89,11 @@ def from_dictionary(
             f"config={dict(config)!r} has no 'class_name', as in "
             "{'class_name': 'DTypePolicy', 'config': {'name': 'float32'}}"
         )
-    name = config["class_name"]
-    cls = custom.get(config.get("registered_name") or name) or custom.get(name)
+    name, registered = config["class_name"], config.get("registered_name") or None
+    for key, text in (("class_name", name), ("registered_name", registered)):
+        if text is not None and not isinstance(text, str):
+            raise ValueError(f"config has {key}={text!r}, which must be a str")
+    cls = custom.get(registered or name) or custom.get(name)
     if cls is None and config.get("module", "") is None:
         raise TypeError(f"config names the custom class {name!r}; give it in custom_objects")
     cls = cls or classes.get(name)

@@ -13,7 +13,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
+from castwise.checkpoint.files._filesystem import read_file
 from castwise.checkpoint.report import CastRow
 
 CONFIG = "config.json"
@@ -91,13 +93,12 @@ class Config:
         """Whether something beside dtypes changes."""
         if not path.is_file():
             return
-        if path.stat().st_size > _MAX_BYTES:
-            self._problem = f"it has more than {_MAX_BYTES:,} bytes"
-            return
         try:
-            self._text = path.read_bytes().decode()
+            self._text = read_file(path, _MAX_BYTES).decode()
             # The numbers stay text: Python refuses to convert the longest.
             json.loads(self._text.removeprefix("\ufeff"), parse_int=str, parse_float=str)
+        except CheckpointError as error:
+            self._problem = str(error)
         except (ValueError, RecursionError) as error:
             self._problem = f"it cannot be read as JSON ({error})"
             return

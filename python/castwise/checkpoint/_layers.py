@@ -64,7 +64,7 @@ def turned_type(configs: Mapping[str, Any]) -> str | None:
     """Return the type of a model that keeps its matrices as (in, out); None for others."""
     config = configs.get(CONFIG)
     kind = config.get("model_type") if isinstance(config, dict) else None
-    return kind if kind in _NOT_OUT_IN else None
+    return kind if isinstance(kind, str) and kind in _NOT_OUT_IN else None
 
 
 def fused_with(name: str) -> tuple[str, ...]:

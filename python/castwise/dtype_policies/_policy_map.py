@@ -289,7 +289,11 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         cls, config: dict[str, Any], custom_objects: dict[str, Any] | None = None
     ) -> DTypePolicyMap:
         """Make the map of a config, also of Keras. KeyError without 'policy_map'."""
-        policies = config["policy_map"] or {}
+        policies = config["policy_map"]
+        if policies is None:
+            policies = {}
+        if not isinstance(policies, dict):
+            raise TypeError(f"policy_map={policies!r} must be a dict of keys to policies")
         loaded = {key: deserialize(value, custom_objects) for key, value in policies.items()}
         return cls(**{**config, "policy_map": loaded})
 

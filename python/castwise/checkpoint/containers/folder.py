@@ -38,6 +38,7 @@ from castwise.checkpoint.containers._weight_names import (
 )
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
+from castwise.checkpoint.files._filesystem import read_file
 from castwise.checkpoint.files._remote import is_remote
 
 PIPELINE = "model_index.json"
@@ -390,10 +391,9 @@ def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
 
 
 def _read_index(path: Path) -> dict[str, Any]:
-    if path.stat().st_size > _MAX_INDEX_BYTES:
-        raise CheckpointError(f"{path}: an index has at most {_MAX_INDEX_BYTES:,} bytes")
+    data = read_file(path, _MAX_INDEX_BYTES)
     try:
-        text = path.read_text("utf-8")
+        text = data.decode()
         index: dict[str, Any] = json.loads(text, object_pairs_hook=_without_duplicates)
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path}: the index is not JSON: {error}") from error

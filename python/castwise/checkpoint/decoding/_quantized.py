@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from castwise._wording import argument, function
+from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import Reader
@@ -23,6 +24,7 @@ from castwise.checkpoint.containers.folder import (
     components_of,
 )
 from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.checkpoint.files._filesystem import read_file
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers._configs import CONFIGS, MODEL
 from castwise.quantization.producers._found import joined, prefixed
@@ -172,6 +174,22 @@ def _weight_text(weight: QuantizedWeight) -> str:
     return f"the payload {weight.payload!r} is {scheme}{block} ({made}){scale}"
 
 
+def model_types(source: Reader | CheckpointFolder) -> list[set[str]]:
+    """Return the types that the `config.json` of each component states, of the model and its text.
+
+    A component whose file states none, or that has no such file, is left out.
+    """
+    stated = []
+    for component in components_of(source):
+        is_folder = isinstance(source, CheckpointFolder)
+        folder = source.path / component.prefix if is_folder else source.path.parent
+        config = _configs(folder)[0].get(CONFIG)
+        sections = [config, config.get("text_config")] if isinstance(config, dict) else []
+        types = [one.get("model_type") for one in sections if isinstance(one, dict)]
+        stated.append({kind for kind in types if isinstance(kind, str)})
+    return [types for types in stated if types]
+
+
 def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parse the files of a folder that may state how its tensors are quantised.
 
@@ -191,9 +209,7 @@ def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
 
 def _parsed(path: Path) -> Any:
-    if path.stat().st_size > _MAX_BYTES:
-        raise ValueError(f"it has more than {_MAX_BYTES:,} bytes")
-    text = path.read_bytes().decode("utf-8-sig")
+    text = read_file(path, _MAX_BYTES).decode("utf-8-sig")
     return json.loads(text, parse_int=_integer)
 
 

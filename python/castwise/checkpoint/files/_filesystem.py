@@ -19,6 +19,7 @@ from pathlib import Path
 from threading import Lock
 from typing import IO, Any, BinaryIO
 
+from castwise._regular_files import NotRegularError, checked_size, open_regular, read_regular
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files._leftovers import (
@@ -79,10 +80,8 @@ class SourceFile:
     """
 
     def __init__(self, path: Path) -> None:
-        if not stat.S_ISREG(path.stat().st_mode):
-            raise CheckpointError(f"{path} is not a regular file")
         self.path = path
-        self.stream: BufferedReader = path.open("rb")
+        self.stream: BufferedReader = open_file(path)
         self._lock = Lock()
         self._found = self._state()
 
@@ -99,7 +98,7 @@ class SourceFile:
     def reopen(self) -> None:
         """Open it again if it was closed."""
         if self.stream.closed:
-            self.stream = self.path.open("rb")
+            self.stream = open_file(self.path)
             if self._state() != self._found:
                 self.close()
                 raise CheckpointError(f"{self.path} was changed while the folder was read")
@@ -141,6 +140,44 @@ class SourceFile:
         """Which file it is, and of which state."""
         now = os.fstat(self.stream.fileno())
         return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+
+
+def open_file(path: Path) -> BufferedReader:
+    """Open a regular file of this machine to read.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a regular file.
+    OSError
+        There is no such file, or it may not be read.
+
+    """
+    try:
+        return open_regular(path)
+    except NotRegularError as error:
+        raise CheckpointError(str(error)) from None
+
+
+def read_file(path: Path, most: int) -> bytes:
+    """Return the bytes of a file or an object of a store, of which there may be at most `most`.
+
+    Raises
+    ------
+    CheckpointError
+        It is not a regular file, or has more bytes.
+    OSError
+        It cannot be read.
+
+    """
+    try:
+        if not is_remote(path):
+            return read_regular(path, most)
+        source = RemoteSource(path)
+        count = min(source.size, most + 1)
+        return checked_size(source.fetch(0, count) if count else b"", path, most)
+    except NotRegularError as error:
+        raise CheckpointError(str(error)) from None
 
 
 def source_file(path: Path) -> SourceFile | RemoteSource:

@@ -12,8 +12,10 @@ from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, INTEGER, TEXT, typed
+from castwise.checkpoint.files._filesystem import read_file
 
 TOKENIZER, CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
+_MAX_BYTES = 1 << 28  # of a file; the largest tokenizers have 35 MB
 FILES = (TOKENIZER, CONFIG, _TEMPLATE)
 """The files that are read."""
 
@@ -313,7 +315,7 @@ def _templates(stated: Any, folder: Path) -> dict[str, str]:
     found = stated.get("chat_template")
     if found is None and (folder / _TEMPLATE).is_file():
         with _blamed(folder / _TEMPLATE):
-            found = (folder / _TEMPLATE).read_bytes().decode()
+            found = read_file(folder / _TEMPLATE, _MAX_BYTES).decode()
     if found is None:
         return {}
     if isinstance(found, str):
@@ -334,7 +336,7 @@ def _parsed(path: Path, *, required: bool = True) -> Any:
     if not required and not path.exists():
         return {}
     try:
-        return json.loads(path.read_bytes().decode())
+        return json.loads(read_file(path, _MAX_BYTES).decode())
     except FileNotFoundError as error:
         raise CheckpointError(
             f"{path} is missing, and a GGUF file has the tokens of its model; add it, as "

@@ -27,13 +27,15 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.decoding._decoded import DecodedReader
-from castwise.checkpoint.files._filesystem import replacing_file, sync_folder
+from castwise.checkpoint.files._filesystem import open_file, read_file, replacing_file, sync_folder
 from castwise.checkpoint.files._leftovers import journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, DecodeReport, Report
 from castwise.quantization.producers._configs import CONFIGS
 
 _SEEDS = 1 << 64
+_MAX_BYTES = 1 << 30  # of a journal; a tensor takes some 500 bytes
+_MAX_CONFIG_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,10 +52,10 @@ def kept_shards(folder: Path) -> int:
     """Count the complete shards of a temporary folder, to resume from."""
     journal = journal_name(folder)
     try:
-        if not stat.S_ISREG(journal.lstat().st_mode):
+        if journal.is_symlink():
             return 0
-        return max(journal.read_bytes().count(b"\n") - 1, 0)
-    except OSError:
+        return max(read_file(journal, _MAX_BYTES).count(b"\n") - 1, 0)
+    except (OSError, CheckpointError):
         return 0
 
 
@@ -197,7 +199,7 @@ def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
     made = ((path, one) for path, one in sources.items() if isinstance(one, DecodedReader))
     folders = {os.path.dirname(path): reader.path.parent for path, reader in made}
     return {
-        f"{prefix}/{name}": hashlib.sha256((folder / name).read_bytes()).hexdigest()
+        f"{prefix}/{name}": hashlib.sha256(read_file(folder / name, _MAX_CONFIG_BYTES)).hexdigest()
         for prefix, folder in folders.items()
         for name in CONFIGS
         if (folder / name).is_file()
@@ -217,10 +219,10 @@ def _read(folder: Path) -> tuple[dict[str, Any], list[_Shard]]:
     if not folder.is_dir() or not os.path.lexists(journal):
         return {}, []
     with _damage(journal):
-        if not stat.S_ISREG(journal.lstat().st_mode):
+        if journal.is_symlink():
             raise TypeError(journal)
         lines: list[Any] = []
-        for line in journal.read_text("utf-8").splitlines():
+        for line in read_file(journal, _MAX_BYTES).decode().splitlines():
             try:
                 lines.append(json.loads(line))
             except json.JSONDecodeError:  # a line that was cut off
@@ -250,7 +252,7 @@ def _damage(journal: Path) -> Iterator[None]:
 
 
 def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
+    with open_file(path) as file:
         return hashlib.file_digest(file, "blake2b").hexdigest()
 
 

@@ -20,7 +20,7 @@ from castwise.checkpoint.containers._weight_names import (
 )
 from castwise.checkpoint.containers.folder import PIPELINE, CheckpointFolder, check_link, walk
 from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.files._filesystem import new_file, sync_folder
+from castwise.checkpoint.files._filesystem import new_file, open_file, sync_folder
 from castwise.checkpoint.files._leftovers import is_temporary
 from castwise.checkpoint.files._remote import is_remote
 
@@ -314,7 +314,10 @@ def _matches_any(name: str, globs: Iterable[str]) -> bool:
 
 def _copy(source: Path, destination: Path) -> None:
     """Copy a file with its permissions and times, down to the disk."""
-    with source.open("rb") as old, new_file(destination) as new:
+    with (
+        source.open("rb") if is_remote(source) else open_file(source) as old,
+        new_file(destination) as new,
+    ):
         shutil.copyfileobj(old, new, _COPY_BYTES)
     if not (is_remote(source) or is_remote(destination)):
         shutil.copystat(source, destination)

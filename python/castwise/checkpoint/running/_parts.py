@@ -21,7 +21,12 @@ from castwise._core import CastReport
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.files._filesystem import replacing_file, shared_folder, sync_file
+from castwise.checkpoint.files._filesystem import (
+    read_file,
+    replacing_file,
+    shared_folder,
+    sync_file,
+)
 from castwise.checkpoint.files._leftovers import locked, parts_name
 from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.files._room import Room
@@ -37,6 +42,7 @@ _FILES = "files"  # the folder that all parts write into
 _PLACED = "placed"  # says which folder has become the destination
 _PAGE = re.compile(r"part-(\d+)-of-(\d+)\.json")
 _PIECE_BYTES = 64 << 20
+_MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
 
 
 class Run(Protocol):
@@ -154,7 +160,9 @@ class Parts:
                 "transcode make them with --part 1/N to N/N"
             )
         placed = self._folder / _PLACED
-        if placed.exists() and placed.read_text() == _identity(destination):
+        if placed.exists() and read_file(placed, _MAX_PAGE_BYTES).decode() == _identity(
+            destination
+        ):
             with self._held():
                 shutil.rmtree(self._folder)
             raise CheckpointError(
@@ -317,7 +325,7 @@ def _pages(folder: Path, reports: _Reports | None = None) -> dict[Part, dict[str
     for path in folder.iterdir():
         if found := _PAGE.fullmatch(path.name):
             try:
-                page = json.loads(path.read_bytes())
+                page = json.loads(read_file(path, _MAX_PAGE_BYTES))
                 dict(page["job"])
                 arguments = dict(page["arguments"])
                 "".join((arguments["command"], arguments["source"]))  # both are texts
