@@ -5,7 +5,9 @@ import io
 import json
 import os
 import random
+import re
 import subprocess
+import tracemalloc
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -457,3 +459,110 @@ def test_failures_without_a_number_of_the_system(
     with pytest.raises(kind, match=message):
         checkpoint.cast_file(tmp_path / "in.npy", tmp_path / "out.npy", "bfloat16")
     assert os.listdir(tmp_path) == ["in.npy"]
+
+
+def npz_bytes() -> bytes:
+    """An npz of two arrays."""
+    buffer = io.BytesIO()
+    np.savez(buffer, a=np.arange(5.0), b=np.arange(3))
+    return buffer.getvalue()
+
+
+def test_no_flipped_bit_of_an_npz_changes_what_is_loaded(tmp_path: Path) -> None:
+    content, path = npz_bytes(), tmp_path / "x.npz"
+    path.write_bytes(content)
+    right = checkpoint.load(path)
+    begin = content.index(b"PK\1\2")
+    for place in range(begin, len(content)):
+        damaged = bytearray(content)
+        damaged[place] ^= 1 << place % 8
+        path.write_bytes(damaged)
+        try:
+            loaded = checkpoint.load(path)
+        except checkpoint.CheckpointError:
+            continue
+        assert list(loaded) == list(right), place
+        assert all(np.array_equal(loaded[name], right[name]) for name in right), place
+
+
+def test_an_npz_that_lists_no_members_is_empty_or_damaged(tmp_path: Path) -> None:
+    np.savez(tmp_path / "empty.npz")
+    assert checkpoint.load(tmp_path / "empty.npz") == {}
+    content, path = npz_bytes(), tmp_path / "x.npz"
+    end = content.rindex(b"PK\5\6")
+    for damaged in (
+        content[: content.index(b"PK\1\2")] + b"PK\5\6" + bytes(18),
+        content[: end + 8] + bytes(4) + content[end + 12 :],
+    ):
+        path.write_bytes(damaged)
+        with pytest.raises(checkpoint.CheckpointError, match="the zip file is damaged"):
+            checkpoint.load(path)
+
+
+def test_a_flipped_bit_of_a_keras_file_is_refused(tmp_path: Path) -> None:
+    pytest.importorskip("h5py")
+    checkpoint.save(tmp_path / "w.weights.h5", {"layers/dense/vars/0": floats(256)})
+    weights = (tmp_path / "w.weights.h5").read_bytes()
+    path = tmp_path / "x.keras"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("config.json", "{}")
+        archive.writestr("model.weights.h5", weights)
+    content = bytearray(path.read_bytes())
+    content[content.index(floats(256).tobytes()) + 100] ^= 1
+    path.write_bytes(content)
+    message = "member 'model.weights.h5' do not have the checksum"
+    with pytest.raises(checkpoint.CheckpointError, match=message):
+        checkpoint.load(path)
+    with pytest.raises(checkpoint.CheckpointError, match=message):
+        checkpoint.cast_file(path, tmp_path / "out.keras", "bf16")
+
+
+def test_a_toml_map_of_deep_keys_takes_little_memory(tmp_path: Path) -> None:
+    path = tmp_path / "map.toml"
+    path.write_text("a" + 20_000 * ".a" + "=1\n")
+    checkpoint.save(tmp_path / "in.safetensors", {"w": floats(4)})
+    tracemalloc.start()
+    try:
+        with pytest.raises(ValueError, match="20,000 dots outside of quotes, and a map needs none"):
+            checkpoint.cast_file(tmp_path / "in.safetensors", tmp_path / "o.npz", dtype_map=path)
+        assert tracemalloc.get_traced_memory()[1] < 10_000_000
+    finally:
+        tracemalloc.stop()
+    path.write_text("# a.b.c\n'" + 2_000 * "a." + "b' = 'float16'\n\"w.\\\"x\" = 'float16'\n")
+    summary = checkpoint.cast_file(tmp_path / "in.safetensors", tmp_path / "o.npz", dtype_map=path)
+    assert len(summary.unused_patterns) == 2
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"policy_map": "x"}, "policy_map='x' must be a dict of keys to policies"),
+        ({"policy_map": 3}, "policy_map=3 must be a dict"),
+        ({"policy_map": [1]}, "policy_map=[1] must be a dict"),
+        ({"policy_map": True}, "policy_map=True must be a dict"),
+        ({"policy_map": ""}, "policy_map='' must be a dict"),
+        ({}, "it has no 'policy_map'"),
+    ],
+)
+def test_a_policy_file_of_wrong_types_is_refused_in_one_line(
+    tmp_path: Path, config: dict[str, Any], said: str
+) -> None:
+    checkpoint.save(tmp_path / "in.safetensors", {"w": floats(4)})
+    path = tmp_path / "policy.json"
+    whole = {"class_name": "DTypePolicyMap", "config": {"default_policy": "float32", **config}}
+    path.write_text(json.dumps(whole))
+    with pytest.raises(ValueError, match=re.escape(f"{path} holds no policy's config: {said}")):
+        checkpoint.cast_file(tmp_path / "in.safetensors", tmp_path / "o.npz", policy=path)
+    path.write_text(json.dumps({**whole, "class_name": [1]}))
+    with pytest.raises(ValueError, match=r"config has class_name=\[1\], which must be a str"):
+        checkpoint.cast_file(tmp_path / "in.safetensors", tmp_path / "o.npz", policy=path)
+
+
+@pytest.mark.parametrize("kind", [{}, [], [{}], 3, None])
+def test_a_model_type_of_another_type_is_as_good_as_none(tmp_path: Path, kind: Any) -> None:
+    (tmp_path / "model").mkdir()
+    weight = floats(64 * 64).reshape(64, 64)
+    checkpoint.save(tmp_path / "model" / "model.safetensors", {"l.q_proj.weight": weight})
+    (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
+    summary = checkpoint.quantize_file(tmp_path / "model", tmp_path / "out", "nvfp4")
+    assert [row.name for row in summary.rows if row.target is not None]

@@ -284,6 +284,46 @@ def test_overlapping_storages(tmp_path: Path) -> None:
         checkpoint.load(path)
 
 
+def test_a_flipped_bit_of_data_is_refused_by_every_command(tmp_path: Path) -> None:
+    content = (FOLDER / "zip.pt").read_bytes()
+    path, out = tmp_path / "in.pt", tmp_path / "out.safetensors"
+    with zipfile.ZipFile(FOLDER / "zip.pt") as archive:
+        members = [one for one in archive.infolist() if one.file_size and "/data" in one.filename]
+    for member in members[:12]:
+        begin = content.index(b"PK\3\4", member.header_offset)
+        names = struct.unpack_from("<HH", content, begin + 26)
+        place = begin + 30 + sum(names) + member.file_size // 2
+        damaged = bytearray(content)
+        damaged[place] ^= 1
+        path.write_bytes(damaged)
+        message = f"{path}: the bytes of member '{member.filename}' do not have the checksum"
+        for read in (
+            lambda: checkpoint.load(path),
+            lambda: checkpoint.cast_file(path, out, dtype_map={".*": "keep"}),
+        ):
+            with pytest.raises(checkpoint.CheckpointError) as refused:
+                read()
+            assert str(refused.value).startswith(message)
+        assert not out.exists()
+    assert len(members) > 12
+
+
+def test_files_without_checksums_are_read(tmp_path: Path) -> None:
+    """As torch saves under `set_crc32_options(False)`: 0 in the place of each."""
+    content = bytearray((FOLDER / "zip.pt").read_bytes())
+    with zipfile.ZipFile(FOLDER / "zip.pt") as archive:
+        place = archive.start_dir
+        for _ in archive.infolist():
+            content[place + 16 : place + 20] = bytes(4)
+            place += 46 + sum(struct.unpack_from("<HHH", content, place + 28))
+    path = tmp_path / "in.pt"
+    path.write_bytes(content)
+    loaded = checkpoint.load(path)
+    checkpoint.cast_file(path, tmp_path / "out.npz", dtype_map={".*": "keep"})
+    for name in FORMATS:
+        assert_same(loaded[name], expected()[name])
+
+
 @pytest.mark.parametrize("file", ["zip.pt", "legacy.pt", "training.ckpt"])
 def test_damage_of_any_kind_gives_no_other_error(tmp_path: Path, file: str) -> None:
     content = (FOLDER / file).read_bytes()

@@ -7,7 +7,7 @@ import shutil
 import struct
 import zipfile
 import zlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import BinaryIO
@@ -19,6 +19,13 @@ _ENCRYPTED, _UTF8 = 1, 0x800
 _PIECE_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
 _LOCAL_SIGNATURE = b"PK\3\4"
+_END = struct.Struct("<4s4H2IH")
+_END_SIGNATURE = b"PK\5\6"
+_LOCATOR = struct.Struct("<4sIQI")
+_LOCATOR_SIGNATURE = b"PK\6\7"
+_END64 = struct.Struct("<4sQ2H2I4Q")
+_END64_SIGNATURE = b"PK\6\6"
+_MAX_END_BYTES = 0xFFFF + _END.size + _LOCATOR.size + _END64.size  # with the longest comment
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -50,17 +57,43 @@ def explained(path: Path) -> Iterator[None]:
         raise CheckpointError(f"{path}: the zip file is damaged: {error}") from error
 
 
-def check_members(members: Iterable[zipfile.ZipInfo], size: int, remedy: str) -> None:
-    """CheckpointError for sizes that cannot be true in a file of `size` bytes.
+def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: str) -> None:
+    """CheckpointError for a directory that cannot be true in a file of `size` bytes.
 
     `remedy` is for members that are neither stored nor deflated.
     """
+    members = archive.infolist()
+    count = _stated_count(file, size)
+    if len(members) != count:  # zipfile reads as many as it finds
+        raise CheckpointError(
+            f"the zip file is damaged: it states {count:,} members and lists {len(members):,}"
+        )
+    if not members and size > _END.size + len(archive.comment):
+        raise CheckpointError("the zip file is damaged: it has contents and lists no members")
     available = size
     for member in members:
         _check_member(member, remedy)
         available -= member.compress_size
         if available < 0:
             raise CheckpointError("members of the zip file overlap or are cut off")
+
+
+def _stated_count(file: BinaryIO, size: int) -> int:
+    """Return the number of members that the end of a zip file states."""
+    begin = max(size - _MAX_END_BYTES, 0)
+    file.seek(begin)
+    tail = file.read(size - begin)
+    place = tail.rfind(_END_SIGNATURE)
+    if place < 0 or place + _END.size > len(tail):
+        raise CheckpointError("the zip file is damaged: it has no end")
+    count: int = _END.unpack_from(tail, place)[4]
+    locator = place - _LOCATOR.size
+    if locator >= 0 and tail.startswith(_LOCATOR_SIGNATURE, locator):
+        large = locator - _END64.size
+        if large < 0 or not tail.startswith(_END64_SIGNATURE, large):
+            raise CheckpointError("the zip file is damaged: its large end is not before its end")
+        count = _END64.unpack_from(tail, large)[7]
+    return count
 
 
 def _check_member(member: zipfile.ZipInfo, remedy: str) -> None:
@@ -103,6 +136,42 @@ def stored_begin(file: BinaryIO, size: int, member: zipfile.ZipInfo, remedy: str
     if member.file_size != member.compress_size or begin + member.file_size > size:
         raise CheckpointError(f"member {member.filename!r} is cut off")
     return begin
+
+
+class Checksums:
+    """The checksums of members whose bytes are read from where they stand, each compared once.
+
+    A member with 0 in the place of its checksum has none, as torch writes it under
+    `set_crc32_options(False)`.
+    """
+
+    def __init__(self, read: Callable[[int, int], bytes]) -> None:
+        self._read = read
+        self._expected: dict[str, tuple[int, int, int]] = {}
+
+    def expect(self, member: zipfile.ZipInfo, begin: int) -> None:
+        """Take note of a member, whose bytes stand from `begin` on."""
+        if member.CRC:
+            self._expected[member.filename] = begin, member.file_size, member.CRC
+
+    def check(self, name: str) -> None:
+        """CheckpointError if the bytes of a member are not those that were saved."""
+        begin, size, expected = self._expected.get(name, (0, 0, 0))
+        checksum = 0
+        for place in range(begin, begin + size, _PIECE_BYTES):
+            piece = self._read(place, min(_PIECE_BYTES, begin + size - place))
+            checksum = zlib.crc32(piece, checksum)
+        if checksum != expected:
+            raise CheckpointError(
+                f"the bytes of member {name!r} do not have the checksum that the zip file states, "
+                "so the file is damaged; copy it again from where it came"
+            )
+        self._expected.pop(name, None)
+
+    def check_all(self) -> None:
+        """Check every member that was not yet."""
+        for name in list(self._expected):
+            self.check(name)
 
 
 def like(member: zipfile.ZipInfo) -> zipfile.ZipInfo:

@@ -15,10 +15,13 @@ from contextlib import suppress
 from pathlib import Path, PureWindowsPath
 from typing import Any, BinaryIO
 
+from numpy.typing import NDArray
+
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers._zip import (
+    Checksums,
     check_members,
     copy_member,
     explained,
@@ -53,7 +56,7 @@ class KerasReader(Hdf5Reader):
         with explained(self.path):
             self.archive = zipfile.ZipFile(file)
             self.members = self.archive.infolist()
-            check_members(self.members, size, _REMEDY)
+            check_members(self.archive, file, size, _REMEDY)
             names = {member.filename: member for member in self.members}
             if len(names) < len(self.members):
                 raise CheckpointError("two members of the zip file have the same name")
@@ -62,7 +65,22 @@ class KerasReader(Hdf5Reader):
             if _WEIGHTS not in names:
                 raise CheckpointError(f"not a file of Keras 3: it has no {_WEIGHTS}; {_REMEDY}")
             weights = names[_WEIGHTS]
-            return stored_begin(file, size, weights, _REMEDY), weights.file_size
+            begin = stored_begin(file, size, weights, _REMEDY)
+            self._checksums = Checksums(self._file.read)
+            self._checksums.expect(weights, begin)
+            return begin, weights.file_size
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if the file was changed, or the weights are not as they were saved."""
+        super().check_unchanged()
+        with explained(self.path):
+            self._checksums.check_all()
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a variable as an array of its format."""
+        with explained(self.path):
+            self._checksums.check_all()
+        return super().read(name)
 
     def model(self) -> Any:
         """Return the configuration of the model, as parsed; None if there is none.

@@ -121,11 +121,13 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
         """The members by name without `.npy`; a name stands for one member only."""
         members: dict[str, zipfile.ZipInfo] = {}
-        check_members(self._zip.infolist(), self._file.size, _REMEDY)
+        check_members(self._zip, self._file.stream, self._file.size, _REMEDY)
         for member in self._zip.infolist():
             name = member.filename.removesuffix(_SUFFIX)
             if name in members:
                 raise CheckpointError(f"two members stand for the name {name!r}")
+            if name == member.filename:  # not an array, and so not opened for its header
+                self._zip.open(member).close()  # it has the same name at its place
             members[name] = member
         return members
 

@@ -33,7 +33,7 @@ from castwise.checkpoint.containers._torch_values import (
     Storage,
     Tensor,
 )
-from castwise.checkpoint.containers._zip import check_members, explained, stored_begin
+from castwise.checkpoint.containers._zip import Checksums, check_members, explained, stored_begin
 from castwise.checkpoint.files._filesystem import SourceFile, source_file
 from castwise.checkpoint.files._remote import RemoteSource
 
@@ -73,16 +73,20 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path, *, warns: bool = True) -> None:
         super().__init__(source_file(path))
+        self._data = self._pickle = ""  # in a zip file, where storages are, and the pickle
+        self._checksums = Checksums(self._file.read)
         try:
             with explained(path):
                 is_zip = self._file.stream.read(len(_ZIP_START)) == _ZIP_START
                 value, storages, self._order = self._read_zip() if is_zip else self._read_legacy()
                 found = _named(value, path.stem)
                 self._begins: dict[str, int] = {}  # byte offsets in the file
+                self._members: dict[str, str] = {}  # that of the storage of each tensor
                 self._strided: dict[str, _Strided] = {}
                 self.tensors: dict[str, TensorInfo] = {}
                 for name, tensor in found.tensors.items():
                     self._describe(name, tensor, storages)
+                    self._members[name] = self._data + tensor.storage.key
         except BaseException:
             self._file.close()
             raise
@@ -103,6 +107,8 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         """Return the value, place and size of each storage, and the byte order."""
         # Only places are kept: entries of a zip file, and of a pickle, take memory.
         (begin, nbytes), members, order = self._zip_members()
+        if nbytes <= MAX_PICKLE_BYTES:
+            self._checksums.check(self._pickle)
         self._file.stream.seek(begin)
         pickle = TorchPickle(self._file.stream, nbytes)
         value = pickle.value()
@@ -120,7 +126,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         file, size = self._file.stream, self._file.size
         with zipfile.ZipFile(file) as archive:
             listed = archive.infolist()
-            check_members(listed, size, _ZIP_REMEDY)
+            check_members(archive, file, size, _ZIP_REMEDY)
             members = {member.filename: member for member in listed}
             if len(members) < len(listed):
                 raise CheckpointError("two members of the zip file have the same name")
@@ -130,10 +136,12 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             root = roots[0]
             if f"{root}constants.pkl" in members:
                 raise CheckpointError(f"it holds a TorchScript program; {REMEDY}")
-            order = self._byte_order(archive, members.get(f"{root}byteorder"))
+            order = self._byte_order(members.get(f"{root}byteorder"))
 
             def place(member: zipfile.ZipInfo) -> tuple[int, int]:
-                return stored_begin(file, size, member, _ZIP_REMEDY), member.file_size
+                begin = stored_begin(file, size, member, _ZIP_REMEDY)
+                self._checksums.expect(member, begin)
+                return begin, member.file_size
 
             data = f"{root}data/"
             storages = {
@@ -141,15 +149,17 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 for name, member in members.items()
                 if name.startswith(data)
             }
+            self._data, self._pickle = data, root + _PICKLE
             return place(members[root + _PICKLE]), storages, order
 
-    @staticmethod
-    def _byte_order(archive: zipfile.ZipFile, member: zipfile.ZipInfo | None) -> _Order:
+    def _byte_order(self, member: zipfile.ZipInfo | None) -> _Order:
         """Return the byte order of the storages; files of older versions do not tell theirs."""
         if member is None:
             return "<"
-        with archive.open(member) as file:
-            text = file.read(_MAX_DEPTH)
+        begin = stored_begin(self._file.stream, self._file.size, member, _ZIP_REMEDY)
+        self._checksums.expect(member, begin)
+        self._checksums.check(member.filename)
+        text = self._file.read(begin, min(member.file_size, _MAX_DEPTH))
         if text not in _ORDERS:
             raise CheckpointError(f"it says that its byte order is {text!r}")
         return _ORDERS[text]
@@ -229,6 +239,12 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             self._strided[name] = _Strided(size, arrangement, is_fortran)
         self.tensors[name] = TensorInfo(name, *_format_and_kind(dtype), dtype, shape, nbytes)
 
+    def check_unchanged(self) -> None:
+        """CheckpointError if the file was changed, or data that was read is not as it was saved."""
+        super().check_unchanged()
+        with explained(self.path):
+            self._checksums.check_all()
+
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if it is of no known format."""
         info, strided = self.tensors[name], self._strided.get(name)
@@ -255,6 +271,8 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 f"{self.path}: tensor {name!r} is stored as {info.stored}, which castwise does not "
                 "know"
             )
+        with explained(self.path):
+            self._checksums.check(self._members[name])
         dense = self._bytes(name)
         if strided is not None:
             # `_describe` checked that all elements are there.
