@@ -6,22 +6,41 @@ With transformers, the same models are made from their configurations and compar
 """
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.maps import named_map
+from castwise.checkpoint.maps import _families, named_map
 from castwise.cli._output import group_name
 from checkpoint_samples import floats
+from numpy.typing import NDArray
 from support import run_castwise as run
 
 RECORD: dict[str, dict[str, dict[str, list[str]]]] = json.loads(
     (Path(__file__).parents[1] / "recorded" / "checkpoint_maps.json").read_text()
 )
 MODELS = [(family, name) for family, models in RECORD.items() for name in models]
+
+
+# Tensors of one axis, which every map keeps whatever their names are.
+VECTOR = re.compile(
+    r"(?i).*(norm[a-z_]*\d?|ln_\w+|\.norm_f)\.weight|.*(sinks|lambda1|logit_scale|bias|inv_freq)"
+)
+
+
+def matrix() -> NDArray[np.float32]:
+    """A tensor of two axes."""
+    return floats(4).reshape(2, 2)
+
+
+def is_vector(pattern: str) -> bool:
+    """Return True for the name of a tensor with one axis."""
+    return VECTOR.fullmatch(pattern) is not None
 
 
 def example(pattern: str) -> str:
@@ -34,7 +53,10 @@ def test_the_matrices_of_layers_are_cast_and_no_others(
     tmp_path: Path, family: str, name: str
 ) -> None:
     names = RECORD[family][name]
-    arrays = {example(one): floats(4) for one in names["cast"] + names["kept"]}
+    # What a map casts has two axes; what it keeps by its name, too.
+    arrays = {example(one): matrix() for one in names["cast"]}
+    arrays |= {example(one): matrix() for one in names["kept"] if not is_vector(one)}
+    arrays |= {example(one): floats(4) for one in names["kept"] if is_vector(one)}
     source = tmp_path / "in.safetensors"
     checkpoint.save(source, arrays)
     summary = checkpoint.cast_file(source, tmp_path / "out.safetensors", "fp8", dtype_map=family)
@@ -49,20 +71,18 @@ def test_the_matrices_of_layers_are_cast_and_no_others(
         assert (rows[example(one)].target, rows[example(one)].decided_by) == (None, "map"), one
 
 
-def test_every_family_is_tested_and_every_pattern_used() -> None:
+def test_every_family_is_tested_and_its_patterns_are_used() -> None:
     assert tuple(RECORD) == checkpoint.map_names()
     for family, models in RECORD.items():
         names = [example(one) for model in models.values() for one in model["kept"]]
         used = {named_map(family).decide(name, floating=True).key for name in names}
-        patterns = {key for key, _ in named_map(family).keys.items()}
         # What transformers saves no longer, or not where it is tied; `test_older_names` has each.
         older = {
-            "llama": {".*inv_freq"},
-            "gpt2": {".*inv_freq"},
-            "t5": {r"(.*\.)?lm_head\.weight"},
-            "whisper": {r"(.*\.)?(lm_head|proj_out)\.weight"},
+            "llama": {r"(.*\.)?(embed|head)\.weight"},
+            "gpt2": {r".*\.masked_bias"},
+            "whisper": {r"(.*\.)?proj_out\.weight"},
         }
-        assert patterns - used <= older.get(family, set())
+        assert set(_families()[family].keep) - used <= older.get(family, set())
 
 
 def test_older_names() -> None:
@@ -78,7 +98,11 @@ def test_older_names() -> None:
         ("bert", "classifier.out_proj.weight"),
         ("vit", "vit.encoder.layer.0.layernorm_before.weight"),
     ):
-        decision = named_map(family).decide(kept, floating=True)
+        decision = (
+            named_map(family)
+            .with_default("bfloat16")
+            .decide(kept, True, (4,) if is_vector(kept) else (4, 4))
+        )
         assert (decision.target, decision.by) == (None, "map"), kept
     for family, cast in (
         ("llama", "model.layers.0.block_sparse_moe.experts.0.w1.weight"),
@@ -102,11 +126,10 @@ def test_a_map_or_policy_on_a_store_is_refused_by_name(
     assert not (tmp_path / "out.safetensors").exists()
 
 
-def test_named_maps_on_the_command_line(tmp_path: Path) -> None:
+def test_named_maps_on_the_command_line(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
-    checkpoint.save(
-        source, {"model.norm.weight": floats(4), "model.layers.0.k_proj.weight": floats(4)}
-    )
+    arrays = {"model.norm.weight": floats(4), "model.layers.0.k_proj.weight": matrix()}
+    checkpoint.save(source, {**arrays, "model.embed_tokens.weight": matrix()})
     for name in checkpoint.map_names():
         assert name in run("cast", "--help").stdout
     assert run("cast", source, out, "--dtype", "fp8", "--map", "llama").stderr == ""
@@ -116,10 +139,65 @@ def test_named_maps_on_the_command_line(tmp_path: Path) -> None:
     assert "map 'llama' says what to keep; give the format of the others too" in said
     said = run("cast", source, out, "--dtype", "fp8", "--map", "lama", code=2).stderr
     assert "there is no map 'lama'; did you mean 'llama'? castwise has llama, bert" in said
-    # Of another family: none of its patterns is used, and each is said.
-    checkpoint.save(source, {"layers.0.kernel": floats(4)}, overwrite=True)
-    said = run("cast", source, out, "--dtype", "fp8", "--map", "t5", "--overwrite").stderr
-    assert said.count("unused pattern") == 5
+    # Of another family: no tensor has one of its names.
+    checkpoint.save(source, {"layers.0.kernel": matrix()}, overwrite=True)
+    assert caplog.text == ""
+    run("cast", source, out, "--dtype", "fp8", "--map", "t5", "--overwrite")
+    said = "map 't5' is for T5 and Flan-T5; no tensor has a name of an embedding or head of theirs"
+    assert said in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("config", "said"),
+    [
+        ({"model_type": "gpt2"}, "the model type 'gpt2', and the map for it is 'gpt2'"),
+        ({"model_type": "frob"}, "the model type 'frob', and castwise has no map for it"),
+        ({"model_type": "frob", "text_config": {"model_type": "t5"}}, "the map for it is 't5'"),
+        ({"model_type": "llama"}, None),
+        ({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}, None),
+        ({"model_type": {}}, None),
+        ({"model_type": ["llama"]}, None),
+        ([], None),
+    ],
+)
+def test_a_map_says_what_it_is_for_where_the_model_is_another(
+    tmp_path: Path, config: Any, said: str | None, caplog: pytest.LogCaptureFixture
+) -> None:
+    (tmp_path / "model").mkdir()
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    checkpoint.save(
+        tmp_path / "model" / "model.safetensors",
+        {"lm_head.weight": matrix(), "model.embed_tokens.weight": matrix()},
+    )
+    checkpoint.cast_file(
+        tmp_path / "model", tmp_path / "out", "bf16", dtype_map="llama", keep_config=True
+    )
+    about = "map 'llama' is for Llama, Mistral, Qwen"
+    assert (about in caplog.text) is (said is not None)
+    assert (said or "") in caplog.text
+
+
+def test_every_map_keeps_one_number_per_channel_and_states_whatever_their_names(
+    tmp_path: Path,
+) -> None:
+    vectors = {"x": floats(4), "y.foo": floats(4).reshape(1, 1, 4), "scalar": floats(1)}
+    states = (
+        "l.0.mixer.A_log",
+        "l.0.linear_attn.conv1d.weight",
+        "l.0.hc_attn_fn",
+        "hc_head_fn",
+        "l.0.attn_hc.fn",
+        "l.0.self_attn.q_conv1d.weight",
+        "l.0.attn.compressor.ape",
+    )
+    arrays = {**vectors, **{name: matrix() for name in states}, "l.0.q_proj.weight": matrix()}
+    checkpoint.save(tmp_path / "in.safetensors", arrays)
+    for name in checkpoint.map_names():
+        plan = checkpoint.cast_file(
+            tmp_path / "in.safetensors", tmp_path / "out.npz", "fp8", dtype_map=name, dry_run=True
+        )
+        assert [row.name for row in plan.rows if row.target is not None] == ["l.0.q_proj.weight"]
+        assert {row.decided_by for row in plan.rows if row.target is None} == {"map"}
 
 
 VOCABULARY = 61

@@ -2,17 +2,31 @@
 
 from __future__ import annotations
 
+import logging
 import tomllib
-from dataclasses import replace
+from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
+from castwise._core import PolicyMap
 from castwise._dtype_map import DtypeMap
 from castwise._spelling import format_hint, suggestion
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 
+_LOGGER = logging.getLogger(__name__)
 _FILE = Path(__file__).with_name("maps.toml")
+_KEEP = "keep"
+_MATRIX = 2  # axes; what has fewer is one number per channel
+
+
+class _Family(NamedTuple):
+    """What a map is for, and what it keeps beside what every map keeps."""
+
+    about: str
+    models: frozenset[str]
+    keep: tuple[str, ...]
 
 
 def map_names() -> tuple[str, ...]:
@@ -27,7 +41,7 @@ def map_names() -> tuple[str, ...]:
     ('llama', 'bert', 'gpt2', 't5', 'whisper', 'vit', 'mamba')
 
     """
-    return tuple(_tables())
+    return tuple(_families())
 
 
 def is_map_name(text: str) -> bool:
@@ -37,12 +51,7 @@ def is_map_name(text: str) -> bool:
 
 
 def named_map(name: str) -> DtypeMap:
-    """Return a map that comes with castwise; raises as `named_mapping`."""
-    return replace(DtypeMap.from_mapping(named_mapping(name), f"map {name!r}"), is_general=True)
-
-
-def named_mapping(name: str) -> dict[str, Any]:
-    """Return the patterns of a map that comes with castwise.
+    """Return a map that comes with castwise.
 
     Raises
     ------
@@ -50,26 +59,82 @@ def named_mapping(name: str) -> dict[str, Any]:
         There is none of that name; the message has the nearest ones, and all.
 
     """
-    table = _tables().get(name)
-    if table is None:
+    family = _families().get(name)
+    if family is None:
         hint = format_hint(name)
-        remedy = f"{hint}which a dtype (--dtype) is; " if hint else ""
+        remedy = f"{hint}which a dtype ({argument('dtype')}) is; " if hint else ""
         raise CheckpointError(
             f"there is no map {name!r}; {remedy}{suggestion(name, map_names())}castwise has "
             f"{', '.join(map_names())}; the name of a file ends with .toml or .json"
         )
-    return dict(table)
+    keys = PolicyMap("fullmatch", "first")  # all keep, so it does not matter which one matches
+    for pattern in dict.fromkeys((*family.keep, *_shared())):
+        keys.insert(pattern, None)
+    return DtypeMap(
+        None,
+        keys,
+        f"map {name!r}",
+        has_default=False,
+        is_general=True,
+        least_axes=_MATRIX,
+    )
 
 
-def refuse_map_name(argument: str, value: Any) -> None:
-    """Raise CheckpointError if a name that is given for something else is that of a map."""
+def refuse_map_name(name: str, value: Any) -> None:
+    """Raise CheckpointError if the value of an argument is the name of a map."""
     if isinstance(value, str) and value in map_names():
         raise CheckpointError(
-            f"{argument}={value!r} is a map that says what to keep; give it as dtype_map (--map), "
-            "beside a dtype"
+            f"{argument(name, value)} is a map that says what to keep; give it as "
+            f"{argument('dtype_map')}, beside {argument('dtype')}"
         )
 
 
+def warn_of_other_models(
+    name: str, used: Collection[str | None], model_types: Sequence[set[str]]
+) -> None:
+    """Say what a map is for if a model is not of its families, or has none of their names.
+
+    Parameters
+    ----------
+    name
+        The name of the map.
+    used
+        The patterns that match a tensor.
+    model_types
+        The types that each model states for itself or its text; empty if none does.
+
+    """
+    family = _families()[name]
+    others = [types for types in model_types if not types & family.models]
+    if others:
+        kind = min(others[0])
+        fitting = [one for one, row in _families().items() if others[0] & row.models]
+        remedy = f"the map for it is {fitting[0]!r}" if fitting else "castwise has no map for it"
+        problem = f"config.json states the model type {kind!r}, and {remedy}"
+    elif not model_types and not any(pattern in used for pattern in family.keep):
+        problem = "no tensor has a name of an embedding or head of theirs"
+    else:
+        return
+    _LOGGER.warning(
+        "map %r is for %s; %s; see what is kept by a dry run (%s)",
+        name,
+        family.about,
+        problem,
+        argument("dry_run"),
+    )
+
+
 @cache
-def _tables() -> dict[str, dict[str, Any]]:
-    return tomllib.loads(_FILE.read_text("utf-8"))
+def _shared() -> tuple[str, ...]:
+    """Return the patterns that every map keeps."""
+    return tuple(tomllib.loads(_FILE.read_text("utf-8"))[_KEEP])
+
+
+@cache
+def _families() -> dict[str, _Family]:
+    tables = tomllib.loads(_FILE.read_text("utf-8"))
+    return {
+        name: _Family(table["about"], frozenset(table["models"]), tuple(table[_KEEP]))
+        for name, table in tables.items()
+        if name != _KEEP
+    }

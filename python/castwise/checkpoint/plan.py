@@ -92,19 +92,19 @@ def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> l
 def unused_patterns(planned: Sequence[Planned], dtypes: DtypeMap) -> dict[str, str | None]:
     """Map each pattern that matched no tensor, as often as not a slip, to the nearest name.
 
-    Of a map for many models, which has more patterns than one of them needs, there is none if
-    another matched.
+    Of a map for many models, which has more patterns than one of them needs, there is none.
     """
+    if dtypes.is_general:
+        return {}
     used = {plan.pattern for plan in planned}
     unused = [key for key, _ in dtypes.keys.items() if key not in used]
-    if dtypes.is_general and len(unused) < len(dtypes.keys.items()):
-        return {}
     return nearest(unused, (plan.info.name for plan in planned))
 
 
 def _plan_one(info: TensorInfo, dtypes: DtypeMap, prefix: str) -> Planned:
     # A format that nobody knows may be a float: asking for it to be cast is refused below.
-    target, key, by = dtypes.decide(prefix + info.name, info.kind in {"float", UNKNOWN})
+    floating = info.kind in {"float", UNKNOWN}
+    target, key, by = dtypes.decide(prefix + info.name, floating, info.shape)
     if target is not None:
         reason = (
             f"key {key!r} of {dtypes.origin}" if key else DTYPE if by == DTYPE else dtypes.origin

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
 
@@ -17,7 +17,7 @@ from castwise.checkpoint.decoding._decode import checked_threads
 from castwise.checkpoint.encoding._encoding import Encode, encoded
 from castwise.checkpoint.encoding._written_schemes import expected_zeros, is_scheme, written
 from castwise.checkpoint.files._filesystem import checked_path
-from castwise.checkpoint.maps import is_map_name, named_mapping
+from castwise.checkpoint.maps import is_map_name, named_map
 from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
 
@@ -178,8 +178,8 @@ def _encode(
     threads: Any,
 ) -> Encode:
     """Check what is to be quantised, and how."""
-    mapping, origin = _mapping(dtype_map)
-    is_general = isinstance(dtype_map, str) and is_map_name(dtype_map)
+    map_name = dtype_map if isinstance(dtype_map, str) and is_map_name(dtype_map) else None
+    mapping, origin = _mapping(None if map_name else dtype_map)
     if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
         if scheme is not None and scheme != default:
             raise CheckpointError(
@@ -190,7 +190,7 @@ def _encode(
         scheme = mapping.pop(DEFAULT)
     schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
     formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
-    dtypes = replace(DtypeMap.from_mapping(formats, origin), is_general=is_general)
+    dtypes = named_map(map_name) if map_name else DtypeMap.from_mapping(formats, origin)
     if scheme is None and not schemes:
         raise CheckpointError(
             f"give a scheme ({argument('scheme')}), or a map that names one "
@@ -208,7 +208,7 @@ def _encode(
         if not isinstance(one, str):
             raise TypeError(f"ignore: {one!r} is not a regular expression, which is a str")
     made = Encode(
-        scheme, recipe, _block(block), patterns, dtypes, schemes, checked_threads(threads)
+        scheme, recipe, _block(block), patterns, dtypes, schemes, checked_threads(threads), map_name
     )
     for name in names:
         made.encoding(name)
@@ -226,8 +226,6 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
             "dtype_map must be a mapping of regular expressions, the path of one, or the name of a "
             f"map, not {given!r}"
         )
-    if isinstance(given, str) and is_map_name(given):
-        return named_mapping(given), f"map {given!r}"
     path = checked_path(given, "dtype_map")
     return mapping_in(path), str(path)
 

@@ -35,7 +35,7 @@ from castwise.checkpoint.containers.folder import CheckpointFolder, Component, c
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._plain_config import without_quantization
-from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
+from castwise.checkpoint.decoding._quantized import found_in, model_types, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint.encoding._written_configs import Statements, statements
@@ -47,6 +47,7 @@ from castwise.checkpoint.encoding._written_schemes import (
     written,
 )
 from castwise.checkpoint.gguf._from_gguf import Model
+from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.plan import plan
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.requests._quantizing import Made
@@ -77,6 +78,8 @@ class Encode:
         What it says of schemes, by its keys.
     threads
         How many threads may encode.
+    map_name
+        The name of a map that comes with castwise.
 
     """
 
@@ -87,6 +90,7 @@ class Encode:
     dtypes: DtypeMap
     schemes: Mapping[str, str]
     threads: int
+    map_name: str | None = None
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -275,9 +279,10 @@ def _check_used(how: Encode, plans: Sequence[_Plan], names: Sequence[str], made:
                 f"{given('ignore', pattern)} matches no tensor"
                 + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
             )
-    keys = [key for key, _ in how.dtypes.keys.items() if key not in used]
-    if not (how.dtypes.is_general and len(keys) < len(how.dtypes.keys.items())):
-        made.unused = nearest(keys, names)
+    if how.map_name is not None:
+        warn_of_other_models(how.map_name, used, model_types(made.source))
+    else:
+        made.unused = nearest([key for key, _ in how.dtypes.keys.items() if key not in used], names)
 
 
 class _Plan:

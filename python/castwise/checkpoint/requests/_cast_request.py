@@ -17,10 +17,15 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
 from castwise.checkpoint.containers import open_source
 from castwise.checkpoint.containers.folder import CheckpointFolder
-from castwise.checkpoint.decoding._quantized import refuse_changes
+from castwise.checkpoint.decoding._quantized import model_types, refuse_changes
 from castwise.checkpoint.files._filesystem import checked_path, resumable_folder
 from castwise.checkpoint.files._remote import is_url
-from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name
+from castwise.checkpoint.maps import (
+    is_map_name,
+    named_map,
+    refuse_map_name,
+    warn_of_other_models,
+)
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
 from castwise.checkpoint.running._journal import resumed_options
@@ -94,6 +99,9 @@ class CastRequest(Request):
                 kept = resumable_folder(new)
                 options = resumed_options(kept, options, drawn=self.seed is None)
             run.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix))
+            if isinstance(self.dtype_map, str) and is_map_name(self.dtype_map):
+                used = {one.pattern for one in run.planned}
+                warn_of_other_models(self.dtype_map, used, model_types(opened))
             if not self.raw:
                 refuse_changes(opened, run.plans)
             if not self.as_bytes:
