@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -423,3 +424,42 @@ def test_short_spellings_are_numpys_and_safetensors(dtype: str) -> None:
     """Both have "I8": it is the code in safetensors files, as numpy writes i8."""
     codes = {"F32": "float32", "I8": "int8"}
     assert castwise.cast(X, dtype).dtype == np.dtype(codes.get(dtype, dtype))
+
+
+class Raising:
+    """Something whose `dtype` cannot be read."""
+
+    def __init__(self, error: BaseException) -> None:
+        self.error = error
+
+    @property
+    def dtype(self) -> object:
+        raise self.error
+
+
+@pytest.mark.parametrize("read", [castwise.finfo, lambda dtype: castwise.cast(np.ones(2), dtype)])
+@pytest.mark.parametrize(
+    "kind", [RuntimeError, KeyboardInterrupt, MemoryError, SystemExit, KeyError]
+)
+def test_what_an_object_raises_for_its_dtype_is_raised(
+    read: Callable[[Any], Any], kind: type[BaseException]
+) -> None:
+    error = kind("mine")
+    with pytest.raises(kind) as raised:
+        read(Raising(error))
+    assert raised.value is error
+
+
+@pytest.mark.parametrize("kind", [TypeError, ValueError])
+def test_what_an_object_says_of_its_dtype_is_the_cause(kind: type[Exception]) -> None:
+    error = kind("mine")
+    with pytest.raises(TypeError, match="is not a dtype; give a dtype of numpy") as raised:
+        castwise.finfo(Raising(error))
+    assert raised.value.__cause__ is error
+
+
+@pytest.mark.parametrize("dtype", [None, 3, [("a",)], {"a": 1}, "f99,f4", ()])
+def test_what_numpy_says_of_no_dtype_is_no_cause(dtype: Any) -> None:
+    with pytest.raises(TypeError) as raised:
+        castwise.finfo(dtype)
+    assert raised.value.__cause__ is None

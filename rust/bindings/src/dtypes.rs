@@ -7,10 +7,10 @@ use castwise_core::format::Kind;
 use castwise_core::parse::find;
 use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
-use pyo3::exceptions::PyTypeError;
+use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyString, PyType};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use crate::names::unknown_format;
 
@@ -105,10 +105,12 @@ pub(crate) fn parse_argument<'py>(
         return with_descr(argument, py, format);
     }
     refuse_class(argument, value)?;
-    if let Ok(descr) = PyArrayDescr::new(py, value)
-        && !value.is_none()
-    {
-        return known(argument, descr);
+    let mut cause = None;
+    if !value.is_none() {
+        match PyArrayDescr::new(py, value) {
+            Ok(descr) => return known(argument, descr),
+            Err(error) => cause = raised_by(value, error)?,
+        }
     }
     if let Some(name) = name {
         return Err(unknown_format(argument, &name.to_cow()?));
@@ -117,11 +119,32 @@ pub(crate) fn parse_argument<'py>(
         let format = find(&name).ok_or_else(|| unknown(argument, value))?;
         return with_descr(argument, py, format);
     }
-    Err(PyTypeError::new_err(format!(
+    let error = PyTypeError::new_err(format!(
         "{argument}={} is not a dtype; give a dtype of numpy, ml_dtypes, jax or torch, or a name of \
          castwise.formats().",
         value.repr()?
-    )))
+    ));
+    error.set_cause(py, cause);
+    Err(error)
+}
+
+/// Returns what the `dtype` of an object raised when numpy read it, as the cause of the error about it; `None` if numpy
+/// only found it not to be a dtype. What means something else than that, such as an interrupt, is raised itself.
+fn raised_by(value: &Bound<'_, PyAny>, error: PyErr) -> PyResult<Option<PyErr>> {
+    let py = value.py();
+    if !error.is_instance_of::<PyException>(py) {
+        return Err(error);
+    }
+    // numpy's own errors, about what these hold.
+    let is_plain = value.is_instance_of::<PyString>()
+        || value.is_instance_of::<PyList>()
+        || value.is_instance_of::<PyTuple>()
+        || value.is_instance_of::<PyDict>();
+    if is_plain || error.value(py).to_string().starts_with("Cannot interpret") {
+        return Ok(None);
+    }
+    let is_about_type = error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
+    if is_about_type { Ok(Some(error)) } else { Err(error) }
 }
 
 /// Refuses a class of dtypes, such as `numpy.dtypes.Float32DType`, which numpy takes for one of objects.
