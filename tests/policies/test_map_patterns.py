@@ -55,7 +55,7 @@ def test_generated_patterns_match_what_re_matches(match: str, patterns: int) -> 
     assert min(seen["invalid"], seen["match"], seen["no match"]) > patterns // 10, seen
 
 
-@pytest.mark.parametrize("steps", [2_500, pytest.param(4_000, marks=pytest.mark.exhaustive)])
+@pytest.mark.parametrize("steps", [3_500, pytest.param(6_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("match", ["fullmatch", "search"])
 @pytest.mark.parametrize("on_overlap", ["first", "longest"])
 def test_many_patterns_together_match_what_each_matches(
@@ -89,6 +89,76 @@ def test_many_patterns_together_match_what_each_matches(
         others = [key for key in matching if key != text]
         assert several.explain(text)[2] == exact + others
     assert len(winners) > 100
+
+
+ORDINARY = (
+    *(r"[\w-]+(a+)+b", r"[[a]+(a+)+b", r"[a&&]+(a+)+b", r"(?P<n>a+)+b", r"(?#c)(a+)+b", r"(a+)+b{"),
+    *(r"(?s:.+)(a+)+b", r"(?a:\w+)(a+)+b", r"(?i:(a+)+b)", r"(?i)(?-i:(a+)+b)", r"(?x: (a+)+ b )"),
+    *(r"(?u)(a+)+b", r"(?a)(\w+)+b", r"(?m)^(a+)+b$", r"(?x) (a+)+ b # c", r"(?imsx)(a+)+b"),
+    *(r"\x61(a+)+b", r"\u0061(a+)+b", r"\U00000061(a+)+b", r"\N{LATIN SMALL LETTER A}(a+)+b"),
+    *(r"a{(a+)+b", r"(a+){,}b", r"[\N{LATIN SMALL LETTER A}-](a+)+b"),
+)
+"""Syntax of Python's that means the same to the linear engine."""
+
+ONLY_PYTHON = {
+    "looks ahead": r"(?=a)(a+)+b",
+    "looks behind": r"(?<=a)b",
+    "refers back": r"(a)\1",
+    "condition": r"(a)?(?(1)b|c)",
+    "atomic group": r"(?>a+)b",
+    "possessive": r"a*+b",
+    "no boundary": r"a\Bb",
+    "octal escape": r"\101b",
+    "large": r"(?:a{500}){500}",
+    "deep": "(" * 150 + "a" + ")" * 150,
+    "folded beyond ASCII": r"(?i)é",
+    "difference of sets": r"[--b]",
+}
+"""What `.github/SECURITY.md` and the pages list as matched by `re`."""
+
+
+@pytest.mark.parametrize("match", ["fullmatch", "search"])
+@pytest.mark.parametrize("key", ORDINARY)
+def test_ordinary_syntax_is_matched_in_linear_time(key: str, match: str) -> None:
+    linear = PolicyMap(match, linear=True)
+    linear.insert(key, True)
+    usual = PolicyMap(match)
+    usual.insert(key, True)
+    compiled = re.compile(key)
+    for text in ("aab", "aaab", "aab{", "a{aab", "-aab", "a aab", "[aab", "&aab", "aaba", "b", ""):
+        expected = getattr(compiled, match)(text) is not None
+        assert (linear.find(text) is not None) == expected, text
+        assert (usual.find(text) is not None) == expected, text
+    hopeless = "a" * 5_000 + "\x00"  # `re` would not come to an end
+    assert linear.find(hopeless) is None
+    assert usual.find(hopeless) is None
+
+
+@pytest.mark.parametrize("key", ONLY_PYTHON.values(), ids=ONLY_PYTHON)
+def test_what_only_python_can_match_is_refused_by_a_linear_map(key: str) -> None:
+    PolicyMap().insert(key, True)
+    with pytest.raises(ValueError, match="cannot be matched in linear time"):
+        PolicyMap(linear=True).insert(key, True)
+
+
+@pytest.mark.parametrize(
+    ("key", "path"), [(r"\bé?a", "éa"), (r"(?i)a.", "aé"), (r"(a$|b)\n?", "a\n")]
+)
+def test_a_path_that_only_python_can_judge_is_refused_by_a_linear_map(key: str, path: str) -> None:
+    linear = PolicyMap(linear=True)
+    linear.insert(key, True)
+    with pytest.raises(ValueError, match="cannot be matched in linear time with"):
+        linear.find(path)
+
+
+@pytest.mark.parametrize(
+    "key", [r"(?a:\W)+", r"(?a:[\Wa])+", r"(?a:\S\D)+", r"(?a)\s+", r"(?a)\w+"]
+)
+@pytest.mark.parametrize("text", ["é", "a", "\u0663", "\x1c", "1", "aé1", "\x1c\x1d", " ", "é\x1f"])
+def test_ascii_classes_hold_what_pythons_do(key: str, text: str) -> None:
+    linear = PolicyMap(linear=True)
+    linear.insert(key, True)
+    assert (linear.find(text) is not None) == (re.fullmatch(key, text) is not None)
 
 
 @pytest.mark.parametrize("match", ["fullmatch", "search"])

@@ -335,6 +335,47 @@ def test_configurations_of_other_types(tmp_path: Path, config: Any) -> None:
         assert {one.payload for one in found.weights} >= {"a.weight", "c.qweight"}
 
 
+@pytest.mark.parametrize(
+    "pattern", [r"(?=a)(a+)+b", r"(a)\1", r"(?<=a)b", r"a*+b", r"(?>a)b", "(?:a{500}){500}"]
+)
+def test_a_target_that_takes_more_than_linear_time_is_refused(tmp_path: Path, pattern: str) -> None:
+    name = "a" * 60
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    model = Model(
+        {f"{name}.weight": ("I8", (8, 64)), f"{name}.weight_scale": ("BF16", (8, 1))},
+        stated(
+            quant_method="compressed-tensors",
+            config_groups={"group_0": {"targets": [f"re:{pattern}"], "weights": weights}},
+        ),
+        {},
+    )
+    with pytest.raises(checkpoint.CheckpointError) as refused:
+        found_in(tmp_path, model)
+    assert f"the target 're:{pattern}' of the configuration: " in str(refused.value)
+    assert "cannot be matched in linear time" in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    ["a+", "(?i)A+", "(?x) a+ # c", r"[\w-]+", "(?s:.+)", "(?:a+)+$", r"\N{LATIN SMALL LETTER A}"],
+)
+def test_a_target_is_matched_as_by_its_producer(tmp_path: Path, pattern: str) -> None:
+    weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
+    found = found_in(
+        tmp_path,
+        Model(
+            {"aa.weight": ("I8", (8, 64)), "aa.weight_scale": ("BF16", (8, 1))},
+            stated(
+                quant_method="compressed-tensors",
+                config_groups={"group_0": {"targets": [f"re:{pattern}"], "weights": weights}},
+            ),
+            {},
+        ),
+    )
+    assert found is not None
+    assert [one.scheme for one in found.weights] == ["int8_channel"]
+
+
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", Model({"a.weight": ("F32", (8,))}, {}, {}))
     for text, reason in (

@@ -42,6 +42,8 @@ pub(crate) struct PyPolicyMap {
     exact: Py<PyDict>,
     matching: Matching,
     overlap: Overlap,
+    /// Whether keys must be such that no path needs `re`, which may take exponential time.
+    linear: bool,
 }
 
 /// Keys and values.
@@ -100,8 +102,18 @@ impl PyPolicyMap {
         let (py, text) = (key.py(), &*key_text(key)?);
         // A str of a class of its own may run code when it is compared.
         let plain = if key.is_exact_instance_of::<PyString>() { key } else { &PyString::new(py, text) };
-        let pattern = Pattern::new(text, self.matching);
+        let translated = named_characters(py, text)?;
+        let mut pattern = Pattern::new(&translated, self.matching);
         let held = Self::hold(py, text, &pattern, value.clone_ref(py))?;
+        if self.linear {
+            pattern.prepare();
+            if pattern.engine() == Engine::Python {
+                return Err(match Self::compile(py, text) {
+                    Ok(_) => not_linear(py, text)?,
+                    Err(error) => error,
+                });
+            }
+        }
         let mut map = self.lock(py)?;
         if let Err(refused) = map.insert(text, pattern, held) {
             let found = map.get(text).map_or(value, |held| held.value.clone_ref(py));
@@ -140,15 +152,15 @@ impl PyPolicyMap {
         };
         let mut matches = Vec::with_capacity(judged.len());
         for (found, sure, undecided) in judged {
-            if sure || self.ask_python(&found.key, &undecided, path)? {
+            if sure || self.ask(&found.key, &undecided, path)? {
                 matches.push(found);
             }
         }
         Ok((exact, matches))
     }
 
-    /// Whether a path matches a key that the usual matcher cannot judge.
-    fn ask_python(&self, key: &str, undecided: &Undecided, path: &Bound<'_, PyString>) -> PyResult<bool> {
+    /// Whether a path matches a key that the usual matcher cannot judge; by `re` where nothing else can.
+    fn ask(&self, key: &str, undecided: &Undecided, path: &Bound<'_, PyString>) -> PyResult<bool> {
         let py = path.py();
         let result = match undecided {
             Undecided::Compiled(late) => {
@@ -158,10 +170,15 @@ impl PyPolicyMap {
             Undecided::Wide(late) => {
                 if let Ok(text) = path.to_cow() {
                     let classes = python_classes(py)?;
-                    let pattern = late.wide.get_or_init(|| Pattern::wide(key, self.matching, classes));
+                    let translated = named_characters(py, key)?;
+                    let pattern =
+                        late.wide.get_or_init(|| Pattern::wide(&translated, self.matching, classes));
                     if let Some(matches) = pattern.matches(&text) {
                         return Ok(matches);
                     }
+                }
+                if self.linear {
+                    return Err(not_linear_for(py, key, path)?);
                 }
                 py.import(intern!(py, "re"))?.call_method1(self.matching.name(), (key, path))?
             }
@@ -218,18 +235,61 @@ fn invalid(py: Python<'_>, key: &str, reason: &str) -> PyResult<PyErr> {
     )))
 }
 
+fn not_linear(py: Python<'_>, key: &str) -> PyResult<PyErr> {
+    let key = if key.len() > LONGEST_QUOTED { format!("of {} bytes", key.len()) } else { quoted(py, key)? };
+    Ok(PyValueError::new_err(format!(
+        "key {key} cannot be matched in linear time, as patterns of files must be: it looks ahead or behind, refers back, \
+         or is too large; write it without that."
+    )))
+}
+
+fn not_linear_for(py: Python<'_>, key: &str, path: &Bound<'_, PyString>) -> PyResult<PyErr> {
+    Ok(PyValueError::new_err(format!(
+        "key {} cannot be matched in linear time with {}, as patterns of files must be, because that is not of ASCII \
+         characters in one line; write the key without what depends on that, such as \\b or (?i).",
+        quoted(py, key)?,
+        path.repr()?
+    )))
+}
+
+/// Returns a key with the code points in the place of `\N{NAME}`, as Python's table of names has them.
+fn named_characters<'a>(py: Python<'_>, key: &'a str) -> PyResult<Cow<'a, str>> {
+    if !key.contains(r"\N{") {
+        return Ok(Cow::Borrowed(key));
+    }
+    let lookup = py.import(intern!(py, "unicodedata"))?.getattr(intern!(py, "lookup"))?;
+    let (mut text, mut rest) = (String::with_capacity(key.len()), key);
+    while let Some(place) = rest.find('\\') {
+        let (before, escape) = rest.split_at(place);
+        text.push_str(before);
+        let name = escape.strip_prefix(r"\N{").and_then(|after| after.split_once('}'));
+        let character =
+            name.and_then(|(name, _)| lookup.call1((name,)).and_then(|found| found.extract::<char>()).ok());
+        if let (Some(character), Some((_, after))) = (character, name) {
+            let _ = write!(text, r"\U{:08x}", u32::from(character));
+            rest = after;
+        } else {
+            let length = escape.char_indices().nth(2).map_or(escape.len(), |(end, _)| end);
+            text.push_str(&escape[..length]);
+            rest = &escape[length..];
+        }
+    }
+    text.push_str(rest);
+    Ok(Cow::Owned(text))
+}
+
 /// Longer keys are not quoted in errors.
 const LONGEST_QUOTED: usize = 1000;
 
 #[pymethods]
 impl PyPolicyMap {
     #[new]
-    #[pyo3(signature = (r#match = "fullmatch", on_overlap = "raise"))]
-    fn new(py: Python<'_>, r#match: &str, on_overlap: &str) -> PyResult<Self> {
+    #[pyo3(signature = (r#match = "fullmatch", on_overlap = "raise", *, linear = false))]
+    fn new(py: Python<'_>, r#match: &str, on_overlap: &str, linear: bool) -> PyResult<Self> {
         let matching = Matching::parse(r#match).map_err(to_python)?;
         let overlap = Overlap::parse(on_overlap).map_err(to_python)?;
         let exact = PyDict::new(py).unbind();
-        Ok(Self { map: Mutex::new(PolicyMap::new()), exact, matching, overlap })
+        Ok(Self { map: Mutex::new(PolicyMap::new()), exact, matching, overlap, linear })
     }
 
     /// Add a key at the end. `KeyError` if it is there, `ValueError` with the position if it is not a regular expression.

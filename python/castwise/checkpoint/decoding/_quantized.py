@@ -92,7 +92,13 @@ def found_in(
 ) -> Quantization | None:
     """Return what of a component is quantised, given what `stated_of` returns."""
     if not all(isinstance(reader, GgufReader) for reader in component.shards.values()):
-        return recognized(tensors, configs, pairs)
+        try:
+            return recognized(tensors, configs, pairs)
+        except ValueError as error:
+            where = component.prefix or "the checkpoint"
+            raise CheckpointError(
+                f"{where} is quantised as nothing here can tell: {error}"
+            ) from error
     weights = tuple(weight_of(one.name, one.stored) for one in tensors if one.stored in TYPES)
     return Quantization((f"{component.prefix}gguf",), weights=weights)
 

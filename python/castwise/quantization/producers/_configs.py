@@ -7,6 +7,7 @@ there.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -26,6 +27,9 @@ MAX_DEPTH = 8
 
 SECTIONS = ("quantization_config", "compression_config")
 """The keys under which a model, or a part of one, states how it is quantised."""
+
+_FLAGS = re.compile(r"\(\?([aimsux]+)\)")
+"""The flags of a regular expression for the whole of it."""
 
 _SPARSE = ("sparse-", "marlin-")
 _GPTQ_FILE, _AWQ_FILE = CONFIGS[2:]
@@ -293,7 +297,7 @@ def _compressed(section: Mapping[str, Any]) -> Describe:
     groups = values.get("config_groups")
     schemes: dict[str, Stated] = {}
     classes: set[Stated] = set()
-    patterns = PolicyMap("fullmatch", "first")
+    patterns = PolicyMap("fullmatch", "first", linear=True)
     for group in groups.values() if isinstance(groups, dict) else ():
         weights = group.get("weights") if isinstance(group, dict) else None
         if not isinstance(weights, dict):
@@ -323,10 +327,22 @@ def _compressed(section: Mapping[str, Any]) -> Describe:
 
 
 def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
-    try:  # the pattern need not match to the end
-        patterns.insert(f"(?:{pattern})[\\s\\S]*", value)
-    except (ValueError, TypeError):  # not a regular expression, or one that needs backtracking
+    try:
+        PolicyMap("fullmatch", linear=True).insert(pattern, value)
+        # It need not match to the end; its flags, which stand at the beginning, end with its group.
+        stated = _FLAGS.match(pattern)
+        flags = "" if stated is None else stated[1]
+        rest = pattern if stated is None else pattern[stated.end() :]
+        end = "\n" if "x" in flags else ""  # of a comment
+        patterns.insert(f"(?{flags}:{rest}{end})[\\s\\S]*", value)
+    except KeyError:  # the first group that has it counts
         return
+    except ValueError as error:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError):  # no pattern at all, which means nothing
+            return
+        raise ValueError(f"the target 're:{pattern}' of the configuration: {error}") from error
 
 
 def _arguments(weights: Mapping[str, Any]) -> Stated:

@@ -91,7 +91,7 @@ impl Pattern {
     }
 
     /// Makes the matcher, if that has not been done. The engine becomes Python's if the linear one cannot have it.
-    pub(super) fn prepare(&mut self) {
+    pub fn prepare(&mut self) {
         let Some(expression) = self.expression.take() else { return };
         match regex_syntax::parse(&expression) {
             Ok(hir) if weight(&hir) <= MOST_STATES => {

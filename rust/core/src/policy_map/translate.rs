@@ -1,8 +1,9 @@
 //! Python's regular expressions in the linear engine's syntax.
 //!
 //! Only syntax with the same meaning in both is translated, and every translated pattern is valid in Python. Look-ahead is
-//! read too, and so known to be valid, but left to Python to match. Everything else (look-behind, back-references, named or flagged groups, possessive or doubled quantifiers, sets with syntax
-//! that Python warns of, errors) is left to Python's own `re`: `translate` gives None.
+//! read too, and so known to be valid, but left to Python to match. Everything else (look-behind, back-references,
+//! conditions, atomic groups, possessive quantifiers, `\B`, octal escapes, characters beyond ASCII where case is ignored,
+//! `--` in sets, errors) is left to Python's own `re`: `translate` gives None.
 //!
 //! Character classes are written out, so no Unicode table of ours takes part. `\d`, `\w`, `\s`, `\b` and `(?i)` mean more in
 //! Python than their ASCII part; `$` also matches before a last newline. Patterns with them are translated for paths
@@ -36,24 +37,27 @@ pub(super) fn translate(pattern: &str, matching: Matching, classes: Option<&Clas
         depth: 0,
         deepest: 0,
         weight: 2,
-        folds: false,
+        flags: Flags::default(),
+        names: Vec::new(),
+        ignores_case: false,
+        is_ascii: true,
         looks_ahead: false,
         matching,
         classes,
     };
-    let flags = reader.leading_flags()?;
-    reader.folds = flags.contains('i');
+    reader.leading_flags()?;
+    let folds = reader.flags.ignore_case;
     reader.alternatives()?;
     if reader.rest.peek().is_some() {
         return None; // a parenthesis too many
     }
     // Folding case beyond ASCII differs between the engines.
-    if flags.contains('i') && !pattern.is_ascii() {
+    if reader.ignores_case && !reader.is_ascii {
         return None;
     }
-    let Reader { output, mut domain, weight, deepest, looks_ahead, .. } = reader;
-    domain.ascii_only |= flags.contains('i');
-    let body = if flags.is_empty() { output } else { format!("(?{flags}:{output})") };
+    let Reader { output, mut domain, weight, deepest, looks_ahead, ignores_case, .. } = reader;
+    domain.ascii_only |= ignores_case;
+    let body = if folds { format!("(?i:{output})") } else { output };
     let whole = match matching {
         Matching::Full => format!(r"\A(?:{body})\z"),
         Matching::Search => format!(r"\A(?s:.)*?(?:{body})"),
@@ -74,13 +78,50 @@ struct Reader<'a> {
     deepest: usize,
     /// The weight of what it has read, at most.
     weight: usize,
-    /// Whether case is ignored.
-    folds: bool,
+    /// The flags at the place where it reads.
+    flags: Flags,
+    /// The names of groups.
+    names: Vec<String>,
+    /// Whether case is ignored anywhere, and whether all characters that the pattern stands for are ASCII.
+    ignores_case: bool,
+    is_ascii: bool,
     /// Whether there is look-ahead, which only Python matches.
     looks_ahead: bool,
     matching: Matching,
     /// Python's classes, if the paths are to be of all characters.
     classes: Option<&'a Classes>,
+}
+
+/// The flags of Python's `re` that change what follows them.
+#[derive(Clone, Copy, Debug, Default)]
+#[expect(clippy::struct_excessive_bools, reason = "the letters of a pattern turn each on and off by itself")]
+struct Flags {
+    /// `i`
+    ignore_case: bool,
+    /// `s`
+    dot_all: bool,
+    /// `m`
+    multiline: bool,
+    /// `x`
+    verbose: bool,
+    /// `a`
+    ascii: bool,
+}
+
+impl Flags {
+    /// Sets a flag, or takes it away; `None` if it is none that this may be done with. `u` is how every text is matched.
+    fn set(&mut self, letter: char, on: bool) -> Option<()> {
+        match letter {
+            'i' => self.ignore_case = on,
+            's' => self.dot_all = on,
+            'm' => self.multiline = on,
+            'x' => self.verbose = on,
+            'a' if on => self.ascii = true,
+            'u' if on => self.ascii = false,
+            _ => return None,
+        }
+        Some(())
+    }
 }
 
 /// Nested groups, at most: the reader recurses for each. Deeper patterns are left to Python.
@@ -107,10 +148,22 @@ fn complement(letter: char) -> Option<&'static str> {
     })
 }
 
+/// The classes of the flag `a`, for all paths: spaces are fewer, and complements have all beyond ASCII.
+fn ascii_class(letter: char) -> Option<&'static str> {
+    Some(match letter {
+        's' => r"\x09-\x0d\x20",
+        'D' => r"\x00-/:-\x{10ffff}",
+        'W' => r"\x00-/:-@\[-\^`\{-\x{10ffff}",
+        'S' => r"\x00-\x08\x0e-\x1f!-\x{10ffff}",
+        _ => return None,
+    })
+}
+
 impl Reader<'_> {
     fn literal(&mut self, character: char) {
         // In UTF-8; or, where case is ignored, a class of up to four ranges. In a set, a range and one of the complement.
-        self.weight = self.weight.saturating_add(if self.folds { 32 } else { 8 });
+        self.weight = self.weight.saturating_add(if self.flags.ignore_case { 32 } else { 8 });
+        self.is_ascii &= character.is_ascii();
         if character.is_ascii_alphanumeric() || character == '_' || character == '/' {
             self.output.push(character);
         } else {
@@ -119,22 +172,55 @@ impl Reader<'_> {
         }
     }
 
-    /// The flags of `(?i)`, `(?s)` or both at the beginning; other flags are not translated.
-    fn leading_flags(&mut self) -> Option<String> {
+    /// The flags at the beginning, for the whole pattern.
+    fn leading_flags(&mut self) -> Option<()> {
         let mut ahead = self.rest.clone();
-        let mut flags = String::new();
         if ahead.next() != Some('(') || ahead.next() != Some('?') {
-            return Some(flags);
+            return Some(());
         }
+        let mut letters = String::new();
         loop {
             match ahead.next()? {
-                flag @ ('i' | 's') if !flags.contains(flag) => flags.push(flag),
-                ')' if !flags.is_empty() => {
+                ')' if !letters.is_empty() => {
                     self.rest = ahead;
-                    return Some(flags);
+                    return self.take_flags(&letters, "");
                 }
-                ':' if flags.is_empty() => return Some(flags),
-                _ => return None,
+                letter if letter.is_ascii_alphabetic() && letter != 'P' => letters.push(letter),
+                _ => return Some(()), // another group
+            }
+        }
+    }
+
+    /// Turns flags on and off for what follows.
+    fn take_flags(&mut self, on: &str, off: &str) -> Option<()> {
+        if on.contains('a') && on.contains('u') || on.chars().any(|letter| off.contains(letter)) {
+            return None;
+        }
+        on.chars().try_for_each(|letter| self.flags.set(letter, true))?;
+        off.chars().try_for_each(|letter| self.flags.set(letter, false))?;
+        self.ignores_case |= self.flags.ignore_case;
+        Some(())
+    }
+
+    /// Passes over what stands for nothing: comments, and blanks where the pattern is verbose.
+    fn skip_blanks(&mut self) -> Option<()> {
+        loop {
+            match self.rest.peek() {
+                Some(' ' | '\t' | '\n' | '\r' | '\u{b}' | '\u{c}') if self.flags.verbose => {
+                    self.rest.next();
+                }
+                Some('#') if self.flags.verbose => {
+                    self.rest.find(|&character| character == '\n');
+                }
+                Some('(') => {
+                    let mut ahead = self.rest.clone();
+                    if ahead.nth(1) != Some('?') || ahead.next() != Some('#') {
+                        return Some(());
+                    }
+                    ahead.find(|&character| character == ')')?;
+                    self.rest = ahead;
+                }
+                _ => return Some(()),
             }
         }
     }
@@ -151,17 +237,18 @@ impl Reader<'_> {
     }
 
     fn sequence(&mut self) -> Option<()> {
-        while let Some(&next) = self.rest.peek() {
-            if next == '|' || next == ')' {
-                break;
-            }
+        loop {
+            self.skip_blanks()?;
+            let Some(&next) = self.rest.peek().filter(|next| !matches!(next, '|' | ')')) else { break };
             self.rest.next();
             let before = self.weight;
-            if self.atom(next)? {
+            let is_atom = self.atom(next)?;
+            self.skip_blanks()?;
+            if is_atom {
                 let times = self.quantifier()?;
                 self.weight = before.saturating_add((self.weight - before).saturating_mul(times));
-            } else if matches!(self.rest.peek(), Some('*' | '+' | '?' | '{')) {
-                return None; // a repeated assertion
+            } else if self.is_repeated() {
+                return None; // an assertion
             }
         }
         Some(())
@@ -171,37 +258,23 @@ impl Reader<'_> {
     fn atom(&mut self, first: char) -> Option<bool> {
         self.weight = self.weight.saturating_add(2);
         match first {
-            '(' => {
-                let mut is_atom = true;
-                if self.rest.next_if_eq(&'?').is_some() {
-                    match self.rest.next()? {
-                        ':' => {}
-                        '=' | '!' => is_atom = false,
-                        _ => return None,
-                    }
-                }
-                self.looks_ahead |= !is_atom;
-                self.output.push_str("(?:");
-                self.depth += 1;
-                self.deepest = self.deepest.max(self.depth);
-                (self.depth <= DEEPEST).then_some(())?;
-                self.alternatives()?;
-                (self.rest.next()? == ')').then_some(())?;
-                self.depth -= 1;
-                self.output.push(')');
-                return Some(is_atom);
-            }
+            '(' => return self.group(),
             '[' => self.set()?,
             '\\' => return self.escape(),
             '.' => {
                 self.weight = self.weight.saturating_add(ANY);
-                self.output.push('.');
+                self.output.push_str(if self.flags.dot_all { "(?s:.)" } else { "." });
             }
             '^' => {
-                self.output.push_str(r"\A");
+                self.output.push_str(if self.flags.multiline { "(?m:^)" } else { r"\A" });
+                return Some(false);
+            }
+            '$' if self.flags.multiline => {
+                self.output.push_str("(?m:$)");
                 return Some(false);
             }
             '$' => {
+                self.skip_blanks()?;
                 // At the end of the pattern it is the end of the path, perhaps before a last newline.
                 let is_last = self.depth == 0 && matches!(self.rest.peek(), None | Some('|'));
                 let newline = if is_last && self.matching == Matching::Search { r"\x0a?" } else { "" };
@@ -209,10 +282,70 @@ impl Reader<'_> {
                 self.domain.no_newline |= !is_last;
                 return Some(false);
             }
-            '*' | '+' | '?' | '{' => return None,
+            '*' | '+' | '?' => return None,
+            '{' if is_repetition(self.rest.clone()) => return None,
             character => self.literal(character),
         }
         Some(true)
+    }
+
+    /// A group, its parenthesis read; whether it consumes text, so may be repeated.
+    fn group(&mut self) -> Option<bool> {
+        let (mut is_atom, flags) = (true, self.flags);
+        if self.rest.next_if_eq(&'?').is_some() {
+            match self.rest.next()? {
+                ':' => {}
+                '=' | '!' => is_atom = false,
+                'P' => self.name()?,
+                letter => self.group_flags(letter)?,
+            }
+        }
+        self.looks_ahead |= !is_atom;
+        self.output.push_str(match (flags.ignore_case, self.flags.ignore_case) {
+            (false, true) => "(?i:",
+            (true, false) => "(?-i:",
+            _ => "(?:",
+        });
+        self.depth += 1;
+        self.deepest = self.deepest.max(self.depth);
+        (self.depth <= DEEPEST).then_some(())?;
+        self.alternatives()?;
+        (self.rest.next()? == ')').then_some(())?;
+        self.depth -= 1;
+        self.output.push(')');
+        self.flags = flags;
+        Some(is_atom)
+    }
+
+    /// The name of a group, which no other has.
+    fn name(&mut self) -> Option<()> {
+        (self.rest.next()? == '<').then_some(())?;
+        let mut name = String::new();
+        loop {
+            match self.rest.next()? {
+                '>' => break,
+                character => name.push(character),
+            }
+        }
+        let is_name = name.chars().all(|character| character.is_ascii_alphanumeric() || character == '_')
+            && name.starts_with(|first: char| !first.is_ascii_digit());
+        (is_name && !self.names.contains(&name)).then(|| self.names.push(name))
+    }
+
+    /// The flags of a group up to its colon, the first sign read.
+    fn group_flags(&mut self, first: char) -> Option<()> {
+        let (mut on, mut off, mut is_off, mut next) = (String::new(), String::new(), false, first);
+        while next != ':' {
+            match next {
+                '-' if !is_off => is_off = true,
+                letter if letter.is_ascii_alphabetic() && is_off => off.push(letter),
+                letter if letter.is_ascii_alphabetic() => on.push(letter),
+                _ => return None,
+            }
+            next = self.rest.next()?;
+        }
+        (is_off != off.is_empty()).then_some(())?;
+        self.take_flags(&on, &off)
     }
 
     fn escape(&mut self) -> Option<bool> {
@@ -225,10 +358,10 @@ impl Reader<'_> {
             'Z' => self.output.push_str(r"\z"),
             'b' => {
                 self.output.push_str(r"(?-u:\b)");
-                self.domain.ascii_only = true;
+                self.domain.ascii_only |= !self.flags.ascii;
             }
             _ => {
-                let character = escaped(letter)?;
+                let character = self.escaped(letter)?;
                 self.literal(character);
                 return Some(true);
             }
@@ -239,7 +372,7 @@ impl Reader<'_> {
     /// Writes the class of a letter, as a set or as part of one; returns false if it has none.
     fn class(&mut self, letter: char, alone: bool) -> bool {
         self.weight = self.weight.saturating_add(ANY);
-        if let Some(classes) = self.classes {
+        if let Some(classes) = self.classes.filter(|_| !self.flags.ascii) {
             let Some(items) = classes.items(letter.to_ascii_lowercase()) else { return false };
             let _ = match (letter.is_ascii_uppercase(), alone) {
                 (true, _) => write!(self.output, "[^{items}]"),
@@ -248,21 +381,24 @@ impl Reader<'_> {
             };
             return true;
         }
-        let Some(items) = class(letter).or_else(|| complement(letter)) else { return false };
+        let ascii = if self.flags.ascii { ascii_class(letter) } else { None };
+        let Some(items) = ascii.or_else(|| class(letter)).or_else(|| complement(letter)) else {
+            return false;
+        };
         let _ = if alone { write!(self.output, "[{items}]") } else { write!(self.output, "{items}") };
-        self.domain.ascii_only = true;
+        self.domain.ascii_only |= !self.flags.ascii;
         true
     }
 
     /// Reads a quantifier, if there is one; returns how many times it multiplies its element's weight.
     fn quantifier(&mut self) -> Option<usize> {
         let mut times = 1;
-        match self.rest.peek() {
-            Some(&sign @ ('*' | '+' | '?')) => {
+        match self.rest.peek().copied() {
+            Some(sign @ ('*' | '+' | '?')) => {
                 self.rest.next();
                 self.output.push(sign);
             }
-            Some('{') => {
+            Some('{') if self.is_repeated() => {
                 self.rest.next();
                 let (text, most) = self.until_brace()?;
                 self.output.push_str(&text);
@@ -272,7 +408,18 @@ impl Reader<'_> {
         }
         // Lazy or not, the same texts match. Possessive and doubled quantifiers are left to Python.
         self.rest.next_if_eq(&'?');
-        (!matches!(self.rest.peek(), Some('*' | '+' | '?' | '{'))).then_some(times)
+        self.skip_blanks()?;
+        (!self.is_repeated()).then_some(times)
+    }
+
+    /// Whether a quantifier is next.
+    fn is_repeated(&self) -> bool {
+        let mut ahead = self.rest.clone();
+        match ahead.next() {
+            Some('*' | '+' | '?') => true,
+            Some('{') => is_repetition(ahead),
+            _ => false,
+        }
     }
 
     /// `{m}`, `{m,}`, `{,n}` or `{m,n}`, the opening brace read; and the larger of its numbers.
@@ -287,7 +434,7 @@ impl Reader<'_> {
         }
         let (least, most) = bounds.split_once(',').unwrap_or((&bounds, &bounds));
         if least.is_empty() && most.is_empty() {
-            return None; // a brace that stands for itself
+            return Some(("*".to_owned(), 1));
         }
         let least: u32 = if least.is_empty() { 0 } else { least.parse().ok()? };
         if most.is_empty() {
@@ -310,14 +457,15 @@ impl Reader<'_> {
                 break;
             }
             first = false;
-            // Python reserves these for sets of sets, and warns.
-            if character == '[' || "-&~|".contains(character) && self.rest.peek() == Some(&character) {
-                return None;
+            if character == '-' && self.rest.peek() == Some(&'-') {
+                return None; // Python reserves it for differences of sets
             }
-            let low = match self.set_item(character)? {
-                Some(low) => low,
-                None if self.rest.peek() == Some(&'-') => return None, // a class as an end of a range
-                None => continue,
+            let Some(low) = self.set_item(character)? else {
+                let mut ahead = self.rest.clone();
+                if ahead.next() == Some('-') && ahead.next() != Some(']') {
+                    return None; // a class as an end of a range
+                }
+                continue;
             };
             let mut ahead = self.rest.clone();
             let dash = ahead.next() == Some('-');
@@ -327,7 +475,7 @@ impl Reader<'_> {
                 continue;
             }
             self.rest = ahead;
-            if high == '-' || high == '[' {
+            if high == '-' {
                 return None;
             }
             let high = self.set_item(high)??;
@@ -350,7 +498,37 @@ impl Reader<'_> {
         if self.class(letter, false) {
             return Some(None);
         }
-        Some(Some(if letter == 'b' { '\u{8}' } else { escaped(letter)? }))
+        Some(Some(if letter == 'b' { '\u{8}' } else { self.escaped(letter)? }))
+    }
+
+    /// The character that an escape stands for, its letter read.
+    fn escaped(&mut self, letter: char) -> Option<char> {
+        let digits = match letter {
+            'x' => 2,
+            'u' => 4,
+            'U' => 8,
+            _ => return escaped(letter),
+        };
+        let mut code = 0;
+        for _ in 0..digits {
+            code = 16 * code + self.rest.next()?.to_digit(16)?;
+        }
+        char::from_u32(code)
+    }
+}
+
+/// Whether what follows an opening brace makes it a quantifier; else the brace stands for itself.
+fn is_repetition(mut ahead: Peekable<Chars<'_>>) -> bool {
+    let mut count = 0;
+    let mut commas = 0;
+    loop {
+        match ahead.next() {
+            Some('0'..='9') => {}
+            Some(',') if commas == 0 => commas = 1,
+            Some('}') => return count > 0,
+            _ => return false,
+        }
+        count += 1;
     }
 }
 
