@@ -2,6 +2,8 @@
 
 import json
 import os
+import subprocess
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -296,9 +298,17 @@ def test_an_object_that_is_changed_meanwhile(
 @pytest.mark.parametrize(
     ("answer", "error", "message"),
     [
-        (PermissionError("Forbidden"), PermissionError, "Permission denied: .*source.safetensors"),
-        (TimeoutError(), TimeoutError, "timed out: .*source.safetensors"),
-        (RuntimeError("odd"), OSError, "RuntimeError: odd: .*source.safetensors"),
+        (
+            PermissionError("Forbidden"),
+            PermissionError,
+            "Permission denied; check .*source.safetensors",
+        ),
+        (TimeoutError(), TimeoutError, "timed out; check .*source.safetensors"),
+        (
+            RuntimeError("odd"),
+            OSError,
+            "RuntimeError: odd; check the URL, the network, .*: .*source.safetensors",
+        ),
         (b"short", CheckpointError, "truncated while it was read; tensor 'w'"),
     ],
 )
@@ -437,3 +447,58 @@ def test_links_are_not_uploaded(
     checkpoint.cast_file(folder, f"s3://{BUCKET}/new", "bfloat16")
     assert "link is a link, which no store holds, and was left out" in caplog.text
     assert "link" not in store.names("new")
+
+
+CLOSED = "127.0.0.1:9"
+"""A port of this machine at which nothing listens."""
+
+
+@pytest.mark.parametrize(
+    ("url", "said"),
+    [
+        ("hf://user/model", "Connect"),
+        (f"http://{CLOSED}/model.safetensors", "Connection refused; check the URL, the network"),
+        ("s3://bucket/model", "Could not connect to the endpoint"),
+        (f"ftp://{CLOSED}/model", "refused"),
+        ("data://x", "not enough values"),
+        ("dir://x", "is not a URL that the package of fsspec for dir:// can open"),
+    ],
+)
+def test_a_store_out_of_reach_is_one_line_and_exit_code_2(
+    tmp_path: Path, framework: Callable[[str], ModuleType], url: str, said: str
+) -> None:
+    for package in ("upath", "s3fs", "huggingface_hub", "aiohttp"):
+        framework(package)
+    path = tmp_path / "a.safetensors"
+    checkpoint.save(path, {"w": floats(4)})
+    program = (
+        "import sys; from castwise.cli import main\n"
+        f"commands = (['cast', {url!r}, 'o.npz', '--dtype', 'bf16'], ['inspect', {url!r}],\n"
+        f"            ['verify', {url!r}, 'a.safetensors'],\n"
+        f"            ['cast', 'a.safetensors', {url!r}, '--dtype', 'bf16'])\n"
+        "for command in commands:\n"
+        "    try: code = main(command)\n"
+        "    except SystemExit as error: code = error.code\n"
+        "    print(code, flush=True)\n"
+        "    print('--', file=sys.stderr, flush=True)\n"
+    )
+    environment = {
+        **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
+        **{"HF_ENDPOINT": f"http://{CLOSED}", "AWS_ENDPOINT_URL": f"http://{CLOSED}"},
+        **{"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"},
+    }
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=tmp_path,
+        env=environment,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert result.stdout.split() == ["2"] * 4, result.stderr
+    for errors in result.stderr.split("--\n")[:-1]:
+        *usage, last = errors.splitlines()
+        assert not any("Traceback" in line for line in usage)
+        assert url in last, errors
+        assert said in last, errors
+    assert os.listdir(tmp_path) == ["a.safetensors"]

@@ -83,13 +83,22 @@ def _run(arguments: Sequence[str] | None) -> int:
         abandon_output()  # whoever read it has gone
         return BROKEN_PIPE
     except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
-        say(f"error: {_message(error)}")
-        try:
-            sys.stdout.flush()
-        except (OSError, ValueError, AttributeError):  # it is full or closed
-            abandon_output()
-        return ERROR
+        return _failed(_message(error))
+    except Exception as error:
+        # Of a package that a store or a framework brings along, each with errors of its own.
+        reason = " ".join(f"{type(error).__name__}: {error}".split())
+        return _failed(f"{reason}; castwise did not expect this error, so please report it")
     return code
+
+
+def _failed(message: str) -> int:
+    """Say what was wrong, after what was printed before; returns the exit code."""
+    say(f"error: {message}")
+    try:
+        sys.stdout.flush()
+    except (OSError, ValueError, AttributeError):  # it is full or closed
+        abandon_output()
+    return ERROR
 
 
 class _PrintableFormatter(logging.Formatter):

@@ -7,6 +7,7 @@ and is visible when it is complete, or never.
 from __future__ import annotations
 
 import errno
+import functools
 import io
 import os
 import re
@@ -30,6 +31,11 @@ _NUMBERS = {
     TimeoutError: errno.ETIMEDOUT,
 }
 
+_PLAIN = frozenset(
+    (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ENOSPC)
+)
+"""Errors that the network has no part in."""
+
 
 def remote_path(path: str | os.PathLike[str]) -> Path | None:
     """Return the path that a URL names, with the methods of a `Path`; None if it is no URL.
@@ -48,13 +54,21 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         from upath import UPath  # noqa: PLC0415  (optional)
 
         found = UPath(path)
-        _ = found.fs
+        store = found.fs
     except (ImportError, ValueError) as error:
         raise CheckpointError(
             f"{path}: {error}; paths of {match[1]}:// need pip install 'castwise[remote]' and the "
             "package of fsspec for that store, s3fs for s3://"
         ) from error
-    return Path(found.path) if match[1] in {"file", "local"} else cast("Path", found)
+    except Exception as error:
+        raise CheckpointError(
+            f"{path} is not a URL that the package of fsspec for {match[1]}:// can open "
+            f"({_reason(error)}); give that of a file or folder of a store, as s3://bucket/model"
+        ) from error
+    if match[1] in {"file", "local"}:
+        return Path(found.path)
+    found._fs_cached = _Store(store, path)  # which the paths that are made of it share
+    return cast("Path", found)
 
 
 def is_url(value: object) -> bool:
@@ -65,6 +79,29 @@ def is_url(value: object) -> bool:
 def is_remote(path: object) -> bool:
     """Return True for a path of `remote_path`."""
     return not isinstance(path, Path) and hasattr(path, "fs")
+
+
+class _Store:
+    """The file system of a store, whose errors all are OSErrors that name the path or the store.
+
+    The methods of a path call it, and each store has a library with errors of its own.
+    """
+
+    def __init__(self, store: Any, url: str) -> None:
+        self._store = store
+        self._url = url
+
+    def __getattr__(self, name: str) -> Any:
+        value = getattr(self._store, name)
+        if not callable(value) or isinstance(value, type):
+            return value
+
+        @functools.wraps(value)
+        def guarded(*arguments: Any, **options: Any) -> Any:
+            with _errors_of(self._url):
+                return value(*arguments, **options)
+
+        return guarded
 
 
 class RemoteSource:
@@ -295,6 +332,11 @@ class Upload:
         """Do nothing: blocks are uploaded when they are full."""
 
 
+def _reason(error: BaseException) -> str:
+    """Say in one line what a library raised."""
+    return " ".join(f"{type(error).__name__}: {error}".split())
+
+
 def _store(path: Path) -> tuple[Any, str]:
     """Return the file system of fsspec, and what it calls the path."""
     remote: Any = path
@@ -302,18 +344,24 @@ def _store(path: Path) -> tuple[Any, str]:
 
 
 @contextmanager
-def _errors_of(path: Path) -> Iterator[None]:
+def _errors_of(path: Path | str) -> Iterator[None]:
     """Make every error of a store an OSError that names the path."""
     try:
         yield
     except CheckpointError:
         raise
     except Exception as error:  # each store has a library, and each library errors of its own
+        if isinstance(error, OSError) and _URL.match(str(error.filename)):
+            if not isinstance(path, str) and isinstance(error, FileNotFoundError):
+                raise OSError(error.errno, error.strerror, str(path)) from error
+            raise
         number = getattr(error, "errno", None)
-        if number is None:
+        if not isinstance(number, int) or number <= 0 or not isinstance(error, OSError):
             found = (code for kind, code in _NUMBERS.items() if isinstance(error, kind))
             number = next(found, errno.EIO)
         text = os.strerror(number)
         if number == errno.EIO:
-            text = f"{type(error).__name__}: {error}"
+            text = _reason(error)
+        if number not in _PLAIN:
+            text += "; check the URL, the network, and your rights to the store"
         raise OSError(number, text, str(path)) from error
