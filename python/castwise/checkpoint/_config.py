@@ -98,7 +98,7 @@ class Config:
             # The numbers stay text: Python refuses to convert the longest.
             json.loads(self._text.removeprefix("\ufeff"), parse_int=str, parse_float=str)
         except CheckpointError as error:
-            self._problem = str(error)
+            self._problem = f"it {str(error).removeprefix(f'{path} ')}"
         except (ValueError, RecursionError) as error:
             self._problem = f"it cannot be read as JSON ({error})"
             return

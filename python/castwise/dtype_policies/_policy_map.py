@@ -49,8 +49,10 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     The time of a lookup is linear in the length of the path, and does not depend on the number and
     form of the keys. Exceptions are matched by Python's ``re``, one call per key and lookup, with
     ``re``'s own worst case: keys with syntax that only ``re`` has (look-around, back-references,
-    groups more than 100 deep), keys of many thousand counted repetitions, keys with ``\b`` or
-    ``(?i)`` for paths beyond ASCII, and keys with ``$`` before their end for paths with a newline.
+    conditions, atomic groups, possessive quantifiers, ``\B``, octal escapes, ``--`` in a set,
+    ``(?i)`` with characters beyond ASCII, groups more than 100 deep), keys of many thousand counted
+    repetitions, keys with ``\b`` or ``(?i)`` for paths beyond ASCII, and keys with ``$`` before
+    their end for paths with a newline.
 
     Examples
     --------
