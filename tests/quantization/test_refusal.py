@@ -188,6 +188,7 @@ def test_inspect_shows_what_is_quantised(
                 "payload": WEIGHT,
                 "parts": {SCALE: "scale"},
                 "problem": None,
+                "foreign": [],
             }
         ],
         "orphans": [

@@ -268,6 +268,7 @@ def test_planted_faults(tmp_path: Path) -> None:
     refused("no index", ordered, "a.qweight", "g_idx")
     ragged = gptq(4, reordered=True)()
     ragged.config["quantization_config"]["group_size"] = 48
+    ragged.files = {}
     ragged.tensors["a.qzeros"] = np.zeros((3, 8), np.int32)
     ragged.tensors["a.scales"] = np.ones((3, 64), np.float16)
     refused("groups", ragged, "'a.g_idx' has 3, and there are 3 groups")
@@ -278,6 +279,7 @@ def test_planted_faults(tmp_path: Path) -> None:
     refused("negative groups", negative, "'a.g_idx' has -1, and there are 4 groups")
     marlin = gptq(4)()
     marlin.config["quantization_config"]["is_marlin_format"] = True
+    marlin.files = {}
     refused("marlin flag", marlin, "a.qweight", "'marlin'", "GPTQModel")
     unknown = gptq(4)()
     unknown.config["quantization_config"]["quant_method"] = "marlin"

@@ -27,6 +27,7 @@ from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.files._filesystem import read_file
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers._configs import CONFIGS, MODEL
+from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import joined, prefixed
 from castwise.quantization.producers._gguf import TYPES, weight_of
 from castwise.quantization.weights._recognition import recognized
@@ -99,8 +100,12 @@ def found_in(
             raise CheckpointError(
                 f"{where} is quantised as nothing here can tell: {error}"
             ) from error
-    weights = tuple(weight_of(one.name, one.stored) for one in tensors if one.stored in TYPES)
-    return Quantization((f"{component.prefix}gguf",), weights=weights)
+    weights = {one.name: weight_of(one.name, one.stored) for one in tensors if one.stored in TYPES}
+    by_name = {one.name: one for one in tensors}
+    # As llama.cpp writes beside NVFP4.
+    inputs = {name for name in by_name if name.endswith(".input_scale")}
+    weights = with_foreign(weights, {name: name for name in weights}, by_name, inputs | {*weights})
+    return Quantization((f"{component.prefix}gguf",), weights=tuple(weights.values()))
 
 
 def not_indexed(component: Component) -> str | None:
@@ -149,13 +154,14 @@ def _changed_text(found: Quantization, changed: Mapping[str, str]) -> str | None
     weights = [
         weight
         for weight in found.weights
-        if weight.payload in changed or not changed.keys().isdisjoint(weight.parts)
+        if not changed.keys().isdisjoint((weight.payload, *weight.parts, *weight.foreign))
     ]
     orphans = [orphan for orphan in found.orphans if orphan.name in changed]
     others = [name for name in found.others if name in changed]
     if weights:
         first = weights[0]
-        name = next(name for name in (first.payload, *first.parts) if name in changed)
+        names = (first.payload, *first.parts, *first.foreign)
+        name = next(name for name in names if name in changed)
         what, count = _weight_text(first), f"{len(weights):,} of {len(found.weights):,} weights"
     elif orphans:
         name, count = orphans[0].name, f"{len(orphans):,} such tensors"

@@ -285,6 +285,8 @@ def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, 
         found["global_scale"] = np.array(2.0**-6, np.float32)
     elif q.global_scale is not None and not inner:
         level = np.asarray(q.global_scale, np.float32).reshape(())
+        if storage.global_unit != 1:
+            level = np.asarray(level / np.float32(storage.global_unit))
         found |= {"global_scale": level, "global_use": storage.global_use}
     if q.zero_point is not None:
         found["zero_point"] = views.zeros_to_core(q.zero_point, added_to_zeros(q))

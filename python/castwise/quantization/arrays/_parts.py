@@ -129,6 +129,8 @@ def _differences(q: Any, old: Views, new: Views) -> Iterator[str]:
     ]
     if q.global_scale is not None and does[0] != does[1]:
         yield f"the global scale of {of} {does[0]}, and that of {by} {does[1]}"
+    if q.global_scale is not None and old.storage.global_unit != new.storage.global_unit:
+        yield f"the global scale of {of} is a multiple of that of {by}"
     is_last = q.axis % len(old.shape) == len(old.shape) - 1
     size = math.prod(new.data_shape) * new.container.itemsize
     same_order = replace(old.storage, **_ALIKE) == replace(new.storage, **_ALIKE)

@@ -13,7 +13,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from castwise._core import PolicyMap
-from castwise.quantization.producers._layouts import FLOAT8, ZERO
+from castwise.quantization.producers import _layer_keys as keys
+from castwise.quantization.producers._gptq import module_values, named_method, tensors_of
+from castwise.quantization.producers._layer_keys import unknown_key
+from castwise.quantization.producers._layouts import FLOAT8, GLOBAL, ZERO
 from castwise.quantization.producers._recipes import RECIPES
 
 CONFIGS = ("hf_quant_config.json", "config.json", "quantize_config.json", "quant_config.json")
@@ -38,12 +41,17 @@ _GPTQ_FILE, _AWQ_FILE = CONFIGS[2:]
 class Stated(NamedTuple):
     """What is stated of one weight, None if it is not.
 
-    `needs` are the roles, or the last part of the names, of tensors that must be beside it.
+    `needs` are the roles, or the last part of the names, of tensors that must be beside it;
+    `problem` follows the name of the file and says why it is not decoded; `elsewhere` is the module
+    of another prefix of which something is stated; `details` is what else must be stated alike.
     """
 
     scheme: str | None = None
     block: tuple[int, ...] | None = None
     needs: tuple[str, ...] = ()
+    problem: str | None = None
+    elsewhere: str | None = None
+    details: tuple[tuple[str, Any], ...] = ()
 
 
 Describe = Callable[[str, str | None], Stated]
@@ -79,7 +87,7 @@ class Statement:
 def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[Statement]:
     """List what is stated in parsed configurations, by name of the file, and in metadata."""
     found = [
-        Statement(name, method, recipes_of(method), _dialect(method)(section), section)
+        _statement(name, method, section)
         for name in CONFIGS
         for method, section in _sections(name, configs.get(name), 0)
     ]
@@ -92,8 +100,20 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
     return [*found, *_in_metadata(metadata)]
 
 
+def _statement(origin: str, method: str, section: Mapping[str, Any]) -> Statement:
+    return Statement(
+        origin,
+        named_method(method, section),
+        recipes_of(method, section),
+        _dialect(tensors_of(method, section))(section),
+        section,
+    )
+
+
 def undecodable(one: Statement) -> str | None:
     """Say what stands in the way of decoding any weight of a method, beside its scheme."""
+    if one.section.get("rotation_config"):
+        return "its weights are rotated (rotation_config), which castwise cannot undo"
     section = one.section.get("quantization_config", one.section)
     if _dialect(one.method) is not _compressed or not isinstance(section, dict):
         return None
@@ -110,9 +130,10 @@ def undecodable(one: Statement) -> str | None:
     return None
 
 
-def recipes_of(method: str) -> tuple[str, ...]:
-    """Name the recipes that a method may mean."""
-    return tuple(recipe.name for recipe in RECIPES if method in recipe.methods)
+def recipes_of(method: str, section: Mapping[str, Any]) -> tuple[str, ...]:
+    """Name the recipes that a method may mean, given the section that states it."""
+    tensors = tensors_of(method, section)
+    return tuple(recipe.name for recipe in RECIPES if tensors in recipe.methods)
 
 
 def _sections(name: str, config: Any, depth: int) -> Iterator[tuple[str, Mapping[str, Any]]]:
@@ -165,8 +186,7 @@ def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
         yield Statement("metadata", "comfy", ("comfy",), _comfy(layers), layers)
     config = {"quantization_config": parsed(metadata.get("quantization_config"))}
     for method, section in _sections("metadata", config, 0):
-        recipes = recipes_of(method)
-        yield Statement("metadata", method, recipes, _dialect(method)(section), section)
+        yield _statement("metadata", method, section)
 
 
 def parsed(text: str | None) -> dict[str, Any]:
@@ -213,10 +233,14 @@ def _constant(scheme: str, block: tuple[int, ...] | None = None) -> Callable[...
 
 
 def _fp8(section: Mapping[str, Any]) -> Describe:
-    block = _pair(section.get("weight_block_size"))
+    of_module = module_values(section)
     element = str(section.get("fmt"))
 
     def describe(module: str, payload: str | None) -> Stated:
+        values, problem = of_module(module)
+        block = _pair(values.get("weight_block_size")) or _pair(values.get("group_size"))
+        if problem is not None:
+            return Stated(problem=problem)
         other = element.startswith("e") and element not in (payload or "")
         if payload in FLOAT8 and other:
             return Stated(element)  # which no layout holds
@@ -229,25 +253,79 @@ def _fp8(section: Mapping[str, Any]) -> Describe:
 
 
 def _words(section: Mapping[str, Any]) -> Describe:
-    bits = section.get("bits", section.get("w_bit"))
-    stated = _integers(bits, section.get("group_size", section.get("q_group_size")))
-    if section.get("zero_point") is True:
-        stated = stated._replace(needs=(ZERO,))
-    return lambda module, payload: stated
+    of_module = module_values(section)
+
+    def describe(module: str, payload: str | None) -> Stated:
+        values, problem = of_module(module)
+        bits = values.get("bits", values.get("w_bit"))
+        stated = _integers(bits, values.get("group_size", values.get("q_group_size")))
+        needs = (ZERO,) if values.get("zero_point") is True else ()
+        return stated._replace(needs=needs, problem=problem, details=_details(values))
+
+    return describe
+
+
+_UNSTATED = {
+    "gptq": {"checkpoint_format": "gptq", "is_marlin_format": False},
+    "awq": {"version": "gemm"},
+}
+"""What holds of integers in words where a section does not say it."""
+
+
+def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
+    """Return what two statements of the same words must agree on, beside bits and groups."""
+    unstated = _UNSTATED["awq" if values.get("quant_method") == "awq" else "gptq"]
+    stated = {key: values.get(key, value) for key, value in unstated.items()}
+    stated |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
+    return tuple((key, value) for key, value in stated.items() if value is not None)
+
+
+_MLX_MODES = {
+    "mxfp4": ("mxfp4", 32),
+    "mxfp8": ("mxfp8_e4m3", 32),
+    "nvfp4": ("nvfp4", 16),
+}
+_MLX_GROUP, _MLX_BITS = 64, 4
+"""What `to_quantized` takes where the entry of a layer says nothing; its mode is then affine."""
 
 
 def _mlx(section: Mapping[str, Any]) -> Describe:
+    entries = {key: value for key, value in section.items() if isinstance(value, dict)}
+    common = {key: value for key, value in section.items() if not isinstance(value, dict | bool)}
+    common |= {key: section[key] for key in keys.MLX if isinstance(section.get(key), bool)}
+    by_tail: dict[str, list[str]] = {}
+    for key in entries:
+        by_tail.setdefault(key.rpartition(".")[2], []).append(key)
+
     def describe(module: str, payload: str | None) -> Stated:
-        own = section.get(module)
-        values = {**section, **own} if isinstance(own, dict) else section
-        mode = values.get("mode", "affine")
-        block = _group(values.get("group_size"))
+        own = entries.get(module)
+        if section.get(module) is False:
+            return Stated(problem="states that it is not quantised")
+        values = common if own is None else own
+        if (unknown := unknown_key(values, keys.MLX)) is not None:
+            return Stated(problem=unknown)
+        elsewhere = None
+        if module not in section:
+            near = by_tail.get(module.rpartition(".")[2], ())
+            elsewhere = next((key for key in near if _is_same_module(key, module)), None)
+        mode, size = values.get("mode", "affine"), values.get("group_size")
         if mode == "affine":
-            return _integers(values.get("bits"), values.get("group_size"))
-        schemes = {"mxfp4": "mxfp4", "mxfp8": "mxfp8_e4m3", "nvfp4": "nvfp4"}
-        return Stated(schemes.get(mode) if isinstance(mode, str) else None, block)
+            bits = values.get("bits")
+            if own is not None:
+                bits, size = bits or _MLX_BITS, size or _MLX_GROUP
+            return _integers(bits, size)._replace(elsewhere=elsewhere)
+        scheme, usual = _MLX_MODES.get(str(mode), (None, 0))
+        needs = (GLOBAL,) if own is not None and own.get("global_scale") is True else ()
+        block = _group(size or usual)
+        problem = None if scheme else f"states the mode {mode!r}, which castwise does not know"
+        return Stated(scheme, block, needs, problem, elsewhere)
 
     return describe
+
+
+def _is_same_module(first: str, second: str) -> bool:
+    """Return True for names that differ by what stands before them alone."""
+    return first.endswith(f".{second}") or second.endswith(f".{first}")
 
 
 # ModelOpt's algorithms; a group size is read from the section.
@@ -283,10 +361,12 @@ def _modelopt(section: Mapping[str, Any]) -> Describe:
         algorithm = values.get("quant_algo")
         scheme = _MODELOPT.get(algorithm.upper()) if isinstance(algorithm, str) else None
         needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
+        own = None if values is section else section["quantized_layers"][module]
+        problem = None if own is None else unknown_key(own, keys.MODELOPT)
         block = _group(values.get("group_size"))
         if scheme == "fp8_block":  # which it states nowhere: a user may
             block = _pair(values.get("weight_block_size"))
-        return Stated(scheme, block, needs)
+        return Stated(scheme, block, needs, problem)
 
     return describe
 
@@ -355,8 +435,9 @@ def _arguments(weights: Mapping[str, Any]) -> Stated:
     needs = (ZERO,) if weights.get("symmetric") is False else ()
     if weights.get("actorder") == "group":
         needs = (*needs, "g_idx")
-    if bits is None or kind is None or not isinstance(strategy, str):
-        return Stated(None, block)
+    problem = unknown_key(weights, keys.COMPRESSED)
+    if problem is not None or bits is None or kind is None or not isinstance(strategy, str):
+        return Stated(None, block, problem=problem)
     if kind == "fp" and strategy in ("group", "tensor_group"):
         is_scaled_twice = strategy == "tensor_group"
         named = {4: "nvfp4"} if is_scaled_twice else {4: "mxfp4", 6: "mxfp6_e2m3", 8: "mxfp8_e4m3"}
@@ -390,6 +471,8 @@ def _quark(section: Mapping[str, Any]) -> Describe:
         weight = chosen.get("weight") if isinstance(chosen, dict) else None
         if not isinstance(weight, dict):
             return Stated()
+        if (unknown := unknown_key(weight, keys.QUARK)) is not None:
+            return Stated(problem=unknown)
         element = _QUARK.get(str(weight.get("dtype")))
         strategy = _QUARK_STRATEGIES.get(str(weight.get("qscheme")))
         block = _group(weight.get("group_size")) if strategy == "group" else None
@@ -415,8 +498,12 @@ COMFY = {
 def _comfy(layers: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         own = layers.get(module)
-        name = own.get("format") if isinstance(own, dict) else None
-        return Stated(COMFY.get(name) if isinstance(name, str) else None)
+        if not isinstance(own, dict):
+            return Stated()
+        name, problem = own.get("format"), unknown_key(own, keys.COMFY)
+        if own.get("convrot"):
+            problem = "states convrot of it, so that its codes are rotated; ComfyUI reads it"
+        return Stated(COMFY.get(name) if isinstance(name, str) else None, problem=problem)
 
     return describe
 

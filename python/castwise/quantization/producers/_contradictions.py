@@ -88,4 +88,4 @@ def _sections(config: Any, path: tuple[str, ...]) -> Iterator[tuple[_Place, froz
         elif is_mlx(value):
             yield (place, value), frozenset(("mlx",))
         elif key in SECTIONS and (method := method_of(key, value)):
-            yield (place, value), frozenset(recipes_of(method))
+            yield (place, value), frozenset(recipes_of(method, value))

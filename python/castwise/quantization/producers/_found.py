@@ -38,6 +38,8 @@ class QuantizedWeight:
         role: "scale", "global scale", "zero point", "activation" or "other".
     problem
         What contradicts what; None if nothing does.
+    foreign
+        Names of tensors beside the payload that are not part of how it is stored.
 
     """
 
@@ -48,6 +50,7 @@ class QuantizedWeight:
     payload: str
     parts: Mapping[str, str]
     problem: str | None = None
+    foreign: tuple[str, ...] = ()
 
     __repr__ = brief_fields
 
@@ -77,6 +80,7 @@ class QuantizedWeight:
             "payload": self.payload,
             "parts": dict(self.parts),
             "problem": self.problem,
+            "foreign": list(self.foreign),
         }
 
 
@@ -193,6 +197,7 @@ def prefixed(found: Quantization, prefix: str) -> Quantization:
                 name=prefix + one.name,
                 payload=prefix + one.payload,
                 parts={prefix + name: role for name, role in one.parts.items()},
+                foreign=tuple(prefix + name for name in one.foreign),
             )
             for one in found.weights
         ),

@@ -97,6 +97,8 @@ class Storage:
         What is added to a stored zero point, by variant of the layout, the default one first.
     global_use
         What the global scale does to the scale: "multiply" or "divide".
+    global_unit
+        A stored global scale is so many times the factor of the scales.
     divides
         The scales of channels and of whole tensors divide.
     grouped
@@ -132,6 +134,7 @@ class Storage:
     zeros: str = "plain"
     zeros_add: tuple[tuple[str, int], ...] = ()
     global_use: Literal["multiply", "divide"] = "multiply"
+    global_unit: float = 1.0
     divides: bool = False
     grouped: bool = False
     after: float | None = None

@@ -52,7 +52,16 @@ from castwise.quantization.producers._shared_layouts import (
     scale_part,
 )
 
-__all__ = ["BF16", "E4M3", "I8", "MARKERS", "RECIPES", "U8"]
+__all__ = [
+    "BF16",
+    "BIASES",
+    "E4M3",
+    "I8",
+    "MARKERS",
+    "MODULE_PARAMETERS",
+    "RECIPES",
+    "U8",
+]
 
 _WEIGHT = ("weight",)
 
@@ -81,6 +90,7 @@ RECIPES = (
                     scale_part("_scale", OF_E4M3),
                     Part("_global_scale", GLOBAL, OF_F32, required=True),
                     Part("input_global_scale", ACTIVATION),
+                    Part("output_global_scale", ACTIVATION),
                 ),
                 block=(1, 16),
                 storage=Storage(np.uint8, global_use="divide"),
@@ -329,6 +339,19 @@ RECIPES = (
                 parameters=_WEIGHT,
                 storage=Storage(np.uint32),
             ),
+            Layout(
+                "nvfp4",
+                "",
+                OF_U32,
+                (
+                    scale_part("scales", OF_U8, distinct=True),
+                    Part("global_scale", GLOBAL, OF_F32, required=True),
+                ),
+                block=(1, 16),
+                parameters=_WEIGHT,
+                # It stores the largest magnitude, which is 448 * 6 of its unit.
+                storage=Storage(np.uint32, global_unit=2688.0, read_only=True),
+            ),
         ),
         scales="weight",
     ),
@@ -418,6 +441,20 @@ RECIPES = (
     ),
 )
 """Every producer whose tensors tell how they are stored; the order decides nothing."""
+
+MODULE_PARAMETERS = (
+    "gate_up_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    *("w1", "w2", "w3", "v1"),
+    *("mlp1_weight", "mlp2_weight"),
+    *("embeddings", "reverse_embeddings", "kernel"),
+)
+"""Parameters of which a module may have several, so that one beside a payload is not part of it."""
+
+BIASES = ("bias", "e_score_correction_bias")
+"""Names of biases, the second one that of routers, which nothing quantises."""
 
 MARKERS = {"scaled_fp8": "comfy"}
 """Names of tensors that say, whatever else there is, whose a quantised model is."""

@@ -35,7 +35,13 @@ def scale_part(name: str, formats: tuple[str, ...] = OF_REAL, *, distinct: bool 
 
 INPUTS = tuple(
     Part(name, ACTIVATION)
-    for name in ("input_scale", "input_zero_point", "output_scale", "activation_scale")
+    for name in (
+        "input_scale",
+        "input_zero_point",
+        "output_scale",
+        "output_zero_point",
+        "activation_scale",
+    )
 )
 PRE = Part("pre_quant_scale", OTHER, OF_REAL, distinct=True, use="factor")
 SECOND = Part("_scale_2", GLOBAL, OF_F32, required=True)

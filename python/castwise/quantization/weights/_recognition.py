@@ -12,8 +12,17 @@ from castwise.quantization.arrays._views import grid_of_scales
 from castwise.quantization.producers._attention import scale_of_attention
 from castwise.quantization.producers._configs import Stated, Statement, statements
 from castwise.quantization.producers._contradictions import Contradiction, contradictions
+from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
-from castwise.quantization.producers._layouts import BYTES, FLOAT8, OTHER, WIDE, Layout, Recipe
+from castwise.quantization.producers._layouts import (
+    BYTES,
+    FLOAT8,
+    OF_WORD,
+    OTHER,
+    WIDE,
+    Layout,
+    Recipe,
+)
 from castwise.quantization.producers._matching import Match, matched
 from castwise.quantization.producers._names import (
     KERAS_FLOAT8,
@@ -66,6 +75,8 @@ class _Search:
         self._stated = stated
         self._contradictions = contradictions
         self._tails = lasts(self._tensors)
+        self._parameters: dict[str, str] = {}
+        """The parameter that each payload is, by the name of the payload."""
         self._beside: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
         known = {name for one in stated for name in one.recipes}
@@ -99,7 +110,10 @@ class _Search:
                 and (tail(name) in MARKERS or scale_of_attention(name) is not None)
             )
         ]
-        orphans = self._orphans(active, used.union(others, self._beside))
+        known = used.union(others, self._beside)
+        weights = with_foreign(weights, self._parameters, self._tensors, known)
+        foreign = {name for weight in weights.values() for name in weight.foreign}
+        orphans = self._orphans(active, known | foreign)
         return Quantization(
             self._texts(),
             self._unknown(),
@@ -153,8 +167,10 @@ class _Search:
         best = max(map(_rank, candidates))
         chosen = [one for one in candidates if _rank(one) == best]
         first = chosen[0]
+        self._parameters[info.name] = first.weight
         recipes = dict.fromkeys(name for one in chosen for name in owners[one.layout])
-        stated, problem = self._describe(info, chosen, recipes)
+        possible = {name for one in candidates for name in owners[one.layout]}
+        stated, problem = self._describe(info, chosen, recipes, possible)
         schemes = {_scheme(one, stated, info.shape) for one in chosen}
         scheme = schemes.pop() if len(schemes) == 1 else None
         block, misshaped = _block(first, scheme, stated, info, recipes)
@@ -205,25 +221,50 @@ class _Search:
         return wrong
 
     def _describe(
-        self, info: Described, chosen: Sequence[Match[Described]], recipes: Iterable[str]
+        self,
+        info: Described,
+        chosen: Sequence[Match[Described]],
+        recipes: Iterable[str],
+        possible: set[str],
     ) -> tuple[Stated, str | None]:
-        """Put together what is stated of a weight; what contradicts its layout does not count."""
+        """Put together what is stated of a weight; what contradicts its layout does not count.
+
+        `possible` are the producers whose names and formats its tensors have.
+        """
         module = chosen[0].weight.rpartition(".")[0]
         result, problem = Stated(), None
+        spoken: list[tuple[str, Stated]] = []
         for one in self._stated:
             if not set(one.recipes).intersection(recipes):
+                if spoken and not possible.isdisjoint(one.recipes) and one.origin != spoken[0][0]:
+                    problem = problem or _differing(spoken[0][0], one.origin, "another method")
                 continue
             stated = one.describe(module, info.format)
+            elsewhere = stated.elsewhere
+            if elsewhere is not None and f"{elsewhere}.{_WEIGHT}" not in self._tensors:
+                problem = problem or (
+                    f"{one.origin} states {elsewhere!r} apart, and the module is {module!r} here; "
+                    "rename that entry"
+                )
+            if stated.problem is not None:
+                problem = problem or f"{one.origin} {stated.problem}"
             if stated.scheme is None or any(
                 may_hold(each.layout, stated.scheme) for each in chosen
             ):
+                problem = problem or _contradiction(spoken, one.origin, stated)
                 result = Stated(
                     result.scheme or stated.scheme,
                     result.block or stated.block,
                     result.needs or stated.needs,
                 )
             else:
-                problem = f"{one.origin} states {stated.scheme}, but the payload is {info.format}"
+                parts = " and ".join(map(tail, chosen[0].parts))
+                # Words hold codes of any width: the parts beside them tell what they are.
+                kind = f"beside {parts}" if info.format in OF_WORD and parts else info.format
+                problem = problem or (
+                    f"{one.origin} states {stated.scheme}, but the payload is {kind}"
+                )
+            spoken.append((one.origin, stated))
         return result, problem
 
     def _orphans(self, recipes: Sequence[Recipe], used: set[str]) -> list[Orphan]:
@@ -242,6 +283,26 @@ class _Search:
             if missing := payloads or scales:
                 orphans.append(Orphan(info.name, not payloads, tuple(dict.fromkeys(missing))))
         return orphans
+
+
+def _differing(first: str, second: str, what: str) -> str:
+    return f"{first} and {second} state {what}; remove or mend the one that is wrong"
+
+
+def _contradiction(spoken: Sequence[tuple[str, Stated]], origin: str, stated: Stated) -> str | None:
+    """Say in what a statement differs from those before it, where neither leaves it open."""
+    details = dict(stated.details)
+    for other, earlier in spoken:
+        if other == origin:  # of which `contradictions` tells
+            continue
+        for name, first, second in (
+            ("scheme", earlier.scheme, stated.scheme),
+            ("block", earlier.block, stated.block),
+            *((key, value, details.get(key)) for key, value in earlier.details),
+        ):
+            if None not in (first, second) and first != second:
+                return _differing(other, origin, f"another {name} each, {first} and {second}")
+    return None
 
 
 def _rank(one: Match[Described]) -> tuple[int, bool, bool]:

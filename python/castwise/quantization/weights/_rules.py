@@ -19,6 +19,9 @@ from castwise.quantization.producers._configs import (
     parsed,
     torchao_dtype,
 )
+from castwise.quantization.producers._gptq import tensors_of
+from castwise.quantization.producers._layer_keys import COMFY as COMFY_KEYS
+from castwise.quantization.producers._layer_keys import unknown_key
 from castwise.quantization.producers._layouts import FLOAT8, I8, OF_E8M0, OF_REAL, U8, ZERO
 from castwise.quantization.producers._schemes import schemes
 from castwise.quantization.weights._case import MATRIX, Case, Given, Undecodable
@@ -165,7 +168,7 @@ def awq(case: Case) -> Given:
 def gptq(case: Case) -> Given:
     """Describe AutoGPTQ's words: packed along the inputs, zero points along the outputs."""
     form = case.section.get("checkpoint_format", "gptq")
-    method = case.section.get("quant_method", "gptq")
+    method = tensors_of(case.section.get("quant_method", "gptq"), case.section)
     if case.section.get("is_marlin_format"):  # as AutoGPTQ wrote before it stated a form
         form = "marlin"
     bits = case.bits()
@@ -173,12 +176,6 @@ def gptq(case: Case) -> Given:
         raise Undecodable(
             f"castwise cannot decode the checkpoint_format {form!r} of GPTQ with {bits} bits; "
             "GPTQModel reads it"
-        )
-    own = case.section.get("dynamic")
-    if isinstance(own, dict) and not all(key.startswith("-:") for key in own):
-        raise Undecodable(
-            "single modules have bits or groups of their own (dynamic), which castwise cannot tell "
-            "apart; GPTQModel reads it"
         )
     case.named("qzeros")
     if case.part("g_idx") is None and case.section.get("desc_act") is True:
@@ -215,6 +212,8 @@ def comfy(case: Case) -> Given:
     scheme, marker = case.scheme, case.part("comfy_quant")
     if marker is not None:
         state = case.json(marker)
+        if (unknown := unknown_key(state, COMFY_KEYS)) is not None:
+            raise Undecodable(f"{marker!r} {unknown}; ComfyUI reads it")
         experts, shape = state.get("num_experts"), case.shape(case.payload)
         if experts is not None and (len(shape) != MATRIX + 1 or shape[0] != experts):
             raise Undecodable(

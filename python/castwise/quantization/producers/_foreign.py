@@ -1,0 +1,114 @@
+"""Which tensors beside a payload are not part of how its producer stores it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from castwise.quantization.producers._attention import scale_of_attention
+from castwise.quantization.producers._found import QuantizedWeight
+from castwise.quantization.producers._layouts import WIDE
+from castwise.quantization.producers._names import Described, tail
+from castwise.quantization.producers._recipes import (
+    BIASES,
+    MARKERS,
+    MODULE_PARAMETERS,
+)
+
+_WEIGHT = "weight"
+_NUMBERED = "vars/"
+
+
+def with_foreign(
+    weights: Mapping[str, QuantizedWeight],
+    parameters: Mapping[str, str],
+    tensors: Mapping[str, Described],
+    known: Collection[str],
+) -> dict[str, QuantizedWeight]:
+    """Return weights with what is beside each that its producer does not store there.
+
+    Parameters
+    ----------
+    weights
+        The quantised weights by payload.
+    parameters
+        The parameter that each payload is, by the names that recipes know.
+    tensors
+        All tensors, by those names.
+    known
+        The stored names of payloads, of their parts, and of what belongs to no weight.
+
+    """
+    siblings = _Siblings(tensors, known, [parameters[name] for name in weights])
+    found = dict(weights)
+    for payload, one in weights.items():
+        if names := tuple(siblings.foreign(parameters[payload])):
+            made = " or ".join(one.recipes)
+            text = (
+                f"{names[0]!r} is beside it, which is not part of how {made} stores it; remove it "
+                "if it means nothing, else read it with what wrote it"
+            )
+            found[payload] = replace(one, problem=one.problem or text, foreign=names)
+    return found
+
+
+class _Siblings:
+    """The tensors of each module: those with the same name but for the last component."""
+
+    def __init__(
+        self, tensors: Mapping[str, Described], known: Collection[str], weights: Iterable[str]
+    ) -> None:
+        """Group tensors by module, and the parameters that are quantised."""
+        self._tensors = tensors
+        self._known = known
+        self._names = sorted(tensors)
+        self._modules: dict[str, list[str]] = {}
+        for name in tensors:
+            self._modules.setdefault(_module(name), []).append(name)
+        self._weights: dict[str, list[str]] = {}
+        for name in weights:
+            self._weights.setdefault(_module(name), []).append(tail(name))
+
+    def foreign(self, weight: str) -> Iterator[str]:
+        """Name the tensors beside a parameter that its producer does not store there."""
+        module, last = _module(weight), tail(weight)
+        # Names without a module are those of a file, of which only some belong together.
+        is_module = module != "" or last == _WEIGHT
+        near = self._modules.get(module, ()) if is_module else self._below(f"{last}_")
+        for name in near:
+            if not self._is_other(name, module):
+                yield self._tensors[name].name
+        for name in self._below(f"{weight}."):
+            if self._tensors[name].name not in self._known:
+                yield self._tensors[name].name
+        for name in self._modules.get(module + _NUMBERED, ()):
+            if not tail(name).isdigit() and self._tensors[name].name not in self._known:
+                yield self._tensors[name].name
+
+    def _is_other(self, name: str, module: str) -> bool:
+        """Return True for what a module has whether or not its weights are quantised."""
+        info, last = self._tensors[name], tail(name)
+        weights = self._weights[module]
+        is_named = last in (*BIASES, *MARKERS) or scale_of_attention(name) is not None
+        if info.name in self._known or is_named:
+            return True
+        stem = last.removesuffix("_bias")
+        parameters = {
+            *MODULE_PARAMETERS,
+            *weights,
+            *(one.removesuffix("_weight") for one in weights),
+        }
+        if stem != last and stem in parameters:
+            return True
+        return info.format in WIDE and last in MODULE_PARAMETERS and _WEIGHT not in weights
+
+    def _below(self, prefix: str) -> Iterator[str]:
+        place = bisect_left(self._names, prefix)
+        while place < len(self._names) and self._names[place].startswith(prefix):
+            yield self._names[place]
+            place += 1
+
+
+def _module(name: str) -> str:
+    return name[: len(name) - len(tail(name))]

@@ -1,0 +1,127 @@
+"""What GPTQModel and auto-round state of single modules."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, NamedTuple
+
+from castwise._core import PolicyMap
+from castwise.quantization.producers._layer_keys import AUTO_ROUND, GPTQ, unknown_key
+
+_PACKINGS = {
+    "auto_gptq": "gptq",
+    "auto_round:auto_gptq": "gptq",
+    "auto_round:gptq": "gptq",
+    "auto_round:fp8": "fp8",
+}
+"""The method whose tensors each `packing_format` of auto-round has; zero points are v1's."""
+
+_AUTO_ROUND = "auto-round"
+_NOT_QUANTISED_BITS = 16
+_LEFT_OUT = {"bits": _NOT_QUANTISED_BITS}
+_NAME = re.compile(r"[\w.-]+")
+"""What names a module itself: auto-round's patterns have other characters."""
+
+
+class Values(NamedTuple):
+    """What is stated of a module, and what stands in the way of using it."""
+
+    values: Mapping[str, Any]
+    problem: str | None = None
+
+
+def tensors_of(method: str, section: Mapping[str, Any]) -> str:
+    """Return the method whose tensors a method has: that of auto-round depends on its packing."""
+    if method != _AUTO_ROUND:
+        return method
+    packing = section.get("packing_format")
+    return _PACKINGS.get(packing, method) if isinstance(packing, str) else method
+
+
+def named_method(method: str, section: Mapping[str, Any]) -> str:
+    """Return how a method is called in messages: with its packing, if that is not known."""
+    if method == _AUTO_ROUND and tensors_of(method, section) == method:
+        return f"{method} with packing_format {section.get('packing_format')!r}"
+    return method
+
+
+def module_values(section: Mapping[str, Any]) -> Callable[[str], Values]:
+    """Return what tells the values of a module, by `dynamic` or `extra_config` of a section.
+
+    Of `dynamic` the first pattern counts that matches the beginning of the module's name, as
+    GPTQModel and vLLM have it; of auto-round's `extra_config` the name itself, then the first
+    pattern that matches anywhere in it.
+    """
+    dynamic, extra = section.get("dynamic"), section.get("extra_config")
+    if section.get("quant_method") == _AUTO_ROUND:
+        return _by_entries(section, _of_auto_round(extra), AUTO_ROUND)
+    return _by_entries(section, _of_gptq(dynamic), GPTQ)
+
+
+class _Entries(NamedTuple):
+    """What is stated of single modules: by their names, and by patterns in order."""
+
+    names: Mapping[str, Any]
+    patterns: PolicyMap
+    refused: str | None
+
+
+def _of_gptq(dynamic: Any) -> _Entries | None:
+    if not isinstance(dynamic, dict) or not dynamic:
+        return None
+    patterns = [
+        (f"(?:{key.removeprefix('+:').removeprefix('-:')})[\\s\\S]*", key, entry)
+        for key, entry in dynamic.items()
+    ]
+    return _Entries({}, *_compiled("fullmatch", patterns))
+
+
+def _of_auto_round(extra: Any) -> _Entries | None:
+    if not isinstance(extra, dict) or not extra:
+        return None
+    names = {key: entry for key, entry in extra.items() if _NAME.fullmatch(key)}
+    patterns = [(key, key, entry) for key, entry in extra.items() if key not in names]
+    return _Entries(names, *_compiled("search", patterns))
+
+
+def _compiled(match: str, patterns: Iterable[tuple[str, str, Any]]) -> tuple[PolicyMap, str | None]:
+    """Compile patterns of a file; say which cannot be matched."""
+    compiled, refused = PolicyMap(match, "first"), None
+    for pattern, key, entry in patterns:
+        try:
+            compiled.insert(pattern, _LEFT_OUT if key.startswith("-:") else entry)
+        except (ValueError, TypeError):
+            refused = f"has the pattern {key!r}, which castwise cannot match"
+    return compiled, refused
+
+
+def _by_entries(
+    section: Mapping[str, Any], entries: _Entries | None, known: frozenset[str]
+) -> Callable[[str], Values]:
+    if entries is None:
+        return lambda module: Values(section)
+
+    def values(module: str) -> Values:
+        if module in entries.names:
+            entry = entries.names[module]
+        elif entries.refused is not None:
+            return Values(section, entries.refused)
+        else:
+            found = entries.patterns.find(module)
+            if found is None:
+                return Values(section)
+            entry = found[1]
+        if not isinstance(entry, dict):
+            return Values(section, f"states {entry!r} of it, which is not an object")
+        stated = {key: value for key, value in entry.items() if value is not None}
+        if _is_left(stated):
+            return Values(section, "states that it is not quantised")
+        return Values({**section, **stated}, unknown_key(entry, known))
+
+    return values
+
+
+def _is_left(entry: Mapping[str, Any]) -> bool:
+    bits = entry.get("bits")
+    return isinstance(bits, int) and bits >= _NOT_QUANTISED_BITS
