@@ -265,7 +265,7 @@ def _words(section: Mapping[str, Any]) -> Describe:
     return describe
 
 
-_UNSTATED = {
+_UNSTATED: Mapping[str, Mapping[str, Any]] = {
     "gptq": {"checkpoint_format": "gptq", "is_marlin_format": False},
     "awq": {"version": "gemm"},
 }

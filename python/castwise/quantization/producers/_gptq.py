@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 from castwise._core import PolicyMap
 from castwise.quantization.producers._layer_keys import AUTO_ROUND, GPTQ, unknown_key
@@ -85,14 +85,16 @@ def _of_auto_round(extra: Any) -> _Entries | None:
     return _Entries(names, *_compiled("search", patterns))
 
 
-def _compiled(match: str, patterns: Iterable[tuple[str, str, Any]]) -> tuple[PolicyMap, str | None]:
-    """Compile patterns of a file; say which cannot be matched."""
-    compiled, refused = PolicyMap(match, "first"), None
+def _compiled(
+    match: Literal["fullmatch", "search"], patterns: Iterable[tuple[str, str, Any]]
+) -> tuple[PolicyMap, str | None]:
+    """Compile patterns of a file, which nobody trusts; say which cannot be matched."""
+    compiled, refused = PolicyMap(match, "first", linear=True), None
     for pattern, key, entry in patterns:
         try:
             compiled.insert(pattern, _LEFT_OUT if key.startswith("-:") else entry)
         except (ValueError, TypeError):
-            refused = f"has the pattern {key!r}, which castwise cannot match"
+            refused = f"has the pattern {key!r}, which castwise cannot match in bounded time"
     return compiled, refused
 
 
