@@ -12,6 +12,7 @@ from pathlib import Path
 
 # A pipe is opened without waiting for its writer; what it is is then asked of the open file.
 _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+_PIECE_BYTES = 1 << 16
 
 
 class NotRegularError(ValueError):
@@ -50,8 +51,11 @@ def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
         It cannot be read.
 
     """
+    data = bytearray()  # in pieces, as a file is asked for all takes the memory of all it may have
     with open_regular(path) as file:
-        return checked_size(file.read(most + 1), path, most)
+        while len(data) <= most and (piece := file.read(_PIECE_BYTES)):
+            data += piece
+    return checked_size(bytes(data), path, most)
 
 
 def checked_size(data: bytes, path: str | os.PathLike[str], most: int) -> bytes:

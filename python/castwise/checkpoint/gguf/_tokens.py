@@ -346,5 +346,7 @@ def _parsed(path: Path, *, required: bool = True) -> Any:
         raise CheckpointError(
             f"{path} cannot be read: {error.strerror}; make it a file that can"
         ) from error
+    except CheckpointError:  # no regular file, or too large; it is a ValueError
+        raise
     except (ValueError, RecursionError) as error:
         raise CheckpointError(f"{path} is not JSON: {error}") from error
