@@ -89,7 +89,9 @@ def report() -> Any:
 
 
 def cast(models: Path, **options: Any) -> Any:
-    return checkpoint.cast_file(models / "model.safetensors", models / "o.npz", "fp4", **options)
+    return checkpoint.cast_file(
+        models / "model.safetensors", models / "o.npz", "fp4", overwrite=True, **options
+    )
 
 
 def verification(models: Path) -> Any:
@@ -119,6 +121,7 @@ PUBLIC: dict[type, Callable[[Path], Any]] = {
     checkpoint.CastPlan: lambda models: cast(models, dry_run=True),
     checkpoint.CastRow: lambda models: cast(models).rows[0],
     checkpoint.CastSummary: cast,
+    checkpoint.DecodeReport: lambda _: checkpoint.DecodeReport(10, 1, 2, 3, 4),
     checkpoint.Difference: lambda models: verification(models).differences[0],
     checkpoint.DtypeMap: lambda _: checkpoint.DtypeMap.of(many_keys("bfloat16")),
     checkpoint.Finding: lambda models: cast(models).findings(["inexact"])[0],

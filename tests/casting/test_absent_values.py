@@ -60,9 +60,10 @@ X = np.array([1.0, np.nan, 0.0, -2.0], np.float32)
 
 
 def by_file(folder: Any, **options: Any) -> Array:
-    checkpoint.save(folder / "in.npz", {"w": X})
+    checkpoint.save(folder / "in.npz", {"w": X}, overwrite=True)
     target = options.pop("dtype")
-    checkpoint.cast_file(folder / "in.npz", folder / "out.safetensors", target, **options)
+    out = folder / "out.safetensors"
+    checkpoint.cast_file(folder / "in.npz", out, target, overwrite=True, **options)
     return checkpoint.load(folder / "out.safetensors")["w"]
 
 

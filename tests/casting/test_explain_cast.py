@@ -8,6 +8,7 @@ import re
 
 import castwise
 import numpy as np
+import oracle
 import pytest
 import support
 from processes import run_python
@@ -78,6 +79,8 @@ def test_words_name_no_types_for_any_pair_of_formats(
         for source, target in pairs:
             if source.kind == "complex" != target.kind:
                 continue
+            if options.get("nan") == "zero" and not oracle.component(target).has_zero:
+                continue  # refused
             said = castwise.explain_cast(source.name, target.name, **options)  # type: ignore[arg-type]
             assert not re.search(r"[<>(](?<!->)|\b[A-Z]", said), said
             verbose = castwise.explain_cast(source.name, target.name, verbose=True, **options)  # type: ignore[arg-type]

@@ -175,7 +175,7 @@ def test_tensors_of_torch_beside_the_model_are_said_to_stay(
     assert "as it is" not in caplog.text
     caplog.clear()
     write_tensors(source / "optimizer.pt", w=floats(3))
-    checkpoint.cast_file(source, source, "float16")
+    checkpoint.cast_file(source, source, "float16", overwrite=True)
     assert "optimizer.pt" not in caplog.text
 
 
@@ -215,7 +215,7 @@ def test_a_link_that_leads_nowhere_is_refused(source: Path, name: str, to: str) 
         with pytest.raises(checkpoint.CheckpointError, match=text):
             cast(source, **options)
     with pytest.raises(checkpoint.CheckpointError, match=text):
-        checkpoint.cast_file(source, source, "float16")
+        checkpoint.cast_file(source, source, "float16", overwrite=True)
     assert os.listdir(source.parent) == ["in"]
     assert name not in cast(source, exclude=name)
 

@@ -176,7 +176,8 @@ def test_what_a_wrong_name_may_mean_is_said_alike(
         with pytest.raises(TypeError) as refused:
             pytest.fail(f"{door} takes {name!r} as {read(name)}")
         said = str(refused.value)
-        assert f'"{name}" is not a format castwise knows.{asked}' in said, door
+        called = f"--dtype {name}" if door == "--dtype" else f'"{name}"'
+        assert f"{called} is not a format castwise knows.{asked}" in said, door
         assert asked or "Did you mean" not in said, door
 
 
@@ -207,7 +208,7 @@ def test_names_of_other_things_say_where_they_go(model: Path, tmp_path: Path) ->
         lambda: checkpoint.cast_file(model, out, "llama"),
         lambda: checkpoint.cast_file(model, out, policy="llama"),
     ):
-        assert "'llama' is a map that says what to keep; give it as dtype_map (--map)" in said
+        assert "'llama' is a map that says what to keep; give it as dtype_map, beside dtype" in said
     for said in refusals(
         lambda: checkpoint.cast_file(model, out, "bf16", dtype_map="fp8"),
         lambda: checkpoint.quantize_file(model, out, "fp8_block", dtype_map="fp8"),
@@ -230,8 +231,8 @@ def test_a_map_has_a_name_for_cast_and_for_quantize(model: Path, tmp_path: Path)
     names = ("model.layers.0.mlp.up_proj.weight", "model.layers.0.input_layernorm.weight")
     checkpoint.save(source, {names[0]: weight, names[1]: weight[0]})
     for run in (
-        lambda name: checkpoint.cast_file(source, out, "fp8", dtype_map=name),
-        lambda name: checkpoint.quantize_file(source, out, "mxfp4", dtype_map=name),
+        lambda name: checkpoint.cast_file(source, out, "fp8", dtype_map=name, overwrite=True),
+        lambda name: checkpoint.quantize_file(source, out, "mxfp4", dtype_map=name, overwrite=True),
     ):
         summary = run("llama")
         assert summary.unused_patterns == {}

@@ -208,7 +208,7 @@ def test_other_types_are_refused_by_name(tmp_path: Path, kind: int, name: str) -
 def test_a_scale_beside_blocks_is_refused(tmp_path: Path) -> None:
     one = (0, (1,), struct.pack("<f", 2))
     source = gguf_file(tmp_path / "model.gguf", {"a.weight": sample("NVFP4")[0], "a.scale": one})
-    with pytest.raises(CheckpointError, match=r"'a\.scale' scales it"):
+    with pytest.raises(CheckpointError, match=r"'a\.scale' is beside it"):
         checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
 
 

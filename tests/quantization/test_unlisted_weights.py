@@ -44,7 +44,7 @@ COMMANDS: dict[str, list[str]] = {
 
 def save(path: Path, tensors: dict[str, Any]) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
-    checkpoint.save(path, tensors, metadata={"format": "pt"})
+    checkpoint.save(path, tensors, metadata={"format": "pt"}, overwrite=True)
 
 
 def model(folder: Path, *, indexed: bool = True) -> dict[str, Any]:

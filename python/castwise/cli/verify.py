@@ -7,8 +7,8 @@ import math
 import sys
 from collections.abc import Iterator
 
-import castwise
 from castwise import checkpoint
+from castwise._core import finfo
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
 from castwise.checkpoint.decoding._decode import ARITHMETIC, FORMATS
@@ -121,7 +121,7 @@ def _cells(one: Difference) -> tuple[str, ...]:
 
 def _digits(name: str | None) -> int:
     """Return how many decimal digits tell the numbers of a format apart: 9 for float32."""
-    row = None if name is None else castwise.finfo(name)
+    row = None if name is None else finfo(name)
     if row is None or row.kind not in {"float", "complex"}:
         return _DIGITS_OF_FLOAT64
     return math.ceil(1 + (row.mantissa_bits + 1) * math.log10(2))
