@@ -3,6 +3,7 @@
 import json
 import math
 import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,33 @@ def test_a_remedy_is_an_option_of_the_command(tmp_path: Path) -> None:
     said = run("quantize", source, out, "--map", dtypes, code=1).stderr
     assert "4 values became infinite or NaN in 'large'" in said
     assert said.endswith("To avoid it: a wider format\n")
+
+
+@pytest.mark.parametrize(
+    ("dtype", "remedy"),
+    [
+        ("float8_e4m3fn", "quantize {} --scheme fp8_channel"),
+        ("float8_e5m2", "quantize {} --scheme fp8_channel"),
+        ("float4_e2m1fn", "quantize {} --scheme nvfp4"),
+        ("float16", "cast {} --dtype bfloat16"),
+    ],
+)
+def test_a_finding_names_the_command_that_keeps_the_values(
+    tmp_path: Path, dtype: str, remedy: str
+) -> None:
+    """Weights of a small standard deviation, as language models have them."""
+    size = {"float16": 1e-9, "float8_e5m2": 1e-6}.get(dtype, 1e-3)
+    weight = floats(128 * 128).reshape(128, 128) * np.float32(size)
+    source, out = tmp_path / "a model.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(source, {"w.weight": weight})
+    said = run("cast", source, out, "--dtype", dtype, code=1).stderr
+    command = "castwise " + remedy.format(f"'{source}' {out}") + " --overwrite"
+    assert f"To avoid it: {command}," in said
+    run(*shlex.split(command)[1:])  # without a finding
+
+
+def test_no_command_is_named_where_none_fits(lossy: Path) -> None:
+    """A vector is not quantised, and .npz holds no quantised weights."""
+    said = cast(lossy, code=1)
+    assert "To avoid it: --overflow saturate, a wider format" in said
+    assert "castwise quantize" not in said

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 
+from castwise._core import finfo
 from castwise.checkpoint import CastSummary, CheckpointError, Finding
+from castwise.checkpoint.encoding._written_schemes import scheme_beside
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, MAX_ZEROS, DecodeReport
 from castwise.cli._output import FINDINGS, OK, say, tensors_text
@@ -14,6 +17,9 @@ from castwise.cli._output import FINDINGS, OK, say, tensors_text
 _NONE = "none"
 _PERCENT = 100
 _WIDER = "a wider format"
+_NARROW, _WIDE_RANGE = "float16", "bfloat16"
+_SAFETENSORS = ".safetensors"
+_MATRIX_AXES = 2
 
 _WORDS = {
     "overflow": (
@@ -122,12 +128,34 @@ def _say(
 ) -> None:
     """Say how many values were lost in one way, where, and what to do about it."""
     one, many, remedies = words
-    known = (text for text in remedies if _is_known(text, summary))
+    known = [text for text in remedies if _is_known(text, summary)]
+    if _WIDER in known and (command := _keeping_command(summary, findings)) is not None:
+        known[known.index(_WIDER)] = command
     count = _count(findings)
     say(
         f"{count:,} {one if count == 1 else many}{_where(findings)}; "
         f"{summary.destination} was written. To avoid it: {', '.join(known)}"
     )
+
+
+def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str | None:
+    """Return the command that keeps most of the values that a cast lost; None if there is none.
+
+    float16 has the least range of the formats of 16 bits; what has fewer bits needs a scale, which
+    weights have that are quantised.
+    """
+    worst = max(findings, key=lambda one: one.count)
+    row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
+    if "rounding" not in summary.options or worst.kind not in {"overflow", "nan", "underflow"}:
+        return None
+    paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
+    if row.target == _NARROW:
+        return f"castwise cast {paths} --dtype {_WIDE_RANGE} --overwrite"
+    is_written = summary.destination.endswith(_SAFETENSORS) or row.shard is not None
+    if row.target is None or len(row.shape) != _MATRIX_AXES or not is_written:
+        return None
+    scheme = scheme_beside(finfo(row.target).name)
+    return None if scheme is None else f"castwise quantize {paths} --scheme {scheme} --overwrite"
 
 
 def _is_known(remedy: str, summary: CastSummary) -> bool:

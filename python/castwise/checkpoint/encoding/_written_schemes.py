@@ -9,6 +9,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from castwise._core import finfo
 from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
@@ -183,6 +184,19 @@ def scheme_named(name: Any) -> Scheme:
 def scheme_names() -> tuple[str, ...]:
     """Return the schemes that are written."""
     return tuple(dict.fromkeys(one.scheme for one in _ROWS))
+
+
+def scheme_beside(name: str) -> str | None:
+    """Return the scheme that is written with codes like those of a format, and scales them.
+
+    It has codes of as many bits, floats or integers as those of the format, and a scale for each
+    row where there is such a scheme; None if the format has more than 8 bits.
+    """
+    wanted = finfo(name)
+    kind = wanted.kind
+    found = [one.row for one in _ROWS if one.row.bits == wanted.bits]
+    alike = [row.name for row in found if finfo(row.element).kind == kind]
+    return min(alike, key=lambda scheme: not scheme.endswith("_channel"), default=None)
 
 
 def recipes() -> tuple[str, ...]:
