@@ -7,6 +7,8 @@ import shutil
 import struct
 import zipfile
 import zlib
+from array import array
+from bisect import bisect_right
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -142,36 +144,66 @@ class Checksums:
     """The checksums of members whose bytes are read from where they stand, each compared once.
 
     A member with 0 in the place of its checksum has none, as torch writes it under
-    `set_crc32_options(False)`.
+    `set_crc32_options(False)`. Numbers are kept in arrays: a file may have a member for each of
+    hundreds of thousands of tensors.
     """
 
     def __init__(self, read: Callable[[int, int], bytes]) -> None:
         self._read = read
-        self._expected: dict[str, tuple[int, int, int]] = {}
+        self._begins, self._sizes = array("Q"), array("Q")
+        self._headers = array("I")  # bytes between the beginning of a member and its content
+        self._expected = array("I")  # 0 of a member that was checked
+        self._is_sorted = True
 
     def expect(self, member: zipfile.ZipInfo, begin: int) -> None:
         """Take note of a member, whose bytes stand from `begin` on."""
         if member.CRC:
-            self._expected[member.filename] = begin, member.file_size, member.CRC
+            self._is_sorted &= not self._begins or begin > self._begins[-1]
+            self._begins.append(begin)
+            self._sizes.append(member.file_size)
+            self._headers.append(begin - member.header_offset)
+            self._expected.append(member.CRC)
 
-    def check(self, name: str) -> None:
-        """CheckpointError if the bytes of a member are not those that were saved."""
-        begin, size, expected = self._expected.get(name, (0, 0, 0))
+    def check(self, place: int) -> None:
+        """CheckpointError if the bytes of the member at a place are not those that were saved."""
+        self._sort()
+        index = bisect_right(self._begins, place) - 1
+        if index >= 0 and place < self._begins[index] + self._sizes[index]:
+            self._check(index)
+
+    def check_all(self) -> None:
+        """Check every member that was not yet."""
+        for index in range(len(self._begins)):
+            self._check(index)
+
+    def _check(self, index: int) -> None:
+        expected, begin, size = self._expected[index], self._begins[index], self._sizes[index]
+        if not expected:
+            return
         checksum = 0
         for place in range(begin, begin + size, _PIECE_BYTES):
             piece = self._read(place, min(_PIECE_BYTES, begin + size - place))
             checksum = zlib.crc32(piece, checksum)
         if checksum != expected:
+            header = self._read(begin - self._headers[index], self._headers[index])
+            *_, length, _ = _LOCAL_HEADER.unpack_from(header)
+            name = header[_LOCAL_HEADER.size :][:length].decode(errors="replace")
             raise CheckpointError(
                 f"the bytes of member {name!r} do not have the checksum that the zip file states, "
                 "so the file is damaged; copy it again from where it came"
             )
-        self._expected.pop(name, None)
+        self._expected[index] = 0
 
-    def check_all(self) -> None:
-        """Check every member that was not yet."""
-        for name in list(self._expected):
-            self.check(name)
+    def _sort(self) -> None:
+        """Bring the members into the order of their places."""
+        if self._is_sorted:
+            return
+        order = sorted(range(len(self._begins)), key=self._begins.__getitem__)
+        columns = self._begins, self._sizes, self._headers, self._expected
+        self._begins, self._sizes, self._headers, self._expected = (
+            array(column.typecode, map(column.__getitem__, order)) for column in columns
+        )
+        self._is_sorted = True
 
 
 def like(member: zipfile.ZipInfo) -> zipfile.ZipInfo:

@@ -73,7 +73,6 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
 
     def __init__(self, path: Path, *, warns: bool = True) -> None:
         super().__init__(source_file(path))
-        self._data = self._pickle = ""  # in a zip file, where storages are, and the pickle
         self._checksums = Checksums(self._file.read)
         try:
             with explained(path):
@@ -81,12 +80,10 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 value, storages, self._order = self._read_zip() if is_zip else self._read_legacy()
                 found = _named(value, path.stem)
                 self._begins: dict[str, int] = {}  # byte offsets in the file
-                self._members: dict[str, str] = {}  # that of the storage of each tensor
                 self._strided: dict[str, _Strided] = {}
                 self.tensors: dict[str, TensorInfo] = {}
                 for name, tensor in found.tensors.items():
                     self._describe(name, tensor, storages)
-                    self._members[name] = self._data + tensor.storage.key
         except BaseException:
             self._file.close()
             raise
@@ -108,7 +105,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         # Only places are kept: entries of a zip file, and of a pickle, take memory.
         (begin, nbytes), members, order = self._zip_members()
         if nbytes <= MAX_PICKLE_BYTES:
-            self._checksums.check(self._pickle)
+            self._checksums.check(begin)
         self._file.stream.seek(begin)
         pickle = TorchPickle(self._file.stream, nbytes)
         value = pickle.value()
@@ -149,7 +146,6 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 for name, member in members.items()
                 if name.startswith(data)
             }
-            self._data, self._pickle = data, root + _PICKLE
             return place(members[root + _PICKLE]), storages, order
 
     def _byte_order(self, member: zipfile.ZipInfo | None) -> _Order:
@@ -158,7 +154,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             return "<"
         begin = stored_begin(self._file.stream, self._file.size, member, _ZIP_REMEDY)
         self._checksums.expect(member, begin)
-        self._checksums.check(member.filename)
+        self._checksums.check(begin)
         text = self._file.read(begin, min(member.file_size, _MAX_DEPTH))
         if text not in _ORDERS:
             raise CheckpointError(f"it says that its byte order is {text!r}")
@@ -272,7 +268,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 "know"
             )
         with explained(self.path):
-            self._checksums.check(self._members[name])
+            self._checksums.check(self._begins[name])
         dense = self._bytes(name)
         if strided is not None:
             # `_describe` checked that all elements are there.
