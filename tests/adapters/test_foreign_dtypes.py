@@ -107,7 +107,7 @@ def test_what_only_prints_as_a_dtype_is_refused() -> None:
         with pytest.raises(TypeError, match="is not a dtype; give a dtype of numpy, ml_dtypes, j"):
             castwise.cast(VALUES, value)
     with pytest.raises(TypeError, match="not a format castwise knows"):
-        castwise.cast(VALUES, "torch.float32")
+        castwise.cast(VALUES, "torch.float33")
 
 
 def test_torch_is_not_imported() -> None:

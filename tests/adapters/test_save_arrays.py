@@ -39,10 +39,10 @@ def codes(name: str, shape: tuple[int, ...]) -> Any:
 
 def assert_saved(path: Path, given: Any, expected: Any) -> None:
     if path.suffix == ".npy":
-        checkpoint.save(path, given)
+        checkpoint.save(path, given, overwrite=True)
         found = checkpoint.load(path)
     else:
-        checkpoint.save(path, {"w": given})
+        checkpoint.save(path, {"w": given}, overwrite=True)
         found = checkpoint.load(path)["w"]
     assert (found.dtype, found.shape) == (expected.dtype, expected.shape)
     assert found.tobytes() == expected.tobytes()
@@ -83,10 +83,10 @@ def test_tensors_of_a_model(tmp_path: Path, suffix: str) -> None:
 def test_a_state_dict_is_saved_as_by_safetensors(tmp_path: Path, dtype: str) -> None:
     model = torch.nn.Linear(4, 3).to(getattr(torch, dtype))
     path = tmp_path / "ours.safetensors"
-    checkpoint.save(path, model.state_dict(), metadata={"format": "pt"})
+    checkpoint.save(path, model.state_dict(), metadata={"format": "pt"}, overwrite=True)
     theirs = safetensors.torch.save(model.state_dict(), metadata={"format": "pt"})
     assert path.read_bytes() == theirs
-    checkpoint.save(path, dict(model.named_parameters()), metadata={"format": "pt"})
+    checkpoint.save(path, dict(model.named_parameters()), metadata={"format": "pt"}, overwrite=True)
     assert path.read_bytes() == theirs
 
 
@@ -116,7 +116,7 @@ def test_nothing_is_copied_that_need_not_be(tmp_path: Path, suffix: str) -> None
     for tensor in (torch.ones(size, requires_grad=True), jnp.ones(size, jnp.float32)):
         tracemalloc.start()
         try:
-            checkpoint.save(path, tensor if suffix == ".npy" else {"w": tensor})
+            checkpoint.save(path, tensor if suffix == ".npy" else {"w": tensor}, overwrite=True)
             _, peak = tracemalloc.get_traced_memory()
         finally:
             tracemalloc.stop()
@@ -142,7 +142,7 @@ def test_what_has_no_elements_to_save_is_refused(tmp_path: Path, case: str) -> N
     path = tmp_path / "f.npz"
     given, error, message = refused()[case]
     with pytest.raises(error, match=rf"(tensor|array) 'w'.*{message}"):
-        checkpoint.save(path, {"fine": np.ones(1), "w": given})
+        checkpoint.save(path, {"fine": np.ones(1), "w": given}, overwrite=True)
     assert list(tmp_path.iterdir()) == []
 
 

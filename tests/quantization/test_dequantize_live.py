@@ -46,7 +46,7 @@ def put_scales_beside_experts(path: Path) -> None:
         for expert, scales in enumerate(fused):
             for part, scale in zip(parts, np.split(scales, len(parts)), strict=True):
                 tensors[f"{prefix}.{expert}.{part}.weight_scale_inv"] = scale
-    checkpoint.save(path, tensors, metadata={"format": "pt"})
+    checkpoint.save(path, tensors, metadata={"format": "pt"}, overwrite=True)
 
 
 @pytest.mark.parametrize("architecture", ["LlamaModel", "Qwen3MoeModel"])
@@ -98,7 +98,7 @@ def test_gpt_oss(tmp_path: Path, framework: Framework) -> None:
         blocks = pack(codes, 4).reshape(experts, outputs, inputs // 32, 16)
         tensors[f"{name}_blocks"] = blocks
         tensors[f"{name}_scales"] = draw.powers(experts, outputs, inputs // 32) - np.uint8(8)
-    checkpoint.save(path, tensors, metadata={"format": "pt"})
+    checkpoint.save(path, tensors, metadata={"format": "pt"}, overwrite=True)
     stated = json.loads((tmp_path / "model" / "config.json").read_text())
     stated["quantization_config"] = {"quant_method": "mxfp4", "modules_to_not_convert": []}
     (tmp_path / "model" / "config.json").write_text(json.dumps(stated))
