@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 from functools import partial
 
-from castwise._core import finfo
+from castwise._core import finfo, formats
 from castwise.checkpoint import CastSummary, CheckpointError, Finding
 from castwise.checkpoint.encoding._written_schemes import scheme_beside
 from castwise.checkpoint.report import FINDINGS as KINDS
@@ -17,7 +17,7 @@ from castwise.cli._output import FINDINGS, OK, say, tensors_text
 _NONE = "none"
 _PERCENT = 100
 _WIDER = "a wider format"
-_NARROW, _WIDE_RANGE = "float16", "bfloat16"
+_NARROW = "float16"
 _SAFETENSORS = ".safetensors"
 _MATRIX_AXES = 2
 
@@ -150,12 +150,18 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
         return None
     paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
     if row.target == _NARROW:
-        return f"castwise cast {paths} --dtype {_WIDE_RANGE} --overwrite"
+        return f"castwise cast {paths} --dtype {_widest(finfo(_NARROW).bits)} --overwrite"
     is_written = summary.destination.endswith(_SAFETENSORS) or row.shard is not None
     if row.target is None or len(row.shape) != _MATRIX_AXES or not is_written:
         return None
     scheme = scheme_beside(finfo(row.target).name)
     return None if scheme is None else f"castwise quantize {paths} --scheme {scheme} --overwrite"
+
+
+def _widest(bits: int) -> str:
+    """Return the name of the float of so many bits that has the largest range."""
+    floats = [of for of in map(finfo, formats()) if of.bits == bits and of.kind == "float"]
+    return max(floats, key=lambda of: float(of.max)).name
 
 
 def _is_known(remedy: str, summary: CastSummary) -> bool:
