@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from typing import Any
 
 import numpy as np
@@ -79,8 +79,9 @@ def from_dictionary(
     ValueError
         The config does not name a class, or one that is not among them.
     TypeError
-        A custom class is missing from `custom_objects`; the class cannot be made from a config, or
-        does not take the arguments in it.
+        The name of a class is a list or a dictionary; a custom class is missing from
+        `custom_objects`; the class cannot be made from a config, or does not take the arguments in
+        it.
 
     """
     custom = custom_objects or {}
@@ -91,8 +92,8 @@ def from_dictionary(
         )
     name, registered = config["class_name"], config.get("registered_name") or None
     for key, text in (("class_name", name), ("registered_name", registered)):
-        if text is not None and not isinstance(text, str):
-            raise ValueError(f"config has {key}={text!r}, which must be a str")
+        if not isinstance(text, Hashable):
+            raise TypeError(f"config has {key}={text!r}, which must be a str")
     cls = custom.get(registered or name) or custom.get(name)
     if cls is None and config.get("module", "") is None:
         raise TypeError(f"config names the custom class {name!r}; give it in custom_objects")

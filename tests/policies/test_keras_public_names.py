@@ -32,8 +32,6 @@ LAYERS = listed(
 """`castwise.autocast.Layer` has the casting rules: arrays in, arrays out, nothing traced."""
 
 VARIABLES = listed(
-    losses="regularizer",
-    optimizers="constraint overwrite_with_gradient",
     distribution="aggregation synchronization",
 )
 """`castwise.autocast.AutoCastVariable` holds a value and presents it in a dtype."""

@@ -35,7 +35,6 @@ VARIABLES = listed(
     "initialized_value initializer load op ref set_shape to_proto",
     partitions="SaveSliceInfo",
     distribution="aggregation synchronization",
-    optimizers="constraint",
     indexing_of_numpy="batch_scatter_update count_up_to gather_nd scatter_add scatter_div "
     "scatter_max scatter_min scatter_mul scatter_nd_add scatter_nd_sub scatter_nd_update "
     "scatter_sub scatter_update sparse_read",
