@@ -61,10 +61,12 @@ __all__ = [
     "explain_cast",
     "finfo",
     "floatx_dtypes",
+    "format_name",
     "formats",
     "get_num_threads",
     "global_scale",
     "in_default_environment",
+    "likely_names",
     "mixed_compute_dtype",
     "nearest_texts",
     "pack_codes",
@@ -359,7 +361,7 @@ class FormatInfo:
     def __ne__(self, other: object, /) -> bool: ...
     def __hash__(self, /) -> int: ...
 
-def read_array(argument: str, x: Any, /) -> NDArray[Any]: ...
+def read_array(argument: str, x: Any) -> NDArray[Any]: ...
 def restore_report(
     counts: list[int],
     magnitudes: list[float],
