@@ -18,6 +18,7 @@ from typing import Any
 
 import peers
 import pytest
+import refusals
 import support
 from _pytest.runner import runtestprotocol
 from hypothesis import settings
@@ -57,6 +58,7 @@ FRAMEWORKS = {
     "peers",
 }
 RECORDED: dict[Path, dict[str, list[str]]] = {}
+REFUSED: dict[str, list[str]] = {}
 PASSED = pytest.StashKey[bool]()
 STATE = pytest.StashKey[dict[str, object]]()
 MATRIX = pytest.StashKey[Counter[tuple[str, str]]]()
@@ -313,10 +315,26 @@ def _answers(request: pytest.FixtureRequest) -> Iterator[None]:
         RECORDED.setdefault(request.path, {})[test] = given
 
 
+@pytest.fixture(autouse=True)
+def _refusals(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Compare the texts of the errors that a test expects with the record of it."""
+    refusals.NOTED.texts = texts = []
+    yield
+    name = refusals.name_of(request.node)
+    if name is None or not request.node.stash.get(PASSED, False):
+        return
+    if request.config.getoption("record"):
+        REFUSED[name] = texts
+    else:
+        assert texts == refusals.record().get(name, texts), "reworded; see tests/refusals.py"
+
+
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """Write the records of every file that was run; hand the matrix to the main process."""
     for tests, found in RECORDED.items():
         write(tests, found)
+    if REFUSED:
+        refusals.write(REFUSED)
     if hasattr(session.config, "workeroutput"):
         counts = session.config.stash.get(MATRIX, {})
         session.config.workeroutput["matrix"] = [(*pair, count) for pair, count in counts.items()]
