@@ -45,7 +45,7 @@ class Acceleration(Turn):
         return tuple(CastPair(*pair) for pair in accelerated_pairs()[1])
 
     def __repr__(self) -> str:
-        pairs, left_alone = (len(each) for each in accelerated_pairs())
+        pairs, left_alone = (len(casts) for casts in accelerated_pairs())
         return f"<castwise.accelerate() of {pairs} casts, {left_alone} left alone>"
 
 

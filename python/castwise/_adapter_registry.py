@@ -115,7 +115,7 @@ class Adapter(ABC):
 
 
 _adapters: dict[str, Adapter] = {}
-_found: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()
+_adapters_by_class: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()
 
 
 def register(module: str, adapter: Adapter | type[Adapter]) -> None:
@@ -141,7 +141,7 @@ def register(module: str, adapter: Adapter | type[Adapter]) -> None:
     if not module.isidentifier() or module in _WITHOUT:
         raise ValueError(f"module={module!r} is not valid; give a top-level module, as 'cupy'.")
     _adapters[module] = _checked(adapter, f"adapter={adapter!r}")
-    _found.clear()
+    _adapters_by_class.clear()
 
 
 def find(cls: type) -> Adapter | None:
@@ -154,9 +154,9 @@ def find(cls: type) -> Adapter | None:
 
     """
     try:
-        return _found[cls]
+        return _adapters_by_class[cls]
     except KeyError:
-        adapter = _found[cls] = _search(cls)
+        adapter = _adapters_by_class[cls] = _search(cls)
         return adapter
     except TypeError:  # the metaclass does not hash
         return _search(cls)
@@ -188,14 +188,15 @@ def _offered() -> dict[str, EntryPoint]:
     """
     from importlib.metadata import EntryPoint, entry_points  # noqa: PLC0415 slow, not for numpy
 
-    own = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
+    built_in = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
     offered: dict[str, EntryPoint] = {}
-    for entry in (*own, *sorted(entry_points(group=GROUP), key=_package)):
-        first = offered.setdefault(entry.name, entry)
-        if first.value != entry.value:
+    for entry in (*built_in, *sorted(entry_points(group=GROUP), key=_package)):
+        preferred = offered.setdefault(entry.name, entry)
+        if preferred.value != entry.value:
             warnings.warn(
-                f"{_package(first)} and {_package(entry)} both have an adapter for {entry.name}; "
-                f"{first.value} is used. Uninstall one of them, or choose with "
+                f"{_package(preferred)} and {_package(entry)} both have an adapter for "
+                f"{entry.name}; "
+                f"{preferred.value} is used. Uninstall one of them, or choose with "
                 "castwise.adapters.registry.register.",
                 UserWarning,
                 stacklevel=2,
@@ -204,21 +205,23 @@ def _offered() -> dict[str, EntryPoint]:
 
 
 def _loaded(entry: EntryPoint) -> Adapter:
-    what = f"the adapter for {entry.name}, {entry.value} of {_package(entry)},"
+    subject = f"the adapter for {entry.name}, {entry.value} of {_package(entry)},"
     try:
         adapter = entry.load()
     except (ImportError, AttributeError) as error:
         raise ImportError(
-            f"{what} cannot be imported ({error}); update or uninstall that package."
+            f"{subject} cannot be imported ({error}); update or uninstall that package."
         ) from error
-    return _checked(adapter, what)
+    return _checked(adapter, subject)
 
 
-def _checked(adapter: Any, what: str) -> Adapter:
-    made = adapter() if isinstance(adapter, type) and issubclass(adapter, Adapter) else adapter
-    if not isinstance(made, Adapter):
-        raise TypeError(f"{what} is not a castwise.adapters.protocol.Adapter; derive it from that.")
-    return made
+def _checked(adapter: Any, subject: str) -> Adapter:
+    instance = adapter() if isinstance(adapter, type) and issubclass(adapter, Adapter) else adapter
+    if not isinstance(instance, Adapter):
+        raise TypeError(
+            f"{subject} is not a castwise.adapters.protocol.Adapter; derive it from that."
+        )
+    return instance
 
 
 def _package(entry: EntryPoint) -> str:

@@ -280,15 +280,15 @@ class DtypeMap:
         if not floating and not self.all_kinds:
             return Decision(None)
         try:
-            found = self.keys.find(name)
+            match = self.keys.find(name)
         except ValueError as error:
             raise ValueError(f"{self.origin}: {error}") from error
-        if found is None:
+        if match is None:
             if floating and shape is not None and _axes(shape) < self.least_axes:
                 return Decision(None, None, MAP)
             target = self.default if floating else None
             return Decision(target, None, None if target is None else self.default_by)
-        key, target = found
+        key, target = match
         return Decision(target, key, MAP if self.all_kinds else POLICY)
 
 
@@ -313,8 +313,8 @@ def _text_of(path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        found = f"byte {error.object[error.start]:#04x} at {error.start}"
-        raise ValueError(f"{path} is not UTF-8 ({found}); save it as UTF-8") from error
+        position = f"byte {error.object[error.start]:#04x} at {error.start}"
+        raise ValueError(f"{path} is not UTF-8 ({position}); save it as UTF-8") from error
 
 
 def _axes(shape: Sequence[int]) -> int:

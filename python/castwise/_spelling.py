@@ -17,7 +17,7 @@ _OF_TORCH = {"float": 32, "int": 32}
 _FOR_ARRAYS = "for arrays, but not for checkpoints:"
 
 
-def typed_format(name: Any, what: str) -> Any:
+def typed_format(name: Any, argument: str) -> Any:
     """Return a dtype that is given for a checkpoint, unless numpy alone knows its name.
 
     The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where
@@ -27,7 +27,7 @@ def typed_format(name: Any, what: str) -> Any:
     ------
     TypeError
         It is a name of numpy that others give to another format: f8 counts bytes, and is float64.
-        The message calls the argument `what`.
+        The message calls the argument `argument`.
 
     """
     if not isinstance(name, str) or format_name(name) is not None:
@@ -39,17 +39,18 @@ def typed_format(name: Any, what: str) -> Any:
     counted = _BYTE_COUNT.fullmatch(name)
     if counted is None:
         bits = _OF_TORCH.get(name)
-        others = f", or '{name}{bits}', which torch calls so" if bits else ""
+        alias = f", or '{name}{bits}', which torch calls so" if bits else ""
         raise TypeError(
-            f"{what}: {_FOR_ARRAYS} {name!r} is numpy's name of {meant}; write {meant!r}{others}"
+            f"{argument}: {_FOR_ARRAYS} {name!r} is numpy's name of {meant}; write {meant!r}{alias}"
         )
     number = counted["nbytes"]
     short = _KINDS.get(counted["kind"], "none") + number
     unit = "bit" if number == "1" else "bits"
-    named = format_name(short) or next((one for one in formats() if one.startswith(short)), None)
-    other = f", or for {number} {unit} {named!r}" if named else ""
+    named = format_name(short) or next((row for row in formats() if row.startswith(short)), None)
+    short_hint = f", or for {number} {unit} {named!r}" if named else ""
     raise TypeError(
-        f"{what}: {_FOR_ARRAYS} {name!r} counts bytes, as numpy does; write {meant!r}{other}"
+        f"{argument}: {_FOR_ARRAYS} {name!r} counts bytes, as numpy does; write "
+        f"{meant!r}{short_hint}"
     )
 
 
@@ -83,12 +84,12 @@ def scheme_hint(name: Any, known: Iterable[str]) -> str:
     return f"{hint}{scales}{suggestion(name, known)}"
 
 
-def nearest(wanted: Iterable[str], known: Iterable[str]) -> dict[str, str | None]:
+def nearest(wrong: Iterable[str], known: Iterable[str]) -> dict[str, str | None]:
     """Map each wrong name to the known name that is spelled most like it, or None."""
-    names, there = list(wanted), list(known)
-    places = nearest_texts(names, there)
+    names, candidates = list(wrong), list(known)
+    places = nearest_texts(names, candidates)
     return {
-        name: None if place is None else there[place]
+        name: None if place is None else candidates[place]
         for name, place in zip(names, places, strict=True)
     }
 

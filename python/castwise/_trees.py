@@ -73,7 +73,9 @@ def map_leaves(
             return function(node, path)
         children = _children(node)
         parts = [(key, mapped(child, _join(path, key))) for key, child in children]
-        if shared and all(new is old for (_, new), (_, old) in zip(parts, children, strict=True)):
+        if shared and all(
+            value is child for (_, value), (_, child) in zip(parts, children, strict=True)
+        ):
             return node
         return _rebuild(node, parts)
 
@@ -86,7 +88,7 @@ def replace(tree: Any, values: Iterator[Any]) -> Any:
     return map_leaves(tree, lambda leaf, path: None if leaf is None else next(values))
 
 
-def zip_leaves(first: Any, second: Any, names: tuple[str, str]) -> Iterator[tuple[str, Any, Any]]:
+def zip_leaves(left: Any, right: Any, names: tuple[str, str]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the leaves of two trees of equal structure in pairs; None pairs with None only.
 
     Raises
@@ -95,25 +97,25 @@ def zip_leaves(first: Any, second: Any, names: tuple[str, str]) -> Iterator[tupl
         The structures differ; the message has the path, and calls the trees by `names`.
 
     """
-    with _bounded(first):
-        yield from _zip(first, second, names, "")
+    with _bounded(left):
+        yield from _zip(left, right, names, "")
 
 
 def _zip(
-    first: Any, second: Any, names: tuple[str, str], path: str
+    left: Any, right: Any, names: tuple[str, str], path: str
 ) -> Iterator[tuple[str, Any, Any]]:
-    if not is_node(first) or not is_node(second):
-        if is_node(first) != is_node(second) or (first is None) != (second is None):
-            raise ValueError(_differ(first, second, names, path))
-        if first is not None:
-            yield path, first, second
+    if not is_node(left) or not is_node(right):
+        if is_node(left) != is_node(right) or (left is None) != (right is None):
+            raise ValueError(_differ(left, right, names, path))
+        if left is not None:
+            yield path, left, right
         return
-    others = dict(_children(second))
-    keys = [key for key, _ in _children(first)]
-    if set(keys) != set(others):
-        raise ValueError(_differ(set(keys), set(others), names, path))
-    for key, child in _children(first):
-        yield from _zip(child, others[key], names, _join(path, key))
+    right_children = dict(_children(right))
+    keys = [key for key, _ in _children(left)]
+    if set(keys) != set(right_children):
+        raise ValueError(_differ(set(keys), set(right_children), names, path))
+    for key, child in _children(left):
+        yield from _zip(child, right_children[key], names, _join(path, key))
 
 
 @contextmanager
@@ -146,9 +148,9 @@ def _way_into_itself(tree: Any, is_node: Callable[[Any], bool]) -> str | None:
     return None
 
 
-def _differ(first: Any, second: Any, names: tuple[str, str], path: str) -> str:
+def _differ(left: Any, right: Any, names: tuple[str, str], path: str) -> str:
     where = f" at {path!r}" if path else ""
-    shown = [_named(value) for value in (first, second)]
+    shown = [_named(value) for value in (left, right)]
     return (
         f"{names[0]} and {names[1]} differ in structure{where}: {shown[0]} and {shown[1]}; "
         "give trees of the same structure."

@@ -94,9 +94,9 @@ def of_core(text: str) -> str:
     for function, command in _FUNCTIONS.items():
         text = text.replace(function, command)
 
-    def option(found: re.Match[str]) -> str:
-        value = found["number"] if found["text"] is None else found["text"]
-        return argument(found["name"], *([] if value is None else [value]))
+    def option(match: re.Match[str]) -> str:
+        value = match["number"] if match["text"] is None else match["text"]
+        return argument(match["name"], *([] if value is None else [value]))
 
     return _CORE.sub(option, text)
 

@@ -113,10 +113,10 @@ class QuantizedArray:
     @classmethod
     def _of_fields(cls, fields: dict[str, Any]) -> Self:
         """Make an array that owns a dict of all fields in their final form, whose parts fit."""
-        made = object.__new__(cls)
+        instance = object.__new__(cls)
         # At once: a call for each field would take longer than a small array.
-        object.__setattr__(made, "__dict__", fields)
-        return made
+        object.__setattr__(instance, "__dict__", fields)
+        return instance
 
     def _with(self, **fields: Any) -> Self:
         """Make an array of cuts of parts that fit each other."""

@@ -99,16 +99,18 @@ def _check_block(views: Views) -> None:
 
 def _check_dtypes(q: Any, views: Views) -> None:
     """Refuse payloads and scales of a dtype that the scheme does not have."""
-    scheme, found = views.scheme, q.data.dtype
+    scheme, payload_dtype = views.scheme, q.data.dtype
     is_float8 = scheme.name.startswith("fp8_")
-    own = is_float8 and finfo(found).kind == "float" and found.itemsize == 1
-    fits = found == views.container or own
+    stored = finfo(payload_dtype)
+    fits = payload_dtype == views.container or (
+        is_float8 and stored.kind == "float" and payload_dtype.itemsize == 1
+    )
     if views.storage.container is not None:
-        is_whole = finfo(found).bits == views.container.itemsize * _BYTE
-        fits = is_whole and finfo(found).kind.endswith("int")
+        is_whole = stored.bits == views.container.itemsize * _BYTE
+        fits = is_whole and stored.kind.endswith("int")
     if not fits:
         raise ValueError(
-            f"{_label('data', q.data)} has dtype {found}, but {scheme.name} needs "
+            f"{_label('data', q.data)} has dtype {payload_dtype}, but {scheme.name} needs "
             f"{views.container}; view it as that."
         )
     if scheme.scale in (E8M0, E4M3):

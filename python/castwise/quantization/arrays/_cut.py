@@ -50,8 +50,8 @@ def step_of(views: Views) -> int:
 
 
 def _step(along: Mapping[str, _Along]) -> int:
-    cut = [one for one in along.values() if one.axis is not None]
-    return math.lcm(*(one.rows.numerator for one in cut), *(one.multiple for one in cut))
+    cut = [part for part in along.values() if part.axis is not None]
+    return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
 
 
 def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
@@ -85,19 +85,19 @@ def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
     def cut(name: str, part: Any) -> Any:
         if part is None:
             return None
-        one = along.get(name)
-        if one is None:
+        along_rows = along.get(name)
+        if along_rows is None:
             # Each matrix may have a scale of its own.
-            own = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
-            return part.reshape(shape[:-2])[*place, ...] if own else part[...]
-        lead = len(place) + (0 if one.axis is None else one.axis + 1)
-        if part.shape[:lead] != tuple(one.shape[:lead]):
-            part = part.reshape(one.shape)
-        if one.axis is None:
+            is_per_matrix = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
+            return part.reshape(shape[:-2])[*place, ...] if is_per_matrix else part[...]
+        lead = len(place) + (0 if along_rows.axis is None else along_rows.axis + 1)
+        if part.shape[:lead] != tuple(along_rows.shape[:lead]):
+            part = part.reshape(along_rows.shape)
+        if along_rows.axis is None:
             return part[*place, ...]
-        end = ceil_div(stop, one.multiple) * one.multiple
-        where = slice(math.floor(start / one.rows), math.ceil(end / one.rows))
-        return part[*place, *[slice(None)] * one.axis, where, ...]
+        end = ceil_div(stop, along_rows.multiple) * along_rows.multiple
+        where = slice(math.floor(start / along_rows.rows), math.ceil(end / along_rows.rows))
+        return part[*place, *[slice(None)] * along_rows.axis, where, ...]
 
     # They fit, as the whole parts do.
     return q._with(
@@ -129,22 +129,22 @@ def _parts(views: Views, nested_block: int) -> dict[str, _Along]:
     across = views.turned != (views.axis % len(views.shape) == len(views.shape) - 2)
     axis = int(across != (storage.transposed in ("parts", "pairs")))
     whole = views.block[1] if storage.split else per_byte
-    made = {
+    parts = {
         "data": _Along(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),
         "high": _Along(data, axis),
     }
     size, count = views.core_block[across], views.grid[across - 2]
     if views.block == (0, 0):
-        return made
+        return parts
     if count == 1:
-        made["scale"] = made["zero point"] = made["bias"] = _Along(scale, None)
+        parts["scale"] = parts["zero point"] = parts["bias"] = _Along(scale, None)
     else:
         tile = TILE[0] if storage.tile is not None else 1
         of_block = 0 if len(scale) < len(views.shape) else axis * (len(scale) // len(views.shape))
-        made["scale"] = made["bias"] = _Along(scale, of_block, Fraction(size), tile)
+        parts["scale"] = parts["bias"] = _Along(scale, of_block, Fraction(size), tile)
         packed = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
-        made["zero point"] = _Along(views.zero_shape, of_block, Fraction(size) * packed)
-    return made
+        parts["zero point"] = _Along(views.zero_shape, of_block, Fraction(size) * packed)
+    return parts
 
 
 def _codes(views: Views, itemsize: int) -> Fraction:

@@ -155,8 +155,8 @@ def _code_range(options: Mapping[str, Any]) -> tuple[float, float]:
 def _by_matrices(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
     """Decode each matrix of a stack by itself, as each has a global scale."""
     for place in np.ndindex(q.shape[:-2]):
-        one = rows_of(q, 0, q.shape[-2], place)
-        decoded(one, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
+        matrix = rows_of(q, 0, q.shape[-2], place)
+        decoded(matrix, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
     return out
 
 
@@ -228,7 +228,10 @@ def _only_views(q: Any, given: dict[str, Any]) -> bool:
     parts = {name: getattr(q, name) for name in names} | dict(q.extras)
     # Nested scales are not given to the core; the scales made of them share memory with no part.
     pairs = [(part, given.get(name.replace(" ", "_"))) for name, part in parts.items()]
-    return all(part is None or one is None or np.may_share_memory(part, one) for part, one in pairs)
+    return all(
+        part is None or operand is None or np.may_share_memory(part, operand)
+        for part, operand in pairs
+    )
 
 
 def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
@@ -252,10 +255,10 @@ def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array
         scale = _core.cast(scale, dtype)
     elif inner and q.global_scale is not None:
         # The product of both scales is formed in the target's dtype.
-        first = _core.cast(scale, np.float32)
-        second = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
+        block_scale = _core.cast(scale, np.float32)
+        global_scale = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
         with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
-            scale = _core.cast(first * second, dtype)
+            scale = _core.cast(block_scale * global_scale, dtype)
     return scale
 
 
@@ -265,7 +268,7 @@ def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, 
     half = 1 << (scheme.bits - 1)
     stored = finfo(q.data.dtype)
     element = stored.name if stored.kind == "float" else _element(scheme)
-    found: dict[str, Any] = {
+    options: dict[str, Any] = {
         "element": _UNSIGNED if storage.excess or storage.unsigned else element,
         "bits": scheme.bits - views.high_bits,
         "block": views.core_block,
@@ -277,33 +280,33 @@ def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, 
         "offset": half if storage.excess and q.zero_point is None else 0,
     }
     if views.high_bits:
-        found["high"] = _high(q, views)
+        options["high"] = _high(q, views)
     if storage.after is not None:
-        found |= {"global_scale": np.array(storage.after, np.float32), "global_use": "after"}
+        options |= {"global_scale": np.array(storage.after, np.float32), "global_use": "after"}
     elif scheme.name == "mxint8":
         # Codes have six fraction bits.
-        found["global_scale"] = np.array(2.0**-6, np.float32)
+        options["global_scale"] = np.array(2.0**-6, np.float32)
     elif q.global_scale is not None and not inner:
         level = np.asarray(q.global_scale, np.float32).reshape(())
         if storage.global_unit != 1:
             level = np.asarray(level / np.float32(storage.global_unit))
-        found |= {"global_scale": level, "global_use": storage.global_use}
+        options |= {"global_scale": level, "global_use": storage.global_use}
     if q.zero_point is not None:
-        found["zero_point"] = views.zeros_to_core(q.zero_point, added_to_zeros(q))
+        options["zero_point"] = views.zeros_to_core(q.zero_point, added_to_zeros(q))
     if "bias" in q.extras:
-        found["bias"] = views.to_core(q.extras["bias"])
+        options["bias"] = views.to_core(q.extras["bias"])
     if "group index" in q.extras:
-        found["group_index"] = q.extras["group index"].astype(np.int64).reshape(-1)
+        options["group_index"] = q.extras["group index"].astype(np.int64).reshape(-1)
     if "divisor" in q.extras:
-        found["divisor"] = q.extras["divisor"].reshape(-1)
+        options["divisor"] = q.extras["divisor"].reshape(-1)
     if scheme.code_map is not None:
         code_map = q.extras.get("code map", np.array(scheme.code_map))
-        found["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
+        options["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
     elif storage.positive_zero and is_peer:
-        found |= {"element": "map", "code_map": _positive(scheme.element)}
-    elif found["element"] == _INT8 and scheme.bits < _BYTE:
-        found |= {"element": "map", "code_map": _signed(scheme.bits)}
-    return found
+        options |= {"element": "map", "code_map": _positive(scheme.element)}
+    elif options["element"] == _INT8 and scheme.bits < _BYTE:
+        options |= {"element": "map", "code_map": _signed(scheme.bits)}
+    return options
 
 
 def wrapped_zeros(q: Any) -> int:

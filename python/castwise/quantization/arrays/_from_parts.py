@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -55,7 +56,7 @@ _EXTRAS = (
 Made = TypeVar("Made")
 
 
-class _Named(NamedTuple):
+class _NamedPart(NamedTuple):
     """A part as it was given."""
 
     name: str
@@ -100,30 +101,33 @@ def recognized_parts(
         variant,
     )
     problems: dict[str, None] = {}
-    found: dict[tuple[Any, ...], Made] = {}
-    for one in (one for match in matches for one in _candidates(match, stated)):
+    candidates: dict[tuple[Any, ...], Made] = {}
+    for arguments in chain.from_iterable(_candidates(match, stated) for match in matches):
         try:
-            made = make(**one)
+            array = make(**arguments)
         except ValueError as error:
             problems[str(error)] = None
         else:
-            found.setdefault((one["scheme"], one["block"], one.get("variant")), made)
-    exact = {key: one for key, one in found.items() if _is_exact(one)}
-    found = exact if len(exact) == 1 else found
-    if len(found) == 1:
-        return next(iter(found.values()))
-    if not found:
+            candidates.setdefault(
+                (arguments["scheme"], arguments["block"], arguments.get("variant")), array
+            )
+    exact = {key: array for key, array in candidates.items() if _is_exact(array)}
+    candidates = exact if len(exact) == 1 else candidates
+    if len(candidates) == 1:
+        return next(iter(candidates.values()))
+    if not candidates:
         raise ValueError(next(iter(problems), _no_layout(named, row)))
     fits = ", ".join(
-        f"{name} in blocks of {size}" + (f" ({how})" if how else "") for name, size, how in found
+        f"{name} in blocks of {size}" + (f" ({packing})" if packing else "")
+        for name, size, packing in candidates
     )
     raise ValueError(f"parts fit several: {fits}. State scheme=, block=, shape= or variant=.")
 
 
-def _named(name: str, part: Any) -> _Named:
+def _named(name: str, part: Any) -> _NamedPart:
     array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
     try:
-        return _Named(name, array, finfo(array.dtype).name)
+        return _NamedPart(name, array, finfo(array.dtype).name)
     except TypeError as error:
         raise TypeError(f"part {name!r}: {error}") from None
 
@@ -134,19 +138,19 @@ def _is_exact(q: Any) -> bool:
 
 
 def _matches(
-    named: Mapping[str, _Named], recipe: Recipe, scheme: str | None
-) -> Iterator[Match[_Named]]:
+    named: Mapping[str, _NamedPart], recipe: Recipe, scheme: str | None
+) -> Iterator[Match[_NamedPart]]:
     """Find the layouts of a producer whose required parts are there."""
     for layout in recipe.layouts:
         if layout.storage is None or (scheme is not None and not may_hold(layout, scheme)):
             continue
         for name in named:
-            found = matched(layout, name, named, bare)
-            if found is not None:
-                yield found
+            match = matched(layout, name, named, bare)
+            if match is not None:
+                yield match
 
 
-def _check_parts(match: Match[_Named], named: Mapping[str, _Named], recipe: Recipe) -> None:
+def _check_parts(match: Match[_NamedPart], named: Mapping[str, _NamedPart], recipe: Recipe) -> None:
     """Refuse parts that are not of the layout, and those that decoding would leave out."""
     payload = match.payload.name
     for name in named:
@@ -162,17 +166,19 @@ def _check_parts(match: Match[_Named], named: Mapping[str, _Named], recipe: Reci
             )
 
 
-def _no_layout(named: Mapping[str, _Named], recipe: Recipe) -> str:
+def _no_layout(named: Mapping[str, _NamedPart], recipe: Recipe) -> str:
     """Say what is missing: most often a scale beside its payload, or a payload beside its scale."""
-    have = ", ".join(f"{n} ({one.array.dtype}, {one.array.shape})" for n, one in named.items())
-    wanted: set[tuple[str, ...]] = set()
-    for one in recipe.layouts:
-        if one.storage is not None:
-            stem = stem_of(one)
-            payload = beside(one.payload, stem) if one.payload else stem
-            required = [beside(part.name, stem) for part in one.parts if part.required]
-            wanted.add(tuple(map(bare, (payload, *required))))
-    stores = "; ".join(" + ".join(names) for names in sorted(wanted))
+    have = ", ".join(
+        f"{n} ({tensor.array.dtype}, {tensor.array.shape})" for n, tensor in named.items()
+    )
+    layout_names: set[tuple[str, ...]] = set()
+    for layout in recipe.layouts:
+        if layout.storage is not None:
+            stem = stem_of(layout)
+            payload = beside(layout.payload, stem) if layout.payload else stem
+            required = [beside(part.name, stem) for part in layout.parts if part.required]
+            layout_names.add(tuple(map(bare, (payload, *required))))
+    stores = "; ".join(" + ".join(names) for names in sorted(layout_names))
     return f"parts has {have}, which {recipe.name} does not store together; it stores {stores}."
 
 
@@ -188,13 +194,13 @@ class _Stated:
     variant: str | None
 
 
-def _candidates(match: Match[_Named], stated: _Stated) -> Iterator[dict[str, Any]]:
+def _candidates(match: Match[_NamedPart], stated: _Stated) -> Iterator[dict[str, Any]]:
     """Make the arguments of each scheme that a layout may hold."""
     arrays = _arrays(match)
     layout, storage = match.layout, match.layout.storage or Storage()
     state = _state(match)
     marked = _marked(match, stated.scheme)
-    shape = state.get("shape") or _own_shape(match, stated.shape)
+    shape = state.get("shape") or _stated_shape(match, stated.shape)
     for name in _schemes(layout) if stated.scheme is None else (stated.scheme,):
         if marked not in (None, name):
             continue
@@ -204,7 +210,7 @@ def _candidates(match: Match[_Named], stated: _Stated) -> Iterator[dict[str, Any
         # Words without filler bits are packed alike.
         alike = _WORD_BITS % row.bits == 0
         for packing in (stated.variant,) if known else storage.packing[: 1 if alike else None]:
-            made = {
+            arguments = {
                 "scheme": name,
                 "recipe": stated.recipe.name,
                 "block": block,
@@ -213,10 +219,10 @@ def _candidates(match: Match[_Named], stated: _Stated) -> Iterator[dict[str, Any
                 "variant": packing if packing != storage.packing[0] else stated.variant,
                 **arrays,
             }
-            room = shape if shape is not None else _room(made, row)
-            more = None if room is None else _split(made, stated.recipe, room)
+            room = shape if shape is not None else _room(arguments, row)
+            more = None if room is None else _split(arguments, stated.recipe, room)
             if more is not None:
-                yield made | {"shape": room} | more
+                yield arguments | {"shape": room} | more
 
 
 @cache
@@ -225,62 +231,67 @@ def _schemes(layout: Layout) -> tuple[str, ...]:
     return tuple(row.name for row in schemes() if may_hold(layout, row.name))
 
 
-def _own_shape(match: Match[_Named], shape: tuple[int, ...] | None) -> tuple[int, ...] | None:
+def _stated_shape(
+    match: Match[_NamedPart], shape: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
     """Return the shape that the parts state, or what the caller states."""
-    for part, one in match.parts.values():
+    for part, tensor in match.parts.values():
         if part.use == "shape":
-            if one.array.size not in range(_MATRIX, _MAX_AXES + 1):
+            if tensor.array.size not in range(_MATRIX, _MAX_AXES + 1):
                 raise ValueError(
-                    f"{one.name!r} has {one.array.size} numbers, which is not the shape of a "
+                    f"{tensor.name!r} has {tensor.array.size} numbers, which is not the shape of a "
                     "matrix or a stack of them; fetch the checkpoint again."
                 )
-            own = tuple(int(n) for n in np.asarray(one.array).reshape(-1))
-            if min(own) < 0:
-                raise ValueError(f"{one.name!r} has negative sizes, {own}.")
-            if len(own) == _MATRIX:  # of one matrix of a stack
-                own = (*match.payload.array.shape[:-_MATRIX], *own)
-            if shape is not None and shape != own:
-                raise ValueError(f"shape={shape} is not valid; the parts state {own}.")
-            return own
+            stated_shape = tuple(int(n) for n in np.asarray(tensor.array).reshape(-1))
+            if min(stated_shape) < 0:
+                raise ValueError(f"{tensor.name!r} has negative sizes, {stated_shape}.")
+            if len(stated_shape) == _MATRIX:  # of one matrix of a stack
+                stated_shape = (*match.payload.array.shape[:-_MATRIX], *stated_shape)
+            if shape is not None and shape != stated_shape:
+                raise ValueError(f"shape={shape} is not valid; the parts state {stated_shape}.")
+            return stated_shape
     return shape
 
 
-def _arrays(match: Match[_Named]) -> dict[str, Any]:
+def _arrays(match: Match[_NamedPart]) -> dict[str, Any]:
     """Return the arguments that the parts are."""
-    found: dict[str, Any] = {"data": match.payload.array, "extras": _state(match).get("extras", {})}
-    for part, one in match.parts.values():
+    arguments: dict[str, Any] = {
+        "data": match.payload.array,
+        "extras": _state(match).get("extras", {}),
+    }
+    for part, tensor in match.parts.values():
         if part.role in _ARGUMENTS:
-            found[_ARGUMENTS[part.role]] = one.array
+            arguments[_ARGUMENTS[part.role]] = tensor.array
         elif part.role != ACTIVATION and part.use in _EXTRAS:
-            found["extras"][part.use] = one.array
-    return found
+            arguments["extras"][part.use] = tensor.array
+    return arguments
 
 
-def _state(match: Match[_Named]) -> dict[str, Any]:
+def _state(match: Match[_NamedPart]) -> dict[str, Any]:
     """Return the block, the shape and what else a state of bitsandbytes says."""
-    one = next((one for part, one in match.parts.values() if part.use == "state"), None)
-    if one is None:
+    tensor = next((tensor for part, tensor in match.parts.values() if part.use == "state"), None)
+    if tensor is None:
         return {}
-    state = json_of(one.name, one.array)
+    state = json_of(tensor.name, tensor.array)
     shape, size = state.get("shape"), state.get("blocksize", -1)
     kind = match.layout.scheme.rpartition("_")[2]
     sizes = shape if isinstance(shape, list) and shape else [None]
     are_counts = all(map(_is_count, [*sizes, size]))
     if state.get("quant_type") != kind or not are_counts or size % 2:
-        raise ValueError(f"{one.name!r} does not state shape, blocksize and quant_type.")
-    found: dict[str, Any] = {"shape": tuple(sizes), "block": (1, size), "extras": {}}
+        raise ValueError(f"{tensor.name!r} does not state shape, blocksize and quant_type.")
+    arguments: dict[str, Any] = {"shape": tuple(sizes), "block": (1, size), "extras": {}}
     if any(part.use == "nested scale" for part, _ in match.parts.values()):
         nested, offset = state.get("nested_blocksize"), state.get("nested_offset")
         if not (_is_count(nested) and nested and isinstance(offset, float)):
-            raise ValueError(f"{one.name!r} does not state nested_blocksize and nested_offset.")
-        found["extras"] = {
+            raise ValueError(f"{tensor.name!r} does not state nested_blocksize and nested_offset.")
+        arguments["extras"] = {
             "nested bias": np.array(offset, np.float32),
             "nested block": np.array(nested),
         }
-    return found
+    return arguments
 
 
-def _marked(match: Match[_Named], wanted: str | None) -> str | None:
+def _marked(match: Match[_NamedPart], scheme_name: str | None) -> str | None:
     """Return the scheme that ComfyUI's marker names; refuse codes that a marker says are changed.
 
     Raises
@@ -289,28 +300,33 @@ def _marked(match: Match[_Named], wanted: str | None) -> str | None:
         Rows are reordered, or codes rotated, or the marker names another scheme than is wanted.
 
     """
-    one = next((one for part, one in match.parts.values() if part.use == "marker"), None)
-    if one is None:
+    marker = next((marker for part, marker in match.parts.values() if part.use == "marker"), None)
+    if marker is None:
         return None
-    if one.name.endswith("weight_format"):
-        layout = np.asarray(one.array)
+    if marker.name.endswith("weight_format"):
+        layout = np.asarray(marker.array)
         if layout.size != 1:
             raise ValueError(
-                f"{one.name!r} has the shape {layout.shape}, not that of one number; "
+                f"{marker.name!r} has the shape {layout.shape}, not that of one number; "
                 "fetch the checkpoint again."
             )
         if layout.any():
-            raise ValueError(f"{one.name!r} says that rows are reordered; bitsandbytes reads them.")
+            raise ValueError(
+                f"{marker.name!r} says that rows are reordered; bitsandbytes reads them."
+            )
         return None
-    state = json_of(one.name, one.array)
+    state = json_of(marker.name, marker.array)
     form = state.get("format")
     scheme = COMFY.get(form) if isinstance(form, str) else None
     if scheme is None or state.get("convrot"):
         raise ValueError(
-            f"castwise cannot decode the format {form!r} of ComfyUI yet, which {one.name!r} names."
+            f"castwise cannot decode the format {form!r} of ComfyUI yet, which "
+            f"{marker.name!r} names."
         )
-    if not may_hold(match.layout, wanted or scheme) or wanted not in (None, scheme):
-        raise ValueError(f"{one.name!r} names the format {form!r}, and the tensors are of another.")
+    if not may_hold(match.layout, scheme_name or scheme) or scheme_name not in (None, scheme):
+        raise ValueError(
+            f"{marker.name!r} names the format {form!r}, and the tensors are of another."
+        )
     return scheme
 
 
@@ -336,18 +352,18 @@ def json_of(name: str, array: Any) -> dict[str, Any]:
         raise ValueError(f"{name!r} is not JSON of an object.") from error
 
 
-def _room(made: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | None:
+def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | None:
     """Return the shape of the codes that a payload has room for."""
-    storage, data = made["layout"].storage, made["data"]
+    storage, data = arguments["layout"].storage, arguments["data"]
     if data.ndim == 0 or storage.flat:
         return data.shape if storage.flat else None
     if storage.fields:
         sizes = dict(storage.fields)
-        each = sum(sizes.values())
+        block_bytes = sum(sizes.values())
         codes = sizes["data"] * _BYTE // (scheme.bits - int("high" in sizes))
-        if data.shape[-1] % each:
+        if data.shape[-1] % block_bytes:
             return None
-        return *data.shape[:-1], data.shape[-1] // each * codes
+        return *data.shape[:-1], data.shape[-1] // block_bytes * codes
     shape = data.shape
     needed = _MATRIX if storage.split or storage.transposed else 1
     if len(shape) < needed:
@@ -357,30 +373,37 @@ def _room(made: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | None:
     if storage.transposed in ("parts", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
     bits = data.dtype.itemsize * _BYTE
-    packing = made.get("variant", storage.packing[0])
-    each_word = (
+    packing = arguments.get("variant", storage.packing[0])
+    codes_per_row = (
         bits // scheme.bits * shape[-1] if packing == "padded" else shape[-1] * bits // scheme.bits
     )
-    shape = (*shape[:-1], each_word)
+    shape = (*shape[:-1], codes_per_row)
     if storage.transposed in ("weight", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
-    axis = made["axis"] % len(shape)
+    axis = arguments["axis"] % len(shape)
     return (*shape[:axis], shape[-1], *shape[axis:-1])
 
 
 def _split(
-    made: Mapping[str, Any], recipe: Recipe, shape: tuple[int, ...]
+    arguments: Mapping[str, Any], recipe: Recipe, shape: tuple[int, ...]
 ) -> dict[str, Any] | None:
     """Return the fields of blocks of bytes as arguments; None if they are not whole blocks."""
-    layout, data = made["layout"], made["data"]
+    layout, data = arguments["layout"], arguments["data"]
     if not layout.storage.fields:
         return {}
     views = geometry(
-        made["scheme"], recipe.name, layout, shape=shape, axis=made["axis"], block=made["block"]
+        arguments["scheme"],
+        recipe.name,
+        layout,
+        shape=shape,
+        axis=arguments["axis"],
+        block=arguments["block"],
     )
-    each = sum(size for _, size in views.storage.fields)
-    if data.ndim == 0 or data.shape[-1] % each:
+    block_bytes = sum(size for _, size in views.storage.fields)
+    if data.ndim == 0 or data.shape[-1] % block_bytes:
         return None
-    found = fields_of(views, data.reshape(*data.shape[:-1], data.shape[-1] // each, each))
-    extras = {name: found[name] for name in ("bias", "high") if name in found}
-    return {"data": found["data"], "scale": found["scale"], "extras": extras}
+    fields = fields_of(
+        views, data.reshape(*data.shape[:-1], data.shape[-1] // block_bytes, block_bytes)
+    )
+    extras = {name: fields[name] for name in ("bias", "high") if name in fields}
+    return {"data": fields["data"], "scale": fields["scale"], "extras": extras}

@@ -58,10 +58,10 @@ class LazyArray:
         inside = shape[0] // self.shape[0]  # of one index of the first axis
 
         def box(ranges: Sequence[Range]) -> NDArray[Any]:
-            (begin, end), (first, last) = ranges
-            found = self[begin // inside : -(-end // inside)].reshape(-1, shape[1])
+            (begin, end), (left, right) = ranges
+            rows = self[begin // inside : -(-end // inside)].reshape(-1, shape[1])
             skipped = begin % inside
-            return found[skipped : skipped + end - begin, first:last]
+            return rows[skipped : skipped + end - begin, left:right]
 
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
@@ -70,23 +70,25 @@ class LazyArray:
         shape = (*self.shape[:-1], len(index))
 
         def box(ranges: Sequence[Range]) -> NDArray[Any]:
-            *others, (begin, end) = ranges
-            return self[tuple(slice(*one) for one in others)][..., index[begin:end]]
+            *outer, (begin, end) = ranges
+            return self[tuple(slice(*bounds) for bounds in outer)][..., index[begin:end]]
 
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
     def __getitem__(self, index: Any) -> NDArray[Any]:
-        given = [one for one in (index if isinstance(index, tuple) else (index,)) if one is not ...]
-        given += [slice(None)] * (self.ndim - len(given))
+        items = [
+            item for item in (index if isinstance(index, tuple) else (index,)) if item is not ...
+        ]
+        items += [slice(None)] * (self.ndim - len(items))
         ranges: list[Range] = []
         shape: list[int] = []
-        for one, count in zip(given, self.shape, strict=True):
-            if isinstance(one, slice):
-                begin, end, _ = one.indices(count)
+        for item, count in zip(items, self.shape, strict=True):
+            if isinstance(item, slice):
+                begin, end, _ = item.indices(count)
                 ranges.append((begin, end))
                 shape.append(end - begin)
             else:
-                ranges.append((one, one + 1))
+                ranges.append((item, item + 1))
         return self.box(self._stored(ranges)).reshape(shape)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
@@ -95,14 +97,14 @@ class LazyArray:
     def _stored(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the ranges of the stored axes."""
         boxes: list[Range] = []
-        seen = ((n, one) for n, one in zip(self.shape, ranges, strict=True) if n != 1)
+        seen = ((n, bounds) for n, bounds in zip(self.shape, ranges, strict=True) if n != 1)
         for axis, count in enumerate(self.stored):
             if count == 1:
                 boxes.append((0, 1))
                 continue
-            size, one = next(seen)
+            size, bounds = next(seen)
             if size != count:
-                assert one == (0, size), "of joined axes all is wanted"  # noqa: S101
+                assert bounds == (0, size), "of joined axes all is wanted"  # noqa: S101
                 return [*boxes, *((0, n) for n in self.stored[axis:])]
-            boxes.append(one)
+            boxes.append(bounds)
         return boxes

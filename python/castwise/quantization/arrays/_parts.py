@@ -40,14 +40,14 @@ def named_parts(q: Any, recipe: str | None) -> dict[str, Array]:
     if views.storage.fields:
         return {layout.payload: _blocks(q, views)}
     stem = stem_of(layout)
-    found = {bare(beside(layout.payload, stem) if layout.payload else stem): q.data}
+    parts = {bare(beside(layout.payload, stem) if layout.payload else stem): q.data}
     roles: set[str] = set()
     for part in layout.parts:
         value = None if part.role in roles else _value(q, part, views)
         if value is not None:
             roles |= {part.role} - {OTHER}
-            found[bare(beside(part.name, stem))] = value
-    return found
+            parts[bare(beside(part.name, stem))] = value
+    return parts
 
 
 def _is_named(views: Views) -> bool:
@@ -67,27 +67,27 @@ def _stored_alike(q: Any, recipe: Recipe) -> Any:
         It stores others; the message says of which part.
 
     """
-    old = views_of(q)
+    views = views_of(q)
     symmetric = q.zero_point is None and "bias" not in q.extras
-    layout = written_layout(recipe.name, old.scheme, symmetric=symmetric)
-    new = geometry(
+    layout = written_layout(recipe.name, views.scheme, symmetric=symmetric)
+    target = geometry(
         q.scheme,
         recipe.name,
         layout,
-        shape=old.shape,
+        shape=views.shape,
         axis=q.axis,
-        block=old.block,
+        block=views.block,
         variant=q.variant,
     )
-    problem = next(_differences(q, old, new), None)
+    problem = next(_differences(q, views, target), None)
     if problem is not None:
         raise ValueError(
             f"recipe={recipe.name!r} is not valid: {problem}. castwise transcode converts "
             "checkpoints of some producers; else dequantise, and quantise with "
             f"recipe={recipe.name!r}."
         )
-    shapes = {"data": new.data_shape, "scale": new.scale_shape, "global_scale": recipe.scalar}
-    dtypes = {"data": _dtype_of_codes(q, new), "scale": _dtype_of_scales(q, new)}
+    shapes = {"data": target.data_shape, "scale": target.scale_shape, "global_scale": recipe.scalar}
+    dtypes = {"data": _dtype_of_codes(q, target), "scale": _dtype_of_scales(q, target)}
     parts = {name: getattr(q, name) for name in shapes}
     for name, part in parts.items():
         if name in dtypes and part.dtype != dtypes[name]:
@@ -98,23 +98,23 @@ def _stored_alike(q: Any, recipe: Recipe) -> Any:
     return replace(q, recipe=recipe.name, layout=layout, **parts)
 
 
-def _dtype_of_codes(q: Any, new: Views) -> np.dtype[Any]:
+def _dtype_of_codes(q: Any, target: Views) -> np.dtype[Any]:
     """Return the dtype that a producer has for the bytes of a payload."""
-    is_own = new.storage.container is None and finfo(q.data.dtype).kind == "float"
-    return q.data.dtype if is_own else new.container
+    is_own = target.storage.container is None and finfo(q.data.dtype).kind == "float"
+    return q.data.dtype if is_own else target.container
 
 
-def _dtype_of_scales(q: Any, new: Views) -> np.dtype[Any]:
+def _dtype_of_scales(q: Any, target: Views) -> np.dtype[Any]:
     """Return the dtype that a producer has for the bytes of scales."""
-    formats = new.layout.parts[0].formats if q.scale.dtype.itemsize == 1 else ()
-    own = next((one for one in formats if finfo(one).bits == _BYTE), None)
-    return q.scale.dtype if own is None else dtype_of(own)
+    formats = target.layout.parts[0].formats if q.scale.dtype.itemsize == 1 else ()
+    name = next((candidate for candidate in formats if finfo(candidate).bits == _BYTE), None)
+    return q.scale.dtype if name is None else dtype_of(name)
 
 
-def _differences(q: Any, old: Views, new: Views) -> Iterator[str]:
+def _differences(q: Any, views: Views, target: Views) -> Iterator[str]:
     """Say which bytes another producer does not store alike; the first reason is the best one."""
-    of, by, layout = q.recipe or "q", new.recipe.name if new.recipe else "", new.layout
-    if layout.storage is None or not _is_named(new) or by == "torchao":
+    of, by, layout = q.recipe or "q", target.recipe.name if target.recipe else "", target.layout
+    if layout.storage is None or not _is_named(target) or by == "torchao":
         yield f"{by} has no names for the parts of {q.scheme} alone"
     roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
     given = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
@@ -123,25 +123,25 @@ def _differences(q: Any, old: Views, new: Views) -> Iterator[str]:
         article, count = ("a", "none") if part is None else ("no", "one")
         if name in needed if part is None else name not in roles:
             yield f"{by} has {article} {name} for {q.scheme}, and {of} has {count}"
-    does = [
-        {"multiply": "multiplies", "divide": "divides"}[one.storage.global_use]
-        for one in (old, new)
+    verbs = [
+        {"multiply": "multiplies", "divide": "divides"}[side.storage.global_use]
+        for side in (views, target)
     ]
-    if q.global_scale is not None and does[0] != does[1]:
-        yield f"the global scale of {of} {does[0]}, and that of {by} {does[1]}"
-    if q.global_scale is not None and old.storage.global_unit != new.storage.global_unit:
+    if q.global_scale is not None and verbs[0] != verbs[1]:
+        yield f"the global scale of {of} {verbs[0]}, and that of {by} {verbs[1]}"
+    if q.global_scale is not None and views.storage.global_unit != target.storage.global_unit:
         yield f"the global scale of {of} is a multiple of that of {by}"
-    is_last = q.axis % len(old.shape) == len(old.shape) - 1
-    size = math.prod(new.data_shape) * new.container.itemsize
-    same_order = replace(old.storage, **_ALIKE) == replace(new.storage, **_ALIKE)
-    if not (is_last and same_order and old.packing == new.packing and size == q.data.nbytes):
+    is_last = q.axis % len(views.shape) == len(views.shape) - 1
+    size = math.prod(target.data_shape) * target.container.itemsize
+    same_order = replace(views.storage, **_ALIKE) == replace(target.storage, **_ALIKE)
+    if not (is_last and same_order and views.packing == target.packing and size == q.data.nbytes):
         yield f"{by} stores {q.scheme} in another order than {of}"
-    codes, scale = finfo(_dtype_of_codes(q, new)), finfo(q.scale.dtype)
+    codes, scale = finfo(_dtype_of_codes(q, target)), finfo(q.scale.dtype)
     of_scales = layout.parts[0].formats if scale.bits > _BYTE and layout.parts else ()
-    of_codes = layout.formats if new.storage.container is None else ()
-    for what, own, formats in (("codes", codes, of_codes), ("scales", scale, of_scales)):
-        if formats and own.name not in formats:
-            yield f"{by} stores no {what} of {own.name}"
+    of_codes = layout.formats if target.storage.container is None else ()
+    for noun, info, formats in (("codes", codes, of_codes), ("scales", scale, of_scales)):
+        if formats and info.name not in formats:
+            yield f"{by} stores no {noun} of {info.name}"
 
 
 _BYTE = 8
@@ -175,17 +175,17 @@ def bare(name: str) -> str:
 def _value(q: Any, part: Part, views: Views) -> Array | None:
     """Return the array of a part, or None if there is none."""
     values = {SCALE: q.scale, GLOBAL: q.global_scale, ZERO: q.zero_point}
-    found = values.get(part.role)
+    value = values.get(part.role)
     if part.role != OTHER:
-        return found
+        return value
     if part.use == "shape":
         return np.array(views.shape, np.int64)
     if part.use == "state":
         return _state(q, views)
     if part.name == "comfy_quant":
         return comfy_marker(views.scheme)
-    found = q.extras.get(part.use) if part.use else None
-    return found
+    value = q.extras.get(part.use) if part.use else None
+    return value
 
 
 def _json_bytes(value: Any) -> Array:
@@ -219,9 +219,9 @@ def _blocks(q: Any, views: Views) -> Array:
     """Join the fields of blocks of bytes."""
     parts = {"scale": q.scale, "data": q.data, **q.extras}
     lead = q.data.shape[:-1]
-    found = [
+    pieces = [
         np.ascontiguousarray(parts[name]).view(np.uint8).reshape(*lead, size)
         for name, size in views.storage.fields
     ]
-    joined = np.concatenate(found, axis=-1)
+    joined = np.concatenate(pieces, axis=-1)
     return joined.reshape(*lead[:-1], lead[-1] * joined.shape[-1])

@@ -143,7 +143,7 @@ def quantize(
     for encoder in plan.encoders:
         parts = encoder.encode(array, threads)
         if parts is not None:
-            return _made(plan, *parts)
+            return _result(plan, *parts)
     return _encoded(array, plan, None, threads)
 
 
@@ -235,7 +235,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
             "of MX or fp8."
         )
     if not symmetric and not _may_be_asymmetric(row, producer):
-        known = " or ".join(repr(one) for one in row.recipes if _may_be_asymmetric(row, one))
+        known = " or ".join(repr(name) for name in row.recipes if _may_be_asymmetric(row, name))
         raise ValueError(
             f"symmetric=False is not valid for {row.name} as recipe={producer!r} stores it, which "
             f"is without zero points; leave it out{f', or use recipe={known}' if known else ''}."
@@ -258,7 +258,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         "recipe": producer,
         "block": size[::-1] if views.turned else size,
     }
-    others: dict[str, tuple[Any, Any]] = {
+    further_options: dict[str, tuple[Any, Any]] = {
         "layout": (views.packing, "dense"),
         "offset": (1 << (row.bits - 1) if storage.excess else 0, 0),
         "scale_format": (format_of_bytes(scales, row), None),
@@ -272,7 +272,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     # it takes, if another value is given.
     options |= {
         name: value if name in {"offset", "seed"} else str(value)
-        for name, (value, assumed) in others.items()
+        for name, (value, assumed) in further_options.items()
         if value != assumed
     }
     moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
@@ -347,9 +347,9 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
     second = None
     if scheme.global_scale and plan.producer != "mlx":
         largest = 256.0 if "four_over_six" in plan.options else 448.0
-        found = _core.block_amax(weight) if amax is None else amax
+        largest_value = _core.block_amax(weight) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.
-        safe = found if math.isfinite(found) else 1.0
+        safe = largest_value if math.isfinite(largest_value) else 1.0
         level = _core.global_scale(safe, recipe=plan.producer, dtype=x.dtype, global_max=largest)
         second = np.array(level, np.float32)
         options = {**options, "global_scale": second, "global_max": largest, "amax": safe}
@@ -369,7 +369,7 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         is_steady = in_order and plan.at_once and plan.fills and amax is None
         parts = (x, data, stored_scale, second)
         stored = [part for part in parts if part is not None] if is_steady else None
-        with _own_index(x.shape, plan):
+        with _caller_index(x.shape, plan):
             encoder = _core.encode_blocks(weight, codes, scale, stored=stored, **options)
         if encoder is not None:
             plan.encoders[:] = [encoder]
@@ -381,10 +381,10 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         views.to_stored(biases, stored_bias)
     stored_zero = None
     if zero is not None:
-        kind_of_zero = np.int8 if views.storage.zeros == "plain" else views.container
-        stored_zero = np.zeros(views.zero_shape, kind_of_zero)
+        kind_quantized_zero = np.int8 if views.storage.zeros == "plain" else views.container
+        stored_zero = np.zeros(views.zero_shape, kind_quantized_zero)
         views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
-    return _made(plan, data, stored_scale, second, stored_zero, stored_bias)
+    return _result(plan, data, stored_scale, second, stored_zero, stored_bias)
 
 
 def _of_nothing(
@@ -392,16 +392,18 @@ def _of_nothing(
 ) -> QuantizedArray:
     """Give an array without elements the scale of a zero."""
     zero = np.zeros((1,) * x.ndim, x.dtype)
-    like: list[Any] = [zero.shape if one == x.shape else one for one in request]
-    one = _encoded(zero, _planned(*like), None if amax is None else magnitude(amax), None)
+    like: list[Any] = [zero.shape if value == x.shape else value for value in request]
+    quantized_zero = _encoded(
+        zero, _planned(*like), None if amax is None else magnitude(amax), None
+    )
     data, scale, bias = _allocated(plan)
-    scale[...] = one.scale
+    scale[...] = quantized_zero.scale
     if bias is not None:
-        bias[...] = one.extras["bias"]
-    return _made(plan, data, scale, one.global_scale, one.zero_point, bias)
+        bias[...] = quantized_zero.extras["bias"]
+    return _result(plan, data, scale, quantized_zero.global_scale, quantized_zero.zero_point, bias)
 
 
-def _made(  # noqa: PLR0917
+def _result(  # noqa: PLR0917
     plan: _Plan,
     data: Array,
     scale: Array,
@@ -431,29 +433,29 @@ def _as_seen(x: Array, data: Array, plan: _Plan) -> tuple[Array, Array]:
 
 
 @contextmanager
-def _own_index(shape: tuple[int, ...], plan: _Plan) -> Iterator[None]:
+def _caller_index(shape: tuple[int, ...], plan: _Plan) -> Iterator[None]:
     """Name an element of the caller's array where the core names one of its view."""
     try:
         yield
     except ValueError as error:
-        found = re.search(r"(?<=at index \[)[\d, ]+", str(error))
-        if found is None or plan.as_given:
+        match = re.search(r"(?<=at index \[)[\d, ]+", str(error))
+        if match is None or plan.as_given:
             raise
-        seen = tuple(int(number) for number in found[0].split(","))
+        seen = tuple(int(number) for number in match[0].split(","))
         axes = (np.broadcast_to(axis, shape) for axis in np.ogrid[*map(slice, shape)])
         views = [plan.views.of_weight(axis) for axis in axes]
         if plan.as_one:
             views = [view.reshape(-1, view.shape[-1]) for view in views]
-        own = ", ".join(str(view[seen]) for view in views)
-        raise ValueError(str(error).replace(found[0], own)) from None
+        indices = ", ".join(str(view[seen]) for view in views)
+        raise ValueError(str(error).replace(match[0], indices)) from None
 
 
 def _whole_amax(x: Array, weight: Array) -> float | None:
     """Return the largest magnitude of a stack, for which the core would take one per matrix."""
     if math.prod(weight.shape[:-2]) == 1:
         return None
-    found = _core.block_amax(x)
-    return found if math.isfinite(found) else None
+    amax = _core.block_amax(x)
+    return amax if math.isfinite(amax) else None
 
 
 def _check_shape(views: Views) -> None:
@@ -489,5 +491,5 @@ def _allocated(plan: _Plan) -> tuple[Array, Array, Array | None]:
     blocks = np.zeros((*stack, rows, count, sum(size for _, size in fields)), np.uint8)
     if len(views.shape) == 1:
         blocks = blocks[0]
-    found = fields_of(views, blocks)
-    return found["data"], found["scale"], found.get("bias")
+    parts = fields_of(views, blocks)
+    return parts["data"], parts["scale"], parts.get("bias")

@@ -50,24 +50,24 @@ def of_rows(form: Views, rows: int) -> Views:
     )
 
 
-def same_parts(old: Views, new: Views) -> set[str]:
+def same_parts(source: Views, target: Views) -> set[str]:
     """Name the parts whose bytes are the same in both forms."""
-    found = set()
-    if _lying(old) == _lying(new) and old.packing == new.packing:
-        found.add(DATA)
-    tiled = old.storage.tile is not None or new.storage.tile is not None
-    is_same = old.scheme is new.scheme and old.block == new.block
-    whole = old.block == (0, 0)
+    names = set()
+    if _lying(source) == _lying(target) and source.packing == target.packing:
+        names.add(DATA)
+    tiled = source.storage.tile is not None or target.storage.tile is not None
+    is_same = source.scheme is target.scheme and source.block == target.block
+    whole = source.block == (0, 0)
     if is_same and (
-        whole or not (tiled or old.storage.fields or _is_turned(old) or _is_turned(new))
+        whole or not (tiled or source.storage.fields or _is_turned(source) or _is_turned(target))
     ):
-        found.add(SCALES)
-    return found
+        names.add(SCALES)
+    return names
 
 
 def _lying(views: Views) -> tuple[Any, ...]:
-    one = views.storage
-    return views.scheme.bits, one.transposed, one.tile, one.fields, _is_unsigned(views)
+    storage = views.storage
+    return views.scheme.bits, storage.transposed, storage.tile, storage.fields, _is_unsigned(views)
 
 
 def _is_unsigned(views: Views) -> bool:
@@ -92,49 +92,49 @@ def codes_of(q: QuantizedArray) -> Array:
     return codes.swapaxes(-1, -2) if views.turned else codes
 
 
-def relaid(q: QuantizedArray, new: Views, key: str) -> Array:
+def relaid(q: QuantizedArray, target: Views, key: str) -> Array:
     """Return the codes, scales or zero points of a matrix in another form of the same blocks."""
-    return _RELAID[key](q, new)
+    return _RELAID[key](q, target)
 
 
-def _data(q: QuantizedArray, new: Views) -> Array:
-    old, codes = views_of(q), codes_of(q)
-    if _is_unsigned(old) != _is_unsigned(new) and new.scheme.name.startswith("int"):
-        codes = codes ^ np.uint8(1 << (new.scheme.bits - 1))
-    return packed(codes, new, q.data.dtype)
+def _data(q: QuantizedArray, target: Views) -> Array:
+    source, codes = views_of(q), codes_of(q)
+    if _is_unsigned(source) != _is_unsigned(target) and target.scheme.name.startswith("int"):
+        codes = codes ^ np.uint8(1 << (target.scheme.bits - 1))
+    return packed(codes, target, q.data.dtype)
 
 
-def packed(codes: Array, new: Views, dtype: np.dtype[Any]) -> Array:
+def packed(codes: Array, target: Views, dtype: np.dtype[Any]) -> Array:
     """Pack the codes of a matrix; `dtype` is that of codes of a whole byte."""
-    out = np.zeros(new.data_shape, new.container)
-    target = new.of_data(out)
-    if new.storage.split:
-        target = target.reshape(*target.shape[:-2], -1)
-    if new.scheme.bits == finfo(new.container).bits:
-        target.view(np.uint8)[...] = codes
+    out = np.zeros(target.data_shape, target.container)
+    codes_view = target.of_data(out)
+    if target.storage.split:
+        codes_view = codes_view.reshape(*codes_view.shape[:-2], -1)
+    if target.scheme.bits == finfo(target.container).bits:
+        codes_view.view(np.uint8)[...] = codes
         return out.view(dtype) if finfo(dtype).kind == "float" else out
-    _core.pack_codes(codes, target, bits=new.scheme.bits, layout=new.packing)
+    _core.pack_codes(codes, codes_view, bits=target.scheme.bits, layout=target.packing)
     return out
 
 
-def _scales(q: QuantizedArray, new: Views) -> Array:
-    return stored_scales(_scales_of(q), new)
+def _scales(q: QuantizedArray, target: Views) -> Array:
+    return stored_scales(_scales_of(q), target)
 
 
 def _scales_of(q: QuantizedArray) -> Array:
     """Return the scales of the blocks of a matrix, in its rows."""
-    old = views_of(q)
-    core = old.to_core(q.scale)
-    return core.swapaxes(-1, -2) if old.turned else core
+    views = views_of(q)
+    core = views.to_core(q.scale)
+    return core.swapaxes(-1, -2) if views.turned else core
 
 
-def stored_scales(core: Array, new: Views) -> Array:
+def stored_scales(core: Array, target: Views) -> Array:
     """Store the scales of the blocks of a matrix; those of a byte as the producer does."""
     dtype = core.dtype
-    if new.scheme.scale in (E4M3, E8M0):
-        dtype = scale_dtype(new, dtype, powers=False)
-    out = np.zeros(new.scale_shape, dtype)
-    new.to_stored(core if core.dtype == dtype else core.view(dtype), out)
+    if target.scheme.scale in (E4M3, E8M0):
+        dtype = scale_dtype(target, dtype, powers=False)
+    out = np.zeros(target.scale_shape, dtype)
+    target.to_stored(core if core.dtype == dtype else core.view(dtype), out)
     return out
 
 
@@ -142,32 +142,34 @@ def zeros_of(q: QuantizedArray) -> Array:
     """Return the zero points of the blocks of a matrix, as unsigned numbers."""
     views = views_of(q)
     assert q.zero_point is not None, "by the caller"  # noqa: S101
-    found = views.zeros_to_core(np.asarray(q.zero_point), added_to_zeros(q))
-    return found.swapaxes(-1, -2) if views.turned else found
+    zeros = views.zeros_to_core(np.asarray(q.zero_point), added_to_zeros(q))
+    return zeros.swapaxes(-1, -2) if views.turned else zeros
 
 
-def _zeros(q: QuantizedArray, new: Views) -> Array:
-    out = np.zeros(new.zero_shape, new.container)
-    new.zeros_to_stored(zeros_of(q), out, 0)
+def _zeros(q: QuantizedArray, target: Views) -> Array:
+    out = np.zeros(target.zero_shape, target.container)
+    target.zeros_to_stored(zeros_of(q), out, 0)
     return out
 
 
 _RELAID = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
 
 
-def blocks_of(q: QuantizedArray, new: Views, rows: slice | Array) -> Array:
+def blocks_of(q: QuantizedArray, target: Views, rows: slice | Array) -> Array:
     """Return rows of a matrix as blocks of bytes that hold their scales; the last axis has these.
 
     `new` is the form of those rows alone, which may be in another order.
     """
-    assert new.recipe is not None, "blocks are a producer's"  # noqa: S101
+    assert target.recipe is not None, "blocks are a producer's"  # noqa: S101
     parts = {
-        "data": packed(codes_of(q)[rows], new, q.data.dtype),
-        "scale": stored_scales(_scales_of(q)[rows], new),
+        "data": packed(codes_of(q)[rows], target, q.data.dtype),
+        "scale": stored_scales(_scales_of(q)[rows], target),
     }
-    made = q._with(recipe=new.recipe.name, layout=new.layout, shape=new.shape, **parts)
-    (found,) = named_parts(made, None).values()
-    return found.reshape(*new.data_shape[:-1], -1)
+    converted = q._with(
+        recipe=target.recipe.name, layout=target.layout, shape=target.shape, **parts
+    )
+    (blocks,) = named_parts(converted, None).values()
+    return blocks.reshape(*target.data_shape[:-1], -1)
 
 
 # From powers of two to scales of scales
@@ -187,11 +189,11 @@ class PowerRange:
         powers = views_of(q).to_core(q.scale).view(np.uint8)
         codes = codes_of(q)
         lives = (codes.reshape(*powers.shape, size) & 7).any(axis=-1)
-        first = (start, 0) if views_of(q).axis == -1 else (0, start // size)
+        corner = (start, 0) if views_of(q).axis == -1 else (0, start // size)
 
         def at(index: int) -> tuple[int, ...]:
             row, block = np.unravel_index(index, powers.shape)
-            return *place, first[0] + int(row), first[1] + int(block)
+            return *place, corner[0] + int(row), corner[1] + int(block)
 
         is_nan = powers == _NAN
         if self.nan is None and is_nan.any():
@@ -205,13 +207,17 @@ class PowerRange:
             ("lowest", int(np.argmin(low)), min),
             ("highest", int(np.argmax(high)), max),
         ):
-            found = int(exponents.reshape(-1)[index]), at(index)
-            there = getattr(self, which)
-            setattr(self, which, found if there is None else pick(there, found, key=_first))
+            candidate = int(exponents.reshape(-1)[index]), at(index)
+            extreme = getattr(self, which)
+            setattr(
+                self,
+                which,
+                candidate if extreme is None else pick(extreme, candidate, key=_exponent_of),
+            )
 
 
-def _first(found: tuple[int, tuple[int, ...]]) -> int:
-    return found[0]
+def _exponent_of(candidate: tuple[int, tuple[int, ...]]) -> int:
+    return candidate[0]
 
 
 def common_power(ranges: Mapping[str, PowerRange]) -> int:
@@ -225,11 +231,19 @@ def common_power(ranges: Mapping[str, PowerRange]) -> int:
         There is none; the message names the weight and the block.
 
     """
-    for name, one in ranges.items():
-        if one.nan is not None:
-            raise ValueError(f"tensor {name!r}: the scale of the block at {one.nan} is NaN")
-    lows = {name: one.lowest for name, one in ranges.items() if one.lowest is not None}
-    highs = {name: one.highest for name, one in ranges.items() if one.highest is not None}
+    for name, power_range in ranges.items():
+        if power_range.nan is not None:
+            raise ValueError(f"tensor {name!r}: the scale of the block at {power_range.nan} is NaN")
+    lows = {
+        name: power_range.lowest
+        for name, power_range in ranges.items()
+        if power_range.lowest is not None
+    }
+    highs = {
+        name: power_range.highest
+        for name, power_range in ranges.items()
+        if power_range.highest is not None
+    }
     if not lows:
         return 0
     low = min(lows, key=lambda name: lows[name][0])
@@ -243,21 +257,21 @@ def common_power(ranges: Mapping[str, PowerRange]) -> int:
     return max(most - _HIGHEST, _SMALLEST)
 
 
-def relative_scales(q: QuantizedArray, new: Views, power: int) -> Array:
+def relative_scales(q: QuantizedArray, target: Views, power: int) -> Array:
     """Return scales that are powers of two relative to one of the whole.
 
     Blocks are cut in parts with the same scale; a block of zeros may get any.
     """
     exponents = views_of(q).to_core(q.scale).view(np.uint8).astype(np.int16) - _BIAS - power
     scales = np.ldexp(np.float32(1), np.clip(exponents, _LOWEST, _HIGHEST).astype(np.int32))
-    core = np.repeat(_core.cast(scales, E4M3), views_of(q).block[1] // new.block[1], axis=-1)
-    return stored_scales(core, new)
+    core = np.repeat(_core.cast(scales, E4M3), views_of(q).block[1] // target.block[1], axis=-1)
+    return stored_scales(core, target)
 
 
 # From 4 bits to 8
 
 
-def widened(q: QuantizedArray, new: Views, start: int) -> dict[str, Array]:
+def widened(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
     """Return codes of 4 bits in blocks of a row as float8 in blocks of rows, with the same values.
 
     Raises
@@ -268,7 +282,7 @@ def widened(q: QuantizedArray, new: Views, start: int) -> dict[str, Array]:
     """
     views = views_of(q)
     powers = views.to_core(q.scale).view(np.uint8)
-    size, (high, wide) = views.block[1], new.block
+    size, (high, wide) = views.block[1], target.block
     exponents = powers.astype(np.int32) - _BIAS
     values = codes_of(q).view(dtype_of(views.scheme.element)).astype(np.float32)
     largest = np.abs(values).reshape(*powers.shape, size).max(axis=-1)
@@ -281,17 +295,17 @@ def widened(q: QuantizedArray, new: Views, start: int) -> dict[str, Array]:
     room, top = math.frexp(float(_LARGEST))
     power = np.where(amax > 0, power - top + (fraction > room), 0)
     power = np.maximum(power, -_BIAS)
-    own = np.repeat(np.repeat(power, high, axis=0)[: len(values)], wide // size, axis=1)
-    shifts = np.maximum(exponents - own[:, : powers.shape[-1]], _FINE)
-    wanted = np.ldexp(values, np.repeat(shifts, size, axis=1).astype(np.int32))
-    made = _core.cast(wanted, E4M3)
-    wrong = (made.astype(np.float32) != wanted) | np.repeat(powers == _NAN, size, axis=1)
+    block_power = np.repeat(np.repeat(power, high, axis=0)[: len(values)], wide // size, axis=1)
+    shifts = np.maximum(exponents - block_power[:, : powers.shape[-1]], _FINE)
+    scaled = np.ldexp(values, np.repeat(shifts, size, axis=1).astype(np.int32))
+    codes = _core.cast(scaled, E4M3)
+    wrong = (codes.astype(np.float32) != scaled) | np.repeat(powers == _NAN, size, axis=1)
     if wrong.any():
-        row, column = (int(one) for one in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
+        row, column = (int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
         raise ValueError(
             f"the {high}x{wide} block at {((start + row) // high, column // wide)} has values that "
             f"no scale makes float8 ({float(values[row, column])} times "
             f"2^{int(exponents[row, column // size])} is one), so that it would be rounded"
         )
     scales = (power + _BIAS).astype(np.uint8).view(dtype_of(E8M0))
-    return {DATA: made, SCALES: stored_scales(scales, new)}
+    return {DATA: codes, SCALES: stored_scales(scales, target)}

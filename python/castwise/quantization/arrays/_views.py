@@ -156,8 +156,8 @@ class Views:
             return *stack, count, rows
         if self.storage.split or self.storage.fields:
             blocks = ceil_div(columns, self.bytes_of_codes)
-            each = self._containers(self.bytes_of_codes)
-            return *stack, rows, blocks, count // blocks if blocks else each
+            block_containers = self._containers(self.bytes_of_codes)
+            return *stack, rows, blocks, count // blocks if blocks else block_containers
         return (*stack, rows, count) if len(self.shape) > 1 else (count,)
 
     @cached_property
@@ -274,7 +274,7 @@ class Views:
 
 def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
     """View the fields of blocks of bytes."""
-    found: dict[str, Array] = {}
+    fields: dict[str, Array] = {}
     begin = 0
     for name, size in views.storage.fields:
         part = blocks[..., begin : begin + size]
@@ -285,8 +285,8 @@ def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
             half = size == np.dtype(np.float16).itemsize
             part = part.view(np.float16)[..., 0] if half else part
             part = part[..., 0] if size == 1 else part
-        found[name] = part
-    return found
+        fields[name] = part
+    return fields
 
 
 class Stored(Protocol):
@@ -354,8 +354,12 @@ def scale_dtype(views: Views, weight: DTypeLike, *, powers: bool) -> np.dtype[An
         stored_as_bytes = fields or (bool(formats) and name not in formats[:1])
         return np.dtype(np.uint8) if stored_as_bytes and not powers else dtype_of(name)
     kind = views.recipe.scales if views.recipe is not None else name
-    own = kind == "weight" and np.dtype(weight).itemsize <= np.dtype(np.float32).itemsize
-    return np.dtype(weight if own else np.float32 if kind == "weight" else dtype_of(kind))
+    is_weight_dtype = (
+        kind == "weight" and np.dtype(weight).itemsize <= np.dtype(np.float32).itemsize
+    )
+    return np.dtype(
+        weight if is_weight_dtype else np.float32 if kind == "weight" else dtype_of(kind)
+    )
 
 
 def format_of_bytes(dtype: np.dtype[Any], scheme: Scheme) -> str | None:
