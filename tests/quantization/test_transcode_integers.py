@@ -190,7 +190,7 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     source, out = sharded(tmp_path / "model", awq()), tmp_path / "out"
     plan = checkpoint.transcode_file(source, out, CT, dry_run=True)
     assert not out.exists()
-    made, calls = _transcoded_slabs.relaid, []
+    made, calls = _transcoded_slabs.converted_part, []
 
     def stopped(*args: Any) -> Array:
         calls.append(args)
@@ -198,11 +198,11 @@ def test_it_resumes_and_says_before(tmp_path: Path, monkeypatch: pytest.MonkeyPa
             raise RuntimeError("stopped")
         return made(*args)
 
-    monkeypatch.setattr(_transcoded_slabs, "relaid", stopped)
+    monkeypatch.setattr(_transcoded_slabs, "converted_part", stopped)
     with pytest.raises(RuntimeError, match="stopped"):
         checkpoint.transcode_file(source, out, CT, resumable=True)
     assert not out.exists()
-    monkeypatch.setattr(_transcoded_slabs, "relaid", made)
+    monkeypatch.setattr(_transcoded_slabs, "converted_part", made)
     summary = checkpoint.transcode_file(source, out, CT, resume=True)
     assert [row._replace(report=None) for row in summary.rows] == plan.rows
     assert checkpoint.verify(source, out).equal

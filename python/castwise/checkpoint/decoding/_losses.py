@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint.report import DecodeReport
 from castwise.quantization import dequantize
-from castwise.quantization.arrays._cut import rows_of
 from castwise.quantization.arrays._decode import Arithmetic
 from castwise.quantization.arrays._lazy import Range
 from castwise.quantization.arrays._losses import losses_of, may_lose
+from castwise.quantization.arrays._row_slices import rows_of
 from castwise.quantization.weights._decoding import Decoding
 
 _WIDEST = np.dtype(np.float32)

@@ -15,7 +15,7 @@ from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.decoding._stored import Range, StoredTensors
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.arrays._relaying import PowerRange, common_power
+from castwise.quantization.arrays._conversion import PowerRange, common_power
 from castwise.quantization.weights._decoding import Decoding
 
 SLAB_ELEMENTS = 1 << 20

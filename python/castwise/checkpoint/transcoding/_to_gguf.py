@@ -34,7 +34,7 @@ from castwise.checkpoint.gguf._architectures import (
 from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
 from castwise.checkpoint.gguf._tokens import vocabulary
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
-from castwise.quantization.arrays._relaying import blocks_of, of_rows
+from castwise.quantization.arrays._conversion import blocks_of, of_rows
 from castwise.quantization.arrays._views import Views
 from castwise.quantization.weights._decoding import Slab as Cut
 

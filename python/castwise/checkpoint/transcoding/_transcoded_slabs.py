@@ -22,16 +22,16 @@ from castwise.checkpoint.encoding._global_scales import (
     cuts_of,
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
-from castwise.quantization.arrays._decode import wrapped_zeros
-from castwise.quantization.arrays._relaying import (
+from castwise.quantization.arrays._conversion import (
     DATA,
     SCALES,
     ZEROS,
+    converted_part,
     of_rows,
-    relaid,
     relative_scales,
     widened,
 )
+from castwise.quantization.arrays._decode import wrapped_zeros
 from castwise.quantization.arrays._views import Views, views_of
 from castwise.quantization.weights._decoding import Decoding
 from castwise.quantization.weights._decoding import Slab as Cut
@@ -102,7 +102,7 @@ class SlabMaker:
         return {
             key: relative_scales(q, new, level.power())
             if key == SCALES and isinstance(level, Power)
-            else relaid(q, new, key)
+            else converted_part(q, new, key)
             for key in keys
         }
 

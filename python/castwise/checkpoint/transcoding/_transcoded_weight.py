@@ -21,15 +21,15 @@ from castwise.checkpoint.encoding._global_scales import Power, Reciprocal
 from castwise.checkpoint.encoding._written_schemes import Encoding
 from castwise.checkpoint.transcoding._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.arrays._cut import step_of
-from castwise.quantization.arrays._parts import comfy_marker
-from castwise.quantization.arrays._relaying import (
+from castwise.quantization.arrays._conversion import (
     DATA,
     SCALES,
     ZEROS,
     same_parts,
     zeros_of,
 )
+from castwise.quantization.arrays._named_parts import comfy_marker
+from castwise.quantization.arrays._row_slices import step_of
 from castwise.quantization.arrays._views import Views, scale_dtype, views_of
 from castwise.quantization.producers._gguf import GGUF
 from castwise.quantization.producers._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part

@@ -17,11 +17,11 @@ from castwise._core import read_array
 from castwise._tables import aligned
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
-from castwise.quantization.arrays._cut import row_step, rows_of
 from castwise.quantization.arrays._decode import Arithmetic, decoded
 from castwise.quantization.arrays._from_parts import recognized_parts
-from castwise.quantization.arrays._parts import named_parts
+from castwise.quantization.arrays._named_parts import named_parts
 from castwise.quantization.arrays._report import QuantizationReport, compared
+from castwise.quantization.arrays._row_slices import row_step, rows_of
 from castwise.quantization.arrays._views import Array, views_of
 from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._schemes import find_scheme, written_layout

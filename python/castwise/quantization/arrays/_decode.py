@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 
 from castwise import _core
 from castwise._core import finfo, formats
-from castwise.quantization.arrays._cut import rows_of
+from castwise.quantization.arrays._row_slices import rows_of
 from castwise.quantization.arrays._views import Array, Views, dtype_of, format_of_bytes, views_of
 from castwise.quantization.producers._layouts import E4M3
 from castwise.quantization.producers._schemes import Scheme

@@ -14,7 +14,7 @@ import numpy as np
 from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._lazy import LazyArray
-from castwise.quantization.arrays._parts import bare, stem_of
+from castwise.quantization.arrays._named_parts import bare, stem_of
 from castwise.quantization.arrays._views import fields_of, geometry, views_of
 from castwise.quantization.producers._configs import COMFY
 from castwise.quantization.producers._layouts import (

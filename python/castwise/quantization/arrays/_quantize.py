@@ -256,7 +256,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     options: dict[str, Any] = {
         "scheme": row.name,
         "recipe": producer,
-        "block": size[::-1] if views.turned else size,
+        "block": size[::-1] if views.is_transposed else size,
     }
     further_options: dict[str, tuple[Any, Any]] = {
         "layout": (views.packing, "dense"),
@@ -276,7 +276,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         if value != assumed
     }
     moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
-    is_turned = views.turned or storage.flat or axis not in (-1, len(shape) - 1)
+    is_moved = views.is_transposed or storage.flat or axis not in (-1, len(shape) - 1)
     # A copy of a dict that has all keys takes a fifth of what it takes to make one.
     fields: dict[str, Any] = {
         **dict.fromkeys(("data", "scale", "global_scale", "zero_point", "_ready")),
@@ -293,7 +293,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         row,
         producer,
         views,
-        not (moves or is_turned or as_one) and len(shape) > 1,
+        not (moves or is_moved or as_one) and len(shape) > 1,
         size,
         as_one,
         grid,
@@ -468,7 +468,7 @@ def _check_shape(views: Views) -> None:
             f"x has {columns} columns, and {name} stores {views.scheme.name} in whole blocks of "
             f"{size}; pad them, or use another recipe."
         )
-    if (views.storage.tile is not None or views.turned) and len(views.shape) == 1:
+    if (views.storage.tile is not None or views.is_transposed) and len(views.shape) == 1:
         raise ValueError(
             f"x has shape {views.shape}, and {name} stores {views.scheme.name} in rows and "
             "columns; give a matrix, as x[None]."

@@ -87,14 +87,14 @@ class Views:
         return self.layout.storage or Storage()
 
     @cached_property
-    def turned(self) -> bool:
+    def is_transposed(self) -> bool:
         """True if the rows of the stored matrix are the axis along which scales are shared."""
         return self.storage.transposed in ("weight", "pairs")
 
     @cached_property
     def core_block(self) -> tuple[int, int]:
         """The block as the core sees it."""
-        return self.block[::-1] if self.turned else self.block
+        return self.block[::-1] if self.is_transposed else self.block
 
     @cached_property
     def core_shape(self) -> tuple[int, ...]:
@@ -105,7 +105,7 @@ class Views:
             return 1, math.prod(shape)
         if len(shape) == 1:
             shape = (1, *shape)
-        return (*shape[:-2], shape[-1], shape[-2]) if self.turned else shape
+        return (*shape[:-2], shape[-1], shape[-2]) if self.is_transposed else shape
 
     @cached_property
     def grid(self) -> tuple[int, ...]:
@@ -122,7 +122,7 @@ class Views:
             return moved.reshape(self.core_shape)
         if moved.ndim == 1:
             moved = moved[None]
-        return moved.swapaxes(-1, -2) if self.turned else moved
+        return moved.swapaxes(-1, -2) if self.is_transposed else moved
 
     # The payload
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from castwise.quantization.arrays._arrays import QuantizedArray
-from castwise.quantization.arrays._cut import row_step, rows_of
 from castwise.quantization.arrays._decode import check_steps
 from castwise.quantization.arrays._lazy import LazyArray
+from castwise.quantization.arrays._row_slices import row_step, rows_of
 from castwise.quantization.arrays._views import views_of
 from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._gguf import GGUF, layout_of

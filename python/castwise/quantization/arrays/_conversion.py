@@ -1,4 +1,4 @@
-"""Lay quantised arrays anew: the same codes and scales in the arrays of another producer.
+"""Convert quantised arrays to the layout of another producer, with the same codes and scales.
 
 Between two producers codes are unsigned numbers of so many bits, one per byte, in rows of the
 weight, and scales and zero points those of the blocks of each row, whatever they are packed in.
@@ -17,7 +17,7 @@ from castwise import _core
 from castwise._core import finfo
 from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._decode import added_to_zeros
-from castwise.quantization.arrays._parts import named_parts
+from castwise.quantization.arrays._named_parts import named_parts
 from castwise.quantization.arrays._views import (
     Array,
     Views,
@@ -53,19 +53,20 @@ def of_rows(form: Views, rows: int) -> Views:
 def same_parts(source: Views, target: Views) -> set[str]:
     """Name the parts whose bytes are the same in both forms."""
     names = set()
-    if _lying(source) == _lying(target) and source.packing == target.packing:
+    if _payload_layout(source) == _payload_layout(target) and source.packing == target.packing:
         names.add(DATA)
     tiled = source.storage.tile is not None or target.storage.tile is not None
     is_same = source.scheme is target.scheme and source.block == target.block
     whole = source.block == (0, 0)
     if is_same and (
-        whole or not (tiled or source.storage.fields or _is_turned(source) or _is_turned(target))
+        whole
+        or not (tiled or source.storage.fields or _is_transposed(source) or _is_transposed(target))
     ):
         names.add(SCALES)
     return names
 
 
-def _lying(views: Views) -> tuple[Any, ...]:
+def _payload_layout(views: Views) -> tuple[Any, ...]:
     storage = views.storage
     return views.scheme.bits, storage.transposed, storage.tile, storage.fields, _is_unsigned(views)
 
@@ -74,8 +75,8 @@ def _is_unsigned(views: Views) -> bool:
     return views.storage.excess or views.storage.unsigned
 
 
-def _is_turned(views: Views) -> bool:
-    return views.turned or views.storage.transposed == "parts"
+def _is_transposed(views: Views) -> bool:
+    return views.is_transposed or views.storage.transposed == "parts"
 
 
 def codes_of(q: QuantizedArray) -> Array:
@@ -89,12 +90,12 @@ def codes_of(q: QuantizedArray) -> Array:
     else:
         codes = np.empty(views.core_shape, np.uint8)
         _core.unpack_codes(data, codes, bits=views.scheme.bits, layout=views.packing)
-    return codes.swapaxes(-1, -2) if views.turned else codes
+    return codes.swapaxes(-1, -2) if views.is_transposed else codes
 
 
-def relaid(q: QuantizedArray, target: Views, key: str) -> Array:
+def converted_part(q: QuantizedArray, target: Views, key: str) -> Array:
     """Return the codes, scales or zero points of a matrix in another form of the same blocks."""
-    return _RELAID[key](q, target)
+    return _CONVERTERS[key](q, target)
 
 
 def _data(q: QuantizedArray, target: Views) -> Array:
@@ -125,7 +126,7 @@ def _scales_of(q: QuantizedArray) -> Array:
     """Return the scales of the blocks of a matrix, in its rows."""
     views = views_of(q)
     core = views.to_core(q.scale)
-    return core.swapaxes(-1, -2) if views.turned else core
+    return core.swapaxes(-1, -2) if views.is_transposed else core
 
 
 def stored_scales(core: Array, target: Views) -> Array:
@@ -143,7 +144,7 @@ def zeros_of(q: QuantizedArray) -> Array:
     views = views_of(q)
     assert q.zero_point is not None, "by the caller"  # noqa: S101
     zeros = views.zeros_to_core(np.asarray(q.zero_point), added_to_zeros(q))
-    return zeros.swapaxes(-1, -2) if views.turned else zeros
+    return zeros.swapaxes(-1, -2) if views.is_transposed else zeros
 
 
 def _zeros(q: QuantizedArray, target: Views) -> Array:
@@ -152,7 +153,7 @@ def _zeros(q: QuantizedArray, target: Views) -> Array:
     return out
 
 
-_RELAID = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
+_CONVERTERS = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
 
 
 def blocks_of(q: QuantizedArray, target: Views, rows: slice | Array) -> Array:

@@ -17,7 +17,7 @@ _MATRIX = 2
 
 
 @dataclass(frozen=True, slots=True)
-class _Along:
+class _RowAxis:
     """How a part lies along the rows of the plain matrix.
 
     Attributes
@@ -41,16 +41,16 @@ class _Along:
 
 def row_step(q: Any) -> int:
     """Return the rows of which slabs of a matrix are multiples: whole blocks, words and tiles."""
-    return _step(_parts(views_of(q), int(q.extras.get("nested block", 1))))
+    return _step(_row_axes(views_of(q), int(q.extras.get("nested block", 1))))
 
 
 def step_of(views: Views) -> int:
     """Return the same of a geometry without nested scales."""
-    return _step(_parts(views, 1))
+    return _step(_row_axes(views, 1))
 
 
-def _step(along: Mapping[str, _Along]) -> int:
-    cut = [part for part in along.values() if part.axis is not None]
+def _step(axes: Mapping[str, _RowAxis]) -> int:
+    cut = [part for part in axes.values() if part.axis is not None]
     return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
 
 
@@ -77,27 +77,27 @@ def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
     shape = views.shape
     if len(shape) != _MATRIX + len(place) or views.axis % len(shape) < len(place):
         raise ValueError(f"rows of shape {shape} along axis {q.axis} cannot be decoded apart.")
-    along = _parts(views, int(q.extras.get("nested block", 1)))
-    step, rows = _step(along), shape[-2]
+    axes = _row_axes(views, int(q.extras.get("nested block", 1)))
+    step, rows = _step(axes), shape[-2]
     if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
         raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
 
     def cut(name: str, part: Any) -> Any:
         if part is None:
             return None
-        along_rows = along.get(name)
-        if along_rows is None:
+        row_axis = axes.get(name)
+        if row_axis is None:
             # Each matrix may have a scale of its own.
             is_per_matrix = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
             return part.reshape(shape[:-2])[*place, ...] if is_per_matrix else part[...]
-        lead = len(place) + (0 if along_rows.axis is None else along_rows.axis + 1)
-        if part.shape[:lead] != tuple(along_rows.shape[:lead]):
-            part = part.reshape(along_rows.shape)
-        if along_rows.axis is None:
+        lead = len(place) + (0 if row_axis.axis is None else row_axis.axis + 1)
+        if part.shape[:lead] != tuple(row_axis.shape[:lead]):
+            part = part.reshape(row_axis.shape)
+        if row_axis.axis is None:
             return part[*place, ...]
-        end = ceil_div(stop, along_rows.multiple) * along_rows.multiple
-        where = slice(math.floor(start / along_rows.rows), math.ceil(end / along_rows.rows))
-        return part[*place, *[slice(None)] * along_rows.axis, where, ...]
+        end = ceil_div(stop, row_axis.multiple) * row_axis.multiple
+        where = slice(math.floor(start / row_axis.rows), math.ceil(end / row_axis.rows))
+        return part[*place, *[slice(None)] * row_axis.axis, where, ...]
 
     # They fit, as the whole parts do.
     return q._with(
@@ -112,7 +112,7 @@ def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
 
 
 @lru_cache(1 << 10)
-def _parts(views: Views, nested_block: int) -> dict[str, _Along]:
+def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
     """Say of each part that has rows how they lie in it."""
     storage, data, scale = views.storage, views.data_shape, views.scale_shape
     per_byte = _codes(views, views.container.itemsize)
@@ -121,29 +121,29 @@ def _parts(views: Views, nested_block: int) -> dict[str, _Along]:
         blocks = Fraction(views.block[1], columns)
         nested = blocks * nested_block
         return {
-            "data": _Along(data, 0, per_byte / columns),
-            "scale": _Along(scale, 0, blocks),
-            "nested scale": _Along((ceil_div(scale[0], nested_block),), 0, nested),
+            "data": _RowAxis(data, 0, per_byte / columns),
+            "scale": _RowAxis(scale, 0, blocks),
+            "nested scale": _RowAxis((ceil_div(scale[0], nested_block),), 0, nested),
         }
     # Rows of the plain matrix are columns of the core's where codes are packed along them.
-    across = views.turned != (views.axis % len(views.shape) == len(views.shape) - 2)
+    across = views.is_transposed != (views.axis % len(views.shape) == len(views.shape) - 2)
     axis = int(across != (storage.transposed in ("parts", "pairs")))
     whole = views.block[1] if storage.split else per_byte
     parts = {
-        "data": _Along(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),
-        "high": _Along(data, axis),
+        "data": _RowAxis(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),
+        "high": _RowAxis(data, axis),
     }
     size, count = views.core_block[across], views.grid[across - 2]
     if views.block == (0, 0):
         return parts
     if count == 1:
-        parts["scale"] = parts["zero point"] = parts["bias"] = _Along(scale, None)
+        parts["scale"] = parts["zero point"] = parts["bias"] = _RowAxis(scale, None)
     else:
         tile = TILE[0] if storage.tile is not None else 1
         of_block = 0 if len(scale) < len(views.shape) else axis * (len(scale) // len(views.shape))
-        parts["scale"] = parts["bias"] = _Along(scale, of_block, Fraction(size), tile)
+        parts["scale"] = parts["bias"] = _RowAxis(scale, of_block, Fraction(size), tile)
         packed = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
-        parts["zero point"] = _Along(views.zero_shape, of_block, Fraction(size) * packed)
+        parts["zero point"] = _RowAxis(views.zero_shape, of_block, Fraction(size) * packed)
     return parts
 
 
