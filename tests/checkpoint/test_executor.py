@@ -286,9 +286,9 @@ def test_ranges_are_cut_at_tiles() -> None:
         pieces = [piece for pieces in lists for piece in pieces]
         for one in ranges:
             mine = [piece for piece in pieces if piece.name == one.name]
-            assert [piece.first for piece in mine] == [
+            assert [piece.begin for piece in mine] == [
                 sum(before.length for before in mine[:index]) for index in range(len(mine))
             ]
             assert sum(piece.length for piece in mine) == one.length
-            assert all(piece.first % 1024 == 0 for piece in mine)
+            assert all(piece.begin % 1024 == 0 for piece in mine)
         assert all(sum(piece.nbytes for piece in pieces) <= step + 6144 for pieces in lists[:-1])

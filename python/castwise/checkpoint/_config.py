@@ -107,7 +107,7 @@ class Config:
     def _take(self, text: str) -> None:
         """Take another text, and find what it states."""
         self._text = text
-        self._stated = [one for one in _stated(text) if one.format is not None]
+        self._stated = [statement for statement in _stated(text) if statement.format is not None]
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the dtype of cast tensors in the place of others.
@@ -130,22 +130,22 @@ class Config:
 
     def _with_dtype(self, formats: Sequence[str]) -> str | None:
         """Return the text with the only one of these formats in the place of others, or None."""
-        stale = [one for one in self._stated if [one.format] != formats]
-        reasons = [_reason(one, formats) for one in stale]
+        stale = [statement for statement in self._stated if [statement.format] != formats]
+        reasons = [_reason(statement, formats) for statement in stale]
         pieces, done = [], 0
-        for one, reason in zip(stale, reasons, strict=True):
+        for statement, reason in zip(stale, reasons, strict=True):
             if reason is None:
-                pieces += [self._text[done : one.begin], one.text(formats[0])]
-                done = one.end
-        for one, reason in zip(stale, reasons, strict=True):
+                pieces += [self._text[done : statement.begin], statement.text(formats[0])]
+                done = statement.end
+        for statement, reason in zip(stale, reasons, strict=True):
             if reason is not None:
-                what = "changed elsewhere" if pieces or self._is_rewritten else "copied unchanged"
+                state = "changed elsewhere" if pieces or self._is_rewritten else "copied unchanged"
                 _LOGGER.warning(
                     "%s was %s; its %s still says %r: %s",
                     self._label,
-                    what,
-                    one.key,
-                    one.value,
+                    state,
+                    statement.key,
+                    statement.value,
                     reason,
                 )
                 break
@@ -177,8 +177,8 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
     """List what the floating tensors are now; nothing if none was cast."""
     if all(row.target is None for row in rows):
         return []
-    found = {row.target or row.source for row in rows}
-    kinds = {name: row for name in found if (row := format_named(name)) is not None}
+    names = {row.target or row.source for row in rows}
+    kinds = {name: row for name in names if (row := format_named(name)) is not None}
     return sorted(name for name, row in kinds.items() if row.kind == "float")
 
 

@@ -72,7 +72,7 @@ def fused_with(name: str) -> tuple[str, ...]:
     stem = name.removesuffix(".weight")
     prefix, dot, module = stem.rpartition(".")
     tail = name[len(stem) :]
-    return tuple(f"{prefix}{dot}{one}{tail}" for one in _FUSED_NAMES.get(module, (module,)))
+    return tuple(f"{prefix}{dot}{part}{tail}" for part in _FUSED_NAMES.get(module, (module,)))
 
 
 def is_matrix(info: TensorInfo) -> bool:

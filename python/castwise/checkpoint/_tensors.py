@@ -200,18 +200,20 @@ def check_texts(names: Any, metadata: Any) -> None:
         _check_text(text, "metadata key {!r}: the value {!r}", key, text)
 
 
-def _check_format(value: Any, what: str) -> None:
-    typed_format(value, what)
+def _check_format(value: Any, subject: str) -> None:
+    typed_format(value, subject)
     try:
         format_info(value)
     except TypeError as error:
-        raise TypeError(f"{what}: {error}") from error
+        raise TypeError(f"{subject}: {error}") from error
 
 
-def _check_text(text: Any, what: str, *named: Any) -> None:
+def _check_text(text: Any, subject: str, *named: Any) -> None:
     if not isinstance(text, str):
-        raise CheckpointError(f"{what.format(*named)} must be a str, not {type(text).__name__}")
+        raise CheckpointError(f"{subject.format(*named)} must be a str, not {type(text).__name__}")
     try:
         text.encode()
     except UnicodeEncodeError as error:
-        raise CheckpointError(f"{what.format(*named)} has no UTF-8 form: {error.reason}") from error
+        raise CheckpointError(
+            f"{subject.format(*named)} has no UTF-8 form: {error.reason}"
+        ) from error

@@ -62,7 +62,7 @@ class Inspection:
         """
         infos = {info.name: info for info in self.tensors}
         weights = () if self.quantization is None else self.quantization.weights
-        return {one.payload: _bits_per_weight(one, infos) for one in weights}
+        return {weight.payload: _bits_per_weight(weight, infos) for weight in weights}
 
     def totals(self) -> dict[str, tuple[int, int]]:
         """For each format, the number of tensors and their bytes."""
@@ -73,14 +73,16 @@ class Inspection:
         return totals
 
     def __repr__(self) -> str:
-        found = self.quantization
+        quantization = self.quantization
         return brief(
             self,
             repr(str(self.path)),
             counted(len(self.tensors), "tensor"),
             counted(sum(info.nbytes for info in self.tensors), "byte"),
             listed(info.label for info in self.tensors) or None,
-            None if found is None else counted(len(found.weights), "quantised weight"),
+            None
+            if quantization is None
+            else counted(len(quantization.weights), "quantised weight"),
         )
 
     def __str__(self) -> str:
@@ -121,8 +123,8 @@ def _bits_per_weight(weight: QuantizedWeight, infos: Mapping[str, TensorInfo]) -
         bits = _BYTE_BITS  # of whatever range they are
     if bits is None or not payload.nbytes:
         return None
-    others = weight.parts.keys() - set(weight.activations)
-    nbytes = payload.nbytes + sum(infos[name].nbytes for name in others)
+    parts = weight.parts.keys() - set(weight.activations)
+    nbytes = payload.nbytes + sum(infos[name].nbytes for name in parts)
     return nbytes * bits / payload.nbytes
 
 
@@ -211,14 +213,14 @@ def load(
     """
     check_assume(assume)
     where = checked_path(path)
-    wanted = None if names is None else _names(names)
+    chosen = None if names is None else _names(names)
     source = open_source(where, assume)
     if isinstance(source, CheckpointFolder):
-        return _load_folder(source, wanted)
+        return _load_folder(source, chosen)
     with source as reader:
-        if container_of(where) == _NPY and wanted is None:
+        if container_of(where) == _NPY and chosen is None:
             return reader.read(where.stem)
-        return {name: reader.read(name) for name in _checked(wanted, reader.tensors, where)}
+        return {name: reader.read(name) for name in _checked(chosen, reader.tensors, where)}
 
 
 def save(
@@ -303,19 +305,23 @@ def _describe(name: str, array: NDArray[Any]) -> TensorInfo:
     )
 
 
-def _load_folder(folder: CheckpointFolder, wanted: list[str] | None) -> dict[str, NDArray[Any]]:
+def _load_folder(folder: CheckpointFolder, chosen: list[str] | None) -> dict[str, NDArray[Any]]:
     every = [
         component.prefix + name for component in folder.components for name in component.names()
     ]
-    names = _checked(wanted, every, folder.path)
+    names = _checked(chosen, every, folder.path)
     needed = set(names)
     arrays: dict[str, NDArray[Any]] = {}
     for component in folder.components:
         for shard, reader in component.shards.items():
-            here = {component.prefix + name: name for name in component.names_in(shard)}
-            if not needed.isdisjoint(here):
+            names_in_shard = {component.prefix + name: name for name in component.names_in(shard)}
+            if not needed.isdisjoint(names_in_shard):
                 with reader:
-                    arrays |= {key: reader.read(here[key]) for key in here if key in needed}
+                    arrays |= {
+                        key: reader.read(names_in_shard[key])
+                        for key in names_in_shard
+                        if key in needed
+                    }
     return {name: arrays[name] for name in names}
 
 
@@ -324,23 +330,23 @@ def _names(names: Iterable[str]) -> list[str]:
         raise TypeError(
             f"names is a list of tensor names; for one tensor write load(path, [{names!r}])"
         )
-    wanted = list(names)
-    for name in wanted:
+    chosen = list(names)
+    for name in chosen:
         if not isinstance(name, str):
             raise TypeError(f"names is a list of tensor names, and {name!r} is not a str")
-    return wanted
+    return chosen
 
 
-def _checked(wanted: list[str] | None, there: Iterable[str], path: Path) -> list[str]:
+def _checked(chosen: list[str] | None, stored: Iterable[str], path: Path) -> list[str]:
     """The names to load; CheckpointError naming the first that is not there."""
-    known = dict.fromkeys(there)
-    if wanted is None:
+    known = dict.fromkeys(stored)
+    if chosen is None:
         return list(known)
-    for name in wanted:
+    for name in chosen:
         if name not in known:
             near = nearest([name], known)[name]
             raise CheckpointError(
                 f"{path} has no tensor {name!r}; "
                 + (f"did you mean {near!r}?" if near else f"it has {len(known)} of other names")
             )
-    return wanted
+    return chosen

@@ -105,10 +105,10 @@ def warn_of_other_models(
 
     """
     family = _families()[name]
-    others = [types for types in model_types if not types & family.models]
-    if others:
-        kind = min(others[0])
-        fitting = [one for one, row in _families().items() if others[0] & row.models]
+    unfamiliar = [types for types in model_types if not types & family.models]
+    if unfamiliar:
+        kind = min(unfamiliar[0])
+        fitting = [name for name, row in _families().items() if unfamiliar[0] & row.models]
         remedy = f"the map for it is {fitting[0]!r}" if fitting else "castwise has no map for it"
         problem = f"config.json states the model type {kind!r}, and {remedy}"
     elif not model_types and not any(pattern in used for pattern in family.keep):

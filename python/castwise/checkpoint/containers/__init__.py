@@ -117,9 +117,9 @@ def container_of(path: Path) -> str:
     if suffix in _OTHER_TOOLS:
         raise CheckpointError(f"{path}: castwise does not read {suffix}; {_OTHER_TOOLS[suffix]}")
     if suffix not in _TABLE:
-        what = f"the suffix {suffix!r}" if suffix else "a name without suffix"
+        suffix_text = f"the suffix {suffix!r}" if suffix else "a name without suffix"
         raise CheckpointError(
-            f"{path}: {what} names no container; use {', '.join(_NAMES)}, "
+            f"{path}: {suffix_text} names no container; use {', '.join(_NAMES)}, "
             "or a folder of safetensors shards"
         )
     return suffix
@@ -134,9 +134,9 @@ def check_store(path: Path) -> None:
         )
 
 
-def are_alike(one: Path, other: Path) -> bool:
+def are_alike(path: Path, other: Path) -> bool:
     """Return True if two names are those of the same container."""
-    return _TABLE[container_of(one)] is _TABLE[container_of(other)]
+    return _TABLE[container_of(path)] is _TABLE[container_of(other)]
 
 
 def open_source(

@@ -70,12 +70,12 @@ def unpack(packed: Bytes, bits: int) -> Bytes:
     group = math.lcm(bits, _BYTE_BITS)  # the bits after which a code begins at a byte again
     stride = group // _BYTE_BITS
     codes = np.empty(packed.size * _BYTE_BITS // bits, np.uint8)
-    for first in range(0, group, bits):
-        byte, shift = divmod(first, _BYTE_BITS)
+    for begin in range(0, group, bits):
+        byte, shift = divmod(begin, _BYTE_BITS)
         code = packed[byte::stride] >> np.uint8(shift)
         if shift + bits > _BYTE_BITS:
             code |= packed[byte + 1 :: stride] << np.uint8(_BYTE_BITS - shift)
-        np.bitwise_and(code, np.uint8(2**bits - 1), out=codes[first // bits :: group // bits])
+        np.bitwise_and(code, np.uint8(2**bits - 1), out=codes[begin // bits :: group // bits])
     return codes
 
 

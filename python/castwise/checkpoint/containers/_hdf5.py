@@ -156,8 +156,8 @@ def walk(group: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]
         path = f"{name}/{key}" if name else key
         link = group.get(key, getlink=True)
         if not isinstance(link, h5py.HardLink):
-            what = "another file" if isinstance(link, h5py.ExternalLink) else "another name"
-            raise CheckpointError(f"{path!r} is a link to {what}, which castwise does not follow")
+            kind = "another file" if isinstance(link, h5py.ExternalLink) else "another name"
+            raise CheckpointError(f"{path!r} is a link to {kind}, which castwise does not follow")
         thing = group[key]
         if isinstance(thing, h5py.Group):
             yield from walk(thing, path, depth + 1)
@@ -221,8 +221,8 @@ def blocks(dataset: Any, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
     if (chunks := dataset.chunks) is not None:
         width = math.prod(shape[1:]) * dataset.dtype.itemsize
         if min(chunks[0], shape[0]) * width > _CHUNK_CACHE_BYTES:
-            for first in range(0, shape[0], chunks[0]):
-                yield dataset[first : first + chunks[0]]
+            for begin in range(0, shape[0], chunks[0]):
+                yield dataset[begin : begin + chunks[0]]
             return
     # Whole rows behind the axis `cut`, several along it, and one of all before it.
     cut, row = len(shape) - 1, dataset.dtype.itemsize
@@ -231,5 +231,5 @@ def blocks(dataset: Any, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
         cut -= 1
     count = max(_PIECE_BYTES // max(row, 1), 1)
     for before in np.ndindex(*shape[:cut]):
-        for first in range(0, shape[cut], count):
-            yield dataset[(*before, slice(first, min(first + count, shape[cut])))]
+        for begin in range(0, shape[cut], count):
+            yield dataset[(*before, slice(begin, min(begin + count, shape[cut])))]

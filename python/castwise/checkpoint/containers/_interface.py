@@ -93,8 +93,8 @@ class Arrangement:
 
     def in_c_order(self) -> Arrangement:
         """Return that of the same items without gaps, the last axis varying fastest."""
-        turned = Arrangement.fortran(self.item, self.shape[::-1])
-        return Arrangement(self.item, self.shape, turned.strides[::-1])
+        reversed_axes = Arrangement.fortran(self.item, self.shape[::-1])
+        return Arrangement(self.item, self.shape, reversed_axes.strides[::-1])
 
 
 class Reader(Protocol):
@@ -103,7 +103,7 @@ class Reader(Protocol):
     path: Path
     tensors: dict[str, TensorInfo]
     metadata: dict[str, str]
-    others: list[str]
+    other_entries: list[str]
     """What else the file holds, which another container cannot hold."""
 
     @property
@@ -149,7 +149,7 @@ class FileReader(Generic[_File]):
     def __init__(self, file: _File) -> None:
         self.path = file.path
         self._file = file
-        self.others: list[str] = []
+        self.other_entries: list[str] = []
 
     @property
     def state(self) -> list[int]:

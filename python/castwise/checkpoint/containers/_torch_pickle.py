@@ -208,9 +208,9 @@ class TorchPickle:
 
     def _name(self, module: str, name: str) -> None:
         full = f"{module}.{name}"
-        found = GLOBALS.get(full)
-        if found is not None:
-            self._stack.append(found)
+        value = GLOBALS.get(full)
+        if value is not None:
+            self._stack.append(value)
         elif name in REFUSED_AT_ONCE and module in {"torch._utils", "torch._tensor"}:
             raise CheckpointError(f"it holds {REFUSED_AT_ONCE[name]}")
         else:

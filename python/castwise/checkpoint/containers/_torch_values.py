@@ -73,9 +73,9 @@ class Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Other:
-    """A value that holds no tensor: `what` names its type."""
+    """A value that holds no tensor: `type_name` names its type."""
 
-    what: str
+    type_name: str
 
 
 class _Call:
@@ -145,7 +145,7 @@ def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = (
     if dtype is None:
         raise CheckpointError(f"the tensor of storage {storage.key!r} has no dtype")
     counts = isinstance(shape, tuple) and isinstance(strides, tuple)
-    if not counts or not all(is_count(one) for one in (offset, *shape, *strides)):
+    if not counts or not all(is_count(number) for number in (offset, *shape, *strides)):
         raise CheckpointError(
             f"the tensor of storage {storage.key!r} has an offset, a shape or strides that are "
             "not numbers of elements"
@@ -180,9 +180,9 @@ def _tensor_v3(*arguments: Any) -> Tensor:
     return _tensor(dtype.name, arguments[:4], arguments[7:])
 
 
-def _parameter(data: Any, *others: Any) -> Tensor:
+def _parameter(data: Any, *arguments: Any) -> Tensor:
     """Return the tensor of a parameter."""
-    del others
+    del arguments
     if not isinstance(data, Tensor):
         raise CheckpointError("a parameter is not made of a tensor")
     return data
@@ -208,7 +208,7 @@ def _ordered(pairs: Any = ()) -> dict[Any, Any]:
 
 def opaque(name: str, *arguments: Any) -> Other:
     """Stand for an object that is no tensor and holds none."""
-    if any(isinstance(one, Tensor) for part in arguments for one in _parts(part)):
+    if any(isinstance(value, Tensor) for part in arguments for value in _parts(part)):
         raise CheckpointError(f"a tensor is inside of a {name}; {REMEDY}")
     return Other(name)
 
@@ -234,7 +234,10 @@ def _globals() -> dict[str, Any]:
         "torch.Size": tuple,
     }
     for module in ("torch._utils", "torch._tensor"):
-        calls |= {f"{module}.{name}": partial(_unreadable, what) for name, what in REFUSED.items()}
+        calls |= {
+            f"{module}.{name}": partial(_unreadable, type_name)
+            for name, type_name in REFUSED.items()
+        }
     calls["torch.serialization._get_layout"] = partial(opaque, "torch.layout")
     builtin = ("bytearray", "complex", "set", "frozenset")
     calls |= {name: partial(opaque, name) for name in ("torch.device", "_codecs.encode")}
@@ -254,7 +257,8 @@ def _globals() -> dict[str, Any]:
 
 
 _QUANTISERS = tuple(
-    f"per_{what}" for what in ("tensor_affine", "channel_affine", "channel_affine_float_qparams")
+    f"per_{scheme}"
+    for scheme in ("tensor_affine", "channel_affine", "channel_affine_float_qparams")
 )
 _TYPES = ("int", "long", "float", "str", "bool", "list", "dict", "tuple")
 GLOBALS = _globals()

@@ -66,11 +66,11 @@ def families(names: Sequence[str]) -> list[dict[str, str]]:
             if match["suffix"] == _SHARD_SUFFIX or _OF_TORCH.fullmatch(stem):
                 family = _ADAPTER.fullmatch(stem) is not None, match["suffix"]
                 stems.setdefault(family, {})[name] = stem
-    found = (
+    families_of_both = (
         stems.get((is_adapter, _SHARD_SUFFIX)) or stems.get((is_adapter, TORCH_SUFFIX))
         for is_adapter in (False, True)
     )
-    return [one for one in found if one]
+    return [family for family in families_of_both if family]
 
 
 def is_adapter(stems: Mapping[str, str]) -> bool:
@@ -83,7 +83,7 @@ def torch_forms(names: Sequence[str], stems: Mapping[str, str]) -> list[str]:
     if not any(is_safetensors(name) for name in stems):
         return []
     of_adapter = is_adapter(stems)
-    found = [
+    forms = [
         name
         for name in names
         if (match := _FILE.fullmatch(name)) is not None
@@ -91,9 +91,9 @@ def torch_forms(names: Sequence[str], stems: Mapping[str, str]) -> list[str]:
         and _OF_TORCH.fullmatch(match["stem"])
         and (_ADAPTER.fullmatch(match["stem"]) is not None) == of_adapter
     ]
-    if any(map(is_index, found)):  # which names the tensors of its shards
-        found = [name for name in found if not _SHARD.fullmatch(name.removesuffix(TORCH_SUFFIX))]
-    return found
+    if any(map(is_index, forms)):  # which names the tensors of its shards
+        forms = [name for name in forms if not _SHARD.fullmatch(name.removesuffix(TORCH_SUFFIX))]
+    return forms
 
 
 def other_torch_files(names: Sequence[str], stems: Mapping[str, str]) -> list[str]:
@@ -105,7 +105,7 @@ def other_torch_files(names: Sequence[str], stems: Mapping[str, str]) -> list[st
         for name in names
         if is_torch(name)
         and not _OF_TORCH.fullmatch(name.removesuffix(TORCH_SUFFIX))
-        and not any(fnmatchcase(name, one) for one in NOT_OF_THE_MODEL)
+        and not any(fnmatchcase(name, pattern) for pattern in NOT_OF_THE_MODEL)
     ]
 
 

@@ -217,7 +217,7 @@ def like(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 def copy_member(source: zipfile.ZipFile, member: zipfile.ZipInfo, target: zipfile.ZipFile) -> None:
     """Copy a member; its decompressed bytes stay the same."""
     with (
-        source.open(member) as old,
-        target.open(like(member), "w", force_zip64=True) as new,
+        source.open(member) as packed,
+        target.open(like(member), "w", force_zip64=True) as copy,
     ):
-        shutil.copyfileobj(old, new, _PIECE_BYTES)
+        shutil.copyfileobj(packed, copy, _PIECE_BYTES)

@@ -129,10 +129,10 @@ def entries(folder: Path) -> list[Path]:
     Without the empty object `name/` that consoles of stores make for a folder, and that fsspec
     lists in that folder.
     """
-    found = sorted(folder.iterdir(), key=lambda entry: entry.name)
+    listing = sorted(folder.iterdir(), key=lambda entry: entry.name)
     if is_remote(folder):
-        found = [one for one in found if one.name != folder.name or one.exists()]
-    return found
+        listing = [entry for entry in listing if entry.name != folder.name or entry.exists()]
+    return listing
 
 
 def walk(root: Path, enters: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
@@ -180,16 +180,16 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
         missing, outside the folder, or damaged; a tensor is not in its shard.
 
     """
-    found = weight_folders(path, excludes)
-    if not found:
+    folders = weight_folders(path, excludes)
+    if not folders:
         raise CheckpointError(
             f"{path} holds no safetensors files, and none of torch that libraries load "
             "(pytorch_model.bin)"
         )
     forms: set[str] = set()
     components: list[Component] = []
-    for prefix, names in found.items():
-        if not prefix and PIPELINE in names and len(found) > 1:
+    for prefix, names in folders.items():
+        if not prefix and PIPELINE in names and len(folders) > 1:
             forms.update(name for stems in families(names) for name in stems)
         else:
             components += _open_components(path, prefix, names, forms)
@@ -239,7 +239,9 @@ def _open_components(
             continue
         component = _open_component(root, prefix, names, stems, forms)
         for shard, reader in component.shards.items():
-            if number and (name := next((one for one in reader.tensors if one in tensors), None)):
+            if number and (
+                name := next((tensor for tensor in reader.tensors if tensor in tensors), None)
+            ):
                 raise CheckpointError(
                     f"{root}: tensor {name!r} is in {tensors[name]} and in {shard}, an adapter by "
                     f"its name; leave one out ({argument('exclude')})"
@@ -254,12 +256,12 @@ def _open_component(
 ) -> Component:
     """Open what belongs together of the files of one family, and add what does not."""
     folder = root / prefix if prefix else root
-    others = other_forms(stems)
+    unread = other_forms(stems)
     indexes = [name for name in stems if is_index(name)]
     of_forms: set[str] = set()
-    for name in others.intersection(indexes):
+    for name in unread.intersection(indexes):
         of_forms.update(_tensors_by_shard(folder / name, _read_index(folder / name)))
-    if len(chosen := [name for name in indexes if name not in others]) > 1:
+    if len(chosen := [name for name in indexes if name not in unread]) > 1:
         raise CheckpointError(
             f"{folder} has several indexes: {', '.join(chosen)}; leave one ({argument('exclude')})"
         )
@@ -269,8 +271,8 @@ def _open_component(
         index = _read_index(folder / chosen[0])
         indexed = _tensors_by_shard(folder / chosen[0], index)
     else:
-        single = [name for name in stems if name not in others and name not in of_forms]
-        single = single or [name for name in stems if name not in others]
+        single = [name for name in stems if name not in unread and name not in of_forms]
+        single = single or [name for name in stems if name not in unread]
         if len(single) > 1:
             suffix = single[0][single[0].rindex(".") :]
             raise CheckpointError(
@@ -280,16 +282,16 @@ def _open_component(
                 "add the index that says which tensors belong together"
             )
         indexed = {single[0]: ()}
-    others |= of_forms
-    forms.update(prefix + name for name in others if name not in indexed)
+    unread |= of_forms
+    forms.update(prefix + name for name in unread if name not in indexed)
     for shard, tensors in indexed.items():
         if shard not in names:
             raise CheckpointError(_missing(folder, shard, tensors))
-    shards = {shard: _open_shard(folder / shard, one) for shard, one in indexed.items()}
+    shards = {shard: _open_shard(folder / shard, tensors) for shard, tensors in indexed.items()}
     if chosen:
-        unlisted = stems.keys() - indexed.keys() - others - {*indexes}
+        unlisted = stems.keys() - indexed.keys() - unread - {*indexes}
         _check_unlisted(folder, chosen[0], stems, sorted(unlisted))
-    variants = others.intersection(stems).difference(indexed)
+    variants = unread.intersection(stems).difference(indexed)
     _check_forms(folder, sorted(variants), torch_forms(names, stems), shards.values())
     strays = [name for name in other_torch_files(names, stems) if name not in indexed]
     _check_torch_files(folder, strays, next(iter(indexed)))
@@ -298,7 +300,7 @@ def _open_component(
         prefix + chosen[0] if chosen else None,
         index,
         {prefix + shard: reader for shard, reader in shards.items()},
-        {prefix + shard: one for shard, one in indexed.items()},
+        {prefix + shard: tensors for shard, tensors in indexed.items()},
     )
 
 
@@ -318,20 +320,20 @@ def _check_unlisted(
             ) from error
         if not tensors:
             continue
-        first = f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}"
+        fault = f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}"
         if stems[name] == stems[index]:
             raise CheckpointError(
-                f"{first}, and {index} lists other files for the same model, of which transformers "
+                f"{fault}, and {index} lists other files for the same model, of which transformers "
                 "loads the first and diffusers the others; leave one of both out, an index with "
                 f"its shards ({argument('exclude')})"
             )
         if series_of(stems[name]) in listed_series:
             raise CheckpointError(
-                f"{first}, by its name a shard, of which {index} has nothing; fetch the index "
+                f"{fault}, by its name a shard, of which {index} has nothing; fetch the index "
                 f"again, or leave the file out ({argument('exclude')})"
             )
         raise CheckpointError(
-            f"{first}, of which {index} has nothing; list its tensors there if they belong to the "
+            f"{fault}, of which {index} has nothing; list its tensors there if they belong to the "
             f"model, or leave the file out ({argument('exclude')})"
         )
 
@@ -346,7 +348,7 @@ def _check_forms(
 
     What cannot be read is not one to lose, and Mistral's names of tensors are others.
     """
-    there = {tensor for shard in shards for tensor in shard.tensors}
+    known = {tensor for shard in shards for tensor in shard.tensors}
     for name in [*variants, *torch_names]:
         if name.startswith(CONSOLIDATED):
             continue
@@ -356,7 +358,7 @@ def _check_forms(
                 tensors = _read_index(folder / name)["weight_map"]
             else:
                 tensors = _open_shard(folder / name, ()).tensors
-        if tensors and there.isdisjoint(tensors):
+        if tensors and known.isdisjoint(tensors):
             kind = "a variant of the file without that part of its name"
             if name in torch_names:
                 kind = f"torch's form of {next(iter(shards)).path.name!r}"
@@ -382,12 +384,15 @@ def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
 
 def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
     """Say which shard of an index is not there, or is left out."""
-    what, remedy = "is missing", "fetch it"
+    state, remedy = "is missing", "fetch it"
     if (folder / shard).exists():
-        what, remedy = f"is left out ({argument('exclude')})", "leave out the index too, or neither"
+        state, remedy = (
+            f"is left out ({argument('exclude')})",
+            "leave out the index too, or neither",
+        )
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
     named = f"which the index names for {tensors[0]!r}{more}"
-    return f"{folder}: shard {shard!r} {what}, {named}; {remedy}"
+    return f"{folder}: shard {shard!r} {state}, {named}; {remedy}"
 
 
 def _read_index(path: Path) -> dict[str, Any]:

@@ -150,7 +150,7 @@ class GgufReader(PlacedReader[SourceFile]):
             if key in self.metadata or key in self._arrays:
                 raise CheckpointError(f"key {key!r} is there twice in its header")
             if value is None:
-                self.others.append(key)
+                self.other_entries.append(key)
                 self._arrays[key] = begin
             else:
                 self.metadata[key], self._values[key] = str(value), value
@@ -202,20 +202,23 @@ class GgufReader(PlacedReader[SourceFile]):
     def logical_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the weight in a tensor; its last axis has no blocks."""
         info = self.tensors[name]
-        elements = next((one[1] for one in _BLOCKS.values() if one[0] == info.stored), None)
+        elements = next((block[1] for block in _BLOCKS.values() if block[0] == info.stored), None)
         return info.shape if elements is None else (*info.shape[:-2], info.shape[-2] * elements)
 
     def gather(self, tensors: Iterable[Gathered], metadata: dict[str, str]) -> None:
         """Take the form of another file: these are its tensors, and it states no more than this."""
         begins, self._begins = self._begins, {}
-        self.tensors, self.metadata, self.others = {}, metadata, []
-        for one in tensors:
-            name = one.info.name
-            self.tensors[name] = one.info
-            placed = [each._replace(begin=begins[each.name] + each.begin) for each in one.sources]
+        self.tensors, self.metadata, self.other_entries = {}, metadata, []
+        for tensor in tensors:
+            name = tensor.info.name
+            self.tensors[name] = tensor.info
+            placed = [
+                source._replace(begin=begins[source.name] + source.begin)
+                for source in tensor.sources
+            ]
             self._begins[name] = placed[0].begin
-            if one.period > 1:
-                self._gathered[name] = one._replace(sources=placed)
+            if tensor.period > 1:
+                self._gathered[name] = tensor._replace(sources=placed)
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return the file and the offset of a tensor's bytes; None if they are gathered."""
@@ -234,27 +237,27 @@ class GgufReader(PlacedReader[SourceFile]):
 
     def read_into(self, name: str, begin: int, data: memoryview) -> None:
         """Fill `data` with the bytes of a tensor from its byte `begin` on, in whole periods."""
-        one = self._gathered.get(name)
-        if one is None:
+        gathered = self._gathered.get(name)
+        if gathered is None:
             super().read_into(name, begin, data)
             return
-        size, done = one.period * one.row, 0
+        size, done = gathered.period * gathered.row, 0
         while done < len(data):
-            first, skip = divmod(begin + done, size)
+            period, skip = divmod(begin + done, size)
             part = data[done : done + max(_GATHERED // size, 1) * size - skip]
-            rows = self._rows(name, one, first, -(-(skip + len(part)) // size))
+            rows = self._rows(name, gathered, period, -(-(skip + len(part)) // size))
             part[:] = rows.reshape(-1)[skip : skip + len(part)].data
             done += len(part)
 
-    def _rows(self, name: str, one: Gathered, first: int, count: int) -> NDArray[np.uint8]:
+    def _rows(self, name: str, gathered: Gathered, begin: int, count: int) -> NDArray[np.uint8]:
         """Read so many periods of rows."""
-        rows = np.empty((count, one.period, one.row), np.uint8)
-        for each in one.sources:
-            part = np.empty((count, len(each.picks), one.row), np.uint8)
-            at = each.begin + first * len(each.picks) * one.row
+        rows = np.empty((count, gathered.period, gathered.row), np.uint8)
+        for source in gathered.sources:
+            part = np.empty((count, len(source.picks), gathered.row), np.uint8)
+            at = source.begin + begin * len(source.picks) * gathered.row
             if self._file.read_into(part.data.cast("B"), at) != part.nbytes:
                 raise self._truncated(name)
-            rows[:, each.picks] = part
+            rows[:, source.picks] = part
         return rows
 
     def elements(self, name: str) -> Elements | None:

@@ -129,13 +129,13 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
                 if name and isinstance(layer := thing.attrs.get("name"), str):
                     self.layer_names[name] = layer
                 said = {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES
-                self.others += [
+                self.other_entries += [
                     f"attribute {name}/@{key}" for key in thing.attrs if key not in said
                 ]
             elif holds_numbers(thing):
                 self._describe(name, thing)
             else:
-                self.others.append(name)
+                self.other_entries.append(name)
 
     def _describe(self, name: str, dataset: Any) -> None:
         h5py = h5py_module()
@@ -195,8 +195,8 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
 
     def chunks(self, name: str) -> tuple[int, ...] | None:
         """Return the shape of the chunks of a dataset; None if it is not cut into any."""
-        found: tuple[int, ...] | None = self.tree[name].chunks
-        return found
+        chunks: tuple[int, ...] | None = self.tree[name].chunks
+        return chunks
 
     def read_into(self, name: str, begin: int, data: memoryview) -> None:
         """Fill `data` with the bytes, from `begin` on, of a dataset that has a place."""
@@ -205,9 +205,9 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
     def box(self, name: str, ranges: Sequence[tuple[int, int]]) -> NDArray[Any]:
         """Read what of a dataset without a place is within ranges, one for each axis."""
         with explained(self.path):
-            found = np.asarray(self.tree[name][tuple(slice(*one) for one in ranges)])
-        order, dtype = order_of(found.dtype), numpy_dtype(self.tensors[name].format or "")
-        return from_bytes(found.reshape(-1).view(np.uint8), dtype, found.shape, order)
+            values = np.asarray(self.tree[name][tuple(slice(*bounds) for bounds in ranges)])
+        order, dtype = order_of(values.dtype), numpy_dtype(self.tensors[name].format or "")
+        return from_bytes(values.reshape(-1).view(np.uint8), dtype, values.shape, order)
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a dataset as an array of its format."""
@@ -267,37 +267,37 @@ class Hdf5Writer(Writer):
             ordered = bool(self._source.tree["/"].id.get_create_plist().get_link_creation_order())
         return h5py_module().File(Window(self._file, self._begin), "w", track_order=ordered)
 
-    def _copy_tree(self, old: Any, new: Any) -> None:
+    def _copy_tree(self, source: Any, target: Any) -> None:
         """Write what the source has; datasets that are cast are only created."""
         h5py = h5py_module()
-        for name, thing in walk(old):
+        for name, thing in walk(source):
             if isinstance(thing, h5py.Group):
                 self._legacy |= "layer_names" in thing.attrs
-                group = new if not name else _new_group(new, name, thing)
+                group = target if not name else _new_group(target, name, thing)
                 _copy_attributes(thing, group, name)
             elif name in self.planned:
-                kept = thing if self._source is None else old[self._source.stored_name(name)]
-                self._create(new, name, kept)
-                _copy_attributes(kept, new[name], name, but=_DTYPE_ATTRIBUTE)
+                kept = thing if self._source is None else source[self._source.stored_name(name)]
+                self._create(target, name, kept)
+                _copy_attributes(kept, target[name], name, but=_DTYPE_ATTRIBUTE)
             elif self._source is None or name not in self._source.left_out:
-                _copy_other(thing, new, name)
+                _copy_other(thing, target, name)
 
-    def _label(self, name: str, old: Any) -> Any:
+    def _label(self, name: str, dataset: Any) -> Any:
         """Return the attribute that says the format, None if there is none."""
         if self.keeps(name):
-            return old.attrs.get(_DTYPE_ATTRIBUTE)
+            return dataset.attrs.get(_DTYPE_ATTRIBUTE)
         return _BFLOAT16 if self.elements(name).format == _BFLOAT16 else None
 
-    def _create(self, tree: Any, name: str, old: Any) -> None:
+    def _create(self, tree: Any, name: str, dataset: Any) -> None:
         """Create a dataset with room for its data, and take note of its place."""
         h5py = h5py_module()
         shape = self.planned[name].info.shape
         if "" in (parts := name.split("/")) or not {".", ".."}.isdisjoint(parts):
             raise CheckpointError(f"{name!r} cannot be the path of a dataset in HDF5; rename it")
         if self.keeps(name) and self._source is not None and self._source.place(name) is not None:
-            kind = old.id.get_type()
+            kind = dataset.id.get_type()
         else:
-            dtype = old.dtype if self.keeps(name) else self._dtype(name)
+            dtype = dataset.dtype if self.keeps(name) else self._dtype(name)
             kind = h5py.h5t.py_create(dtype, logical=True)
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -312,7 +312,7 @@ class Hdf5Writer(Writer):
             )
         except (ValueError, RuntimeError) as error:
             raise CheckpointError(f"{name!r} cannot be a dataset in HDF5: {error}") from error
-        if (label := self._label(name, old)) is not None:
+        if (label := self._label(name, dataset)) is not None:
             h5py.Dataset(dataset).attrs[_DTYPE_ATTRIBUTE] = label
         self._begins[name] = self._begin + (dataset.get_offset() or 0)
 
@@ -366,34 +366,34 @@ class Hdf5Writer(Writer):
         self._file.write(to_bytes(array).data)
 
 
-def _new_group(tree: Any, name: str, old: Any) -> Any:
+def _new_group(tree: Any, name: str, group: Any) -> Any:
     """Create a group like another, with the order of its members."""
-    ordered = bool(old.id.get_create_plist().get_link_creation_order())
+    ordered = bool(group.id.get_create_plist().get_link_creation_order())
     return tree.create_group(name, track_order=ordered)
 
 
-def _copy_other(old: Any, new: Any, name: str) -> None:
+def _copy_other(source: Any, target: Any, name: str) -> None:
     """Copy a dataset of strings, or an empty one: libhdf5's own copy crashes on damaged files."""
     h5py = h5py_module()
-    if isinstance(old, h5py.Dataset) and old.shape is None:
-        copy = new.create_dataset(name, data=h5py.Empty(old.dtype))
-    elif isinstance(old, h5py.Dataset) and h5py.check_string_dtype(old.dtype) is not None:
-        check_storage(name, old, _MAX_STRINGS_BYTES)
-        copy = new.create_dataset(name, data=old[()], dtype=old.dtype)
+    if isinstance(source, h5py.Dataset) and source.shape is None:
+        copy = target.create_dataset(name, data=h5py.Empty(source.dtype))
+    elif isinstance(source, h5py.Dataset) and h5py.check_string_dtype(source.dtype) is not None:
+        check_storage(name, source, _MAX_STRINGS_BYTES)
+        copy = target.create_dataset(name, data=source[()], dtype=source.dtype)
     else:
         raise CheckpointError(
             f"{name!r} holds neither numbers nor strings, and cannot be copied; cast to "
             ".safetensors, or remove it"
         )
-    _copy_attributes(old, copy, name)
+    _copy_attributes(source, copy, name)
 
 
-def _copy_attributes(old: Any, new: Any, name: str, but: str | None = None) -> None:
-    for key in old.attrs:
+def _copy_attributes(source: Any, target: Any, name: str, but: str | None = None) -> None:
+    for key in source.attrs:
         if key != but:
-            attribute = old.attrs.get_id(key)
+            attribute = source.attrs.get_id(key)
             try:
-                new.attrs.create(key, old.attrs[key], attribute.shape, attribute.dtype)
+                target.attrs.create(key, source.attrs[key], attribute.shape, attribute.dtype)
             except (TypeError, ValueError, OSError, RuntimeError) as error:
                 raise CheckpointError(
                     f"attribute {key!r} of {name or 'the file'!r} cannot be copied: {error}"

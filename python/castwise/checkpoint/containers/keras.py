@@ -48,7 +48,9 @@ class KerasReader(Hdf5Reader):
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
         super().__init__(path, assume)
-        self.others = [one.filename for one in self.members if one.filename != _WEIGHTS]
+        self.other_entries = [
+            member.filename for member in self.members if member.filename != _WEIGHTS
+        ]
 
     def _part(self) -> tuple[int, int]:
         """Return offset and size of the weights in the zip file, whose members are checked."""
@@ -93,7 +95,7 @@ class KerasReader(Hdf5Reader):
             It cannot be parsed.
 
         """
-        member = next((one for one in self.members if one.filename == _CONFIG), None)
+        member = next((entry for entry in self.members if entry.filename == _CONFIG), None)
         if member is None:
             return None
         if member.file_size > _MAX_CONFIG_BYTES:
@@ -104,7 +106,7 @@ class KerasReader(Hdf5Reader):
     def stated(self) -> Any:
         """Return what the configuration states of quantised layers; errors are those of `model`."""
         coded = {
-            name.rpartition("/")[0] for name, one in self.tensors.items() if one.format in BYTES
+            name.rpartition("/")[0] for name, info in self.tensors.items() if info.format in BYTES
         }
         return stated_layers(self.model(), self.layer_names, coded)
 

@@ -138,8 +138,8 @@ def new_elements(plan: Planned, source: Reader | None) -> Elements:
     """Tell how the result of a plan stands in an `.npy`: as the source's, in native byte order."""
     name = plan.target or plan.info.format
     assert name is not None, "elements of no format are kept"  # noqa: S101
-    old = source.elements(plan.info.name) if source is not None else None
-    return Elements(name, order=NATIVE_ORDER, fortran=old is not None and old.fortran)
+    elements = source.elements(plan.info.name) if source is not None else None
+    return Elements(name, order=NATIVE_ORDER, fortran=elements is not None and elements.fortran)
 
 
 def new_header(plan: Planned, source: Reader | None) -> bytes:

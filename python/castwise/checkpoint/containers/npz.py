@@ -67,7 +67,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         self.tensors: dict[str, TensorInfo] = {
             name: header.info for name, header in self._headers.items()
         }
-        self.others = [name for name in self._members if name not in self.tensors]
+        self.other_entries = [name for name in self._members if name not in self.tensors]
 
     def __exit__(self, *error: object) -> None:
         self._zip.close()
@@ -230,7 +230,7 @@ class NpzWriter(Writer):
     def _write_others(self) -> None:
         """Write the members that are not arrays, and the metadata."""
         if self._archive is not None:
-            for name in self._archive.others:
+            for name in self._archive.other_entries:
                 self._archive.copy_to(self._zip, name)
         if self._metadata:
             text = json.dumps(self._metadata, indent=2, ensure_ascii=False)

@@ -172,15 +172,18 @@ class SafetensorsWriter(Writer):
             raise CheckpointError(f"metadata key {_FORMATS_KEY!r} is castwise's own; rename it")
         layouts = [self._layout(plan) for plan in self.planned.values()]
         tags = {
-            name: one.tag
-            for name, one in zip(self.planned, layouts, strict=True)
-            if one.tag is not None
+            name: layout.tag
+            for name, layout in zip(self.planned, layouts, strict=True)
+            if layout.tag is not None
         }
         text = json.dumps(tags) if tags else None
         pairs = [*metadata.items(), *([(_FORMATS_KEY, text)] if text else [])]
         try:
             header, self._begins = _core.build_safetensors_header(
-                ((name, *one.stated) for name, one in zip(self.planned, layouts, strict=True)),
+                (
+                    (name, *layout.stated)
+                    for name, layout in zip(self.planned, layouts, strict=True)
+                ),
                 pairs or None,
             )
         except ValueError as error:
@@ -247,11 +250,11 @@ def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
         name = plan.target or (None if keeps else plan.info.format)
         if name is None or _layout_for(name, plan.info.shape).tag is None:
             continue
-        what = "no code that other programs read"
+        lack = "no code that other programs read"
         if _writing(name)[1] == _NIBBLE_BITS:
-            what = f"no way to pack rows of an odd length (shape {plan.info.shape})"
+            lack = f"no way to pack rows of an odd length (shape {plan.info.shape})"
         raise CheckpointError(
-            f"tensor {plan.info.name!r}: safetensors has {what} for {name}, so they would take its "
+            f"tensor {plan.info.name!r}: safetensors has {lack} for {name}, so they would take its "
             f"bytes for numbers; the nearest format it has is {_nearest_code(name)}; to write the "
             f"bytes all the same, for castwise to read: {argument('as_bytes')}"
         )
@@ -259,18 +262,18 @@ def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:
 
 def _nearest_code(name: str) -> str:
     """Return the format most like another one among those that safetensors holds, byte by byte."""
-    wanted = finfo(name)
+    format_info = finfo(name)
 
     def unlike(row: FormatInfo) -> tuple[bool, int, int]:
-        bits = row.bits - wanted.bits
+        bits = row.bits - format_info.bits
         exponent, mantissa = (
-            abs(getattr(row, part, 0) - getattr(wanted, part, 0))
+            abs(getattr(row, part, 0) - getattr(format_info, part, 0))
             for part in ("exponent_bits", "mantissa_bits")
         )
         return bits < 0, abs(bits), exponent + mantissa
 
     rows = (row for row in _format_of_code().values() if not _is_packed(row))
-    return min((row for row in rows if row.kind == wanted.kind), key=unlike).name
+    return min((row for row in rows if row.kind == format_info.kind), key=unlike).name
 
 
 @lru_cache

@@ -78,26 +78,26 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             with explained(path):
                 is_zip = self._file.stream.read(len(_ZIP_START)) == _ZIP_START
                 value, storages, self._order = self._read_zip() if is_zip else self._read_legacy()
-                found = _named(value, path.stem)
+                contents = _named(value, path.stem)
                 self._begins: dict[str, int] = {}  # byte offsets in the file
                 self._strided: dict[str, _Strided] = {}
                 self.tensors: dict[str, TensorInfo] = {}
-                for name, tensor in found.tensors.items():
+                for name, tensor in contents.tensors.items():
                     self._describe(name, tensor, storages)
         except BaseException:
             self._file.close()
             raise
-        self.others = found.others
-        self.dropped = found.dropped
+        self.other_entries = contents.other_entries
+        self.dropped = contents.dropped
         """What holds tensors beside those of the model, and how many."""
         # By this transformers knows whose tensors a safetensors file holds.
         self.metadata = {"format": "pt"}
-        if found.dropped and warns:
+        if contents.dropped and warns:
             _LOGGER.warning(
                 "%s: taken are the tensors under %r; left out: %s",
                 path,
-                found.wrapper,
-                listed(found.dropped),
+                contents.wrapper,
+                listed(contents.dropped),
             )
 
     def _read_zip(self) -> tuple[Any, dict[str, tuple[int, int]], _Order]:
@@ -330,14 +330,14 @@ def _check_disjoint(storages: Mapping[str, tuple[int, int]]) -> None:
         end = begin + size
 
 
-class _Found:
+class _Contents:
     """The tensors of a value by name, and what else there is.
 
     Attributes
     ----------
     tensors
         Tensors by name.
-    others
+    other_entries
         Names of the values that are and hold no tensors.
     wrapper
         The key under which the tensors of the model stand, if there is one.
@@ -348,7 +348,7 @@ class _Found:
 
     def __init__(self) -> None:
         self.tensors: dict[str, Tensor] = {}
-        self.others: list[str] = []
+        self.other_entries: list[str] = []
         self.wrapper: str | None = None
         self.dropped: list[str] = []
         self._values = 0
@@ -371,41 +371,43 @@ class _Found:
                 raise CheckpointError("the names of its tensors are too long")
             self.tensors[name] = value
             return []
-        before, others = len(self.tensors), []
+        before, other_entries = len(self.tensors), []
         for key, part in _entries(value):
-            now = len(self.tensors)
-            others += self.add(part, (*path, _text(key)), default)
-            if len(self.tensors) > now and not _is_name(key):
+            count = len(self.tensors)
+            other_entries += self.add(part, (*path, _text(key)), default)
+            if len(self.tensors) > count and not _is_name(key):
                 raise CheckpointError(f"a key in {name!r} is neither text nor a number")
-        return others if len(self.tensors) > before else [name]
+        return other_entries if len(self.tensors) > before else [name]
 
 
-def _named(value: Any, stem: str) -> _Found:
+def _named(value: Any, stem: str) -> _Contents:
     """Give every tensor of a value its name; a tensor that stands alone is named `stem`."""
-    everything = _Found()
-    everything.others = everything.add(value, (), stem)
+    everything = _Contents()
+    everything.other_entries = everything.add(value, (), stem)
     if not isinstance(value, dict) or any(isinstance(part, Tensor) for part in value.values()):
         return everything
     counts = {key: len(_tensors_in(part)) for key, part in value.items()}
     wrappers = [key for key in _WRAPPERS if counts.get(key) and isinstance(value[key], dict)]
     if len(wrappers) != 1:
         return everything
-    found = _Found()
-    found.wrapper = wrappers[0]
-    others = found.add(value[found.wrapper], (), stem)
-    found.others = others + [_text(key) for key, count in counts.items() if not count]
-    found.dropped = [
+    contents = _Contents()
+    contents.wrapper = wrappers[0]
+    other_entries = contents.add(value[contents.wrapper], (), stem)
+    contents.other_entries = other_entries + [
+        _text(key) for key, count in counts.items() if not count
+    ]
+    contents.dropped = [
         f"{_text(key)} ({count:,} tensor{'' if count == 1 else 's'})"
         for key, count in counts.items()
-        if count and key != found.wrapper
+        if count and key != contents.wrapper
     ]
-    return found
+    return contents
 
 
 def _tensors_in(value: Any) -> Mapping[str, Tensor]:
-    found = _Found()
-    found.add(value, (), "")
-    return found.tensors
+    contents = _Contents()
+    contents.add(value, (), "")
+    return contents.tensors
 
 
 def _entries(value: Any) -> Iterator[tuple[Any, Any]]:

@@ -116,7 +116,7 @@ class DecodedReader:
     ) -> None:
         self.path = reader.path
         self.metadata = metadata
-        self.others = reader.others
+        self.other_entries = reader.other_entries
         self.tensors: dict[str, TensorInfo] = {}
         self._reader = reader
         self._weights = {one.info.name: one for some in weights.values() for one in some}

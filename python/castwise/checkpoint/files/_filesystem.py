@@ -83,29 +83,29 @@ class SourceFile:
         self.path = path
         self.stream: BufferedReader = open_file(path)
         self._lock = Lock()
-        self._found = self._state()
+        self._opened_state = self._state()
 
     @property
     def size(self) -> int:
         """Its length in bytes, when it was first opened."""
-        return self._found[2]
+        return self._opened_state[2]
 
     @property
     def state(self) -> list[int]:
         """Size and time of its last change."""
-        return list(self._found[2:])
+        return list(self._opened_state[2:])
 
     def reopen(self) -> None:
         """Open it again if it was closed."""
         if self.stream.closed:
             self.stream = open_file(self.path)
-            if self._state() != self._found:
+            if self._state() != self._opened_state:
                 self.close()
                 raise CheckpointError(f"{self.path} was changed while the folder was read")
 
     def check_unchanged(self) -> None:
         """CheckpointError if the open file is not as it was when it was first opened."""
-        if self._state() != self._found:
+        if self._state() != self._opened_state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
 
     def close(self) -> None:
@@ -138,8 +138,8 @@ class SourceFile:
 
     def _state(self) -> tuple[int, int, int, int]:
         """Which file it is, and of which state."""
-        now = os.fstat(self.stream.fileno())
-        return now.st_dev, now.st_ino, now.st_size, now.st_mtime_ns
+        status = os.fstat(self.stream.fileno())
+        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def open_file(path: Path) -> BufferedReader:
@@ -211,8 +211,8 @@ def replacing_file(
 
     """
     if is_remote(destination):
-        with new_object(destination) as new:
-            yield new
+        with new_object(destination) as upload:
+            yield upload
         return
     path = Path(os.path.realpath(destination))
     mode = _mode_of(path, destination)
@@ -257,14 +257,14 @@ def check_absent(destination: Path) -> None:
         )
 
 
-def is_same(first: Path, second: Path) -> bool:
+def is_same(path: Path, other: Path) -> bool:
     """Return True if two paths lead to one file or folder, by whatever names and links."""
-    if is_remote(first) or is_remote(second):
-        return real_path(first) == real_path(second)
+    if is_remote(path) or is_remote(other):
+        return real_path(path) == real_path(other)
     try:
-        return os.path.samefile(first, second)
+        return os.path.samefile(path, other)
     except OSError:  # one is not there
-        return real_path(first) == real_path(second)
+        return real_path(path) == real_path(other)
 
 
 def check_place(destination: Path, *, is_folder: bool = False) -> None:
@@ -349,10 +349,10 @@ def replacing_folder(
             _make_resumable(temporary)
         with suppress(BlockingIOError, FileNotFoundError):
             descriptor = locks.enter_context(locked(temporary))
-            found = temporary.lstat()
+            status = temporary.lstat()
             # Another folder if a run ended meanwhile and gave that one its name.
-            if descriptor is None or os.path.samestat(os.fstat(descriptor), found):
-                mine.append(found)
+            if descriptor is None or os.path.samestat(os.fstat(descriptor), status):
+                mine.append(status)
         if not mine:
             raise CheckpointError(f"another run is at work on {destination}; wait for its end")
         yield temporary
@@ -370,9 +370,9 @@ def _make_resumable(temporary: Path) -> None:
     try:
         temporary.mkdir()
     except FileExistsError:
-        found = temporary.lstat()
-        if not stat.S_ISDIR(found.st_mode) or (
-            sys.platform != "win32" and found.st_uid != os.getuid()
+        status = temporary.lstat()
+        if not stat.S_ISDIR(status.st_mode) or (
+            sys.platform != "win32" and status.st_uid != os.getuid()
         ):
             raise CheckpointError(
                 f"{temporary}, where a resumable cast keeps its shards, is not a folder of this "
@@ -423,21 +423,21 @@ def _link(file: BinaryIO, path: Path) -> None:
     os.link(f"{_OPEN_FILES}/{number}", path, src_dir_fd=number, follow_symlinks=True)
 
 
-def put_file(new: Path, destination: Path) -> None:
+def put_file(temporary: Path, destination: Path) -> None:
     """Give a complete file on the disk its name; an old file's permissions are kept."""
     path = Path(os.path.realpath(destination))
     mode = _mode_of(path, destination)
     if mode is not None:
-        new.chmod(mode)
-    new.replace(path)
+        temporary.chmod(mode)
+    temporary.replace(path)
     sync_folder(path.parent)
 
 
-def put_folder(new: Path, destination: Path, *, may_replace: bool) -> None:
-    """Give a complete folder its name; an old folder with contents then stands at `new`."""
+def put_folder(temporary: Path, destination: Path, *, may_replace: bool) -> None:
+    """Give a complete folder its name; an old folder with contents then stands at `temporary`."""
     path = Path(os.path.realpath(destination))
-    sync_folder(new)
-    _put_in_place(new, path, may_replace=may_replace)
+    sync_folder(temporary)
+    _put_in_place(temporary, path, may_replace=may_replace)
     sync_folder(path.parent)
 
 
@@ -464,20 +464,20 @@ def shared_folder(folder: Path, destination: Path) -> Iterator[None]:
         ) from error
 
 
-def _put_in_place(new: Path, path: Path, *, may_replace: bool) -> None:
-    """Rename the folder `new` to `path`; what was there then stands under a temporary name.
+def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:
+    """Rename the folder `temporary` to `path`; what was there then stands under a temporary name.
 
     OSError if there is a folder with contents that may not be replaced.
     """
     if path.exists():
-        shutil.copymode(path, new)
+        shutil.copymode(path, temporary)
     if path.exists() and may_replace:
-        if exchange(new, path):
+        if exchange(temporary, path):
             return
         # The system cannot swap them. Between these two steps `path` is missing, and the old folder
         # stands complete under the other name.
-        path.rename(aside(new))
-    new.rename(path)
+        path.rename(aside(temporary))
+    temporary.rename(path)
 
 
 def _mode_of(path: Path, destination: Path) -> int | None:
@@ -487,8 +487,8 @@ def _mode_of(path: Path, destination: Path) -> int | None:
     except FileNotFoundError:
         return None
     if not stat.S_ISREG(mode):
-        what = "a folder; name a file in it" if stat.S_ISDIR(mode) else "not a regular file"
-        raise CheckpointError(f"{destination} is {what}")
+        kind = "a folder; name a file in it" if stat.S_ISDIR(mode) else "not a regular file"
+        raise CheckpointError(f"{destination} is {kind}")
     return stat.S_IMODE(mode)
 
 
@@ -546,13 +546,17 @@ def exchange(left: Path, right: Path) -> bool:
         library = ctypes.CDLL(None)
     except (OSError, TypeError):  # TypeError: Windows
         return False
-    first, second = os.fsencode(left), os.fsencode(right)
+    left_bytes, right_bytes = os.fsencode(left), os.fsencode(right)
     if hasattr(library, "renameat2"):
         done = library.renameat2(
-            _CURRENT_FOLDER, first, _CURRENT_FOLDER, second, ctypes.c_uint(_RENAME_EXCHANGE)
+            _CURRENT_FOLDER,
+            left_bytes,
+            _CURRENT_FOLDER,
+            right_bytes,
+            ctypes.c_uint(_RENAME_EXCHANGE),
         )
     elif hasattr(library, "renamex_np"):
-        done = library.renamex_np(first, second, ctypes.c_uint(_RENAME_SWAP))
+        done = library.renamex_np(left_bytes, right_bytes, ctypes.c_uint(_RENAME_SWAP))
     else:
         return False
     return bool(done == 0)

@@ -58,7 +58,7 @@ class TemporaryName:
         self._owner = os.getpid()
         self._before: dict[int, Any] = {}  # handlers
         self._removing = False
-        self._held: list[int] = []  # signals that came while removing
+        self._delayed: list[int] = []  # signals that came while removing
 
     def __enter__(self) -> Path:
         try:
@@ -79,7 +79,7 @@ class TemporaryName:
     def __call__(self, number: int, frame: FrameType | None) -> None:
         """Handle a signal as before, but remove the temporary before that ends anything."""
         if self._removing:
-            self._held.append(number)
+            self._delayed.append(number)
             return
         before = self._before[number]
         try:
@@ -115,8 +115,8 @@ class TemporaryName:
                 self._restore()
             finally:
                 self._restore()  # if a signal whose handler was back stopped the first
-                while self._held:
-                    signal.raise_signal(self._held.pop())
+                while self._delayed:
+                    signal.raise_signal(self._delayed.pop())
 
     def _restore(self) -> None:
         """Put the handlers back, unless the block has set others.
@@ -163,14 +163,14 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
     # Not just any name that begins so: "model" must not take what a run for "model.v2" keeps.
     ours = re.compile(re.escape(_prefix(path)) + f"[0-9a-f]{{{2 * _TOKEN_BYTES}}}{_SUFFIX}")
     for name in names:
-        found = path.with_name(name)
-        if found != but and (found == resumable or ours.fullmatch(name)):
-            if found.is_symlink():  # not of our making, and without a lock of its own
-                _remove(found)
+        leftover = path.with_name(name)
+        if leftover != but and (leftover == resumable or ours.fullmatch(name)):
+            if leftover.is_symlink():  # not of our making, and without a lock of its own
+                _remove(leftover)
                 continue
-            with suppress(OSError), locked(found) as dead:
+            with suppress(OSError), locked(leftover) as dead:
                 if dead is not None:
-                    _remove_with_journal(found)
+                    _remove_with_journal(leftover)
     if not os.path.lexists(resumable):  # a run was killed after it had named its folder
         _remove(journal_name(resumable))
 
@@ -223,10 +223,10 @@ def lock(descriptor: int, *, shared: bool = False) -> bool:
 
 def _put_back(temporary: Path, path: Path) -> None:
     """Put back, or remove, the old folder that made way for `temporary`."""
-    old = aside(temporary)
-    if old.exists() and not path.exists():
-        old.rename(path)
-    _remove(old)
+    earlier = aside(temporary)
+    if earlier.exists() and not path.exists():
+        earlier.rename(path)
+    _remove(earlier)
 
 
 def _default_ends(number: int) -> bool:

@@ -53,8 +53,8 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
     try:
         from upath import UPath  # noqa: PLC0415  (optional)
 
-        found = UPath(path)
-        store = found.fs
+        remote = UPath(path)
+        store = remote.fs
     except (ImportError, ValueError) as error:
         raise CheckpointError(
             f"{path}: {error}; paths of {match[1]}:// need pip install 'castwise[remote]' and the "
@@ -66,9 +66,9 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
             f"({_reason(error)}); give that of a file or folder of a store, as s3://bucket/model"
         ) from error
     if match[1] in {"file", "local"}:
-        return Path(found.path)
-    found._fs_cached = _Store(store, path)  # which the paths that are made of it share
-    return cast("Path", found)
+        return Path(remote.path)
+    remote._fs_cached = _Store(store, path)  # which the paths that are made of it share
+    return cast("Path", remote)
 
 
 def is_url(value: object) -> bool:
@@ -122,13 +122,13 @@ class RemoteSource:
         self._ahead: _Ahead | None = None
         self._closed = False
         self.stream = io.BufferedReader(_Stream(self))
-        self._found = self._state()
-        self.size: int = self._found[0]
+        self._opened_state = self._state()
+        self.size: int = self._opened_state[0]
 
     @property
     def state(self) -> list[Any]:
         """Size and a hash that a change of its contents changes."""
-        return list(self._found)
+        return list(self._opened_state)
 
     def reopen(self) -> None:
         """Prepare to read it again if it was closed."""
@@ -138,7 +138,7 @@ class RemoteSource:
 
     def check_unchanged(self) -> None:
         """CheckpointError if the object is not as it was when it was first opened."""
-        if self._state() != self._found:
+        if self._state() != self._opened_state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
 
     def close(self) -> None:
@@ -233,13 +233,13 @@ class _Ahead:
         self._spans = _fetches(spans)
         self._pool = ThreadPoolExecutor(_IN_FLIGHT)
         self._coming: deque[tuple[int, Future[bytes]]] = deque()
-        self._now = b""
+        self._buffer = b""
         self._place = -1
         self._more()
 
     def has(self, begin: int) -> bool:
         """Return True if what comes next begins there."""
-        if self._place == begin and self._now:
+        if self._place == begin and self._buffer:
             return True
         return bool(self._coming) and self._coming[0][0] == begin
 
@@ -247,16 +247,16 @@ class _Ahead:
         """Return the next bytes."""
         pieces: list[bytes] = []
         while count:
-            if not self._now:
+            if not self._buffer:
                 if not self._coming or (pieces and self._coming[0][0] != self._place):
                     break
                 self._place, future = self._coming.popleft()
-                self._now = future.result()
+                self._buffer = future.result()
                 self._more()
-                if not self._now:
+                if not self._buffer:
                     break
-            pieces.append(self._now[:count])
-            self._now = self._now[count:]
+            pieces.append(self._buffer[:count])
+            self._buffer = self._buffer[count:]
             self._place += len(pieces[-1])
             count -= len(pieces[-1])
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
@@ -273,11 +273,11 @@ class _Ahead:
 def _fetches(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
     """Join spans where one ends as the next begins, and cut what is too long for one fetch."""
     begin = end = 0
-    for first, last in spans:
-        if first != end:
+    for start, stop in spans:
+        if start != end:
             yield from _cut(begin, end)
-            begin = first
-        end = last
+            begin = start
+        end = stop
         while end - begin >= _FETCH_BYTES:
             yield begin, begin + _FETCH_BYTES
             begin += _FETCH_BYTES
@@ -357,8 +357,8 @@ def _errors_of(path: Path | str) -> Iterator[None]:
             raise
         number = getattr(error, "errno", None)
         if not isinstance(number, int) or number <= 0 or not isinstance(error, OSError):
-            found = (code for kind, code in _NUMBERS.items() if isinstance(error, kind))
-            number = next(found, errno.EIO)
+            numbers = (code for kind, code in _NUMBERS.items() if isinstance(error, kind))
+            number = next(numbers, errno.EIO)
         text = os.strerror(number)
         if number == errno.EIO:
             text = _reason(error)

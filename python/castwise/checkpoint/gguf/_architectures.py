@@ -157,7 +157,7 @@ def _table(*texts: str) -> list[_Parameter]:
     return [
         _Parameter(
             _in_layer(name, "model.layers.{layer}").replace("#", "{expert}"),
-            [_in_layer(one, "blk.{layer}") for one in becomes.split()],
+            [_in_layer(part, "blk.{layer}") for part in becomes.split()],
             axes.split(", "),
         )
         for name, becomes, axes in rows
@@ -229,7 +229,7 @@ READ = (
     Key("vocab_size", COUNT, "vocab_size", required=False, written=False),
     Key("rope.dimension_count", COUNT, "head_dim", required=False, written=False),
 )
-_KEYS_OF_LLAMA = (*_KEYS, *(one._replace(written=True) for one in READ))
+_KEYS_OF_LLAMA = (*_KEYS, *(key._replace(written=True) for key in READ))
 
 
 def _experts(count: str, width: str) -> tuple[Key, ...]:
@@ -322,8 +322,8 @@ LEFT_OUT = {"norm_topk_prob": False, "sliding_window": 4096}
 
 def stated_key(config: Mapping[str, Any], key: str) -> str:
     """Return the key that states something: one of two states how many experts a layer has."""
-    others = (key, *EXPERTS) if key in EXPERTS else ()
-    return next((one for one in others if config.get(one) is not None), key)
+    keys = (key, *EXPERTS) if key in EXPERTS else ()
+    return next((name for name in keys if config.get(name) is not None), key)
 
 
 def experts_of(config: Mapping[str, Any]) -> Any:
@@ -335,42 +335,43 @@ def _size(axis: str, config: Mapping[str, Any]) -> Any:
     """Return the length of an axis that a configuration with all hyperparameters states."""
     factors = axis.split(" * ")
     sizes = [
-        int(one) if one.isdecimal() else config.get(stated_key(config, one)) for one in factors
+        int(factor) if factor.isdecimal() else config.get(stated_key(config, factor))
+        for factor in factors
     ]
     return math.prod(sizes) if len(sizes) > 1 else sizes[0]
 
 
 def tensors(row: Architecture, config: Mapping[str, Any]) -> Iterator[Tensor]:
     """List the tensors of a model, layer by layer; there may be more than any file has."""
-    top = [one for one in row.parameters if "{layer}" not in one.name]
-    yield from (_tensor(row, one, config, None, None) for one in top)
+    top = [parameter for parameter in row.parameters if "{layer}" not in parameter.name]
+    yield from (_tensor(row, parameter, config, None, None) for parameter in top)
     for layer in range(config["num_hidden_layers"]):
-        for one in row.parameters:
-            if "{expert}" in one.name:
+        for parameter in row.parameters:
+            if "{expert}" in parameter.name:
                 for expert in range(experts_of(config)):
-                    yield _tensor(row, one, config, layer, expert)
-            elif "{layer}" in one.name:
-                yield _tensor(row, one, config, layer, None)
+                    yield _tensor(row, parameter, config, layer, expert)
+            elif "{layer}" in parameter.name:
+                yield _tensor(row, parameter, config, layer, None)
 
 
 def _tensor(
     row: Architecture,
-    one: _Parameter,
+    parameter: _Parameter,
     config: Mapping[str, Any],
     layer: int | None,
     expert: int | None,
 ) -> Tensor:
-    count = len(one.becomes)
-    rows = [Rows(count, first) for first in range(count)]
-    if row.rotated and one.becomes[0].endswith(_ROTATED):
+    count = len(parameter.becomes)
+    rows = [Rows(count, index) for index in range(count)]
+    if row.rotated and parameter.becomes[0].endswith(_ROTATED):
         rows = [Rows(config["head_dim"], None)]
         if config["head_dim"] % 2:
             raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
     places = [
-        Place(name.format(layer=layer), expert, each)
-        for name, each in zip(one.becomes, rows, strict=True)
+        Place(name.format(layer=layer), expert, picked)
+        for name, picked in zip(parameter.becomes, rows, strict=True)
     ]
-    shape = tuple(_size(axis, config) for axis in one.axes)
+    shape = tuple(_size(axis, config) for axis in parameter.axes)
     is_vector = len(shape) == 1 or places[0].name.endswith(".bias")
-    name = one.name.format(layer=layer, expert=expert)
-    return Tensor(name, shape, one.axes, len(shape) - (1 if is_vector else 2), places)
+    name = parameter.name.format(layer=layer, expert=expert)
+    return Tensor(name, shape, parameter.axes, len(shape) - (1 if is_vector else 2), places)

@@ -72,8 +72,8 @@ class Model:
 
     def tell(self) -> None:
         """Warn of what is not known."""
-        for one in self.unknown:
-            _LOGGER.warning("%s", one)
+        for warning in self.unknown:
+            _LOGGER.warning("%s", warning)
 
     def added(self, sections: Mapping[str, Any]) -> dict[str, str]:
         """Return all files, `config.json` with further sections."""
@@ -110,10 +110,10 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
     path, values = reader.path, reader.values()
     kind, count = values.get("general.type", "model"), values.get("split.count", 0)
     if kind != "model" or count not in (0, 1):
-        what = f"one of {count} files; llama-gguf-split --merge joins them" if count else kind
-        raise CheckpointError(f"it is not a model but {what}")
+        part = f"one of {count} files; llama-gguf-split --merge joins them" if count else kind
+        raise CheckpointError(f"it is not a model but {part}")
     row, config = configuration(values)
-    if not any(_is_blocks(one) for one in reader.tensors.values()):
+    if not any(_is_blocks(info) for info in reader.tensors.values()):
         dtype = None
     if (stored := reader.tensors.get(EMBEDDING)) is not None:
         shape = reader.logical_shape(EMBEDDING)
@@ -161,23 +161,23 @@ def _gathered(
     reader: GgufReader, row: Architecture, config: Mapping[str, Any]
 ) -> tuple[list[Gathered], list[str]]:
     """Return what the tensors are made of, and which are vectors in float32."""
-    made: list[Gathered] = []
+    gathered: list[Gathered] = []
     vectors: list[str] = []
     left = set(reader.tensors) - {row.factors}
     for tensor in tensors(row, config):
-        new = tensor.places[0].name
-        if new == HEAD and row.tied and new not in reader.tensors:
+        place_name = tensor.places[0].name
+        if place_name == HEAD and row.tied and place_name not in reader.tensors:
             continue
         sources = [_source(reader, tensor, place, config) for place in tensor.places]
-        left -= {one.name for one in sources}
+        left -= {source.name for source in sources}
         info = _info(reader, tensor, sources)
-        if FLOAT32.fullmatch(new) and info.format == _F32:
+        if FLOAT32.fullmatch(place_name) and info.format == _F32:
             vectors.append(info.name)
         count = math.prod(tensor.shape[: tensor.axis + 1])
-        made.append(Gathered(info, info.nbytes // count, tensor.places[0].rows.period, sources))
+        gathered.append(Gathered(info, info.nbytes // count, tensor.places[0].rows.period, sources))
     if left:
         raise CheckpointError(f"tensor {min(left)!r} has no place in a model of {row.model}")
-    return made, vectors
+    return gathered, vectors
 
 
 def _source(reader: GgufReader, tensor: Tensor, place: Place, config: Mapping[str, Any]) -> Source:
@@ -187,10 +187,11 @@ def _source(reader: GgufReader, tensor: Tensor, place: Place, config: Mapping[st
         raise CheckpointError(f"it lacks {name!r}, which becomes {tensor.name!r}")
     shape[tensor.axis] = place.rows.count(shape[tensor.axis])
     experts = 1 if place.expert is None else experts_of(config)
-    wanted = (*([] if place.expert is None else [experts]), *shape)
-    if (found := reader.logical_shape(name)) != wanted:
+    expected = (*([] if place.expert is None else [experts]), *shape)
+    if (stored_shape := reader.logical_shape(name)) != expected:
         raise CheckpointError(
-            f"tensor {name!r} has the shape {found}, and the hyperparameters state {wanted}"
+            f"tensor {name!r} has the shape {stored_shape}, and the hyperparameters "
+            f"state {expected}"
         )
     begin = reader.tensors[name].nbytes // experts * (place.expert or 0)
     return Source(name, begin, place.rows.picks)
@@ -198,27 +199,27 @@ def _source(reader: GgufReader, tensor: Tensor, place: Place, config: Mapping[st
 
 def _info(reader: GgufReader, tensor: Tensor, sources: list[Source]) -> TensorInfo:
     """Describe a tensor that is made of others."""
-    first = reader.tensors[sources[0].name]
-    if not (is_blocks := _is_blocks(first)):
-        check_computed(first)
-    others = (reader.tensors[one.name] for one in sources)
-    other = next((one for one in others if one.stored != first.stored), None)
-    if other is not None:
+    leading = reader.tensors[sources[0].name]
+    if not (is_blocks := _is_blocks(leading)):
+        check_computed(leading)
+    infos = (reader.tensors[source.name] for source in sources)
+    different = next((info for info in infos if info.stored != leading.stored), None)
+    if different is not None:
         raise CheckpointError(
-            f"tensors {first.name!r} ({first.stored}) and {other.name!r} ({other.stored}) are one "
-            "in transformers"
+            f"tensors {leading.name!r} ({leading.stored}) and "
+            f"{different.name!r} ({different.stored}) are one in transformers"
         )
-    if tensor.axis and not is_blocks and first.name.endswith(WEIGHT):
+    if tensor.axis and not is_blocks and leading.name.endswith(WEIGHT):
         raise CheckpointError(
-            f"tensor {first.name!r} is not quantised, and transformers has such experts the other "
-            "way round"
+            f"tensor {leading.name!r} is not quantised, and transformers has such experts the "
+            "other way round"
         )
     shape = tensor.shape
     if is_blocks:
-        width = reader.logical_shape(first.name)[-1] // first.shape[-2]
-        shape = (*shape[:-1], shape[-1] // width, first.shape[-1])
-    nbytes = math.prod(shape) * numpy_dtype(first.format or "").itemsize
-    return first._replace(name=tensor.name, shape=shape, nbytes=nbytes)
+        width = reader.logical_shape(leading.name)[-1] // leading.shape[-2]
+        shape = (*shape[:-1], shape[-1] // width, leading.shape[-1])
+    nbytes = math.prod(shape) * numpy_dtype(leading.format or "").itemsize
+    return leading._replace(name=tensor.name, shape=shape, nbytes=nbytes)
 
 
 def _is_blocks(info: TensorInfo) -> bool:

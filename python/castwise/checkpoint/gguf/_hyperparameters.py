@@ -29,7 +29,7 @@ from castwise.checkpoint.gguf._architectures import (
 _FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
 """What llama.cpp calls a file of MXFP4, and the version of ggml's blocks."""
 
-_SMALLEST, _LARGEST = (float(one) for one in (np.finfo("f4").tiny, np.finfo("f4").max))
+_SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo("f4").tiny, np.finfo("f4").max))
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
 _OF_FACTORS = "llama3"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", CONTEXT)
@@ -122,12 +122,12 @@ def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> 
 
 def _rotary(row: Architecture, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the kind of the rotary embedding, and what is stated of it; refuse other kinds."""
-    first, second = (config.get(key) for key in ("rope_parameters", "rope_scaling"))
-    rope = second if first is None else first
-    if second is not None and second != rope:
+    parameters, scaling = (config.get(key) for key in ("rope_parameters", "rope_scaling"))
+    rope = scaling if parameters is None else parameters
+    if scaling is not None and scaling != rope:
         raise CheckpointError(
-            f"config.json states rope_parameters {first!r} and rope_scaling {second!r}, which "
-            "differ; remove the one that is wrong"
+            f"config.json states rope_parameters {parameters!r} and rope_scaling {scaling!r}, "
+            "which differ; remove the one that is wrong"
         )
     rope = {} if rope is None else rope
     is_one = isinstance(rope, dict)
@@ -189,7 +189,7 @@ def _factors(theta: float, size: int, stated: Sequence[float]) -> NDArray[np.flo
     return (1 / ((1 - smooth) / factor + smooth)).astype(np.float32)
 
 
-def rotary_scaling(config: Mapping[str, Any], found: NDArray[np.float32]) -> dict[str, Any]:
+def rotary_scaling(config: Mapping[str, Any], factors: NDArray[np.float32]) -> dict[str, Any]:
     """Return what states these factors in a configuration, with the lengths of Llama 3.
 
     Raises
@@ -200,22 +200,24 @@ def rotary_scaling(config: Mapping[str, Any], found: NDArray[np.float32]) -> dic
     """
     if config["rope_scaling"] != _NOT_SCALED:
         raise CheckpointError("it states a scaled rotary embedding, and has rotary factors too")
-    if found.shape != (config["head_dim"] // 2,):
+    if factors.shape != (config["head_dim"] // 2,):
         raise CheckpointError(
-            f"its rotary factors have the shape {found.shape}, and heads of {config['head_dim']} "
+            f"its rotary factors have the shape {factors.shape}, and heads of {config['head_dim']} "
             "(head_dim) need one for each two elements"
         )
-    largest = max(float(str(found.max())), 1.0)
+    largest = max(float(str(factors.max())), 1.0)
     stated = largest, *_OF_LLAMA3
-    wanted = _factors(config["rope_theta"], config["head_dim"], stated)
-    if not np.allclose(found, wanted, rtol=1e-5, atol=0):
-        limits = ", ".join(f"{key} {one}" for key, one in zip(_LLAMA3[1:], _OF_LLAMA3, strict=True))
+    expected = _factors(config["rope_theta"], config["head_dim"], stated)
+    if not np.allclose(factors, expected, rtol=1e-5, atol=0):
+        limits = ", ".join(
+            f"{key} {value}" for key, value in zip(_LLAMA3[1:], _OF_LLAMA3, strict=True)
+        )
         raise CheckpointError(f"its rotary factors are not those of {limits}, as Llama 3 has them")
     return {"rope_type": _OF_FACTORS, **dict(zip(_LLAMA3, stated, strict=True))}
 
 
 def _checked(key: Key, value: Any, says: str) -> Any:
-    is_right, wanted = {
+    is_right, requirement = {
         TEXT: (isinstance(value, str), "a text"),
         COUNT: (type(value) is int and 0 < value < 1 << 32, "a whole number from 1, below 2^32"),
         FLOAT: (
@@ -224,7 +226,7 @@ def _checked(key: Key, value: Any, says: str) -> Any:
         ),
     }[key.kind]
     if not is_right:
-        raise CheckpointError(f"{says} {key.name} of it: {wanted}")
+        raise CheckpointError(f"{says} {key.name} of it: {requirement}")
     return value
 
 
@@ -243,41 +245,43 @@ def configuration(stated: Mapping[str, Any]) -> tuple[Architecture, dict[str, An
     named = ((kind, row) for kind, row in ARCHITECTURES.items() if row.name == name)
     kind, row = next(named, (None, None))
     if row is None:
-        names = dict.fromkeys(one.name for one in ARCHITECTURES.values())
+        names = dict.fromkeys(architecture.name for architecture in ARCHITECTURES.values())
         raise CheckpointError(
             f"its architecture is {name!r}, and castwise knows what transformers calls the tensors "
             f"of {', '.join(names)}"
         )
     begin = f"{row.name}."
-    own = {key.removeprefix(begin): one for key, one in stated.items() if key.startswith(begin)}
-    if own.get(_SCALING) == "none":
-        del own[_SCALING]
-    scaling = ROPE.get(str(own[_SCALING]), ()) if _SCALING in own else ()
-    found: dict[str, Any] = {}
-    for key in (*row.keys, *(one for one in READ if one not in row.keys), *scaling):
-        value = own.pop(key.name, None)
+    unread = {
+        key.removeprefix(begin): value for key, value in stated.items() if key.startswith(begin)
+    }
+    if unread.get(_SCALING) == "none":
+        del unread[_SCALING]
+    scaling = ROPE.get(str(unread[_SCALING]), ()) if _SCALING in unread else ()
+    config: dict[str, Any] = {}
+    for key in (*row.keys, *(key for key in READ if key not in row.keys), *scaling):
+        value = unread.pop(key.name, None)
         if value is None and (not key.required or (row.rotated and key.stated in _HEADS)):
             continue
         value = _checked(key, value, f"it states {begin}{key.name} {value!r}, and a model needs")
         if key.kind == FLOAT:
             value = float(str(np.float32(value)))  # the shortest of those that are this float32
-        if found.setdefault(key.stated, value) != value:
+        if config.setdefault(key.stated, value) != value:
             raise CheckpointError(
-                f"it states {begin}{key.name} {value!r}, and elsewhere {found[key.stated]!r} of "
+                f"it states {begin}{key.name} {value!r}, and elsewhere {config[key.stated]!r} of "
                 f"the same ({key.stated})"
             )
-    if own:
+    if unread:
         raise CheckpointError(
-            f"it states {begin}{min(own)} {own[min(own)]!r}, which castwise knows no form of in "
-            "transformers"
+            f"it states {begin}{min(unread)} {unread[min(unread)]!r}, which castwise "
+            "knows no form of in transformers"
         )
-    scaled = {key.stated: found.pop(key.stated) for key in scaling if key.stated in found}
+    scaled = {key.stated: config.pop(key.stated) for key in scaling if key.stated in config}
     if scaled.get("rope_type") == YARN:
         scaled |= row.scaled
     return row, {
         "architectures": [row.model],
         "model_type": kind,
-        **(_followed(found) if row.rotated else found),
+        **(_followed(config) if row.rotated else config),
         **row.computes,
         "rope_scaling": scaled or _NOT_SCALED,
     }

@@ -43,16 +43,16 @@ def generation(stated: Mapping[str, Any], size: int) -> dict[str, str]:
     llama.cpp ends at others, too, which it knows by their texts.
     """
     ends = [_number(stated, key, size) for key in _ENDS]
-    found = [one for one in dict.fromkeys(ends) if one is not None]
-    last = {"eos_token_id": found if len(found) > 1 else found[0]} if found else {}
+    tokens = [token for token in dict.fromkeys(ends) if token is not None]
+    last = {"eos_token_id": tokens if len(tokens) > 1 else tokens[0]} if tokens else {}
     config = {**special_numbers(stated, size), **last}
     return {"generation_config.json": json.dumps(config, indent=2) + "\n"} if config else {}
 
 
 def _number(stated: Mapping[str, Any], key: str, size: int) -> int | None:
     """Return the number of a special token; None if there is none of so many tokens."""
-    one = stated.get(_OF + key)
-    return one if type(one) is int and 0 <= one < size else None
+    number = stated.get(_OF + key)
+    return number if type(number) is int and 0 <= number < size else None
 
 
 def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
@@ -74,24 +74,25 @@ def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
         name: stated.get(f"{_OF}add_{name}_token", default)
         for name, default in (("bos", SPLITS[_split(stated)].adds_bos), ("eos", False))
     }
-    for name, one in is_added.items():
-        if not isinstance(one, bool):
-            raise Unstated(f"its add_{name}_token is {one!r}, which is neither true nor false")
-        if one and named[name] is None:
+    for name, value in is_added.items():
+        if not isinstance(value, bool):
+            raise Unstated(f"its add_{name}_token is {value!r}, which is neither true nor false")
+        if value and named[name] is None:
             raise Unstated(f"it adds a {name} token, and states none")
     around = {
-        name: (special[f"{name}_token"], named[name]) for name, one in is_added.items() if one
+        name: (special[f"{name}_token"], named[name]) for name, value in is_added.items() if value
     }
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
         **{name: text for name, text in special.items() if name != "seperator_token"},
-        **{f"add_{name}_token": one for name, one in is_added.items()},
+        **{f"add_{name}_token": value for name, value in is_added.items()},
         **_templates(stated),
         "clean_up_tokenization_spaces": False,
     }
-    made = {TOKENIZER: _tokenizer(stated, texts, around), CONFIG: config}
+    files = {TOKENIZER: _tokenizer(stated, texts, around), CONFIG: config}
     return {
-        name: json.dumps(one, indent=2, ensure_ascii=False) + "\n" for name, one in made.items()
+        name: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
+        for name, content in files.items()
     }
 
 
@@ -115,16 +116,18 @@ def _texts(stated: Mapping[str, Any], size: int) -> dict[int, tuple[str, int]]:
     known = (NORMAL, CONTROL, USER_DEFINED)
     if not all(isinstance(text, str) for text in tokens):
         raise Unstated("its tokens are not texts")
-    found = {at: one for at, one in enumerate(zip(tokens, types, strict=True)) if one[1] != UNUSED}
-    others = [one for one in found.values() if one[1] not in known]
-    if others or len({text for text, _ in found.values()}) < len(found):
-        what = (
-            f"token {others[0][0]!r} is of the type {others[0][1]}"
-            if others
+    entries = {
+        at: entry for at, entry in enumerate(zip(tokens, types, strict=True)) if entry[1] != UNUSED
+    }
+    unknown = [entry for entry in entries.values() if entry[1] not in known]
+    if unknown or len({text for text, _ in entries.values()}) < len(entries):
+        problem = (
+            f"token {unknown[0][0]!r} is of the type {unknown[0][1]}"
+            if unknown
             else "a token is there twice"
         )
-        raise Unstated(what)
-    return found
+        raise Unstated(problem)
+    return entries
 
 
 def _tokenizer(
@@ -136,15 +139,15 @@ def _tokenizer(
     split = SPLITS[_split(stated)]
     vocab = {text: at for at, (text, _) in texts.items()}
     merges = stated.get(_OF + "merges")
-    for one in merges if isinstance(merges, list) else [None]:
-        pair = str(one).split(" ")
+    for merge in merges if isinstance(merges, list) else [None]:
+        pair = str(merge).split(" ")
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys():  # noqa: PLR2004
-            raise Unstated(f"it merges {one!r}, which are not two tokens whose join is one")
+            raise Unstated(f"it merges {merge!r}, which are not two tokens whose join is one")
     to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
     of_bytes = {**to_bytes, "use_regex": not split.expressions}
     apart = [
-        {"type": "Split", "pattern": {"Regex": one}, "behavior": "Isolated", "invert": False}
-        for one in split.expressions
+        {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
+        for expression in split.expressions
     ]
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     return {
@@ -184,7 +187,7 @@ def _template(around: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
             for name, (text, _) in around.items()
         }
         text = {"Sequence": {"id": "AB"[kind], "type_id": kind}}
-        return [one for one in (items.get("bos"), text, items.get("eos")) if one is not None]
+        return [item for item in (items.get("bos"), text, items.get("eos")) if item is not None]
 
     return {
         "type": "TemplateProcessing",
@@ -203,8 +206,10 @@ def _templates(stated: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(names, list):
         raise Unstated(f"its chat_templates are {names!r}, which is not a list of names")
     keys = {"default": _TEMPLATE, **{str(name): f"{_TEMPLATE}.{name}" for name in names}}
-    found = {name: one for name, key in keys.items() if isinstance(one := stated.get(key), str)}
-    if [*found] == ["default"]:
-        return {"chat_template": found["default"]}
-    some = [{"name": name, "template": text} for name, text in found.items()]
-    return {"chat_template": some} if some else {}
+    templates = {
+        name: text for name, key in keys.items() if isinstance(text := stated.get(key), str)
+    }
+    if [*templates] == ["default"]:
+        return {"chat_template": templates["default"]}
+    named = [{"name": name, "template": text} for name, text in templates.items()]
+    return {"chat_template": named} if named else {}

@@ -106,8 +106,8 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
         templates = _templates(stated, folder)
     with _blamed(folder / TOKENIZER):
         tokenizer = _parsed(folder / TOKENIZER)
-        found = _tokens(tokenizer, folder, size)
-        numbers = {one["content"]: one["id"] for one in tokenizer.get("added_tokens") or []}
+        keys = _tokens(tokenizer, folder, size)
+        numbers = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
         is_added = _template(tokenizer, texts, folder)
     for name in _ADDED:
         value = stated.get(f"add_{name}_token")
@@ -117,7 +117,7 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
                 f"{TOKENIZER} does the other with {texts[name]!r}; mend the one that is wrong"
             )
     return {
-        **found,
+        **keys,
         **_special({name: numbers.get(text) for name, text in texts.items()}, config, size),
         **{
             f"tokenizer.ggml.add_{name}_token": typed(BOOL, is_added[name])
@@ -152,7 +152,7 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
         if model.get(key) not in (None, "", False):
             raise _refusal(folder, f"states {key} {model[key]!r}")
     names: dict[int, str] = {}
-    for text, number in (*vocab.items(), *((one["content"], one["id"]) for one in added)):
+    for text, number in (*vocab.items(), *((token["content"], token["id"]) for token in added)):
         if type(number) is not int or names.get(number, text) != text:
             raise CheckpointError(
                 f"{path} numbers {text!r} with {number!r}, and llama.cpp needs a whole number that "
@@ -160,8 +160,8 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
             )
         names[number] = text
     kinds = dict.fromkeys(names, NORMAL)
-    for one in added:
-        names[one["id"]], kinds[one["id"]] = _added(one, path)
+    for token in added:
+        names[token["id"]], kinds[token["id"]] = _added(token, path)
     if not 0 <= min(names) <= max(names) < size:
         raise CheckpointError(
             f"{path} numbers tokens from {min(names)} to {max(names)}, and the "
@@ -174,12 +174,12 @@ def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
             f"{path}: {count} tokens are {most!r} in a GGUF file, where each needs a text of its "
             "own ([PADn] is that of a number n without a token); rename one"
         )
-    merges = [_merge(one, vocab, path) for one in model["merges"]]
+    merges = [_merge(pair, vocab, path) for pair in model["merges"]]
     name = _pre_tokenizer(tokenizer, folder)
     ignores = bool(model.get("ignore_merges"))
     if ignores != SPLITS[name].ignores_merges:
-        whole = {one["content"] for one in added}
-        text = _unmerged((one for one in vocab if one not in whole), merges)
+        whole = {token["content"] for token in added}
+        text = _unmerged((text for text in vocab if text not in whole), merges)
         if text is not None:
             raise CheckpointError(
                 f"{path} states ignore_merges {ignores}, and llama.cpp does the other for {name}: "
@@ -201,28 +201,28 @@ def _refusal(folder: Path, reason: str) -> CheckpointError:
     )
 
 
-def _added(one: Mapping[str, Any], path: Path) -> tuple[str, int]:
+def _added(token: Mapping[str, Any], path: Path) -> tuple[str, int]:
     """Return an added token, and its type."""
-    text = one["content"]
+    text = token["content"]
     for key in _STRIPPING:
-        if one.get(key):
+        if token.get(key):
             raise CheckpointError(
-                f"{path} states {key} {one[key]!r} of the added token {text!r}, which GGUF has no "
-                "key for; state false if that will do"
+                f"{path} states {key} {token[key]!r} of the added token {text!r}, which GGUF has "
+                "no key for; state false if that will do"
             )
     looks = any(text.startswith(begin) and text.endswith(end) for begin, end in _SPECIAL)
-    if one.get("special") or looks or text in _SPECIAL_TOO:
+    if token.get("special") or looks or text in _SPECIAL_TOO:
         return text, CONTROL
     return text.replace("\u2581", " "), USER_DEFINED
 
 
-def _merge(one: Any, vocab: Mapping[str, Any], path: Path) -> str:
+def _merge(merge: Any, vocab: Mapping[str, Any], path: Path) -> str:
     """Join a pair of tokens; a space in one of them is written as the byte that it is."""
-    pair = one.split(" ") if isinstance(one, str) else one
+    pair = merge.split(" ") if isinstance(merge, str) else merge
     is_pair = isinstance(pair, list) and [type(half) for half in pair] == [str, str]
     if not is_pair or not {*pair, "".join(pair)} <= vocab.keys():
         raise CheckpointError(
-            f"{path} merges {one!r}, and llama.cpp needs two tokens whose join is a token; "
+            f"{path} merges {merge!r}, and llama.cpp needs two tokens whose join is a token; "
             "remove it or add what it lacks"
         )
     left, right = (half.replace(" ", "\u0120") for half in pair)
@@ -233,12 +233,14 @@ def _pre_tokenizer(tokenizer: Any, folder: Path) -> str:
     """Return what llama.cpp calls the way in which text is split, normalised as it must be."""
     whole = tokenizer["pre_tokenizer"]
     *splits, last = whole["pretokenizers"] if whole["type"] == "Sequence" else [whole]
-    found = tuple(one["pattern"]["Regex"] for one in splits if one["type"] == "Split")
-    name = next((name for name, one in SPLITS.items() if one.expressions == found), None)
+    expressions = tuple(step["pattern"]["Regex"] for step in splits if step["type"] == "Split")
+    name = next((name for name, split in SPLITS.items() if split.expressions == expressions), None)
     is_bytes = last["type"] == "ByteLevel" and not last.get("add_prefix_space")
-    is_apart = all(one.get("behavior") == "Isolated" and not one.get("invert") for one in splits)
+    is_apart = all(step.get("behavior") == "Isolated" and not step.get("invert") for step in splits)
     is_whole = (
-        is_apart and len(found) == len(splits) and bool(last.get("use_regex", True)) == (not found)
+        is_apart
+        and len(expressions) == len(splits)
+        and bool(last.get("use_regex", True)) == (not expressions)
     )
     if name is None or not is_bytes or not is_whole:
         raise _refusal(folder, f"splits text by {whole}")
@@ -253,7 +255,7 @@ def _pre_tokenizer(tokenizer: Any, folder: Path) -> str:
 
 def _unmerged(texts: Iterable[str], merges: Sequence[str]) -> str | None:
     """Return the first token that merges do not make, so that it matters if they are ignored."""
-    ranks = {tuple(one.split(" ")): rank for rank, one in enumerate(merges)}
+    ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
     for text in texts:
         parts, last = list(text), len(ranks)
         while len(parts) > 1:
@@ -278,7 +280,7 @@ def _special(
     numbers: Mapping[str, int | None], config: Mapping[str, Any], size: int
 ) -> dict[str, str]:
     """Return the numbers of special tokens; the configuration states those without a text."""
-    found: dict[str, str] = {}
+    keys: dict[str, str] = {}
     for name, key in IDS.items():
         stated = config.get(f"{name}_token_id")
         number = stated if numbers[name] is None else numbers[name]
@@ -289,47 +291,47 @@ def _special(
                 f"config.json states {name}_token_id {number!r}, and GGUF needs a whole number "
                 f"from 0 to {size - 1}, the last row of the embedding"
             )
-        found[f"tokenizer.ggml.{key}"] = typed(COUNT, number)
-    return found
+        keys[f"tokenizer.ggml.{key}"] = typed(COUNT, number)
+    return keys
 
 
 def _template(tokenizer: Any, texts: Mapping[str, str | None], folder: Path) -> dict[str, bool]:
     """Return which special tokens the tokenizer puts before and after a text."""
     whole = tokenizer.get("post_processor") or {"type": "ByteLevel"}
-    found = {"bos": False, "eos": False}
-    for one in whole.get("processors", [whole]):
-        if one["type"] == "TemplateProcessing":
-            items = [each.get("SpecialToken", {}).get("id") for each in one["single"]]
-            wanted = [texts["bos"]] * (items[0] is not None) + [None]
-            wanted += [texts["eos"]] * (len(items) > 1 and items[-1] is not None)
-            if items != wanted:
+    flags = {"bos": False, "eos": False}
+    for step in whole.get("processors", [whole]):
+        if step["type"] == "TemplateProcessing":
+            items = [item.get("SpecialToken", {}).get("id") for item in step["single"]]
+            expected = [texts["bos"]] * (items[0] is not None) + [None]
+            expected += [texts["eos"]] * (len(items) > 1 and items[-1] is not None)
+            if items != expected:
                 raise _refusal(folder, f"puts {items} around a text (None)")
-            found = {"bos": items[0] is not None, "eos": items[-1] is not None}
-        elif one["type"] != "ByteLevel":
-            raise _refusal(folder, f"has a post-processor of the type {one['type']!r}")
-    return found
+            flags = {"bos": items[0] is not None, "eos": items[-1] is not None}
+        elif step["type"] != "ByteLevel":
+            raise _refusal(folder, f"has a post-processor of the type {step['type']!r}")
+    return flags
 
 
 def _templates(stated: Any, folder: Path) -> dict[str, str]:
     """Return the chat templates."""
-    found = stated.get("chat_template")
-    if found is None and (folder / _TEMPLATE).is_file():
+    templates = stated.get("chat_template")
+    if templates is None and (folder / _TEMPLATE).is_file():
         with _blamed(folder / _TEMPLATE):
-            found = read_file(folder / _TEMPLATE, _MAX_BYTES).decode()
-    if found is None:
+            templates = read_file(folder / _TEMPLATE, _MAX_BYTES).decode()
+    if templates is None:
         return {}
-    if isinstance(found, str):
-        found = [{"name": "default", "template": found}]
-    pairs = {one["name"]: one["template"] for one in found}
+    if isinstance(templates, str):
+        templates = [{"name": "default", "template": templates}]
+    pairs = {template["name"]: template["template"] for template in templates}
     for text in (*pairs, *pairs.values()):
         if not isinstance(text, str):
             raise TypeError(f"chat_template has {text!r}, which is not a text")
     key = "tokenizer.chat_template"
     texts = {name: typed(TEXT, text) for name, text in pairs.items()}
-    others = {f"{key}.{name}": text for name, text in texts.items() if name != "default"}
-    names = {f"{key}s": typed(TEXT, [n for n in texts if n != "default"])} if others else {}
+    by_name = {f"{key}.{name}": text for name, text in texts.items() if name != "default"}
+    names = {f"{key}s": typed(TEXT, [n for n in texts if n != "default"])} if by_name else {}
     default = {key: texts["default"]} if "default" in texts else {}
-    return {**others, **names, **default}
+    return {**by_name, **names, **default}
 
 
 def _parsed(path: Path, *, required: bool = True) -> Any:

@@ -40,14 +40,14 @@ class Casting(NamedTuple):
 @lru_cache(maxsize=64)
 def element_cast(casting: Casting) -> ElementCast:
     """Make the cast for the engine."""
-    old, new = casting.source, casting.target
+    source, target = casting.source, casting.target
     return ElementCast(
-        old.format,
-        new.format,
-        source_packed=old.packed,
-        target_packed=new.packed,
-        source_order=old.order,
-        target_order=new.order,
+        source.format,
+        target.format,
+        source_packed=source.packed,
+        target_packed=target.packed,
+        source_order=source.order,
+        target_order=target.order,
         report=casting.options is not None,
         **dict(casting.options or ()),
     )
@@ -64,13 +64,13 @@ class TensorRange(NamedTuple):
         Where the bytes of the whole tensor begin in the source.
     target
         Where they begin in the target.
-    first
+    begin
         The first element of the range, at a whole tile.
     length
         Elements of the range; its bytes if they are copied.
     casting
         How they are cast; None if they are copied, or made.
-    made
+    made_nbytes
         The bytes of a tensor that a `DecodedReader` makes of others, as a whole; None for others.
         Then `length` is the bytes that are read for it.
 
@@ -79,10 +79,10 @@ class TensorRange(NamedTuple):
     name: str
     source: int
     target: int
-    first: int
+    begin: int
     length: int
     casting: Casting | None
-    made: int | None = None
+    made_nbytes: int | None = None
 
     @property
     def is_cast(self) -> bool:
@@ -97,8 +97,8 @@ class TensorRange(NamedTuple):
     @property
     def target_nbytes(self) -> int:
         """Bytes that are written."""
-        if self.made is not None:
-            return self.made
+        if self.made_nbytes is not None:
+            return self.made_nbytes
         return self.length if self.casting is None else self.casting.target.nbytes(self.length)
 
     @property
@@ -110,12 +110,12 @@ class TensorRange(NamedTuple):
         """Return the tiles within so many bytes, and the rest; None where nothing is left."""
         if nbytes >= self.nbytes:
             return self, None
-        if self.made is not None:
+        if self.made_nbytes is not None:
             return None, self
         count = nbytes // self._replace(length=TILE).nbytes * TILE
         if not count:
             return None, self
-        rest = self._replace(first=self.first + count, length=self.length - count)
+        rest = self._replace(begin=self.begin + count, length=self.length - count)
         return self._replace(length=count), rest
 
 
@@ -183,7 +183,7 @@ def convert_batch(batch: Batch) -> Outcome:
             if source.state != batch.state[: len(source.state)]:
                 raise CheckpointError(f"{batch.source} was changed while it was read; run again")
             with batch.target.open("r+b") as target:
-                placed = [one for one in batch.ranges if one.made is None]
+                placed = [piece for piece in batch.ranges if piece.made_nbytes is None]
                 outcome = convert_ranges(batch.source, source.stream, target, placed, batch.threads)
                 if outcome[1] is None and batch.maker is not None:
                     outcome = _with_made(batch.maker, target, batch.ranges, outcome[0]), None
@@ -200,19 +200,19 @@ def _with_made(
     maker: DecodedReader,
     target: BinaryIO,
     ranges: Sequence[TensorRange],
-    others: Sequence[Report | None],
+    cast_reports: Sequence[Report | None],
 ) -> list[Report | None]:
     """Make the tensors that are made; returns the reports of all, given those of the others."""
-    reports, left = [], iter(others)
+    reports, left = [], iter(cast_reports)
     with maker.beside_others() as reader:
-        for one in ranges:
-            if one.made is None:
+        for piece in ranges:
+            if piece.made_nbytes is None:
                 reports.append(next(left))
                 continue
-            if not reader.write(one.name, target, one.target):
-                target.seek(one.target)
-                target.writelines(reader.pieces(one.name, one.made))
-            reports.append(reader.report(one.name))
+            if not reader.write(piece.name, target, piece.target):
+                target.seek(piece.target)
+                target.writelines(reader.pieces(piece.name, piece.made_nbytes))
+            reports.append(reader.report(piece.name))
     return reports
 
 
@@ -256,10 +256,10 @@ def named(error: Exception, name: str) -> Exception:
 
 def _jobs(ranges: Iterable[TensorRange], names: list[str]) -> Iterator[_Job]:
     """Make the job of each range, whose tensor's name is noted at the same position."""
-    casting = made = None
-    for one in ranges:
-        names.append(one.name)
-        if one.casting is not casting:
-            casting = one.casting
-            made = None if casting is None else element_cast(casting)
-        yield one.source, one.target, (one.first, one.length), made
+    casting = cast = None
+    for piece in ranges:
+        names.append(piece.name)
+        if piece.casting is not casting:
+            casting = piece.casting
+            cast = None if casting is None else element_cast(casting)
+        yield piece.source, piece.target, (piece.begin, piece.length), cast

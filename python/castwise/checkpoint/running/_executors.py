@@ -32,9 +32,9 @@ class Executing:
         return self
 
     def __exit__(self, *_error: object) -> None:
-        for one in self._all():
-            if one.future is not None:
-                one.future.cancel()
+        for submitted in self._all():
+            if submitted.future is not None:
+                submitted.future.cancel()
 
     def begin(self, target: Target, file: BinaryIO) -> None:
         """Write the header into a new file that has a name, and let the executor begin with it.
@@ -52,10 +52,10 @@ class Executing:
             ranges = conversion.ranges()
             submitted: list[_Submitted] = []
             work.append((conversion, submitted))
-            total = sum(one.nbytes for one in ranges)
-            for some in cut(ranges, range(BATCH_BYTES, total, BATCH_BYTES)):
-                if some:  # none ends where a large tensor is made
-                    batch = conversion.batch(some, Path(file.name))
+            total = sum(piece.nbytes for piece in ranges)
+            for ranges_of_batch in cut(ranges, range(BATCH_BYTES, total, BATCH_BYTES)):
+                if ranges_of_batch:  # none ends where a large tensor is made
+                    batch = conversion.batch(ranges_of_batch, Path(file.name))
                     submitted.append(_Submitted(batch, self._executor))
 
     def rows(self, target: Target, meter: ProgressMeter, shard: str | None) -> list[CastRow] | None:
@@ -69,13 +69,13 @@ class Executing:
         work = self._work[target.name]  # until the end, so that an error cancels what is left
         for conversion, batches in work:
             reports: list[tuple[TensorRange, Report | None]] = []
-            for one in batches:
-                ranges = one.batch.ranges
+            for submitted in batches:
+                ranges = submitted.batch.ranges
                 meter.starts(ranges[0].name)
-                found, error = one.outcome()
+                outcomes, error = submitted.outcome()
                 if error is not None:
                     raise error
-                reports += zip(ranges, found, strict=True)
+                reports += zip(ranges, outcomes, strict=True)
                 meter.finished(sum(piece.source_nbytes for piece in ranges))
             rows += conversion.rows(summed(reports), shard)
             with opened(conversion.reader) as reader:
@@ -84,16 +84,21 @@ class Executing:
         return target.in_order(rows, work[0][0].file_order)
 
     def _all(self) -> Iterator[_Submitted]:
-        return (one for work in self._work.values() for _, batches in work for one in batches)
+        return (
+            submitted
+            for work in self._work.values()
+            for _, batches in work
+            for submitted in batches
+        )
 
 
 def summed(reports: Sequence[tuple[TensorRange, Report | None]]) -> Iterator[Report | None]:
     """Return the report of each tensor from those of its ranges."""
     by_name: dict[str, list[Report]] = {}
-    for one, report in reports:
-        by_name.setdefault(one.name, []).extend([] if report is None else [report])
-    for some in by_name.values():
-        yield sum(some[1:], some[0]) if some else None
+    for piece, report in reports:
+        by_name.setdefault(piece.name, []).extend([] if report is None else [report])
+    for parts in by_name.values():
+        yield sum(parts[1:], parts[0]) if parts else None
 
 
 class _Submitted:

@@ -85,7 +85,7 @@ class Journal:
         journal = journal_name(folder)
         kept = _kept(folder, job, planned)
         remove_all_but(folder, folder, kept)
-        complete = {shard: one for shard, one in kept.items() if self._is_complete(one[0])}
+        complete = {shard: entry for shard, entry in kept.items() if self._is_complete(entry[0])}
         self._shards = {shard: line for shard, (line, _) in complete.items()}
         self._rows = {shard: rows for shard, (_, rows) in complete.items()}
         remove_all_but(folder, folder, self._shards)
@@ -196,8 +196,10 @@ def job_of(
 
 def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
     """Return the checksums of what states how the tensors are stored that are made of others."""
-    made = ((path, one) for path, one in sources.items() if isinstance(one, DecodedReader))
-    folders = {os.path.dirname(path): reader.path.parent for path, reader in made}
+    derived = (
+        (path, reader) for path, reader in sources.items() if isinstance(reader, DecodedReader)
+    )
+    folders = {os.path.dirname(path): reader.path.parent for path, reader in derived}
     return {
         f"{prefix}/{name}": hashlib.sha256(read_file(folder / name, _MAX_CONFIG_BYTES)).hexdigest()
         for prefix, folder in folders.items()
@@ -266,12 +268,12 @@ def _size(path: Path) -> int | None:
 def remove_all_but(folder: Path, root: Path, kept: Container[str]) -> None:
     """Remove all in a folder but regular files whose paths from the root are kept."""
     for path in folder.iterdir():
-        found = path.lstat().st_mode
-        if stat.S_ISDIR(found):
+        mode = path.lstat().st_mode
+        if stat.S_ISDIR(mode):
             remove_all_but(path, root, kept)
             with suppress(OSError):  # it has files that are kept
                 path.rmdir()
-        elif not stat.S_ISREG(found) or path.relative_to(root).as_posix() not in kept:
+        elif not stat.S_ISREG(mode) or path.relative_to(root).as_posix() not in kept:
             path.unlink()
 
 

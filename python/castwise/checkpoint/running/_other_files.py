@@ -78,7 +78,12 @@ class Patterns:
     def unused(self) -> list[str]:
         """List the globs that matched nothing, with the option each was given as."""
         pairs = (("include", self._include), ("exclude", self._exclude))
-        return [given(what, one) for what, globs in pairs for one in globs if one not in self._used]
+        return [
+            given(option, glob)
+            for option, globs in pairs
+            for glob in globs
+            if glob not in self._used
+        ]
 
     def refuse(self, option: str, reason: str) -> None:
         """CheckpointError with this reason if the option was given."""
@@ -86,9 +91,9 @@ class Patterns:
             raise CheckpointError(f"{given(option, globs[0])}: {reason}")
 
     def _any(self, globs: Sequence[str], path: str) -> bool:
-        for one in globs:
-            if _matches(path, one):
-                self._used.add(one)
+        for glob in globs:
+            if _matches(path, glob):
+                self._used.add(glob)
                 return True
         return False
 
@@ -102,15 +107,15 @@ class OtherFiles:
         The checkpoint.
     patterns
         What the caller wants to be copied and left out.
-    all_of_them
+    keeps_all
         True if nothing is left out, because the folder itself is to be replaced.
 
     """
 
-    def __init__(self, folder: CheckpointFolder, patterns: Patterns, *, all_of_them: bool) -> None:
+    def __init__(self, folder: CheckpointFolder, patterns: Patterns, *, keeps_all: bool) -> None:
         self._folder = folder
         self._patterns = patterns
-        self._all_of_them = all_of_them
+        self._keeps_all = keeps_all
         names = {component.index_name for component in folder.components}
         self._done = names.union(
             folder.consumed, *(component.shards for component in folder.components)
@@ -122,7 +127,7 @@ class OtherFiles:
     def size(self) -> tuple[int, list[tuple[str, int]]]:
         """Return the bytes to be copied, and what is left out with the bytes of each."""
         nbytes, left_out = 0, dict[str, int]()
-        for path, entry, fate in self._found():
+        for path, entry, fate in self._fates():
             if path.endswith("/") or fate == _EXCLUDED:
                 continue
             size = entry.stat().st_size if entry.is_file() else 0
@@ -141,11 +146,11 @@ class OtherFiles:
         links: dict[Path, Path] = {}
         copied: set[str] = set()
         is_remote_too = is_remote(destination)
-        for path, entry, fate in self._found():
+        for path, entry, fate in self._fates():
             if fate not in _COPIED:
                 continue
-            new = destination / path
-            folder = new if path.endswith("/") else new.parent
+            copy = destination / path
+            folder = copy if path.endswith("/") else copy.parent
             if folder not in folders and not is_remote_too:
                 folder.mkdir(parents=True, exist_ok=True)
                 folders[folder] = True
@@ -154,19 +159,19 @@ class OtherFiles:
             if entry.is_file():
                 if fate != _INCLUDED:
                     self._tell_of_weights(path, entry)
-                _copy(entry, new)
+                _copy(entry, copy)
                 copied.add(path)
             elif entry.is_dir() and is_remote_too:
                 _LOGGER.warning("%s is a link, which no store holds, and was left out", entry)
             elif entry.is_dir():
                 _tell_of_link(entry)
-                new.symlink_to(_new_target(entry, new, self._folder.path))
-                links[new] = entry
+                copy.symlink_to(_new_target(entry, copy, self._folder.path))
+                links[copy] = entry
             else:
                 _LOGGER.warning("%s is neither a file nor a folder and was left out", entry)
-        for new, entry in links.items():
-            if not new.exists():
-                new.unlink()
+        for copy, entry in links.items():
+            if not copy.exists():
+                copy.unlink()
                 _LOGGER.warning("%s leads to what was left out, and was left out too", entry)
         for folder in reversed(folders):
             sync_folder(folder)
@@ -181,10 +186,10 @@ class OtherFiles:
                 listed([path for path, _ in left_out]),
                 argument("include"),
             )
-        for one in self._patterns.unused():
-            _LOGGER.warning("%s matches nothing in %s", one, self._folder.path)
+        for glob in self._patterns.unused():
+            _LOGGER.warning("%s matches nothing in %s", glob, self._folder.path)
 
-    def _found(self) -> Iterator[tuple[str, Path, str]]:
+    def _fates(self) -> Iterator[tuple[str, Path, str]]:
         """List the files and folders, each with what becomes of it.
 
         That is one of `_COPIED`, `_EXCLUDED`, or the path of what is left out with it.
@@ -209,7 +214,7 @@ class OtherFiles:
                 fate = _EXCLUDED
             elif fate == _INCLUDED or self._patterns.includes(path):
                 fate = _INCLUDED
-            elif fate == _BY_DEFAULT and not self._all_of_them and self._is_left_out(path):
+            elif fate == _BY_DEFAULT and not self._keeps_all and self._is_left_out(path):
                 fate = path
             if path.endswith("/"):
                 fates[path] = fate
@@ -220,7 +225,7 @@ class OtherFiles:
     def _is_left_out(self, path: str) -> bool:
         """Return True for what is left out unless asked for."""
         return (
-            any(_matches(path, one) for one in NOT_OF_THE_MODEL)
+            any(_matches(path, pattern) for pattern in NOT_OF_THE_MODEL)
             or path in self._folder.other_forms
             or self._is_other_weights(path)
         )
@@ -260,20 +265,20 @@ def _holds_tensors(entry: Path) -> bool:
     return False
 
 
-def _new_target(entry: Path, new: Path, root: Path) -> str:
+def _new_target(entry: Path, link: Path, root: Path) -> str:
     """Return what the copy of a link to a folder is to hold.
 
     That stays, unless it is relative and leads out of the checkpoint to another place from there.
     """
     target, real = os.readlink(entry), os.path.realpath(entry)
     is_inside = Path(real).is_relative_to(os.path.realpath(root))
-    same = os.path.realpath(new.parent / target) == real
+    same = os.path.realpath(link.parent / target) == real
     return target if is_inside or same else real
 
 
 def _tell_of_link(entry: Path) -> None:
     """Warn of a link to a folder with tensors."""
-    if entry.is_dir() and holds_weights([one.name for one in entry.iterdir()]):
+    if entry.is_dir() and holds_weights([child.name for child in entry.iterdir()]):
         _LOGGER.warning(
             "%s is a link and was copied as it is: tensors in the folder that it leads to were "
             "not cast; cast that folder by itself",
@@ -285,12 +290,12 @@ def _globs(option: str, given: Any) -> tuple[str, ...]:
     if not isinstance(given, Iterable):
         raise TypeError(f"{option} is a glob or several, not {given!r}")
     globs = (given,) if isinstance(given, str) else tuple(given)
-    for one in globs:
-        if not isinstance(one, str):
-            raise TypeError(f"{option}: {one!r} is not a glob, which is a str")
-        if not one:
+    for glob in globs:
+        if not isinstance(glob, str):
+            raise TypeError(f"{option}: {glob!r} is not a glob, which is a str")
+        if not glob:
             raise CheckpointError(f"{argument(option)}: the glob is empty")
-    return tuple(one.removeprefix("./") for one in globs)
+    return tuple(glob.removeprefix("./") for glob in globs)
 
 
 def _is_temporary(path: str) -> bool:
@@ -309,15 +314,15 @@ def _matches(path: str, glob: str) -> bool:
 
 
 def _matches_any(name: str, globs: Iterable[str]) -> bool:
-    return any(fnmatchcase(name, one) for one in globs)
+    return any(fnmatchcase(name, glob) for glob in globs)
 
 
 def _copy(source: Path, destination: Path) -> None:
     """Copy a file with its permissions and times, down to the disk."""
     with (
-        source.open("rb") if is_remote(source) else open_file(source) as old,
-        new_file(destination) as new,
+        source.open("rb") if is_remote(source) else open_file(source) as stream,
+        new_file(destination) as copy,
     ):
-        shutil.copyfileobj(old, new, _COPY_BYTES)
+        shutil.copyfileobj(stream, copy, _COPY_BYTES)
     if not (is_remote(source) or is_remote(destination)):
         shutil.copystat(source, destination)

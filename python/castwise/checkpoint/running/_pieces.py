@@ -100,7 +100,7 @@ class Conversion:
         """
         for name in self._order:
             one = self._range(name)
-            if one is None or (one.made is not None and not made):
+            if one is None or (one.made_nbytes is not None and not made):
                 self._others.setdefault(name)
             else:
                 self._nbytes_after[name] = one.target_nbytes
@@ -108,7 +108,7 @@ class Conversion:
 
     def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
         """Return what converts some of `ranges` into a file with that header, in any process."""
-        maker = self._maker if any(one.made is not None for one in ranges) else None
+        maker = self._maker if any(one.made_nbytes is not None for one in ranges) else None
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
@@ -163,7 +163,7 @@ class Conversion:
 
         def is_later(name: str) -> bool:
             found = self._range(name)
-            return found is None or found.made is not None
+            return found is None or found.made_nbytes is not None
 
         order = sorted(self._order, key=is_later)
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]

@@ -188,8 +188,8 @@ def check_container(reader: Reader, destination: Path) -> None:
         return
     if _NPY in {container_of(reader.path), container_of(destination)}:
         raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
-    if reader.others:
-        _LOGGER.warning("%s: left out, not arrays: %s", reader.path, listed(reader.others))
+    if reader.other_entries:
+        _LOGGER.warning("%s: left out, not arrays: %s", reader.path, listed(reader.other_entries))
 
 
 def _only_component(folder: CheckpointFolder, destination: Path) -> Component:

@@ -118,7 +118,7 @@ class ToFolder:
                 _refuse_losses(source)
                 if keeping.restates:
                     _refuse_other_forms(source)
-            self._others = OtherFiles(source, patterns, all_of_them=in_place)
+            self._others = OtherFiles(source, patterns, keeps_all=in_place)
             if (new_config := keeping.config) is not None:
                 labels = [one.prefix + CONFIG for one in source.components if one.has_config]
                 self._configs = {
@@ -380,7 +380,9 @@ def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
 def _refuse_losses(folder: CheckpointFolder) -> None:
     """CheckpointError if files to be replaced hold more than the tensors of the model."""
     for reader in folder.shards.values():
-        if lost := reader.others + (reader.dropped if isinstance(reader, TorchReader) else []):
+        if lost := reader.other_entries + (
+            reader.dropped if isinstance(reader, TorchReader) else []
+        ):
             raise CheckpointError(
                 f"{reader.path} also holds {listed(lost)}, which would be lost; name another folder"
             )
