@@ -49,16 +49,16 @@ class Holder:
 
     @trainable.setter
     def trainable(self, value: bool) -> None:
-        for held in _below(self):
-            if isinstance(held, Holder):
-                held._trainable = bool(value)
+        for member in _below(self):
+            if isinstance(member, Holder):
+                member._trainable = bool(value)
             else:
-                held.trainable = bool(value)
+                member.trainable = bool(value)
 
     @property
     def variables(self) -> list[AutoCastVariable]:
         """Its weights, trainable ones first, then those of the layers that it holds."""
-        return [held for held in _below(self) if isinstance(held, AutoCastVariable)]
+        return [member for member in _below(self) if isinstance(member, AutoCastVariable)]
 
     @property
     def weights(self) -> list[AutoCastVariable]:
@@ -68,7 +68,7 @@ class Holder:
     @property
     def trainable_variables(self) -> list[AutoCastVariable]:
         """The weights that an optimizer is to change."""
-        return [held for held in self.variables if held.trainable] if self._trainable else []
+        return [member for member in self.variables if member.trainable] if self._trainable else []
 
     @property
     def trainable_weights(self) -> list[AutoCastVariable]:
@@ -83,13 +83,13 @@ def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
     def walk(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
         seen.add(id(holder))
         yield holder
-        held = list(held_by(holder))
-        own = [value for value in held if isinstance(value, AutoCastVariable)]
-        for variable in sorted(own, key=lambda variable: not variable.trainable):
+        members = list(held_by(holder))
+        variables = [value for value in members if isinstance(value, AutoCastVariable)]
+        for variable in sorted(variables, key=lambda variable: not variable.trainable):
             if id(variable) not in seen:
                 seen.add(id(variable))
                 yield variable
-        for value in held:
+        for value in members:
             if isinstance(value, Holder) and id(value) not in seen:
                 yield from walk(value)
 

@@ -65,25 +65,25 @@ class KerasRules(Rules):
     def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
         """Cast floats to the layer's compute dtype, by `DTypePolicy.convert_input`."""
         policy, target = layer.dtype_policy, layer.input_dtype
-        return structures.each(lambda leaf: _converted(policy, leaf, layer, target), inputs)
+        return structures.map_leaves(lambda leaf: _converted(policy, leaf, layer, target), inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the first argument's shape, or for several parameters each by its name."""
-        found = dict(_shapes_of_arguments(layer, args, kwargs))
+        shapes = dict(_shapes_of_arguments(layer, args, kwargs))
         parameters = [
             name
             for name, parameter in inspect.signature(layer.build).parameters.items()
             if parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
         ]
         if len(parameters) == 1:
-            return {parameters[0]: next(iter(found.values()), None)}
+            return {parameters[0]: next(iter(shapes.values()), None)}
         for name in parameters:
             if name.removesuffix("_shape") not in inspect.signature(layer.call).parameters:
                 raise ValueError(
                     f"build of layer {layer.name!r} has the parameter {name!r}, which is not an "
                     "argument of call with '_shape' after it; rename it, or take input_shape only."
                 )
-        return {name: found[name] for name in parameters if name in found}
+        return {name: shapes[name] for name in parameters if name in shapes}
 
     def scope(self, layer: Ruled, outer: AutocastScope | None) -> AutocastScope | None:
         """Return the scope of the table above."""
@@ -94,9 +94,9 @@ class KerasRules(Rules):
             return DISABLED
         return scope_of(compute)
 
-    def autocasts(self, layer: Ruled, dtype: str, wanted: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
         """Return what the author wants."""
-        return wanted
+        return requested
 
     def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
         """Return the argument's dtype, else the layer's."""
@@ -161,8 +161,8 @@ def _shapes_of_arguments(
     for name, value in arguments.arguments.items():
         kind = arguments.signature.parameters[name].kind
         catches_all = kind in (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
-        found = [leaf for leaf in structures.leaves(value) if leaf is not None]
-        if name == "mask" or catches_all or not found:
+        arrays = [leaf for leaf in structures.leaves(value) if leaf is not None]
+        if name == "mask" or catches_all or not arrays:
             continue
-        if all(structures.is_array(leaf) for leaf in found):
-            yield f"{name}_shape", structures.each(structures.shape_of, value)
+        if all(structures.is_array(leaf) for leaf in arrays):
+            yield f"{name}_shape", structures.map_leaves(structures.shape_of, value)

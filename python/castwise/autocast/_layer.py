@@ -11,7 +11,7 @@ from castwise.autocast._dialects import rules_of
 from castwise.autocast._holder import Holder, held_by
 from castwise.autocast._narrow import NarrowArray, plain
 from castwise.autocast._scope import current, enter, leave
-from castwise.autocast._structures import each, is_structure, leaves
+from castwise.autocast._structures import is_structure, leaves, map_leaves
 from castwise.autocast._values import checked_shape, given_once
 from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
@@ -227,7 +227,7 @@ class Layer(Builder):
                 f"layer {self.name!r} is built and takes no weight {name or ''!r}; call "
                 "add_weight in __init__ or in build."
             )
-        wanted = experimental_autocast if autocast is None else autocast
+        requested = experimental_autocast if autocast is None else autocast
         stored = rules.weight_dtype(self, dtype)
         if initializer is None:
             initializer = "glorot_uniform" if "float" in stored else "zeros"
@@ -236,7 +236,7 @@ class Layer(Builder):
             checked_shape(() if shape is None else shape, rules.wrong_type),
             stored,
             trainable,
-            rules.autocasts(self, stored, True if wanted is None else bool(wanted)),
+            rules.autocasts(self, stored, True if requested is None else bool(requested)),
             name=name,
             path=self._path or self._name,
         )
@@ -349,5 +349,5 @@ def _without_rules(outputs: Any) -> Any:
     if not is_structure(outputs):
         return plain(outputs)
     if any(isinstance(leaf, NarrowArray) for leaf in leaves(outputs)):
-        return each(plain, outputs)
+        return map_leaves(plain, outputs)
     return outputs  # of the author's own classes

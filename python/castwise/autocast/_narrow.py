@@ -118,7 +118,7 @@ class NarrowArray(np.ndarray):
             if out is not None:
                 _store(out, result, options.get("casting", "same_kind"))
         if out is None:
-            return _each(result, narrowed)
+            return _map_items(result, narrowed)
         results = result if isinstance(result, tuple) else (result,)
         given = [narrowed(x) if y is None else y for x, y in zip(results, out, strict=True)]
         return tuple(given) if isinstance(result, tuple) else given[0]
@@ -130,12 +130,12 @@ class NarrowArray(np.ndarray):
         dtype = None if _names_a_dtype(func, args, kwargs) else _common([*_arrays((args, values))])
         copies = _Widened()
         if func not in MOVES:
-            args = _each(args, copies.of)
-            kwargs = {name: _each(value, copies.of) for name, value in kwargs.items()}
+            args = _map_items(args, copies.of)
+            kwargs = {name: _map_items(value, copies.of) for name, value in kwargs.items()}
         result = super().__array_function__(func, types, args, kwargs)
         if result is kwargs.get("out", copies):
             dtype = None  # other than those of the inputs
-        return _each(result, lambda value: copies.written(value, dtype))
+        return _map_items(result, lambda value: copies.written(value, dtype))
 
 
 def _method(name: str) -> Callable[..., Any]:
@@ -229,7 +229,7 @@ def _computed(
             cast(float(x), dtype) if isinstance(x, bool | int | float) else x for x in operands
         ]
     result = getattr(ufunc, method)(*operands, **options)
-    return _each(result, lambda value: _rounded(value, dtype))
+    return _map_items(result, lambda value: _rounded(value, dtype))
 
 
 def _widened(value: Any) -> Any:
@@ -258,12 +258,12 @@ def _store(targets: tuple[Any, ...], result: Any, casting: Any) -> None:
             )
 
 
-def _each(value: Any, function: Callable[[Any], Any]) -> Any:
+def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
     """Apply a function to a value, or to each value of a list or tuple."""
     if isinstance(value, list):
-        return [_each(item, function) for item in value]
+        return [_map_items(item, function) for item in value]
     if isinstance(value, tuple):
-        items = [_each(item, function) for item in value]
+        items = [_map_items(item, function) for item in value]
         return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
     return function(value)
 

@@ -18,7 +18,7 @@ def is_structure(value: Any) -> bool:
     return type(value) not in _LEAVES and isinstance(value, Mapping | list | tuple)
 
 
-def each(function: Callable[[Any], Any], structure: Any) -> Any:
+def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
     """Return a structure of the same classes, with `function(leaf)` for each leaf, also None."""
     if not is_structure(structure):
         return function(structure)

@@ -93,7 +93,7 @@ class TfKerasRules(Rules):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make arrays of the first argument's leaves and cast them; it becomes positional."""
         if args:
-            inputs, others = args[0], args[1:]
+            inputs, further = args[0], args[1:]
         else:
             name = next(iter(inspect.signature(layer.call).parameters), None)
             if name not in kwargs:
@@ -101,24 +101,24 @@ class TfKerasRules(Rules):
                     f"layer {layer.name!r} was called without its first argument"
                     f"{f' {name!r}' if name else ''}; it is the one that is cast, so give it."
                 )
-            inputs, others = kwargs[name], ()
+            inputs, further = kwargs[name], ()
             kwargs = {key: value for key, value in kwargs.items() if key != name}
-        inputs = structures.each(_as_array, inputs)
+        inputs = structures.map_leaves(_as_array, inputs)
         if layer.compute_dtype is None and not layer.built:
             self._infer(layer, inputs)
-        return (layer.cast_inputs(inputs), *others), kwargs
+        return (layer.cast_inputs(inputs), *further), kwargs
 
     def _infer(self, layer: Ruled, inputs: Any) -> None:
         """Set the policy of a layer that has left it open, from the dtype of the first input."""
-        first = next(structures.leaves(inputs), None)
-        if isinstance(first, np.ndarray):
-            layer._set_policy(get_policy(first.dtype))
+        leaf = next(structures.leaves(inputs), None)
+        if isinstance(leaf, np.ndarray):
+            layer._set_policy(get_policy(leaf.dtype))
 
     def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
         """Cast floating arrays to the compute dtype, if that is a float."""
         compute = layer.compute_dtype
         if not layer.autocast or compute is None or not compute.startswith(FLOATS):
-            return structures.each(narrowed, inputs)
+            return structures.map_leaves(narrowed, inputs)
         dtype = numpy_dtype(compute)
 
         def converted(leaf: Any) -> Any:
@@ -126,21 +126,23 @@ class TfKerasRules(Rules):
                 return narrowed(leaf)
             return narrowed(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
 
-        return structures.each(converted, inputs)
+        return structures.map_leaves(converted, inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the shape of the first argument."""
         parameters = list(inspect.signature(layer.build).parameters)
-        return {name: structures.each(structures.shape_of, args[0]) for name in parameters[:1]}
+        return {
+            name: structures.map_leaves(structures.shape_of, args[0]) for name in parameters[:1]
+        }
 
     def scope(self, layer: Ruled, outer: AutocastScope | None) -> AutocastScope | None:
         """Return the layer's own scope, whatever `outer` is."""
         return scope_of(layer.compute_dtype or "")
 
-    def autocasts(self, layer: Ruled, dtype: str, wanted: bool) -> bool:
+    def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
         """Tell whether it is a float, and the layer stores and computes in different dtypes."""
         mixed = layer.compute_dtype != layer.variable_dtype
-        return wanted and mixed and dtype.startswith(FLOATS)
+        return requested and mixed and dtype.startswith(FLOATS)
 
     def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
         """Return the argument's dtype, else the layer's; set an open policy of the layer to it."""

@@ -93,8 +93,8 @@ def natural_dtype(value: Any) -> np.dtype[Any]:
     except (TypeError, ValueError):
         kind = "O"  # refused later
     standard: str = {"b": "bool", "i": "int32", "u": "int32", "c": "complex64"}.get(kind, floatx())
-    found: np.dtype[Any] = numpy_dtype(standard)
-    return found
+    default: np.dtype[Any] = numpy_dtype(standard)
+    return default
 
 
 def short(value: Any) -> str:

@@ -89,22 +89,22 @@ class AutoCastVariable(NumpyProtocol):
 
     def _first_value(self, initializer: Any, shape: Any, dtype: Any) -> NDArray[Any]:
         target = None if dtype is None else self._named_dtype(dtype)
-        wanted = None if shape is None else checked_shape(shape)
+        sizes = None if shape is None else checked_shape(shape)
         make = initializers.get(initializer)
         if make is not None:
-            if wanted is None:
+            if sizes is None:
                 raise ValueError(
                     f"initializer={initializer!r} makes a value of any shape; give shape=, too."
                 )
             target = target or numpy_dtype(floatx())
-            initializer = initializers.call(make, initializer, wanted, target)
+            initializer = initializers.call(make, initializer, sizes, target)
         array = self._numbers(
             "initializer", initializer, target or natural_dtype(_stored(initializer))
         )
-        if wanted is not None and array.shape != wanted:
+        if sizes is not None and array.shape != sizes:
             raise ValueError(
                 f"initializer={short(initializer)} has the shape {array.shape} and variable "
-                f"{self._path!r} shape={wanted}; give a value of that shape, or its shape."
+                f"{self._path!r} shape={sizes}; give a value of that shape, or its shape."
             )
         return array
 

@@ -80,18 +80,18 @@ def attributes(optimizer: Any, **values: Any) -> Iterator[None]:
     Otherwise a step that is repeated would multiply by the scale twice.
     """
     before = {name: getattr(optimizer, name) for name in values if hasattr(optimizer, name)}
-    old: dict[str, Any] = {}
+    previous: dict[str, Any] = {}
     for name, value in values.items():
         setattr(optimizer, name, value)
     try:
         yield
     except BaseException:
-        old = before
+        previous = before
         raise
     finally:
         for name in values:
-            if name in old:
-                setattr(optimizer, name, old[name])
+            if name in previous:
+                setattr(optimizer, name, previous[name])
             else:
                 with suppress(AttributeError):  # the optimizer may have done it
                     delattr(optimizer, name)

@@ -140,10 +140,10 @@ class GradScaler:
                 "before step(), or update() first."
             )
         grads = self._gradients(optimizer)
-        found = trees.values(grads)
-        if any(map(self._is_half, found)):
+        arrays = trees.values(grads)
+        if any(map(self._is_half, arrays)):
             raise ValueError("a float16 gradient cannot be unscaled; keep parameters in float32.")
-        finite = self._divide(grads, self._machine.scale) if found else None
+        finite = self._divide(grads, self._machine.scale) if arrays else None
         self._optimizers[id(optimizer)] = (_Stage.UNSCALED, finite)
 
     def _gradients(self, optimizer: Any) -> list[list[Any]]:
@@ -226,8 +226,10 @@ class GradScaler:
         if stage is _Stage.READY:
             scale = self._get_scale_async()
             grad_scale = scale if grad_scale is None else scale * grad_scale
-        found = self._found_inf_per_device(optimizer)
-        with scaling.attributes(optimizer, grad_scale=grad_scale, found_inf=sum(found.values())):
+        found_infs = self._found_inf_per_device(optimizer)
+        with scaling.attributes(
+            optimizer, grad_scale=grad_scale, found_inf=sum(found_infs.values())
+        ):
             return optimizer.step(*args, **kwargs)
 
     # Optimizers with the parameter `grad_scaler` call these, by torch's names.
@@ -248,8 +250,8 @@ class GradScaler:
         finite = self._state(optimizer)[1]
         if finite is None:
             return {}
-        found = self._number(0.0 if finite else 1.0)
-        return {found.device: found}
+        found_inf = self._number(0.0 if finite else 1.0)
+        return {found_inf.device: found_inf}
 
     def _state(self, optimizer: Any) -> tuple[_Stage, bool | None]:
         return self._optimizers.get(id(optimizer), (_Stage.READY, None))
@@ -271,10 +273,10 @@ class GradScaler:
                 raise AssertionError(f"new_scale={new_scale!r} must be a float.")
             self._change("new_scale", "scale", float(np.reshape(new_scale, ())))
         else:
-            found = [finite for _, finite in self._optimizers.values() if finite is not None]
-            if not found:
+            flags = [finite for _, finite in self._optimizers.values() if finite is not None]
+            if not flags:
                 raise AssertionError("no gradient was checked before update().")
-            self._machine, _ = self._machine.next(all(found))
+            self._machine, _ = self._machine.next(all(flags))
         self._optimizers = {}
 
     def get_scale(self) -> float:

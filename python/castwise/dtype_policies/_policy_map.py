@@ -266,8 +266,8 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             else:
                 policy = self._policies.get(key)
                 hits[key] = hits.get(key, 0) + 1
-            others = tuple(other for other in keys if other != key)
-            matches[path] = PathMatch(key, policy, exact, others)
+            also = tuple(other for other in keys if other != key)
+            matches[path] = PathMatch(key, policy, exact, also)
         return Explanation(matches, hits, unused(hits, matches))
 
     def get_config(self) -> dict[str, Any]:
@@ -311,10 +311,10 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     def __copy__(self) -> DTypePolicyMap:
         """Return another map with the same policies."""
-        new = type(self).__new__(type(self))
-        new.__dict__.update(self.__dict__)
-        new._policies = copy.copy(self._policies)
-        return new
+        duplicate = type(self).__new__(type(self))
+        duplicate.__dict__.update(self.__dict__)
+        duplicate._policies = copy.copy(self._policies)
+        return duplicate
 
     def __repr__(self) -> str:
         mapping = [(key, policy.name) for key, policy in self.items()]

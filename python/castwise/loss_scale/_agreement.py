@@ -57,14 +57,16 @@ def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
 
 
 def _pack(finite: bool, amaxes: ArrayLike) -> Vector:
-    found = _numbers("amaxes", amaxes, "give one number per tensor")
-    if found.ndim != 1:
-        raise ValueError(f"amaxes has shape {found.shape}; give one number per tensor.")
-    if (found < 0).any():
-        raise ValueError(f"amaxes={found[found < 0][0]} is not valid; magnitudes are 0 or more.")
-    vector = np.empty(1 + found.size, np.float32)
+    magnitudes = _numbers("amaxes", amaxes, "give one number per tensor")
+    if magnitudes.ndim != 1:
+        raise ValueError(f"amaxes has shape {magnitudes.shape}; give one number per tensor.")
+    if (magnitudes < 0).any():
+        raise ValueError(
+            f"amaxes={magnitudes[magnitudes < 0][0]} is not valid; magnitudes are 0 or more."
+        )
+    vector = np.empty(1 + magnitudes.size, np.float32)
     vector[0] = 0 if finite else 1
-    vector[1:] = np.where(np.isnan(found), np.float32(np.inf), found)
+    vector[1:] = np.where(np.isnan(magnitudes), np.float32(np.inf), magnitudes)
     return vector
 
 

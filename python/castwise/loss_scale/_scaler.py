@@ -136,13 +136,13 @@ class LossScaler:
 
         A state without "steps", as of a loss scale or its original, does not change `steps`.
         """
-        own, steps = state, self.steps
+        scale_state, steps = state, self.steps
         if isinstance(state, dict) and "steps" in state:
-            own = {key: value for key, value in state.items() if key != "steps"}
+            scale_state = {key: value for key, value in state.items() if key != "steps"}
             steps = state["steps"]
             if not isinstance(steps, int) or isinstance(steps, bool) or steps < 0:
                 raise ValueError(f"state: steps={steps!r} is not valid; use an int of 0 or more.")
-        self.loss_scale = self.loss_scale.with_state(own)
+        self.loss_scale = self.loss_scale.with_state(scale_state)
         self.steps, self._lost_steps = steps, 0
 
     def __repr__(self) -> str:

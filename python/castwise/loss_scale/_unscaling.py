@@ -111,8 +111,10 @@ def unscale(
     if not isinstance(norm, bool | np.bool_):
         raise TypeError(f"norm={norm!r} is not valid; use True or False.")
     number = scale.scale if hasattr(scale, "scale") else scale
-    tree, finite, found = _unscale(grads, number, out, dtype=dtype, squares=norm, threads=threads)
-    return (tree, finite, found) if norm else (tree, finite)
+    tree, finite, total_norm = _unscale(
+        grads, number, out, dtype=dtype, squares=norm, threads=threads
+    )
+    return (tree, finite, total_norm) if norm else (tree, finite)
 
 
 def unscale_as_originals(grads: Tree, scale: float, out: Any) -> tuple[Tree, bool]:
@@ -200,7 +202,7 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
     return on_true if pred else on_false
 
 
-def require_alike(first: Any, second: Any, names: tuple[str, str]) -> None:
+def require_alike(tree: Any, counterpart: Any, names: tuple[str, str]) -> None:
     """Compare two trees, which errors call by `names`.
 
     Raises
@@ -211,7 +213,7 @@ def require_alike(first: Any, second: Any, names: tuple[str, str]) -> None:
         Structures differ.
 
     """
-    for path, *leaves in trees.zip_leaves(first, second, names):
+    for path, *leaves in trees.zip_leaves(tree, counterpart, names):
         kinds = [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]
         if kinds[0] != kinds[1]:
             raise TypeError(

@@ -232,7 +232,7 @@ def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[
     """
     safe = _is_safe(optimizer.inner_optimizer, variables)
     guarded = [] if safe else [*variables, *optimizer.variables]
-    values = [ops.copy(each.value) for each in guarded]
+    values = [ops.copy(variable.value) for variable in guarded]
     try:
         yield
     except BaseException:
@@ -243,7 +243,7 @@ def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[
 
 def _is_safe(inner: Any, variables: Sequence[Any]) -> bool:
     called = [inner, *(getattr(variable, "constraint", None) for variable in variables)]
-    if all(type(each).__module__.startswith("keras.") for each in called if each is not None):
+    if all(type(part).__module__.startswith("keras.") for part in called if part is not None):
         return True
     if keras.config.backend() != "tensorflow":
         return False

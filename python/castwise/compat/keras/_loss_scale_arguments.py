@@ -41,15 +41,15 @@ def is_of_keras(inner_optimizer: Any) -> bool:
 
 
 def check(
-    inner_optimizer: Any, initial_scale: Any, dynamic_growth_steps: Any, others: dict[str, Any]
+    inner_optimizer: Any, initial_scale: Any, dynamic_growth_steps: Any, options: dict[str, Any]
 ) -> None:
     """Refuse arguments of `LossScaleOptimizer`, as its docstring says."""
-    if not (dynamic := others.pop("dynamic", True)):
+    if not (dynamic := options.pop("dynamic", True)):
         raise ValueError(
             f"dynamic={dynamic!r} is not valid; leave it out, or set `loss_scale_factor` on "
             "the inner optimizer."
         )
-    for argument, value in others.items():
+    for argument, value in options.items():
         if argument not in ONLY_DEFAULTS or value != ONLY_DEFAULTS[argument]:
             raise ValueError(f"{argument}={value!r} is not valid; set it on the inner optimizer.")
     if not _is_optimizer(inner_optimizer):
@@ -105,18 +105,25 @@ def check_number(grads: Sequence[Any], variables: Sequence[Any]) -> None:
 
 def check_variable_list(given: Sequence[Any], expected: Sequence[Any]) -> None:
     """Raise ValueError unless values have the number and the shapes of variables."""
-    shapes, wanted = [[tuple(np.shape(each)) for each in side] for side in (given, expected)]
-    if shapes != wanted:
+    shapes, expected_shapes = [
+        [tuple(np.shape(value)) for value in side] for side in (given, expected)
+    ]
+    if shapes != expected_shapes:
         raise ValueError(
-            f"{len(shapes)} values of the shapes {shapes} are given for the {len(wanted)} "
-            f"variables of the optimizer, {wanted}; give one for each of `variables`, in order."
+            f"{len(shapes)} values of the shapes {shapes} are given for the {len(expected_shapes)} "
+            f"variables of the optimizer, {expected_shapes}; give one for each of `variables`, in "
+            "order."
         )
 
 
 @contextmanager
 def unchanged_on_failure(variables: Sequence[Any]) -> Iterator[None]:
     """Restore the values of arrays if the block raises."""
-    arrays = [each for each in variables if isinstance(each, np.ndarray) and each.flags.writeable]
+    arrays = [
+        variable
+        for variable in variables
+        if isinstance(variable, np.ndarray) and variable.flags.writeable
+    ]
     values = [array.copy() for array in arrays]
     try:
         yield
@@ -148,7 +155,7 @@ def _inner_from_config(config: Mapping[str, Any], custom_objects: Mapping[str, A
     keras: Any = importlib.import_module("keras") if of_keras else sys.modules.get("keras")
     if of_keras or (keras and registered and keras.saving.get_registered_object(registered)):
         return keras.saving.deserialize_keras_object(copy.deepcopy(dict(config)), custom)
-    found = getattr(sys.modules.get(module), str(name), None)
-    if isinstance(found, type) and _is_optimizer(found) and registered not in custom:
-        custom.setdefault(str(name), found)
+    inner_class = getattr(sys.modules.get(module), str(name), None)
+    if isinstance(inner_class, type) and _is_optimizer(inner_class) and registered not in custom:
+        custom.setdefault(str(name), inner_class)
     return from_dictionary(config, {}, custom)

@@ -63,10 +63,10 @@ class LossScaleOptimizer:
         if arguments.is_of_keras(inner_optimizer):
             from castwise.compat.keras import _around_keras as around_keras  # noqa: PLC0415 imports Keras
 
-            made: Any = self
-            made.__class__ = around_keras.class_for(made.__class__, LossScaleOptimizer)
+            optimizer: Any = self
+            optimizer.__class__ = around_keras.class_for(optimizer.__class__, LossScaleOptimizer)
             around_keras.AroundKeras.__init__(
-                made, inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs
+                optimizer, inner_optimizer, initial_scale, dynamic_growth_steps, name, **kwargs
             )
             return
         arguments.check(inner_optimizer, initial_scale, dynamic_growth_steps, kwargs)
@@ -230,8 +230,8 @@ class LossScaleOptimizer:
             unscaled = [None] * len(grads)
         with np.errstate(all="ignore"):
             return [
-                new if new is not None else np.divide(grad, scale) if divide else grad
-                for grad, divide, new in zip(grads, divided, unscaled, strict=True)
+                quotient if quotient is not None else np.divide(grad, scale) if divide else grad
+                for grad, divide, quotient in zip(grads, divided, unscaled, strict=True)
             ]
 
     def _apply(self, grads: list[Any], trainable_variables: Sequence[Any] | None) -> None:

@@ -76,11 +76,11 @@ def abs_max_quantize(  # noqa: PLR0917 - as Keras
         if not np.isnan(scale).any():  # which stands for what is not finite
             return codes, scale
     step = Steps(np.float32 if to_numpy and x.dtype.name == BFLOAT16 else x.dtype)
-    held = step.of(x)
-    largest, smallest = held.max(axes, keepdims=True), held.min(axes, keepdims=True)
+    values = step.of(x)
+    largest, smallest = values.max(axes, keepdims=True), values.min(axes, keepdims=True)
     amax = np.abs(np.maximum(largest, -smallest))
     scale = step(step.of(high) / step(amax + step.of(epsilon)))
-    codes = np.clip(np.rint(step(held * scale)), low, high)
+    codes = np.clip(np.rint(step(values * scale)), low, high)
     return cast(step(codes), codes_dtype), cast(scale, x.dtype)
 
 
@@ -92,8 +92,10 @@ def _in_one_pass(x: Array, axis: Any) -> tuple[Array, Array]:
     before, after = math.prod(x.shape[:axis]), math.prod(x.shape[axis + 1 :])
     _core.encode_blocks(
         *(
-            one.reshape(before, -1, after).swapaxes(1, 2) if after > 1 else one.reshape(before, -1)
-            for one in (x, codes, scale)
+            array.reshape(before, -1, after).swapaxes(1, 2)
+            if after > 1
+            else array.reshape(before, -1)
+            for array in (x, codes, scale)
         ),
         scheme="int8_channel",
         recipe="keras",

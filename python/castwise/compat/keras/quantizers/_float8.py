@@ -40,13 +40,13 @@ def compute_float8_scale(amax: Any, scale: Any, dtype_max: Any, margin: int = 0)
         ``amax / dtype_max * 2 ** margin``, computed by reciprocals, or `scale`.
 
     """
-    found, before = floats_of("amax", amax), floats_of("scale", scale)
-    others = [floats_of("dtype_max", dtype_max).dtype] if hasattr(dtype_max, "dtype") else []
-    step, own = Steps(found.dtype, *others), Steps(before.dtype)
-    factor = step(step(step.of(dtype_max) / step.of(found)) / step.of(2.0**margin))
-    result = Steps(step.dtype, own.dtype)
-    is_used = (found > 0) & np.isfinite(found)
-    return result.stored(1 / np.where(is_used, factor, own(1 / own.of(before))))
+    amaxes, before = floats_of("amax", amax), floats_of("scale", scale)
+    limit_dtypes = [floats_of("dtype_max", dtype_max).dtype] if hasattr(dtype_max, "dtype") else []
+    step, scale_step = Steps(amaxes.dtype, *limit_dtypes), Steps(before.dtype)
+    factor = step(step(step.of(dtype_max) / step.of(amaxes)) / step.of(2.0**margin))
+    result = Steps(step.dtype, scale_step.dtype)
+    is_used = (amaxes > 0) & np.isfinite(amaxes)
+    return result.stored(1 / np.where(is_used, factor, scale_step(1 / scale_step.of(before))))
 
 
 @undisturbed

@@ -53,12 +53,12 @@ def quantize_with_sz_map(  # noqa: PLR0917 - as Keras
 
     """
     x, scales = floats_of("weights_matrix", weights_matrix), floats_of("scale", scale)
-    own, step = Steps(scales.dtype), Steps(x.dtype, scales.dtype)
-    by_group = own.of(scales)
-    by_group = np.where(by_group == 0, own.of(1e-8), by_group)
+    scale_step, step = Steps(scales.dtype), Steps(x.dtype, scales.dtype)
+    by_group = scale_step.of(scales)
+    by_group = np.where(by_group == 0, scale_step.of(1e-8), by_group)
     divisors, zeros = (
-        np.take(one, _group_numbers(g_idx), axis=group_axis)
-        for one in (by_group, own.of(array_of("zero", zero)))
+        np.take(array, _group_numbers(g_idx), axis=group_axis)
+        for array in (by_group, scale_step.of(array_of("zero", zero)))
     )
     codes = np.rint(step(step(step.of(x) / divisors) + zeros))
     return step.stored(np.clip(codes, 0, array_of("maxq", maxq).astype(step.wide)))
@@ -91,13 +91,14 @@ def dequantize_with_sz_map(
     codes, zeros = array_of("weights_matrix", weights_matrix), array_of("zero", zero)
     scales = floats_of("scale", scale)
     groups = _group_numbers(g_idx)
-    if (done := _decoded(codes, scales, zeros, groups, group_axis)) is not None:
-        return done
-    own = Steps(scales.dtype)
+    if (decoded := _decoded(codes, scales, zeros, groups, group_axis)) is not None:
+        return decoded
+    scale_step = Steps(scales.dtype)
     is_float = codes.dtype.name in FLOATS
-    step = Steps(codes.dtype, scales.dtype) if is_float else own
+    step = Steps(codes.dtype, scales.dtype) if is_float else scale_step
     factors, shifts = (
-        np.take(one, groups, axis=group_axis) for one in (own.of(scales), own.of(zeros))
+        np.take(array, groups, axis=group_axis)
+        for array in (scale_step.of(scales), scale_step.of(zeros))
     )
     return step.stored(step(step.of(codes) - shifts) * factors)
 
@@ -112,7 +113,7 @@ def _decoded(codes: Array, scales: Array, zeros: Array, groups: Array, axis: int
     if not are_bytes or scales.dtype != np.float32 or axis not in (-1, 0, 1):
         return None
     along = axis % MATRIX
-    is_turned = along == 0
+    is_transposed = along == 0
     if not (codes.ndim == scales.ndim == MATRIX and scales.shape == zeros.shape):
         return None
     if scales.shape[1 - along] != codes.shape[1 - along] or not codes.size:
@@ -124,7 +125,7 @@ def _decoded(codes: Array, scales: Array, zeros: Array, groups: Array, axis: int
         return None
     out = np.empty(codes.shape, np.float32)
     rows, factors, shifts, values = (
-        one.T if is_turned else one for one in (codes, scales, zeros, out)
+        array.T if is_transposed else array for array in (codes, scales, zeros, out)
     )
     _core.decode_blocks(
         rows,

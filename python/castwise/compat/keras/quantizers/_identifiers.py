@@ -54,17 +54,17 @@ def get(identifier: Any, **kwargs: Any) -> Any:
     """
     if identifier is None:
         return None
-    found: Any = identifier
+    quantizer: Any = identifier
     if isinstance(identifier, dict):
-        found = deserialize(identifier)
+        quantizer = deserialize(identifier)
     elif isinstance(identifier, str):
-        found = _CLASSES.get(identifier)
-    if not callable(found):
+        quantizer = _CLASSES.get(identifier)
+    if not callable(quantizer):
         raise ValueError(  # noqa: TRY004  (as Keras does)
             f"identifier={identifier!r} is not a quantizer; use one of {', '.join(_CLASSES)}, a "
             "dictionary of serialize(), or an object that is called with an array"
         )
-    if inspect.isclass(found):
-        make: Callable[[Any], Any] = found
+    if inspect.isclass(quantizer):
+        make: Callable[[Any], Any] = quantizer
         return make(kwargs)
-    return found
+    return quantizer

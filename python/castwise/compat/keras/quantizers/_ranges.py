@@ -77,23 +77,23 @@ def compute_quantization_parameters(
     array = floats_of("x", x)
     if array.ndim < MATRIX or not array.size:
         raise ValueError(f"x has shape {array.shape}; give two axes or more, and elements.")
-    own, computed = Steps(array.dtype), float_dtype("compute_dtype", compute_dtype)
-    step, held, rows = Steps(own.dtype, computed), own.of(array), len(array)
+    input_step, computed = Steps(array.dtype), float_dtype("compute_dtype", compute_dtype)
+    step, values, rows = Steps(input_step.dtype, computed), input_step.of(array), len(array)
     if per_channel and 0 < group_size < array.shape[1]:
-        held = _groups(held, 1, group_size)
-        smallest, largest = held.min(2), held.max(2)
+        values = _groups(values, 1, group_size)
+        smallest, largest = values.min(2), values.max(2)
     else:
-        held = held.reshape(rows if per_channel else 1, -1)
-        smallest, largest = held.min(1, keepdims=True), held.max(1, keepdims=True)
+        values = values.reshape(rows if per_channel else 1, -1)
+        smallest, largest = values.min(1, keepdims=True), values.max(1, keepdims=True)
     if symmetric:
         largest = np.maximum(np.abs(smallest), largest)
         smallest = np.where(smallest < 0, -largest, smallest)
     is_one = smallest == largest
-    smallest = np.where(is_one, own(smallest - own.of(1)), smallest)
-    largest = np.where(is_one, own(largest + own.of(1)), largest)
-    reach = own(largest - smallest)
+    smallest = np.where(is_one, input_step(smallest - input_step.of(1)), smallest)
+    largest = np.where(is_one, input_step(largest + input_step.of(1)), largest)
+    reach = input_step(largest - smallest)
     if epsilon > 0:
-        reach = own(reach + own.of(epsilon))
+        reach = input_step(reach + input_step.of(epsilon))
     maxq = np.array(2**bits - 1, finfo(standardize_dtype(compute_dtype)).dtype)
     scale = step(reach / step.of(maxq))
     scale = np.where(scale <= 0, step.of(1e-8), scale)
@@ -161,12 +161,12 @@ def abs_max_quantize_grouped_with_zero_point(  # noqa: PLR0917 - as Keras
         raise ValueError(f"inputs has shape {x.shape}; give a matrix, (rows, columns).")
     if block_size < 1:
         raise ValueError(f"block_size={block_size!r} is not valid; use 1 or more.")
-    step = first = Steps(x.dtype)
+    step = input_step = Steps(x.dtype)
     groups = _groups(step.of(x), 0, block_size)
     if to_numpy:
         smallest, largest = groups.min(1), groups.max(1)
-        step = Steps(np.float32) if x.dtype.name == BFLOAT16 else first
-        reach = step(first(largest - smallest) + step.of(epsilon))
+        step = Steps(np.float32) if x.dtype.name == BFLOAT16 else input_step
+        reach = step(input_step(largest - smallest) + step.of(epsilon))
         scale = step(reach / step.of(high - low))
         zero = step(step(np.rint(step(-smallest / scale))) + step.of(low))
         zero = step(np.clip(zero, low, high))
@@ -239,7 +239,7 @@ def fake_quant_with_min_max_vars(  # noqa: PLR0917 - as Keras
     )
     step = Steps(np.float32)
     if axis is not None:
-        lowest, highest = (_along(x, axis, one) for one in (lowest, highest))
+        lowest, highest = (_along(x, axis, limits) for limits in (lowest, highest))
     low, high = int(narrow_range), (1 << int(num_bits)) - 1
     smallest, largest = step.of(lowest), step.of(highest)
     reach = largest - smallest

@@ -52,13 +52,13 @@ class Steps:
         array = value if isinstance(value, np.ndarray | np.generic) else np.array(value, self.dtype)
         return cast(cast(array, self.dtype, copy=False), self.wide, copy=False)
 
-    def __call__(self, held: Any) -> Array:
+    def __call__(self, wide: Any) -> Array:
         """Round the result of a step."""
-        return held if self.dtype == self.wide else self.of(held)
+        return wide if self.dtype == self.wide else self.of(wide)
 
-    def stored(self, held: Any) -> Array:
-        """Return values that are held, in the dtype."""
-        return cast(held, self.dtype, copy=False)
+    def stored(self, wide: Any) -> Array:
+        """Return wide values in the dtype."""
+        return cast(wide, self.dtype, copy=False)
 
 
 def array_of(name: str, value: Any) -> Array:
@@ -84,10 +84,10 @@ def floats_of(name: str, value: Any, *, in_numpy: bool = False) -> Array:
 
 
 def float_dtype(name: str, value: Any) -> np.dtype[Any]:
-    found = standardize_dtype(value)
-    if finfo(found).kind != "float":
+    dtype_name = standardize_dtype(value)
+    if finfo(dtype_name).kind != "float":
         raise ValueError(f"{name}={value!r} is not valid; use a float, such as 'float32'.")
-    return np.dtype(np.float32 if found == "float64" else finfo(found).dtype)
+    return np.dtype(np.float32 if dtype_name == "float64" else finfo(dtype_name).dtype)
 
 
 def code_dtype(value_range: Sequence[Any], dtype: Any) -> tuple[Any, Any, str]:

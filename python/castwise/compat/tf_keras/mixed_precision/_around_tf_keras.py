@@ -56,8 +56,8 @@ def next_state(
     full, grown = counter + 1 >= growth_steps, scale * multiplier
     up = tf.where(full & tf.math.is_finite(grown), grown, scale)
     down = tf.maximum(scale / multiplier, 1.0)
-    held = tf.where(finite & ~full, counter + 1, tf.zeros_like(counter))
-    return tf.where(finite, up, down), held
+    next_counter = tf.where(finite & ~full, counter + 1, tf.zeros_like(counter))
+    return tf.where(finite, up, down), next_counter
 
 
 class LossScaleOptimizer:
@@ -100,11 +100,11 @@ class LossScaleOptimizer:
     def _apply_gradients(self, grads: Any, wrapped_vars: Any, *name: Any) -> Any:
         """Apply finite gradients; tf_keras calls this."""
         original: Any = super()
-        inner, held = self.inner_optimizer, list(wrapped_vars.value)
+        inner, variables = self.inner_optimizer, list(wrapped_vars.value)
         if legacy := _is_legacy(inner):
             with _module().tf.init_scope():  # as it begins a step
-                inner._create_all_weights(held)
-        with _restored_on_error([*held, *(inner.variables() if legacy else inner.variables)]):
+                inner._create_all_weights(variables)
+        with _restored_on_error([*variables, *(inner.variables() if legacy else inner.variables)]):
             return original._apply_gradients(grads, wrapped_vars, *name)
 
     def state_dict(self) -> dict[str, Any]:
@@ -155,7 +155,11 @@ def _restored_on_error(variables: Iterable[Any]) -> Iterator[None]:
     tf = _module().tf
     eager = tf.executing_eagerly() and not tf.distribute.has_strategy()
     read = tf.raw_ops.ReadVariableOp  # a third of the time of read_value, also without a copy
-    before = [(each, read(resource=each.handle, dtype=each.dtype)) for each in variables if eager]
+    before = [
+        (variable, read(resource=variable.handle, dtype=variable.dtype))
+        for variable in variables
+        if eager
+    ]
     try:
         yield
     except BaseException:
@@ -171,8 +175,8 @@ def _all_finite(grads: list[Any]) -> Any:
     if not (distribute.has_strategy() and distribute.in_cross_replica_context()):
         return module._is_all_finite(grads)
     strategy = distribute.get_strategy()
-    found = strategy.extended.call_for_each_replica(module._is_all_finite, args=(grads,))
-    return strategy.experimental_local_results(found)[0]
+    flags = strategy.extended.call_for_each_replica(module._is_all_finite, args=(grads,))
+    return strategy.experimental_local_results(flags)[0]
 
 
 @functools.cache
@@ -184,7 +188,9 @@ def _class(base: Any) -> Any:
     """
     names = {"__module__": base.__module__, "__qualname__": base.__qualname__}
     return types.new_class(
-        base.__name__, (LossScaleOptimizer, base), exec_body=lambda own: own.update(names)
+        base.__name__,
+        (LossScaleOptimizer, base),
+        exec_body=lambda namespace: namespace.update(names),
     )
 
 

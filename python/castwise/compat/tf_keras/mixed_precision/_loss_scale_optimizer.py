@@ -79,9 +79,9 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             )
         from castwise.compat.tf_keras.mixed_precision._around_tf_keras import wrap  # noqa: PLC0415 imports TensorFlow
 
-        made = wrap(inner_optimizer, *args, **options)
-        cls.register(type(made))
-        return made
+        optimizer = wrap(inner_optimizer, *args, **options)
+        cls.register(type(optimizer))
+        return optimizer
 
     def __init__(
         self,
@@ -207,9 +207,9 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             array = read_array(f"grads[{index}]", grad)
             scaling.refuse_integers(f"grads[{index}]", array)
             with np.errstate(all="ignore"):
-                factor = float(own := reciprocal.astype(array.dtype))
+                factor = float(factor_array := reciprocal.astype(array.dtype))
             if not (np.isfinite(factor) and factor):
-                results[index] = np.asarray(scaling.times(array, own))
+                results[index] = np.asarray(scaling.times(array, factor_array))
                 continue
             # One pass over all gradients whose dtype holds the reciprocal; the others one by one.
             if factor == float(reciprocal):
@@ -336,8 +336,8 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             The class is one of tf_keras, which is not installed.
 
         """
-        made: LossScaleOptimizer = cls(**config_arguments(config, custom_objects))
-        return made
+        optimizer: LossScaleOptimizer = cls(**config_arguments(config, custom_objects))
+        return optimizer
 
 
 def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:

@@ -103,8 +103,8 @@ def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> 
     of_tf_keras = str(module).partition(".")[0] in ("keras", "tf_keras")
     if name is None or name in custom_objects or not of_tf_keras:
         # A config never causes an import.
-        found = getattr(sys.modules.get(str(module)), str(name), None)
-        classes = {str(name): found} if hasattr(found, "apply_gradients") else {}
+        inner_class = getattr(sys.modules.get(str(module)), str(name), None)
+        classes = {str(name): inner_class} if hasattr(inner_class, "apply_gradients") else {}
         return from_dictionary(config, {} if of_tf_keras else classes, custom_objects)
     return _deserialized(config, custom_objects)
 

@@ -234,8 +234,8 @@ def deserialize(
     """
     if not isinstance(config, Mapping) or "config" not in config:
         raise ValueError(f"config={config!r} must be a dict with 'class_name' and 'config'")
-    found: LossScale = from_dictionary(config, _CLASSES, custom_objects)
-    return found
+    loss_scale: LossScale = from_dictionary(config, _CLASSES, custom_objects)
+    return loss_scale
 
 
 def get(identifier: Any, custom_objects: Mapping[str, Any] | None = None) -> LossScale | None:
