@@ -16,7 +16,8 @@ from castwise.checkpoint.running._parts import Parts
 from castwise.checkpoint.transcode import TranscodeRequest
 
 _REQUESTS: dict[str, type[Request]] = {
-    one.command: one for one in (CastRequest, DequantizeRequest, QuantizeRequest, TranscodeRequest)
+    request.command: request
+    for request in (CastRequest, DequantizeRequest, QuantizeRequest, TranscodeRequest)
 }
 
 
@@ -54,17 +55,17 @@ def finish(
         A file cannot be read or written, or the disk is full.
 
     """
-    new = checked_path(destination, "destination")
-    parts = Parts(new)
+    path = checked_path(destination, "destination")
+    parts = Parts(path)
     arguments = dict(parts.arguments)
     arguments["overwrite"] = overwrite or arguments.get("overwrite", False)
     try:
         request = _REQUESTS[arguments.pop("command")](**arguments)
     except (KeyError, TypeError) as error:
         raise CheckpointError(
-            f"the parts of {new} are of another version of castwise; finish them with that one, or "
-            "convert all parts again"
+            f"the parts of {path} are of another version of castwise; finish them with that one, "
+            "or convert all parts again"
         ) from error
-    with request.planned(new) as planned:
+    with request.planned(path) as planned:
         request.protect(planned, fail_on, max_zeros)
         return planned.summary(parts.put_together(planned.run, planned.options))

@@ -143,24 +143,24 @@ class DequantizeRequest(MakingRequest):
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check how weights are to be decoded."""
-        how = decoding_of(self.dtype, self.arithmetic, self.only, threads)
-        asked = {"dtype": how.format, "arithmetic": how.arithmetic, "only": how.only}
-        return RunOptions(threads=how.threads, asked=asked), partial(_plain, how=how)
+        decode = decoding_of(self.dtype, self.arithmetic, self.only, threads)
+        asked = {"dtype": decode.format, "arithmetic": decode.arithmetic, "only": decode.only}
+        return RunOptions(threads=decode.threads, asked=asked), partial(_plain, decode=decode)
 
     def plain_values(self) -> dict[str, Any]:
         """Return the arguments by name, the dtype as that of its format."""
         return {**Request.plain_values(self), "dtype": finfo(self.dtype).name}
 
 
-def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> Made:
+def _plain(source: Reader | CheckpointFolder, decode: Decode, *, is_file: bool) -> Made:
     """Make the plain checkpoint."""
-    model = model_of(source, how.format, is_file=is_file)
-    if model.config and how.only is not None:
+    model = model_of(source, decode.format, is_file=is_file)
+    if model.config and decode.only is not None:
         raise CheckpointError(
-            f"{given('only', how.only)}: what stays quantised of {source.path} is no model of "
+            f"{given('only', decode.only)}: what stays quantised of {source.path} is no model of "
             "transformers; leave it out, or name a .safetensors file"
         )
-    plain = decoded(source, how)
+    plain = decoded(source, decode)
 
     def tell() -> None:
         plain.tell()
@@ -169,7 +169,7 @@ def _plain(source: Reader | CheckpointFolder, how: Decode, *, is_file: bool) -> 
     return Made(
         plain.source,
         lambda tensors, prefix: decide(
-            how, tensors, model.dtypes, plain.following.get(prefix, frozenset())
+            decode, tensors, model.dtypes, plain.following.get(prefix, frozenset())
         ),
         partial(PlainConfig, exceptions=plain.exceptions),
         lambda _: model.added({}),

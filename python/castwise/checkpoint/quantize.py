@@ -150,7 +150,7 @@ class QuantizeRequest(MakingRequest):
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check what is to be quantised, and how."""
-        how = _encode(
+        encode = _encode(
             self.scheme,
             self.recipe,
             self.block,
@@ -159,13 +159,13 @@ class QuantizeRequest(MakingRequest):
             threads=threads,
         )
         asked = {
-            "scheme": how.scheme,
-            "recipe": how.recipe,
-            "block": None if how.block is None else list(how.block),
-            "map": dict(how.mapping),
-            "ignore": list(how.ignore),
+            "scheme": encode.scheme,
+            "recipe": encode.recipe,
+            "block": None if encode.block is None else list(encode.block),
+            "map": dict(encode.mapping),
+            "ignore": list(encode.ignore),
         }
-        return RunOptions(threads=how.threads, asked=asked), partial(encoded, how=how)
+        return RunOptions(threads=encode.threads, asked=asked), partial(encoded, encode=encode)
 
 
 def _encode(
@@ -204,15 +204,15 @@ def _encode(
     if not isinstance(ignore, str) and not isinstance(ignore, Sequence):
         raise TypeError(f"ignore is a regular expression or several, not {ignore!r}")
     patterns = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-    for one in patterns:
-        if not isinstance(one, str):
-            raise TypeError(f"ignore: {one!r} is not a regular expression, which is a str")
-    made = Encode(
+    for pattern in patterns:
+        if not isinstance(pattern, str):
+            raise TypeError(f"ignore: {pattern!r} is not a regular expression, which is a str")
+    encode = Encode(
         scheme, recipe, _block(block), patterns, dtypes, schemes, checked_threads(threads), map_name
     )
     for name in names:
-        made.encoding(name)
-    return made
+        encode.encoding(name)
+    return encode
 
 
 def _mapping(given: Any) -> tuple[dict[str, Any], str]:
@@ -234,7 +234,7 @@ def _block(block: Any) -> tuple[int, int] | None:
     if block is None:
         return None
     pair = (1, block) if isinstance(block, int) else block if isinstance(block, Sequence) else ()
-    if len(pair) != 2 or not all(isinstance(one, int) and one > 0 for one in pair):  # noqa: PLR2004
+    if len(pair) != 2 or not all(isinstance(size, int) and size > 0 for size in pair):  # noqa: PLR2004
         raise ValueError(
             f"{argument('block', block)} is not valid; use (rows, columns), or columns"
         )

@@ -119,20 +119,20 @@ class DecodedReader:
         self.other_entries = reader.other_entries
         self.tensors: dict[str, TensorInfo] = {}
         self._reader = reader
-        self._weights = {one.info.name: one for some in weights.values() for one in some}
+        self._weights = {weight.info.name: weight for group in weights.values() for weight in group}
         self._stored = stored
         self._threads = threads
         for name, info in reader.tensors.items():
             if name in weights:
-                self.tensors |= {one.info.name: one.info for one in weights[name]}
+                self.tensors |= {weight.info.name: weight.info for weight in weights[name]}
             elif name not in left_out:
-                new = renamed.get(name, name)
-                self.tensors[new] = info if new == name else info._replace(name=new)
-        self._stored_names = {new: name for name, new in renamed.items()}
-        lists = {id(one.parts): one.parts for one in self._weights.values()}
-        parts = {part for some in lists.values() for part in some}  # many may share one
-        others = [one for one in stored.readers(parts) if one is not reader]
-        self._files: Sequence[Reader] = [reader, *others]
+                new_name = renamed.get(name, name)
+                self.tensors[new_name] = info if new_name == name else info._replace(name=new_name)
+        self._stored_names = {new_name: name for name, new_name in renamed.items()}
+        lists = {id(weight.parts): weight.parts for weight in self._weights.values()}
+        parts = {part for names in lists.values() for part in names}  # many may share one
+        other_readers = [other for other in stored.readers(parts) if other is not reader]
+        self._files: Sequence[Reader] = [reader, *other_readers]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None
         self.again: PlanAgain | None = None
@@ -153,8 +153,8 @@ class DecodedReader:
 
     def report(self, name: str) -> Report | None:
         """Return what making a tensor lost, once it has been read; None for others."""
-        one = self._weights.get(name)
-        return None if one is None or one.measured is None else one.measured()
+        weight = self._weights.get(name)
+        return None if weight is None or weight.measured is None else weight.measured()
 
     def stored_name(self, name: str) -> str:
         """Return what a tensor that is not made is called in the file."""
@@ -162,8 +162,8 @@ class DecodedReader:
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor comes."""
-        one = self._weights.get(name)
-        return Elements(one.format) if one else self._reader.elements(self.stored_name(name))
+        weight = self._weights.get(name)
+        return Elements(weight.format) if weight else self._reader.elements(self.stored_name(name))
 
     def stated(self) -> Any:
         """Say that nothing is stated of quantised layers: the plan was made from the source's."""
@@ -185,8 +185,8 @@ class DecodedReader:
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes; those of a weight come in slabs."""
-        one = self._weights.get(name)
-        if one is None:
+        weight = self._weights.get(name)
+        if weight is None:
             yield from self._reader.pieces(self.stored_name(name), nbytes)
             return
         for array in self.slabs(name):
@@ -194,23 +194,23 @@ class DecodedReader:
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
-        one = self._weights.get(name)
-        if one is None:
+        weight = self._weights.get(name)
+        if weight is None:
             return self._reader.read(self.stored_name(name))
-        whole = np.empty(math.prod(one.info.shape), numpy_dtype(one.format))
+        whole = np.empty(math.prod(weight.info.shape), numpy_dtype(weight.format))
         done = 0
         for array in self.slabs(name):
             whole[done : done + array.size] = array.reshape(-1)
             done += array.size
-        return whole.reshape(one.info.shape)
+        return whole.reshape(weight.info.shape)
 
     def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
         """Decode the slabs of a weight, as many at a time as there are threads.
 
         They are in C order, in the format `to` if it is not the weight's own.
         """
-        one = self._weights[name]
-        return self._carried_out(one.slabs(to or one.format))
+        weight = self._weights[name]
+        return self._carried_out(weight.slabs(to or weight.format))
 
     def write(self, name: str, file: BinaryIO, begin: int) -> bool:
         """Make a weight at its place in a file: each thread writes the slabs that it makes.
@@ -218,14 +218,14 @@ class DecodedReader:
         Returns False, and writes nothing, if it is no such weight, or the places of its slabs are
         not known before.
         """
-        one = self._weights.get(name)
-        if one is None or one.counts is None:
+        weight = self._weights.get(name)
+        if weight is None or weight.counts is None:
             return False
         file.flush()  # what stands before
-        target, itemsize = OpenFile(handle(file)), numpy_dtype(one.format).itemsize
-        places = accumulate((count * itemsize for count in one.counts()), initial=begin)
-        slabs = zip(one.slabs(one.format), places, strict=False)  # one place more: the end
-        for _ in self._carried_out(partial(_write, *each, target) for each in slabs):
+        target, itemsize = OpenFile(handle(file)), numpy_dtype(weight.format).itemsize
+        places = accumulate((count * itemsize for count in weight.counts()), initial=begin)
+        slabs = zip(weight.slabs(weight.format), places, strict=False)  # one place more: the end
+        for _ in self._carried_out(partial(_write, *arguments, target) for arguments in slabs):
             pass
         return True
 
@@ -250,10 +250,10 @@ class DecodedReader:
     @contextmanager
     def beside_others(self) -> Iterator[DecodedReader]:
         """Open its files for a block of one of several threads."""
-        own = object.__new__(type(self))
-        own.__dict__ |= self.__dict__
-        with own:
-            yield own
+        copy = object.__new__(type(self))
+        copy.__dict__ |= self.__dict__
+        with copy:
+            yield copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         """In another process it is planned again, when it is needed there."""
@@ -312,8 +312,8 @@ class PlannedElsewhere:
         reader = planned.get(self.path)
         if reader is None or reader.state != self.state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
-        with reader.beside_others() as own:
-            yield own
+        with reader.beside_others() as reopened:
+            yield reopened
 
 
 _PLANNED: list[tuple[PlanAgain, Mapping[Path, DecodedReader]]] = []
@@ -328,11 +328,13 @@ def with_tensors(
     `made_of` names what tensors become; those that it does not have stay.
     """
 
-    def names(old: Iterable[str]) -> Iterator[tuple[str, str]]:
-        return ((name, new) for name in old for new in made_of.get(name, [name]))
+    def names(stored_names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        return ((name, new_name) for name in stored_names for new_name in made_of.get(name, [name]))
 
     index = dict(component.index)
-    if (there := index.get("weight_map")) is not None:
-        index["weight_map"] = {new: there[name] for name, new in names(there)}
-    indexed = {path: tuple(new for _, new in names(component.indexed[path])) for path in shards}
+    if (weight_map := index.get("weight_map")) is not None:
+        index["weight_map"] = {new_name: weight_map[name] for name, new_name in names(weight_map)}
+    indexed = {
+        path: tuple(new_name for _, new_name in names(component.indexed[path])) for path in shards
+    }
     return replace(component, index=index, shards=shards, indexed=indexed)

@@ -46,5 +46,5 @@ def decoded_reader(reader: Reader, *arguments: Any, **options: Any) -> DecodedRe
         return DecodedKeras(reader, *arguments, **options)
     if isinstance(reader, Hdf5Reader):
         return DecodedHdf5(reader, *arguments, **options)
-    made = DecodedShard if isinstance(reader, SafetensorsReader) else DecodedReader
-    return made(reader, *arguments, **options)
+    reader_type = DecodedShard if isinstance(reader, SafetensorsReader) else DecodedReader
+    return reader_type(reader, *arguments, **options)

@@ -104,7 +104,7 @@ class Plain(NamedTuple):
     following: Mapping[str, Set[str]]
 
 
-def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
+def decoded(source: Reader | CheckpointFolder, decode: Decode) -> Plain:
     """Return an opened checkpoint as it is without quantisation.
 
     Raises
@@ -114,27 +114,32 @@ def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
         of another shape, nothing says how it is stored, or castwise does not decode it.
 
     """
-    plans = [_Plain(source, one, how) for one in components_of(source)]
-    may_be_plain = how.may_be_plain or isinstance(source, GgufReader)  # no other command reads one
-    if not (may_be_plain or any(one.names or one.left_out for one in plans)):
+    plans = [_Plain(source, component, decode) for component in components_of(source)]
+    may_be_plain = decode.may_be_plain or isinstance(
+        source, GgufReader
+    )  # no other command reads one
+    if not (
+        may_be_plain
+        or any(component_plan.names or component_plan.left_out for component_plan in plans)
+    ):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"
         )
-    _check_only(how, plans)
+    _check_only(decode, plans)
 
     def tell() -> None:
-        for one in plans:
-            one.tell()
+        for component_plan in plans:
+            component_plan.tell()
 
     following = {plan.prefix: plan.following for plan in plans if plan.following}
     if not isinstance(source, CheckpointFolder):
         (reader,) = plans[0].shards.values()
         return Plain(reader, {}, tell, following)
-    consumed = {name for one in plans for name in one.consumed}
-    components = [one.component() for one in plans]
+    consumed = {name for component_plan in plans for name in component_plan.consumed}
+    components = [component_plan.component() for component_plan in plans]
     exceptions = {
-        one.prefix + _CONFIG: plan.exceptions
-        for one, plan in zip(components, plans, strict=True)
+        component.prefix + _CONFIG: plan.exceptions
+        for component, plan in zip(components, plans, strict=True)
         if plan.exceptions is not None
     }
     plain = replace(source, components=components, consumed=frozenset(consumed))
@@ -142,7 +147,7 @@ def decoded(source: Reader | CheckpointFolder, how: Decode) -> Plain:
 
 
 def decide(
-    how: Decode, tensors: Iterable[TensorInfo], others: DtypeMap, following: Set[str]
+    decode: Decode, tensors: Iterable[TensorInfo], dtypes: DtypeMap, following: Set[str]
 ) -> list[Planned]:
     """Plan that weights are decoded, and what becomes of all other tensors.
 
@@ -152,8 +157,8 @@ def decide(
     def planned(info: TensorInfo) -> Planned:
         is_decoded = info.format is None and info.kind == _DECODED
         if is_decoded or info.name in following:
-            return Planned(info, how.format, None, DTYPE, is_decoded=is_decoded)
-        return plan([info], others)[0]
+            return Planned(info, decode.format, None, DTYPE, is_decoded=is_decoded)
+        return plan([info], dtypes)[0]
 
     return [planned(info) for info in tensors]
 
@@ -163,7 +168,7 @@ class _Plain:
 
     Attributes
     ----------
-    found
+    quantization
         What of it is quantised; None if nothing is.
     shards
         What stands for its shards, by path; those without any tensor are not there.
@@ -180,15 +185,15 @@ class _Plain:
     """
 
     def __init__(
-        self, source: Reader | CheckpointFolder, component: Component, how: Decode
+        self, source: Reader | CheckpointFolder, component: Component, decode: Decode
     ) -> None:
         self._component = component
         self.prefix = component.prefix
-        self._how = how
+        self._decode = decode
         is_folder = isinstance(source, CheckpointFolder)
         self._path = source.path / component.prefix if component.prefix else source.path
         tensors, configs, pairs, unreadable = stated_of(source, component)
-        self.found = found_in(component, tensors, configs, pairs)
+        self.quantization = found_in(component, tensors, configs, pairs)
         self.names: list[str] = []
         self.consumed: list[str] = []
         self.exceptions: Exceptions | None = None
@@ -202,21 +207,21 @@ class _Plain:
             raise self._refusal(
                 f"what states how its tensors are stored cannot be read: {unreadable[0]}"
             )
-        if self.found is None:
+        if self.quantization is None:
             return
         self._stated = statements(configs, pairs)
         self._stored = StoredTensors(component.shards)
-        self._check(self.found)
-        self.names = [component.prefix + one.name for one in self.found.weights]
-        chosen = self._chosen(self.found)
-        is_partial = len(chosen) < len(self.found.weights)
+        self._check(self.quantization)
+        self.names = [component.prefix + weight.name for weight in self.quantization.weights]
+        chosen = self._chosen(self.quantization)
+        is_partial = len(chosen) < len(self.quantization.weights)
         if is_partial and chosen:
-            own = [
-                one
-                for one in self._stated
-                if is_folder or one.origin == _OWN or one.method == _KERAS
+            stating = [
+                statement
+                for statement in self._stated
+                if is_folder or statement.origin == _OWN or statement.method == _KERAS
             ]
-            self.exceptions = self._excepted(own, chosen)
+            self.exceptions = self._excepted(stating, chosen)
         self._plan(chosen)
         if is_folder and not is_partial:
             self.consumed = [
@@ -229,27 +234,27 @@ class _Plain:
     def _refusal(self, reason: str) -> CheckpointError:
         return CheckpointError(f"{self._path} cannot be decoded: {reason}")
 
-    def _check(self, found: Quantization) -> None:
+    def _check(self, quantization: Quantization) -> None:
         """Refuse what does not say for certain how each weight is stored."""
-        stated = ", ".join(found.stated)
-        if found.unknown is not None:
-            raise self._refusal(UNKNOWN.format(found.unknown, stated))
-        if found.orphans:
-            orphan = max(found.orphans, key=lambda one: one.is_payload)
-            raise self._refusal(f"{orphan} ({len(found.orphans):,} such tensors)")
-        for one in self._stated:
-            if (reason := undecodable(one)) is not None:
-                raise self._refusal(f"{one.origin}: {reason}")
-        for weight in found.weights:
+        stated = ", ".join(quantization.stated)
+        if quantization.unknown is not None:
+            raise self._refusal(UNKNOWN.format(quantization.unknown, stated))
+        if quantization.orphans:
+            orphan = max(quantization.orphans, key=lambda orphan_tensor: orphan_tensor.is_payload)
+            raise self._refusal(f"{orphan} ({len(quantization.orphans):,} such tensors)")
+        for statement in self._stated:
+            if (reason := undecodable(statement)) is not None:
+                raise self._refusal(f"{statement.origin}: {reason}")
+        for weight in quantization.weights:
             if weight.problem is not None:
                 raise self._refusal(f"{weight.payload!r}: {weight.problem}")
             if NOT_DECODED.issuperset(weight.recipes):
-                made = " or ".join(weight.recipes)
+                producers = " or ".join(weight.recipes)
                 raise self._refusal(
-                    f"{weight.payload!r} is {weight.scheme or 'quantised'} as {made} stores it, "
-                    "which castwise cannot decode yet; that library reads it"
+                    f"{weight.payload!r} is {weight.scheme or 'quantised'} as {producers} stores "
+                    "it, which castwise cannot decode yet; that library reads it"
                 )
-            if not (found.stated or _OWN_NAMES.issuperset(weight.recipes)):
+            if not (quantization.stated or _OWN_NAMES.issuperset(weight.recipes)):
                 raise self._refusal(
                     f"nothing says how {weight.payload!r} is stored, which may be as by "
                     f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
@@ -258,16 +263,20 @@ class _Plain:
         if (reason := not_indexed(self._component)) is not None:
             raise self._refusal(reason)
 
-    def _chosen(self, found: Quantization) -> list[QuantizedWeight]:
-        if self._how.only is None:
-            return list(found.weights)
+    def _chosen(self, quantization: Quantization) -> list[QuantizedWeight]:
+        if self._decode.only is None:
+            return list(quantization.weights)
         pattern = PolicyMap("fullmatch", "first")
         try:
-            pattern.insert(self._how.only, True)
+            pattern.insert(self._decode.only, True)
         except ValueError as error:
-            raise ValueError(about(given("only", self._how.only), error)) from error
+            raise ValueError(about(given("only", self._decode.only), error)) from error
         prefix = self._component.prefix
-        return [one for one in found.weights if pattern.find(prefix + one.name) is not None]
+        return [
+            weight
+            for weight in quantization.weights
+            if pattern.find(prefix + weight.name) is not None
+        ]
 
     def _excepted(
         self, statements: Sequence[Statement], chosen: Sequence[QuantizedWeight]
@@ -275,47 +284,60 @@ class _Plain:
         """Return what the configuration must except; refuse one that cannot."""
         if not statements:
             return None
-        keys = {_EXCEPTIONS.get(one.method) for one in statements}
+        keys = {_EXCEPTIONS.get(statement.method) for statement in statements}
         key = keys.pop()
-        if keys or key is None or any(one.origin != _CONFIG for one in statements):
-            stated = ", ".join(f"{one.origin}: {one.method}" for one in statements)
+        if keys or key is None or any(statement.origin != _CONFIG for statement in statements):
+            stated = ", ".join(
+                f"{statement.origin}: {statement.method}" for statement in statements
+            )
             raise self._refusal(
                 f"{stated} cannot except single modules, so decode all of it ({argument('only')})"
             )
-        return Exceptions(key, [one.name.rpartition(".")[0] for one in chosen])
+        return Exceptions(key, [weight.name.rpartition(".")[0] for weight in chosen])
 
     def _plan(self, chosen: Sequence[QuantizedWeight]) -> None:
-        kept = {name for one in self._kept(chosen) for name in (one.payload, *one.parts)}
-        if self.found is not None and not kept:
+        kept = {name for weight in self._kept(chosen) for name in (weight.payload, *weight.parts)}
+        if self.quantization is not None and not kept:
             # Of weights that are computed in float8, but stored in full precision, Keras numbers
             # the scales; the names of others tell them only beside quantised weights.
-            others = [name for name in self.found.others if chosen or numbered_kernel(name)]
-            self.left_out |= {name: _kind_of_other(name) for name in others}
+            names = [name for name in self.quantization.others if chosen or numbered_kernel(name)]
+            self.left_out |= {name: _kind_of_other(name) for name in names}
         for weight in chosen:
             self._weights[weight.payload] = self._weight(weight)
             for name in weight.parts:
                 if name not in kept:
                     is_stated = name in weight.activations
                     self.left_out[name] = _kind_of_activation(name) if is_stated else ""
-        for one in self._weights.values():
-            name = one.info.name
-            if name == one.payload or name not in self._stored or name in self.left_out:
+        for decoded_weight in self._weights.values():
+            name = decoded_weight.info.name
+            if name == decoded_weight.payload or name not in self._stored or name in self.left_out:
                 continue
-            if numbered_kernel(one.payload) != name or name in self._weights:
-                raise self._refusal(f"{one.payload!r} is to become {name!r}, which is there too")
-            self._renamed[name] = one.payload  # the bias comes before codes, and after a kernel
+            if numbered_kernel(decoded_weight.payload) != name or name in self._weights:
+                raise self._refusal(
+                    f"{decoded_weight.payload!r} is to become {name!r}, which is there too"
+                )
+            self._renamed[name] = (
+                decoded_weight.payload
+            )  # the bias comes before codes, and after a kernel
 
     def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
-        names = {one.payload for one in chosen}
-        weights = () if self.found is None else self.found.weights
-        return [one for one in weights if one.payload not in names]
+        names = {weight.payload for weight in chosen}
+        weights = () if self.quantization is None else self.quantization.weights
+        return [weight for weight in weights if weight.payload not in names]
 
     def _weight(self, weight: QuantizedWeight) -> DecodedWeight:
         section = next(
-            (one.section for one in self._stated if set(one.recipes) & set(weight.recipes)), {}
+            (
+                statement.section
+                for statement in self._stated
+                if set(statement.recipes) & set(weight.recipes)
+            ),
+            {},
         )
         try:
-            plan = decoding(weight, self._stored, self._stored.read, section, self._how.arithmetic)
+            plan = decoding(
+                weight, self._stored, self._stored.read, section, self._decode.arithmetic
+            )
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
 
@@ -332,14 +354,14 @@ class _Plain:
         )
         return DecodedWeight(
             info,
-            self._how.format,
+            self._decode.format,
             weight.payload,
             plan.parts,
             partial(
                 _slabs,
                 replace(plan, rows=rows),
                 self._check_of(weight, section),
-                self._how.arithmetic,
+                self._decode.arithmetic,
                 losses,
             ),
             losses.report,
@@ -371,12 +393,12 @@ class _Plain:
 
     def _follow(self, config: Any) -> Set[str]:
         """Name the other tensors in a format that the configuration would contradict."""
-        others = (HALVES - {self._how.format}) if follows(config) else ()
+        formats = (HALVES - {self._decode.format}) if follows(config) else ()
         used = {*self._weights, *self.left_out}
         return {
             self._renamed.get(name, name)
             for name in self._stored
-            if name not in used and self._stored[name].format in others
+            if name not in used and self._stored[name].format in formats
         }
 
     def _warn(self, kind: str, text: str) -> None:
@@ -390,7 +412,9 @@ class _Plain:
         for path, reader in self._component.shards.items():
             removed = {*METADATA, *described_in(reader.metadata)} if is_plain else set()
             metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
-            weights = {name: [one] for name, one in self._weights.items() if name in reader.tensors}
+            weights = {
+                name: [weight] for name, weight in self._weights.items() if name in reader.tensors
+            }
             stays = not weights and self.left_out.keys().isdisjoint(reader.tensors)
             if stays and metadata == reader.metadata:
                 continue
@@ -400,8 +424,12 @@ class _Plain:
                 weights,
                 left_out=self.left_out,
                 metadata=metadata,
-                threads=self._how.threads,
-                renamed={old: new for old, new in self._renamed.items() if old in reader.tensors},
+                threads=self._decode.threads,
+                renamed={
+                    stored_name: new_name
+                    for stored_name, new_name in self._renamed.items()
+                    if stored_name in reader.tensors
+                },
             )
             if not self.shards[path].tensors:
                 del self.shards[path]
@@ -432,12 +460,12 @@ class _Plain:
 
     def tell(self) -> None:
         """Say which tensors a plain model does not have, beside what decodes weights."""
-        for what in filter(None, dict.fromkeys(self.left_out.values())):
-            names = [name for name, kind in self.left_out.items() if kind == what]
+        for description in filter(None, dict.fromkeys(self.left_out.values())):
+            names = [name for name, kind in self.left_out.items() if kind == description]
             _LOGGER.warning(
                 "%s: left out, as a plain model has none: %s, %d: %s",
                 self._path,
-                what,
+                description,
                 len(names),
                 listed(names),
             )
@@ -445,7 +473,7 @@ class _Plain:
             _LOGGER.warning(
                 "%s: other tensors become %s with the weights, as config.json will state, %d: %s",
                 self._path,
-                self._how.format,
+                self._decode.format,
                 len(self.following),
                 listed(sorted(self.following)),
             )
@@ -463,14 +491,14 @@ def _kind_of_activation(name: str) -> str:
     return scale_of_attention(name) or f"scales of {named}"
 
 
-def _check_only(how: Decode, plans: Sequence[_Plain]) -> None:
+def _check_only(decode: Decode, plans: Sequence[_Plain]) -> None:
     """Refuse a pattern that matches no weight."""
-    if how.only is None or any(one.is_changed for one in plans):
+    if decode.only is None or any(component_plan.is_changed for component_plan in plans):
         return
-    names = [name for one in plans for name in one.names]
-    near = nearest([how.only], names)[how.only]
+    names = [name for component_plan in plans for name in component_plan.names]
+    near = nearest([decode.only], names)[decode.only]
     raise CheckpointError(
-        f"{given('only', how.only)} matches no quantised weight"
+        f"{given('only', decode.only)} matches no quantised weight"
         + (f"; did you mean {near!r}?" if near else "")
     )
 

@@ -64,9 +64,9 @@ class PlainConfig(Config):
             self._with_dtype(formats)  # which warns, and changes nothing
             return None if text == before else text
         self._take(without_quantization(before, formats[0]))
-        if not HALVES.isdisjoint(one.format for one in self._stated):
+        if not HALVES.isdisjoint(stated.format for stated in self._stated):
             # Of a part in float32 beside others, whose tensors stay.
-            self._stated = [one for one in self._stated if one.format != _FLOAT32]
+            self._stated = [stated for stated in self._stated if stated.format != _FLOAT32]
         text = self._with_dtype(formats) or self._text
         return None if text == before else text
 
@@ -113,29 +113,29 @@ def without_quantization(text: str, dtype: str | None = None) -> str:
     names_dtype = stated.isdisjoint(_OF_TRANSFORMERS) or not stated.isdisjoint(
         ("dtype", "torch_dtype")
     )
-    while (found := next(_sections(text), None)) is not None:
-        one, depth = found
+    while (section_and_depth := next(_sections(text), None)) is not None:
+        section, depth = section_and_depth
         if depth == 1 and not names_dtype and dtype is not None:
             names_dtype = True
             member = f'"torch_dtype": {json.dumps(dtype)}'
-            text = text[: one.begin] + member + text[one.end :]
-        elif not one.is_last:
-            text = text[: one.before[1]] + text[one.after[1] :]
-        elif not one.is_first:
-            text = text[: one.before[0]] + text[one.end :]
+            text = text[: section.begin] + member + text[section.end :]
+        elif not section.is_last:
+            text = text[: section.before[1]] + text[section.after[1] :]
+        elif not section.is_first:
+            text = text[: section.before[0]] + text[section.end :]
         else:
-            text = text[: one.before[1]] + text[one.after[0] :]
+            text = text[: section.before[1]] + text[section.after[0] :]
     return text
 
 
 def with_exceptions(text: str, exceptions: Exceptions) -> str:
     """Add modules to those that the sections of a JSON object except from the quantisation."""
-    for one, _ in reversed(list(_sections(text))):
-        begin = text.index("{", one.begin)
-        section = json.loads(text[begin : one.end])
+    for member, _ in reversed(list(_sections(text))):
+        begin = text.index("{", member.begin)
+        section = json.loads(text[begin : member.end])
         listed = section.get(exceptions.key) or []
         section[exceptions.key] = [*listed, *exceptions.modules]
-        text = text[:begin] + json.dumps(section, indent=2) + text[one.end :]
+        text = text[:begin] + json.dumps(section, indent=2) + text[member.end :]
     return text
 
 
@@ -158,17 +158,22 @@ def _sections(text: str) -> Iterator[tuple[_Member, int]]:
                     outer.goes = bracket == "{" and outer.key in _SECTIONS
                 inside.append(_Open(bracket == "{", token.span()))
             case "}" | "]" | "," as sign:
-                now = inside[-1]
-                if now.goes:
-                    begin = now.before[1]
+                container = inside[-1]
+                if container.goes:
+                    begin = container.before[1]
                     begin += len(text[begin:]) - len(text[begin:].lstrip())
                     end = len(text[: token.start()].rstrip())
                     member = _Member(
-                        begin, end, now.before, token.span(), now.is_first, sign != ","
+                        begin, end, container.before, token.span(), container.is_first, sign != ","
                     )
                     yield member, len(inside)
                 if sign == ",":
-                    now.before, now.is_first, now.key, now.goes = token.span(), False, None, False
+                    container.before, container.is_first, container.key, container.goes = (
+                        token.span(),
+                        False,
+                        None,
+                        False,
+                    )
                     continue
                 inside.pop()
             case string:

@@ -37,12 +37,12 @@ _MAX_BYTES = 10_000_000
 
 def quantization_of(source: Reader | CheckpointFolder) -> Quantization | None:
     """Return what of an opened checkpoint is quantised; None if nothing is."""
-    found = [
-        prefixed(one, component.prefix)
+    quantizations = [
+        prefixed(quantization, component.prefix)
         for component in components_of(source)
-        if (one := _of_component(source, component)) is not None
+        if (quantization := _of_component(source, component)) is not None
     ]
-    return joined(found) if found else None
+    return joined(quantizations) if quantizations else None
 
 
 def refuse_changes(
@@ -61,13 +61,13 @@ def refuse_changes(
     """
     for component in components_of(source):
         changed = {
-            one.info.name: one.target
+            planned.info.name: planned.target
             for shard in component.shards
-            for one in plans[shard]
-            if one.target is not None and one.target != one.info.format
+            for planned in plans[shard]
+            if planned.target is not None and planned.target != planned.info.format
         }
-        found = _of_component(source, component) if changed else None
-        text = None if found is None else _changed_text(found, changed)
+        quantization = _of_component(source, component) if changed else None
+        text = None if quantization is None else _changed_text(quantization, changed)
         if text is not None:
             path = source.path / component.prefix if component.prefix else source.path
             raise CheckpointError(
@@ -79,10 +79,10 @@ def refuse_changes(
 
 def _of_component(source: Reader | CheckpointFolder, component: Component) -> Quantization | None:
     tensors, configs, pairs, unreadable = stated_of(source, component)
-    found = found_in(component, tensors, configs, pairs)
+    quantization = found_in(component, tensors, configs, pairs)
     if not unreadable:
-        return found
-    return replace(found or Quantization(), unreadable=unreadable)
+        return quantization
+    return replace(quantization or Quantization(), unreadable=unreadable)
 
 
 def found_in(
@@ -100,8 +100,10 @@ def found_in(
             raise CheckpointError(
                 f"{where} is quantised as nothing here can tell: {error}"
             ) from error
-    weights = {one.name: weight_of(one.name, one.stored) for one in tensors if one.stored in TYPES}
-    by_name = {one.name: one for one in tensors}
+    weights = {
+        info.name: weight_of(info.name, info.stored) for info in tensors if info.stored in TYPES
+    }
+    by_name = {info.name: info for info in tensors}
     # As llama.cpp writes beside NVFP4.
     inputs = {name for name in by_name if name.endswith(".input_scale")}
     weights = with_foreign(weights, {name: name for name in weights}, by_name, inputs | {*weights})
@@ -112,13 +114,13 @@ def not_indexed(component: Component) -> str | None:
     """Say which tensor of a shard the index leaves out; None if it has all."""
     if component.index_name is None:
         return None
-    there = component.index["weight_map"]
+    weight_map = component.index["weight_map"]
     return next(
         (
             f"tensor {name!r} is in {shard}, and its index has it nowhere"
             for shard, reader in component.shards.items()
             for name in reader.tensors
-            if name not in there
+            if name not in weight_map
         ),
         None,
     )
@@ -149,41 +151,46 @@ def stated_of(
     return tensors, configs, pairs, unreadable
 
 
-def _changed_text(found: Quantization, changed: Mapping[str, str]) -> str | None:
+def _changed_text(quantization: Quantization, changed: Mapping[str, str]) -> str | None:
     """Say of the first part of a quantised weight that is changed what it is, and how many are."""
     weights = [
         weight
-        for weight in found.weights
+        for weight in quantization.weights
         if not changed.keys().isdisjoint((weight.payload, *weight.parts, *weight.foreign))
     ]
-    orphans = [orphan for orphan in found.orphans if orphan.name in changed]
-    others = [name for name in found.others if name in changed]
+    orphans = [orphan for orphan in quantization.orphans if orphan.name in changed]
+    scales = [name for name in quantization.others if name in changed]
     if weights:
-        first = weights[0]
-        names = (first.payload, *first.parts, *first.foreign)
+        weight = weights[0]
+        names = (weight.payload, *weight.parts, *weight.foreign)
         name = next(name for name in names if name in changed)
-        what, count = _weight_text(first), f"{len(weights):,} of {len(found.weights):,} weights"
+        description, count = (
+            _weight_text(weight),
+            f"{len(weights):,} of {len(quantization.weights):,} weights",
+        )
     elif orphans:
         name, count = orphans[0].name, f"{len(orphans):,} such tensors"
-        what = str(orphans[0])
-    elif others:
-        name, count = others[0], f"{len(others):,} such tensors"
-        what = f"{name!r} is a scale of it"
-    elif found.unknown is not None:
+        description = str(orphans[0])
+    elif scales:
+        name, count = scales[0], f"{len(scales):,} such tensors"
+        description = f"{name!r} is a scale of it"
+    elif quantization.unknown is not None:
         name, count = next(iter(changed)), f"{len(changed):,} tensors"
-        stated = ", ".join(found.stated)
-        what = f"any tensor may be part of it, as castwise does not know the method ({stated})"
+        stated = ", ".join(quantization.stated)
+        description = (
+            f"any tensor may be part of it, as castwise does not know the method ({stated})"
+        )
     else:
         return None
-    return f"{what}; {name!r} would become {changed[name]} ({count} would change)"
+    return f"{description}; {name!r} would become {changed[name]} ({count} would change)"
 
 
 def _weight_text(weight: QuantizedWeight) -> str:
     block = "" if weight.block is None else f" in blocks of {'x'.join(map(str, weight.block))}"
-    made = " or ".join(weight.recipes)
+    producers = " or ".join(weight.recipes)
     scale = "" if weight.scale is None else f" with the scale {weight.scale!r}"
     scheme = weight.scheme or "an unknown scheme"
-    return f"the payload {weight.payload!r} is {scheme}{block} ({made}){scale}"
+    return f"the payload {weight.payload!r} is {scheme}{block} ({producers}){scale}"
 
 
 def model_types(source: Reader | CheckpointFolder) -> list[set[str]]:
@@ -197,7 +204,7 @@ def model_types(source: Reader | CheckpointFolder) -> list[set[str]]:
         folder = source.path / component.prefix if is_folder else source.path.parent
         config = _configs(folder)[0].get(CONFIG)
         sections = [config, config.get("text_config")] if isinstance(config, dict) else []
-        types = [one.get("model_type") for one in sections if isinstance(one, dict)]
+        types = [section.get("model_type") for section in sections if isinstance(section, dict)]
         stated.append({kind for kind in types if isinstance(kind, str)})
     return [types for types in stated if types]
 
@@ -207,17 +214,17 @@ def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
 
     Those that cannot be read are returned beside them, each with the reason.
     """
-    found: dict[str, Any] = {}
+    configs: dict[str, Any] = {}
     unreadable = []
     for name in CONFIGS:
         path = folder / name
         try:
             check_link(path)
             if path.is_file():
-                found[name] = _parsed(path)
+                configs[name] = _parsed(path)
         except (CheckpointError, OSError, ValueError, RecursionError) as error:
             unreadable.append(f"{name}: {error}")
-    return found, tuple(unreadable)
+    return configs, tuple(unreadable)
 
 
 def _parsed(path: Path) -> Any:

@@ -121,16 +121,20 @@ class StoredTensors(Mapping[str, TensorInfo]):
         if not isinstance(reader, _Ranged) or math.prod(info.shape) == 0:
             with self._lock:
                 whole = self._recent.get((name,), lambda: reader.read(name))
-            return whole[tuple(slice(*one) for one in ranges)]
+            return whole[tuple(slice(*bounds) for bounds in ranges)]
         with self._lock:
             chunks = reader.chunks(name) if isinstance(reader, ChunkedReader) else None
-            wide = _wider(info, ranges) if chunks is None else _of_chunks(info, ranges, chunks)
-            if wide is not None:
-                whole = self._recent.get((name, *wide), lambda: _read(reader, info, wide))
+            whole_ranges = (
+                _wider(info, ranges) if chunks is None else _of_chunks(info, ranges, chunks)
+            )
+            if whole_ranges is not None:
+                whole = self._recent.get(
+                    (name, *whole_ranges), lambda: _read(reader, info, whole_ranges)
+                )
                 picked = whole[
                     tuple(
-                        slice(begin - first, end - first)
-                        for (begin, end), (first, _) in zip(ranges, wide, strict=True)
+                        slice(begin - start, end - start)
+                        for (begin, end), (start, _) in zip(ranges, whole_ranges, strict=True)
                     )
                 ]
                 return np.ascontiguousarray(picked)
@@ -147,12 +151,12 @@ class _Recent:
 
     def get(self, key: tuple[Any, ...], read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
         """Return an array, which is read if it is not there."""
-        found = self._arrays.pop(key, None)
-        self._arrays[key] = array = read() if found is None else found
-        if found is not None:
+        known = self._arrays.pop(key, None)
+        self._arrays[key] = array = read() if known is None else known
+        if known is not None:
             return array
-        limit = max(_RECENT_BYTES, 3 * max(one.nbytes for one in self._arrays.values()) // 2)
-        while sum(one.nbytes for one in self._arrays.values()) > limit:
+        limit = max(_RECENT_BYTES, 3 * max(kept.nbytes for kept in self._arrays.values()) // 2)
+        while sum(kept.nbytes for kept in self._arrays.values()) > limit:
             del self._arrays[next(iter(self._arrays))]
         return array
 
@@ -176,19 +180,19 @@ def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
     itemsize = numpy_dtype(info.format or "").itemsize
     if next(runs, None) is None or count * itemsize >= _SHORT_BYTES:
         return None
-    wide = _matrix(info.shape, ranges)
-    nbytes = math.prod(end - begin for begin, end in wide) * itemsize
+    widened = _matrix(info.shape, ranges)
+    nbytes = math.prod(end - begin for begin, end in widened) * itemsize
     if nbytes <= _RECENT_BYTES:
-        return wide
-    axis = max(axis for axis, one in enumerate(ranges) if one != (0, info.shape[axis]))
+        return widened
+    axis = max(axis for axis, bounds in enumerate(ranges) if bounds != (0, info.shape[axis]))
     begin, end = ranges[axis]
     step, length = end - begin, info.shape[axis]
     boxes = _RECENT_BYTES // 2 * length // nbytes // step
     if boxes < _FEW:
         return None
-    first = begin // (boxes * step) * boxes * step
-    wide[axis] = first, min(first + boxes * step, length)
-    return wide if end <= wide[axis][1] else None
+    start = begin // (boxes * step) * boxes * step
+    widened[axis] = start, min(start + boxes * step, length)
+    return widened if end <= widened[axis][1] else None
 
 
 def _of_chunks(info: TensorInfo, ranges: Sequence[Range], sizes: Sequence[int]) -> list[Range]:
@@ -228,8 +232,8 @@ def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, 
     if axis == 0:
         yield 0, inner
         return
-    first, last = ranges[axis - 1]
-    strides = [math.prod(shape[one + 1 :]) for one in range(axis)]
-    for places in product(*(range(*one) for one in ranges[: axis - 1])):
+    start, last = ranges[axis - 1]
+    strides = [math.prod(shape[dimension + 1 :]) for dimension in range(axis)]
+    for places in product(*(range(*bounds) for bounds in ranges[: axis - 1])):
         begin = sum(place * stride for place, stride in zip(places, strides, strict=False))
-        yield begin + first * inner, (last - first) * inner
+        yield begin + start * inner, (last - start) * inner

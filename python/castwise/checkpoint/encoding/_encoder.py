@@ -72,27 +72,30 @@ class Shared:
     """The largest magnitude of the weights that share a scale."""
 
     weights: list[EncodedWeight]
-    found: float | None = None
+    largest: float | None = None
     lock: Lock = field(default_factory=Lock)
 
     def amax(self) -> float:
         """Read the weights, the first time."""
         with self.lock:
-            if self.found is None:
-                self.found = max(one.amax() for one in self.weights)
-            return self.found
+            if self.largest is None:
+                self.largest = max(weight.amax() for weight in self.weights)
+            return self.largest
 
 
 def share(weights: list[EncodedWeight]) -> None:
     """Let weights have a scale in common."""
     shared = Shared(weights)
-    for one in weights:
-        one.shared = shared
+    for weight in weights:
+        weight.shared = shared
 
 
 def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads: int) -> int:
     """Return how many threads may encode at a time, as the widest row of blocks allows."""
-    widest = max(_step(one) * shape[-2 if one.written.transposed else -1] for shape, one in weights)
+    widest = max(
+        _step(encoding) * shape[-2 if encoding.written.transposed else -1]
+        for shape, encoding in weights
+    )
     return max(min(threads, _FLIGHT_ELEMENTS // widest), 1)
 
 
@@ -135,11 +138,11 @@ class EncodedWeight:
         self._dtype = numpy_dtype(info.format or "")
         self._report = CastReport()
         self._lock = Lock()
-        made = _parts(encoding, self._dtype, rows, columns)
-        self.parts = [replace(one, shape=(*stack, *one.shape)) for one in made]
+        matrix_parts = _parts(encoding, self._dtype, rows, columns)
+        self.parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
         """What it is stored as, the payload first."""
         is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
-        self._needs_amax = is_whole and not all(one.by_rows for one in made)
+        self._needs_amax = is_whole and not all(part.by_rows for part in matrix_parts)
 
     def measured(self) -> CastReport:
         """Return what quantising it lost, when its payload is made."""
@@ -163,11 +166,11 @@ class EncodedWeight:
         room = _FLIGHT_ELEMENTS // (self._threads + 2)
         high = max(room // max(self._columns, 1) // step, 1) * step
         for place in product(*map(range, self._stack)):
-            outer = [(one, one + 1) for one in place]
-            for first in range(0, self._rows, high):
-                rows, columns = (first, min(first + high, self._rows)), (0, self._columns)
-                turned = self.encoding.written.transposed
-                yield [*outer, *((columns, rows) if turned else (rows, columns))]
+            outer = [(place_on_axis, place_on_axis + 1) for place_on_axis in place]
+            for start in range(0, self._rows, high):
+                rows, columns = (start, min(start + high, self._rows)), (0, self._columns)
+                is_transposed = self.encoding.written.transposed
+                yield [*outer, *((columns, rows) if is_transposed else (rows, columns))]
 
     def _read(self, cut: Sequence[Range]) -> Array:
         """Read a slab as a matrix."""
@@ -188,11 +191,11 @@ class EncodedWeight:
         quantized = self._quantized(array)
         parts = quantized.parts()
         if is_payload:
-            report = measured(array, quantized, turned=self.encoding.written.transposed)
+            report = measured(array, quantized, transposed=self.encoding.written.transposed)
             with self._lock:
                 self._report += report
-            rows = {one.key for one in self.parts if one.by_rows and one.key != key}
-            self._kept.put(self.info.name, number, {one: parts[one] for one in rows})
+            rows = {part.key for part in self.parts if part.by_rows and part.key != key}
+            self._kept.put(self.info.name, number, {part_key: parts[part_key] for part_key in rows})
         return parts[key]
 
     def _constant(self, key: str) -> Array:
@@ -207,14 +210,15 @@ class EncodedWeight:
 
     def _largest(self, array: Array, threads: int) -> float:
         """Return the largest magnitude; refuse what is not finite."""
-        found = block_amax(array, threads=threads)
-        if not math.isfinite(found):
-            what = "NaN" if math.isnan(found) else "infinite"
+        largest = block_amax(array, threads=threads)
+        if not math.isfinite(largest):
+            description = "NaN" if math.isnan(largest) else "infinite"
             raise CheckpointError(
-                f"tensor {self.info.name!r} cannot be quantised: it has an element that is {what}, "
-                f"for which no scale is right; mend it, or leave it as it is ({argument('ignore')})"
+                f"tensor {self.info.name!r} cannot be quantised: it has an element that is "
+                f"{description}, for which no scale is right; mend it, or leave it as it is "
+                f"({argument('ignore')})"
             )
-        return found
+        return largest
 
 
 class Kept:
@@ -285,7 +289,7 @@ def _parts(
     once, twice, rest = (
         _of_zeros(encoding, dtype, count, columns) for count in (step, 2 * step, rows % step)
     )
-    found = []
+    parts = []
     for key, part in once.items():
         row = format_of(part.dtype)
         assert row is not None, "of the table"  # noqa: S101
@@ -293,14 +297,16 @@ def _parts(
         shape, value = part.shape, None
         if by_rows:
             shape = tuple(
-                two if one == two else rows // step * one + (rest[key].shape[axis] if rest else 0)
-                for axis, (one, two) in enumerate(zip(shape, twice[key].shape, strict=True))
+                two
+                if length == two
+                else rows // step * length + (rest[key].shape[axis] if rest else 0)
+                for axis, (length, two) in enumerate(zip(shape, twice[key].shape, strict=True))
             )
         elif row.kind != "float":  # the shape of the weight, or a marker
             is_shape = part.tolist() == [step, columns]
             value = np.array([rows, columns], part.dtype) if is_shape else part
-        found.append(EncodedPart(key, row.name, shape, value, by_rows=by_rows))
-    return tuple(found)
+        parts.append(EncodedPart(key, row.name, shape, value, by_rows=by_rows))
+    return tuple(parts)
 
 
 def _of_zeros(
@@ -313,24 +319,26 @@ def _of_zeros(
     return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None).parts()
 
 
-def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -> CastReport:
+def measured(array: Array, quantized: QuantizedArray, *, transposed: bool = False) -> CastReport:
     """Compare a matrix with what it is decoded to; sums are those of its rows, added exactly."""
     dtype = np.float64 if array.dtype == np.float64 else np.float32
     decoded = dequantize(quantized, dtype, threads=1)
-    if turned:
+    if transposed:
         array, decoded = array.T, decoded.T
     rows, columns = array.shape
     high = min(max(_MEASURED_ELEMENTS // columns, 1), rows)
     value, error, size = (np.empty((high, columns), dtype) for _ in range(3))
-    wide, sums = np.empty((high, columns)), np.empty((2, rows))
+    squares, sums = np.empty((high, columns)), np.empty((2, rows))
     exact = zeroed = zeros = 0
     special = np.zeros(4, np.int64)
     amax, amin, largest, worst = 0.0, np.inf, 0.0, 0.0
-    for first in range(0, rows, high):
-        after = decoded[first : first + high]
-        there = slice(first, first + len(after))
-        before, err, mag, square = (one[: len(after)] for one in (value, error, size, wide))
-        np.copyto(before, array[there])
+    for start in range(0, rows, high):
+        after = decoded[start : start + high]
+        span = slice(start, start + len(after))
+        before, err, mag, square = (
+            buffer[: len(after)] for buffer in (value, error, size, squares)
+        )
+        np.copyto(before, array[span])
         with np.errstate(over="ignore"):  # counted below
             np.abs(np.subtract(after, before, out=err), out=err)
         is_zero = np.equal(before, 0)
@@ -346,13 +354,13 @@ def measured(array: Array, quantized: QuantizedArray, *, turned: bool = False) -
         amin = min(amin, float(mag.min()))
         largest = max(largest, float(err.max()))
         worst = max(worst, float(np.divide(err, mag, out=mag).max()))
-        for one, out in zip((before, err), sums, strict=True):
-            np.copyto(square, one)
-            np.einsum("ij,ij->i", square, square, out=out[there])
-    lost, *others = special.tolist()
+        for values, out in zip((before, err), sums, strict=True):
+            np.copyto(square, values)
+            np.einsum("ij,ij->i", square, square, out=out[span])
+    lost, *specials = special.tolist()
     if lost:
         largest = worst = np.inf
-    counts = [array.size, exact, lost, 0, zeroed, 0, *others, zeros]
+    counts = [array.size, exact, lost, 0, zeroed, 0, *specials, zeros]
     magnitudes = [amax, amin if amax else 0.0, largest, worst]
     return restore_report(counts, magnitudes, _exact_sum(sums[0]), _exact_sum(sums[1]))
 
@@ -376,12 +384,12 @@ def _exact_sum(values: Array) -> tuple[int, list[int]]:
     total = 0
     for exponent in np.unique(exponents):
         # In two halves, so that none of so many overflows.
-        some = units[exponents == exponent]
-        above, below = int((some >> 32).sum()), int((some & 0xFFFFFFFF).sum())
+        same_exponent = units[exponents == exponent]
+        above, below = int((same_exponent >> 32).sum()), int((same_exponent & 0xFFFFFFFF).sum())
         total += ((above << 32) + below) << (int(exponent) - _PRECISION + _LOWEST)
     words = []
     while total:
         words.append(total & ((1 << _WORD_BITS) - 1))
         total >>= _WORD_BITS
-    first = next((place for place, word in enumerate(words) if word), 0)
-    return first, words[first:]
+    lowest = next((place for place, word in enumerate(words) if word), 0)
+    return lowest, words[lowest:]

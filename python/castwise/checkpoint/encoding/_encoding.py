@@ -144,19 +144,19 @@ class Encoded:
 
     def _decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
         """Plan what becomes of tensors: what is made, what a map casts, and all others."""
-        found: dict[str, Planned] = {}
-        others = []
+        planned: dict[str, Planned] = {}
+        remaining = []
         for info in tensors:
             if (part := self.parts.get(prefix + info.name)) is None:
-                others.append(info)
+                remaining.append(info)
                 continue
-            found[info.name] = Planned(
+            planned[info.name] = Planned(
                 info, part.format, None, "dtype", is_decoded=True, label=part.label
             )
-        kept = {one.info.name: one for one in plan(others, self.dtypes, prefix)}
-        return [found.get(info.name) or kept[info.name] for info in tensors]
+        kept = {tensor.info.name: tensor for tensor in plan(remaining, self.dtypes, prefix)}
+        return [planned.get(info.name) or kept[info.name] for info in tensors]
 
-    def made(self) -> Made:
+    def result(self) -> Made:
         """Return what is to be written."""
         return Made(self.source, self._decide, self._config, self._added, self.unused, self._warn)
 
@@ -167,13 +167,15 @@ class Encoded:
             stated = self.stated.get(component.prefix)
             if stated is None or not stated.sections:
                 continue
-            tensors = [info for one in component.shards.values() for info in one.tensors.values()]
+            tensors = [
+                info for reader in component.shards.values() for info in reader.tensors.values()
+            ]
             decided = self._decide(tensors, component.prefix)
-            schemes = {one.label for one in decided if one.label}
+            schemes = {tensor.label for tensor in decided if tensor.label}
             formats = Counter(
-                one.target or one.info.format
-                for one in decided
-                if not one.label and one.info.kind == KIND
+                tensor.target or tensor.info.format
+                for tensor in decided
+                if not tensor.label and tensor.info.kind == KIND
             )
             kept = formats.most_common(1)[0][0] if formats else None
             if (warning := loading_warning(self.recipe, schemes, kept)) is not None:
@@ -186,19 +188,19 @@ class Encoded:
     def _added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
         """Return the files to add, by path; `prefixes` say whether a folder has a configuration."""
         files: dict[str, str] = {}
-        for prefix, one in self.stated.items():
-            files |= {prefix + name: text for name, text in one.files.items()}
-            if one.sections and not prefixes.get(prefix, False):
-                files[prefix + CONFIG] = json.dumps(one.sections, indent=2) + "\n"
-        for one in self.stated.values() if self.model.config else ():
-            files |= self.model.added(one.sections)
+        for prefix, statement in self.stated.items():
+            files |= {prefix + name: text for name, text in statement.files.items()}
+            if statement.sections and not prefixes.get(prefix, False):
+                files[prefix + CONFIG] = json.dumps(statement.sections, indent=2) + "\n"
+        for statement in self.stated.values() if self.model.config else ():
+            files |= self.model.added(statement.sections)
         return files
 
 
 class QuantizedConfig(Config):
     """A `config.json` that states how the weights of its model are quantised.
 
-    `new` says what states it; None if nothing of it changes.
+    `statement` says what states it; None if nothing of it changes.
 
     Raises
     ------
@@ -207,10 +209,10 @@ class QuantizedConfig(Config):
 
     """
 
-    def __init__(self, path: Path, label: str, new: Statements | None) -> None:
+    def __init__(self, path: Path, label: str, statement: Statements | None) -> None:
         super().__init__(path, label)
-        self._new = new
-        self._is_rewritten = new is not None
+        self._statement = statement
+        self._is_rewritten = statement is not None
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the sections at its end; None if it is to stay.
@@ -218,28 +220,28 @@ class QuantizedConfig(Config):
         Its dtype follows what a map casts beside the weights, as in a cast.
         """
         text = super().following([row for row in rows if row.decided_by != DTYPE])
-        if self._new is None or not self._text:
+        if self._statement is None or not self._text:
             return text
         before = self._text
         text = text or before
-        if self._new.edit is not None:
-            text = self._new.edit(text)
+        if self._statement.edit is not None:
+            text = self._statement.edit(text)
         else:
             text = without_quantization(text)
-            if self._new.sections:
-                text = _with_sections(text, self._new.sections)
+            if self._statement.sections:
+                text = _with_sections(text, self._statement.sections)
         return None if text == before else text
 
 
 def _with_sections(text: str, sections: Mapping[str, object]) -> str:
     end = text.rindex("}")
-    head, rest = text[:end].rstrip(), text[end:]
+    head, tail = text[:end].rstrip(), text[end:]
     comma = "" if head.endswith("{") else ","
     members = json.dumps(sections, indent=2)[2:-2]
-    return f"{head}{comma}\n{members}\n{rest}"
+    return f"{head}{comma}\n{members}\n{tail}"
 
 
-def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) -> Made:
+def encoded(source: Reader | CheckpointFolder, encode: Encode, *, is_file: bool) -> Made:
     """Return an opened checkpoint as it is with quantised weights.
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
@@ -250,49 +252,53 @@ def encoded(source: Reader | CheckpointFolder, how: Encode, *, is_file: bool) ->
         It is quantised already; no weight of it would be; or the recipe cannot hold one.
 
     """
-    made = Encoded(source, how.dtypes, None if is_file else how.recipe)
-    plans = [_Plan(source, one, how) for one in components_of(source)]
-    names = [name for one in plans for name in one.names]
-    _check_used(how, plans, names, made)
-    if not any(one.chosen for one in plans):
+    result = Encoded(source, encode.dtypes, None if is_file else encode.recipe)
+    plans = [_Plan(source, component, encode) for component in components_of(source)]
+    names = [name for component_plan in plans for name in component_plan.names]
+    _check_used(encode, plans, names, result)
+    if not any(component_plan.chosen for component_plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
             f"a map ({argument('dtype_map')}) gives a scheme to"
         )
     components: list[Component] = []
-    for one in plans:
-        components.append(one.component(made, is_file=is_file))
+    for component_plan in plans:
+        components.append(component_plan.component(result, is_file=is_file))
     if isinstance(source, CheckpointFolder):
-        made.source = replace(source, components=components)
+        result.source = replace(source, components=components)
     else:
-        (made.source,) = components[0].shards.values()
-    return made.made()
+        (result.source,) = components[0].shards.values()
+    return result.result()
 
 
-def _check_used(how: Encode, plans: Sequence[_Plan], names: Sequence[str], made: Encoded) -> None:
+def _check_used(
+    encode: Encode, plans: Sequence[_Plan], names: Sequence[str], result: Encoded
+) -> None:
     """Refuse patterns of `ignore` that match nothing; note those of a map."""
-    used = {one for each in plans for one in each.used}
-    for pattern in how.ignore:
+    used = {pattern for component_plan in plans for pattern in component_plan.used}
+    for pattern in encode.ignore:
         if pattern not in used:
             near = nearest([pattern], names)[pattern]
             raise CheckpointError(
                 f"{given('ignore', pattern)} matches no tensor"
                 + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
             )
-    if how.map_name is not None:
-        warn_of_other_models(how.map_name, used, model_types(made.source))
+    if encode.map_name is not None:
+        warn_of_other_models(encode.map_name, used, model_types(result.source))
     else:
-        made.unused = nearest([key for key, _ in how.dtypes.keys.items() if key not in used], names)
+        result.unused = nearest(
+            [key for key, _ in encode.dtypes.keys.items() if key not in used], names
+        )
 
 
 class _Plan:
     """The plan for one component."""
 
     def __init__(
-        self, source: Reader | CheckpointFolder, component: Component, how: Encode
+        self, source: Reader | CheckpointFolder, component: Component, encode: Encode
     ) -> None:
         self._component = component
-        self._how = how
+        self._encode = encode
         self._path = source.path / component.prefix if component.prefix else source.path
         tensors, configs, pairs, unreadable = stated_of(source, component)
         if unreadable:
@@ -300,13 +306,13 @@ class _Plan:
         if (reason := not_indexed(component)) is not None:
             raise self._refusal(reason)
         self._check_plain(component, tensors, configs, pairs)
-        self._turned = turned_type(configs)
+        self._transposed_type = turned_type(configs)
         config = configs.get(CONFIG, {})
         if not isinstance(config, dict):
             raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
-        self._ignored = [(text, _pattern(text)) for text in how.ignore]
+        self._ignored = [(text, _pattern(text)) for text in encode.ignore]
         self.used: set[str] = set()
-        self.names = [component.prefix + one.name for one in tensors]
+        self.names = [component.prefix + info.name for info in tensors]
         self.chosen: dict[str, Encoding] = {}
         self._left: list[str] = []
         for info in tensors:
@@ -322,15 +328,21 @@ class _Plan:
         configs: Mapping[str, object],
         pairs: Mapping[str, str],
     ) -> None:
-        found = found_in(component, tensors, configs, pairs)
-        if found is None:
+        quantization = found_in(component, tensors, configs, pairs)
+        if quantization is None:
             return
-        if found.orphans and not found.weights:
-            raise self._refusal(f"{found.orphans[0]} ({len(found.orphans):,} such tensors)")
-        what = f"tensor {found.weights[0].payload!r}" if found.weights else ", ".join(found.stated)
+        if quantization.orphans and not quantization.weights:
+            raise self._refusal(
+                f"{quantization.orphans[0]} ({len(quantization.orphans):,} such tensors)"
+            )
+        description = (
+            f"tensor {quantization.weights[0].payload!r}"
+            if quantization.weights
+            else ", ".join(quantization.stated)
+        )
         raise self._refusal(
-            f"it is quantised already ({what or 'it'}); decode it first: castwise dequantize, "
-            "checkpoint.dequantize_file"
+            f"it is quantised already ({description or 'it'}); decode it first: castwise "
+            "dequantize, checkpoint.dequantize_file"
         )
 
     def _choose(self, info: TensorInfo) -> None:
@@ -338,7 +350,7 @@ class _Plan:
         if not self._component.has_config:
             return  # what states it is of the model
         name = self._component.prefix + info.name
-        _, key, _ = self._how.dtypes.decide(name, floating=False)
+        _, key, _ = self._encode.dtypes.decide(name, floating=False)
         module = name.removesuffix(WEIGHT)
         hits = [
             text
@@ -346,11 +358,11 @@ class _Plan:
             if pattern.find(name) is not None or pattern.find(module) is not None
         ]
         self.used |= {*hits, *([key] if key else [])}
-        scheme = self._how.schemes.get(key or "")
+        scheme = self._encode.schemes.get(key or "")
         if scheme is None and key is None and not hits and is_matrix(info):
-            scheme = None if is_left(info.name) else self._how.scheme
+            scheme = None if is_left(info.name) else self._encode.scheme
         if scheme is not None and not hits:
-            encoding = self._how.encoding(scheme)
+            encoding = self._encode.encoding(scheme)
             if key is None and encoding.written.transposed and not is_experts(info.name):
                 scheme = None  # its producer keeps what is not of experts
             else:
@@ -359,9 +371,9 @@ class _Plan:
         if info.name not in self.chosen and is_matrix(info):
             self._left.append(info.name)
 
-    def _check(self, info: TensorInfo, one: Encoding, *, is_named: bool) -> None:
+    def _check(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> None:
         """Refuse a weight that the recipe cannot hold."""
-        row, shape = one.written, info.shape
+        row, shape = encoding.written, info.shape
         leave = f"leave it as it is ({argument('ignore')})"
 
         def refuse(reason: str) -> CheckpointError:
@@ -385,19 +397,19 @@ class _Plan:
             raise refuse(
                 f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
             )
-        if self._turned is not None and not is_named:
+        if self._transposed_type is not None and not is_named:
             raise refuse(
-                f"models of type {self._turned} keep matrices as (in, out), which no producer "
-                f"quantises; {leave}, or name it in a map ({argument('dtype_map')})"
+                f"models of type {self._transposed_type} keep matrices as (in, out), which no "
+                f"producer quantises; {leave}, or name it in a map ({argument('dtype_map')})"
             )
         rows, columns = shape[-2:][:: -1 if row.transposed else 1]
-        width = one.block[1]
-        if width and one.block[0] == 1 and columns % width:
+        width = encoding.block[1]
+        if width and encoding.block[0] == 1 and columns % width:
             raise refuse(
                 f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
                 f"of {width} along {columns} columns; {leave}"
             )
-        if row.square and rows <= one.block[0] and columns <= width:
+        if row.square and rows <= encoding.block[0] and columns <= width:
             raise refuse(
                 f"it has the shape {shape}, which is one block, and {row.recipe} gives one "
                 f"scale to such weights that are fused; {leave}, or use a smaller block"
@@ -405,22 +417,23 @@ class _Plan:
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
 
-    def component(self, made: Encoded, *, is_file: bool) -> Component:
+    def component(self, result: Encoded, *, is_file: bool) -> Component:
         """Return the component with quantised weights, and note what it has."""
         if not self.chosen:
             return self._component
         component, prefix = self._component, self._component.prefix
         stored = StoredTensors(component.shards)
         threads = encoding_threads(
-            [(stored[name].shape, one) for name, one in self.chosen.items()], self._how.threads
+            [(stored[name].shape, encoding) for name, encoding in self.chosen.items()],
+            self._encode.threads,
         )
         kept = Kept()
         weights = {
-            name: EncodedWeight(stored[name], stored, one, kept, threads)
-            for name, one in self.chosen.items()
+            name: EncodedWeight(stored[name], stored, encoding, kept, threads)
+            for name, encoding in self.chosen.items()
         }
         self._share(weights)
-        stated = made.stated[prefix] = self._stated()
+        stated = result.stated[prefix] = self._stated()
         metadata: dict[str, str] = {}
         if is_file:
             if stated.metadata is None:
@@ -429,52 +442,57 @@ class _Plan:
                     "stored in config.json, which one file has not; name a folder"
                 )
             metadata |= stated.metadata
-        parts = {name: self._parts(one) for name, one in weights.items()}
+        parts = {name: self._parts(weight) for name, weight in weights.items()}
         self._check_names(stored, parts)
-        for name, some in parts.items():
-            labels = [weights[name].encoding.written.scheme, *(one.format for one in some[1:])]
-            for one, label in zip(some, labels, strict=True):
-                made.parts[prefix + one.info.name] = Part(one.format, label)
+        for name, tensors in parts.items():
+            labels = [
+                weights[name].encoding.written.scheme,
+                *(tensor.format for tensor in tensors[1:]),
+            ]
+            for tensor, label in zip(tensors, labels, strict=True):
+                result.parts[prefix + tensor.info.name] = Part(tensor.format, label)
         shards: dict[str, Reader] = {}
         for path, reader in component.shards.items():
-            own = {name: some for name, some in parts.items() if name in reader.tensors}
-            if not own and not metadata:
+            in_shard = {name: tensors for name, tensors in parts.items() if name in reader.tensors}
+            if not in_shard and not metadata:
                 shards[path] = reader
                 continue
             shards[path] = decoded_reader(
                 reader,
                 stored,
-                own,
+                in_shard,
                 left_out=(),
                 metadata={**reader.metadata, **metadata},
                 threads=threads,
             )
-        made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
+        made_of = {
+            name: [tensor.info.name for tensor in tensors] for name, tensors in parts.items()
+        }
         return with_tensors(component, shards, made_of)
 
     def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
         """Let weights that engines fuse have the same global scale."""
-        for name, one in weights.items():
-            if not one.encoding.written.shares:
+        for name, weight in weights.items():
+            if not weight.encoding.written.shares:
                 continue
             fused = [weights[other] for other in fused_with(name) if other in weights]
             for other in fused:
-                if other.info.format != one.info.format:
+                if other.info.format != weight.info.format:
                     raise CheckpointError(
-                        f"tensors {one.info.name!r} ({one.info.format}) and {other.info.name!r} "
-                        f"({other.info.format}) are fused by engines and share a global scale, so "
-                        "they need the same format; cast one of them first"
+                        f"tensors {weight.info.name!r} ({weight.info.format}) and "
+                        f"{other.info.name!r} ({other.info.format}) are fused by engines and share "
+                        "a global scale, so they need the same format; cast one of them first"
                     )
             share(fused)
 
     def _stated(self) -> Statements:
-        modules = {name.removesuffix(WEIGHT): one for name, one in self.chosen.items()}
+        modules = {name.removesuffix(WEIGHT): encoding for name, encoding in self.chosen.items()}
         return statements(modules, kept_modules(self._left, modules))
 
     def _parts(self, weight: EncodedWeight) -> list[DecodedWeight]:
         """Describe the tensors that a weight becomes, the payload first."""
-        found = []
-        sources = [one.info.name for one in weight.shared.weights]
+        tensors = []
+        sources = [sharer.info.name for sharer in weight.shared.weights]
         for number, part in enumerate(weight.parts):
             info = TensorInfo(
                 _part_name(weight, part.key),
@@ -486,21 +504,21 @@ class _Plan:
             )
             slabs = partial(weight.slabs, part, not number)
             measured = None if number else weight.measured
-            found.append(
+            tensors.append(
                 DecodedWeight(info, part.format, weight.info.name, sources, slabs, measured)
             )
-        return found
+        return tensors
 
     def _check_names(
         self, stored: StoredTensors, parts: Mapping[str, Sequence[DecodedWeight]]
     ) -> None:
         seen: set[str] = set()
-        for name, some in parts.items():
-            for one in some:
-                new = one.info.name
-                if (new in stored and new != name) or new in seen:
-                    raise self._refusal(f"{name!r} is to become {new!r}, which is there too")
-                seen.add(new)
+        for name, tensors in parts.items():
+            for tensor in tensors:
+                new_name = tensor.info.name
+                if (new_name in stored and new_name != name) or new_name in seen:
+                    raise self._refusal(f"{name!r} is to become {new_name!r}, which is there too")
+                seen.add(new_name)
 
 
 def _pattern(text: str) -> PolicyMap:
@@ -514,9 +532,9 @@ def _pattern(text: str) -> PolicyMap:
 
 def _part_name(weight: EncodedWeight, key: str) -> str:
     """Name a part of a weight, from what its producer calls it."""
-    name, own = weight.info.name, "weight"
+    name, suffix = weight.info.name, "weight"
     if weight.encoding.written.transposed:
         return f"{name}_{key}"
-    if name.endswith(own):
-        return name.removesuffix(own) + key
-    return name + key.removeprefix(own)
+    if name.endswith(suffix):
+        return name.removesuffix(suffix) + key
+    return name + key.removeprefix(suffix)

@@ -35,7 +35,7 @@ class Reciprocal:
 
     Attributes
     ----------
-    old
+    global_scale
         The global scale.
     divides
         True if it divides; then the reciprocal multiplies.
@@ -43,16 +43,16 @@ class Reciprocal:
         The tensors of all shards.
     scales
         The names of the scales beside it.
-    found
+    reciprocal
         The reciprocal.
 
     """
 
-    old: np.float32
+    global_scale: np.float32
     divides: bool
     stored: StoredTensors
     scales: list[str] = field(default_factory=list)
-    found: np.float32 | None = None
+    reciprocal: np.float32 | None = None
     lock: Lock = field(default_factory=Lock)
 
     @property
@@ -63,26 +63,34 @@ class Reciprocal:
     def value(self) -> np.float32:
         """Find it, the first time, with the scales that are there."""
         with self.lock:
-            if self.found is None:
-                self.found = self._search()
-            return self.found
+            if self.reciprocal is None:
+                self.reciprocal = self._search()
+            return self.reciprocal
 
     def _search(self) -> np.float32:
-        there = np.zeros(256, bool)
+        is_stored = np.zeros(256, bool)
         for name in self.scales:
             for array in slabs_of(self.stored, name):
-                there |= np.bincount(array.reshape(-1).view(np.uint8), minlength=256) > 0
-        scales = np.flatnonzero(there).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
+                is_stored |= np.bincount(array.reshape(-1).view(np.uint8), minlength=256) > 0
+        scales = np.flatnonzero(is_stored).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
         with np.errstate(all="ignore"):
-            first = np.float32(1) / self.old
-            near = (first, np.nextafter(first, np.float32(np.inf)), np.nextafter(first, first * 0))
-            for one in near:
-                divisor, factor = (self.old, one) if self.divides else (one, self.old)
-                if np.isfinite(one) and _is_same(scales.astype(np.float32), divisor, factor):
-                    return one
+            rounded = np.float32(1) / self.global_scale
+            near = (
+                rounded,
+                np.nextafter(rounded, np.float32(np.inf)),
+                np.nextafter(rounded, rounded * 0),
+            )
+            for candidate in near:
+                divisor, factor = (
+                    (self.global_scale, candidate)
+                    if self.divides
+                    else (candidate, self.global_scale)
+                )
+                if np.isfinite(candidate) and _is_same(scales.astype(np.float32), divisor, factor):
+                    return candidate
         raise CheckpointError(
-            f"tensor {self.scales[0]!r}: with no reciprocal of its global scale {self.old!r} do "
-            f"all values stay what they are; {AGAIN}"
+            f"tensor {self.scales[0]!r}: with no reciprocal of its global scale "
+            f"{self.global_scale!r} do all values stay what they are; {AGAIN}"
         )
 
 
@@ -93,9 +101,9 @@ def _is_same(scales: Array, divisor: np.float32, factor: np.float32) -> bool:
     no quotient is within 2^-40 of the middle between two results unless it is that.
     """
     return all(
-        np.array_equal(*(cast(_CODES * one[:, None], dtype).view(np.uint16) for one in pair))
-        for wide in (scales, scales.astype(np.float64))
-        for pair in [(wide / divisor, wide * factor)]
+        np.array_equal(*(cast(_CODES * scaled[:, None], dtype).view(np.uint16) for scaled in pair))
+        for scales_in in (scales, scales.astype(np.float64))
+        for pair in [(scales_in / divisor, scales_in * factor)]
         for dtype in _NUMBERS
     )
 
@@ -112,7 +120,7 @@ class Power:
         How each of them is read, by name.
     names
         The stored tensors that are read for it.
-    found
+    exponent
         The exponent that it has if it multiplies.
 
     """
@@ -120,7 +128,7 @@ class Power:
     divides: bool
     plans: dict[str, Decoding] = field(default_factory=dict)
     names: list[str] = field(default_factory=list)
-    found: int | None = None
+    exponent: int | None = None
     lock: Lock = field(default_factory=Lock)
 
     def add(self, weight: QuantizedWeight, plan: Decoding) -> None:
@@ -131,9 +139,9 @@ class Power:
     def power(self) -> int:
         """Find its exponent, the first time, from all scales of blocks that have values."""
         with self.lock:
-            if self.found is None:
-                self.found = self._search()
-            return self.found
+            if self.exponent is None:
+                self.exponent = self._search()
+            return self.exponent
 
     def value(self) -> np.float32:
         """Return the global scale."""
@@ -154,10 +162,10 @@ class Power:
 def cuts_of(stored: StoredTensors, name: str, step: int = 1) -> Iterator[Sequence[Range]]:
     """Cut a tensor of bytes along its first axis, at multiples of a step."""
     shape = stored[name].shape
-    rest: list[Range] = [(0, count) for count in shape[1:]]
+    other_ranges: list[Range] = [(0, count) for count in shape[1:]]
     high = max(_SLAB_BYTES * shape[0] // max(stored[name].nbytes, 1) // step, 1) * step
-    for first in range(0, shape[0], high):
-        yield [(first, min(first + high, shape[0])), *rest]
+    for start in range(0, shape[0], high):
+        yield [(start, min(start + high, shape[0])), *other_ranges]
 
 
 def slabs_of(stored: StoredTensors, name: str) -> Iterator[Array]:

@@ -60,9 +60,9 @@ class CastRequest(Request):
             if isinstance(given, Mapping) and not isinstance(given, DTypePolicyMap):
                 object.__setattr__(self, name, dict(given))
 
-    def check_part(self, **others: object) -> None:
+    def check_part(self, **arguments: object) -> None:
         """Refuse what does not go together with `part`, also that parts draw different seeds."""
-        Request.check_part(self, **others)
+        Request.check_part(self, **arguments)
         if self.rounding == "stochastic" and self.seed is None:
             raise CheckpointError(
                 f"all parts must draw from the same seed; give one ({argument('seed')}) with part"
@@ -71,14 +71,14 @@ class CastRequest(Request):
     @contextmanager
     def planned(
         self,
-        new: Path,
+        destination: Path,
         threads: int | None = None,
         *,
         resumable: bool = False,
         resume: bool = False,
     ) -> Iterator[PlannedRun]:
         """Open the source for a block, and decide what becomes of every tensor."""
-        old = checked_path(self.source, "source")
+        source = checked_path(self.source, "source")
         check_assume(self.assume)
         dtypes = _dtypes(self.dtype, self.dtype_map, self.policy, self.role)
         options = CastOptions.checked(
@@ -92,22 +92,22 @@ class CastRequest(Request):
         patterns = Patterns(self.include, self.exclude)
         config = None if self.keep_config else Config
         keeping = Keeping(resumable=resumable or resume, resume=resume, config=config)
-        opened = open_source(old, self.assume, patterns.excludes)
+        opened = open_source(source, self.assume, patterns.excludes)
         with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
-            run = new_run(opened, new, limit, patterns, keeping, overwrite=self.overwrite)
+            run = new_run(opened, destination, limit, patterns, keeping, overwrite=self.overwrite)
             if resume:  # of a folder, or it would have been refused
-                kept = resumable_folder(new)
+                kept = resumable_folder(destination)
                 options = resumed_options(kept, options, drawn=self.seed is None)
             run.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix))
             if isinstance(self.dtype_map, str) and is_map_name(self.dtype_map):
-                used = {one.pattern for one in run.planned}
+                used = {tensor.pattern for tensor in run.planned}
                 warn_of_other_models(self.dtype_map, used, model_types(opened))
             if not self.raw:
                 refuse_changes(opened, run.plans)
             if not self.as_bytes:
                 for target in run.files:
                     target.check_codes()
-            about = (str(old), str(new), options.to_dict())
+            about = (str(source), str(destination), options.to_dict())
             yield PlannedRun(run, options, about, unused_patterns(run.planned, dtypes))
 
 
@@ -153,6 +153,6 @@ def _dtypes(
     return dtypes
 
 
-def _checked(dtype: Any, what: str) -> Any:
+def _checked(dtype: Any, name: str) -> Any:
     """Return a dtype, or a mapping to dtypes; refuse names that numpy alone knows."""
-    return typed_values(dtype) if isinstance(dtype, dict) else typed_format(dtype, what)
+    return typed_values(dtype) if isinstance(dtype, dict) else typed_format(dtype, name)

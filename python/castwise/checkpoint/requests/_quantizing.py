@@ -118,7 +118,7 @@ class MakingRequest(Request):
     @contextmanager
     def planned(
         self,
-        new: Path,
+        destination: Path,
         threads: int | None = None,
         *,
         resumable: bool = False,
@@ -126,37 +126,44 @@ class MakingRequest(Request):
     ) -> Iterator[PlannedRun]:
         """Open the source for a block, and decide what becomes of every tensor."""
         options, make = self.checked(threads)
-        old = checked_path(self.source, "source")
+        source = checked_path(self.source, "source")
         patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
-        opened = open_source(old, None, patterns.excludes, decodes=self.decodes)
+        opened = open_source(source, None, patterns.excludes, decodes=self.decodes)
         with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
-            if isinstance(opened, GgufReader) and not is_container(new):
+            if isinstance(opened, GgufReader) and not is_container(destination):
                 limit = limit or sys.maxsize  # a model in itself becomes a folder
-            is_file = becomes_file(opened, new, limit)
-            if is_file and not self.is_plain and container_of(new) != self.suffix:
+            is_file = becomes_file(opened, destination, limit)
+            if is_file and not self.is_plain and container_of(destination) != self.suffix:
                 raise CheckpointError(
-                    f"{new}: a quantised checkpoint is a folder or a {self.suffix} file; name one"
+                    f"{destination}: a quantised checkpoint is a folder or a {self.suffix} file; "
+                    "name one"
                 )
-            made = make(opened, is_file=is_file)
-            made.tell()
+            result = make(opened, is_file=is_file)
+            result.tell()
             again = MadeAgain(self, is_file, threads, uuid4())
-            for reader in _readers(made.source):
+            for reader in _readers(result.source):
                 reader.again = again
             keeping = Keeping(
                 resumable=resumable or resume,
                 resume=resume,
-                config=made.config,
-                added={} if is_file else made.added(_configured(old, opened)),
+                config=result.config,
+                added={} if is_file else result.added(_configured(source, opened)),
                 restates=True,
             )
-            run = new_run(made.source, new, limit, patterns, keeping, overwrite=self.overwrite)
-            run.plan(made.decide)
-            yield PlannedRun(run, options, (str(old), str(new), options.to_dict()), made.unused)
+            run = new_run(
+                result.source, destination, limit, patterns, keeping, overwrite=self.overwrite
+            )
+            run.plan(result.decide)
+            yield PlannedRun(
+                run, options, (str(source), str(destination), options.to_dict()), result.unused
+            )
 
 
 def _readers(source: Reader | CheckpointFolder) -> list[DecodedReader]:
     """Return the readers that make tensors."""
-    readers = (reader for one in components_of(source) for reader in one.shards.values())
+    readers = (
+        reader for component in components_of(source) for reader in component.shards.values()
+    )
     return [reader for reader in readers if isinstance(reader, DecodedReader)]
 
 
@@ -188,8 +195,8 @@ class MadeAgain:
         _, make = request.checked(self.threads)
         excludes = Patterns(request.include, request.exclude).excludes
         opened = open_source(Path(request.source), None, excludes, decodes=request.decodes)
-        made = make(opened, is_file=self.is_file)
-        return {reader.path: reader for reader in _readers(made.source)}
+        result = make(opened, is_file=self.is_file)
+        return {reader.path: reader for reader in _readers(result.source)}
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Give the other process paths that hold in any folder."""
@@ -211,5 +218,5 @@ def _configured(path: Path, opened: Reader | CheckpointFolder) -> dict[str, bool
     """Say which components of a folder have a configuration."""
     if not isinstance(opened, CheckpointFolder):
         return {}
-    prefixes = (one.prefix for one in components_of(opened))
+    prefixes = (component.prefix for component in components_of(opened))
     return {prefix: (path / prefix / CONFIG).is_file() for prefix in prefixes}

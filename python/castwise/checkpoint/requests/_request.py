@@ -73,7 +73,7 @@ class PlannedRun:
         self, progress: Callable[[Progress], None] | None, executor: Executor | None = None
     ) -> CastSummary:
         """Let the run write all of it."""
-        meter = ProgressMeter(sum(one.info.nbytes for one in self.run.planned), progress)
+        meter = ProgressMeter(sum(tensor.info.nbytes for tensor in self.run.planned), progress)
         return self.summary(self.run.write(self.options, meter, executor))
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
@@ -81,15 +81,15 @@ class PlannedRun:
         return CastSummary(*self.about, rows, self.unused)
 
 
-def becomes_file(source: Reader | CheckpointFolder, new: Path, limit: int | None) -> bool:
+def becomes_file(source: Reader | CheckpointFolder, destination: Path, limit: int | None) -> bool:
     """Return True if a source becomes one file, as the destination names one."""
-    is_file = is_container(new) and not new.is_dir()
+    is_file = is_container(destination) and not destination.is_dir()
     return is_file or (limit is None and not isinstance(source, CheckpointFolder))
 
 
 def new_run(
     source: Reader | CheckpointFolder,
-    new: Path,
+    destination: Path,
     limit: int | None,
     patterns: Patterns,
     keeping: Keeping,
@@ -97,10 +97,12 @@ def new_run(
     overwrite: bool,
 ) -> ToFile | ToFolder:
     """Make the run that writes a file or a folder, as the destination names one."""
-    if becomes_file(source, new, limit):
+    if becomes_file(source, destination, limit):
         resumable = keeping.resumable
-        return ToFile(source, new, limit, patterns, resumable=resumable, overwrite=overwrite)
-    return ToFolder(source, new, limit, patterns, keeping, overwrite=overwrite)
+        return ToFile(
+            source, destination, limit, patterns, resumable=resumable, overwrite=overwrite
+        )
+    return ToFolder(source, destination, limit, patterns, keeping, overwrite=overwrite)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +127,7 @@ class Request:
 
     def planned(
         self,
-        new: Path,
+        destination: Path,
         threads: int | None = None,
         *,
         resumable: bool = False,
@@ -173,16 +175,16 @@ class Request:
         """Let a source that would be replaced stay if something is lost."""
         planned.protect(fail_on, self.allowed_zeros if max_zeros is None else lambda _: max_zeros)
 
-    def check_part(self, **others: object) -> None:
-        """Refuse what does not go together with `part`; `others` are arguments beside it.
+    def check_part(self, **arguments: object) -> None:
+        """Refuse what does not go together with `part`; `arguments` are those beside it.
 
         Raises
         ------
         CheckpointError
-            One of `others` is true.
+            One of `arguments` is true.
 
         """
-        if given := sorted(name for name, value in others.items() if value):
+        if given := sorted(name for name, value in arguments.items() if value):
             raise CheckpointError(
                 f"{argument('part')} and {', '.join(map(argument, given))} do not go "
                 "together; leave out one of them"
@@ -203,7 +205,7 @@ class Request:
         max_zeros: float | None,
     ) -> CastSummary:
         """Write what is asked for, or a part of it, or say what would be written."""
-        new = checked_path(destination, "destination")
+        path = checked_path(destination, "destination")
         if isinstance(executor, type) or (
             executor is not None and not callable(getattr(executor, "submit", None))
         ):
@@ -211,7 +213,7 @@ class Request:
                 "executor must have submit(), as an Executor of concurrent.futures, "
                 f"not {executor!r}"
             )
-        paths = new, checked_path(self.source, "source")
+        paths = path, checked_path(self.source, "source")
         if (part, executor) != (None, None) and any(map(is_remote, paths)):
             raise CheckpointError(
                 "part and executor are for files that all workers see under the same paths, not "
@@ -221,7 +223,7 @@ class Request:
         mine = None if part is None else Part.of(part)
         if mine is not None:
             self.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
-        with self.planned(new, threads, resumable=resumable, resume=resume) as planned:
+        with self.planned(path, threads, resumable=resumable, resume=resume) as planned:
             self.protect(planned, fail_on, max_zeros)
             if dry_run:
                 return planned.preview()
@@ -229,6 +231,6 @@ class Request:
                 return planned.write(progress, executor)
             arguments = self.as_text()
             rows = convert_part(
-                planned.run, new, mine, planned.options, arguments=arguments, progress=progress
+                planned.run, path, mine, planned.options, arguments=arguments, progress=progress
             )
             return planned.summary(rows)

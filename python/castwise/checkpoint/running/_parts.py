@@ -54,7 +54,7 @@ class Run(Protocol):
     def sources(self) -> Mapping[str, Reader]: ...
     def room(self, options: CastOptions) -> Room: ...
     def put_together(
-        self, new: Path, rows_of: Callable[[Target], list[CastRow]]
+        self, folder: Path, rows_of: Callable[[Target], list[CastRow]]
     ) -> Iterator[list[CastRow]]: ...
 
 
@@ -116,7 +116,9 @@ def convert_part(
     rows: list[CastRow] = []
     states: list[tuple[str, str, Any]] = []
     work = _divided(run, part, options)
-    meter = ProgressMeter(sum(one.source_nbytes for *_, mine in work for one in mine), progress)
+    meter = ProgressMeter(
+        sum(tensor_range.source_nbytes for *_, mine in work for tensor_range in mine), progress
+    )
     if not folder.exists():
         run.room(options)
     with shared_folder(folder, destination):
@@ -126,9 +128,9 @@ def convert_part(
         for target, conversion, mine in work:
             path = folder / _FILES / target.name
             converted = _converted(mine, conversion, path, meter)
-            for one, report in zip(mine, summed(converted), strict=True):
-                rows.append(_row(conversion, one, report, target.name))
-                states.append((target.name, one.name, state_of(report)))
+            for tensor_range, report in zip(mine, summed(converted), strict=True):
+                rows.append(_row(conversion, tensor_range, report, target.name))
+                states.append((target.name, tensor_range.name, state_of(report)))
         page = {"job": job, "arguments": dict(arguments), "reports": states}
         with replacing_file(folder / f"part-{part.number}-of-{part.count}.json") as file:
             file.write(json.dumps(page).encode())
@@ -222,8 +224,10 @@ class Parts:
         conversions = target.conversions(options) or []
         for conversion in conversions:
             reports = (
-                self._reports.get((target.name, one.name), CastReport() if one.is_cast else None)
-                for one in conversion.ranges()
+                self._reports.get(
+                    (target.name, tensor_range.name), CastReport() if tensor_range.is_cast else None
+                )
+                for tensor_range in conversion.ranges()
             )
             rows += conversion.rows(reports, target.name)
         return target.in_order(rows, conversions[0].file_order) if conversions else rows
@@ -234,17 +238,17 @@ def _folder(destination: Path) -> Path:
 
 
 def _job(run: Run, options: CastOptions) -> dict[str, Any]:
-    job = job_of(run.sources, options, {one.name: one.planned for one in run.files})
+    job = job_of(run.sources, options, {target.name: target.planned for target in run.files})
     return dict(json.loads(json.dumps(job)))  # as it comes from a page
 
 
 def _identity(path: Path) -> str:
     """Name the folder or file at a path, whatever its path is."""
     try:
-        found = path.stat()
+        status = path.stat()
     except FileNotFoundError:
         return ""
-    return f"{found.st_dev} {found.st_ino}"
+    return f"{status.st_dev} {status.st_ino}"
 
 
 def _divided(
@@ -260,12 +264,12 @@ def _divided(
                 "plain elements in the source and in it, as in .safetensors and .npy; leave out "
                 f"{argument('part')}"
             )
-        work += ((target, one, one.ranges()) for one in conversions)
-    total = sum(one.nbytes for *_, ranges in work for one in ranges)
+        work += ((target, conversion, conversion.ranges()) for conversion in conversions)
+    total = sum(tensor_range.nbytes for *_, ranges in work for tensor_range in ranges)
     ends = [total * number // part.count for number in (part.number - 1, part.number)]
     done = 0
     for place, (target, conversion, ranges) in enumerate(work):
-        nbytes = sum(one.nbytes for one in ranges)
+        nbytes = sum(tensor_range.nbytes for tensor_range in ranges)
         mine = list(cut(ranges, [min(max(end - done, 0), nbytes) for end in ends]))[1]
         work[place] = (target, conversion, mine)
         done += nbytes
@@ -276,12 +280,12 @@ def _begin(target: Target, files: Path) -> None:
     """Write the header of a file; every part writes the same one."""
     path = files / target.name
     path.parent.mkdir(parents=True, exist_ok=True)
-    with open(path, "r+b", opener=_made) as file:
+    with open(path, "r+b", opener=_opened_or_created) as file:
         target.write_header(file)
         sync_file(file)
 
 
-def _made(path: str, flags: int) -> int:
+def _opened_or_created(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o666)
 
 
@@ -293,26 +297,28 @@ def _converted(
 ) -> list[tuple[TensorRange, Report | None]]:
     """Convert ranges of one file, in pieces; returns these with their reports."""
     done: list[tuple[TensorRange, Report | None]] = []
-    total = sum(one.nbytes for one in ranges)
+    total = sum(tensor_range.nbytes for tensor_range in ranges)
     reader = conversion.reader
-    for some in cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)):
-        if not some:
+    for piece in cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)):
+        if not piece:
             continue
-        meter.starts(some[0].name)
-        reports, error = convert_batch(conversion.batch(some, path))
+        meter.starts(piece[0].name)
+        reports, error = convert_batch(conversion.batch(piece, path))
         if error is not None:
             raise error
-        done += zip(some, reports, strict=True)
-        meter.finished(sum(one.source_nbytes for one in some))
+        done += zip(piece, reports, strict=True)
+        meter.finished(sum(tensor_range.source_nbytes for tensor_range in piece))
     with opened(reader):
         reader.check_unchanged()
     return done
 
 
-def _row(conversion: Conversion, one: TensorRange, report: Report | None, shard: str) -> CastRow:
-    row = conversion.row(one.name, report, shard)
-    nbytes = one.source_nbytes
-    return row._replace(nbytes_before=nbytes, nbytes_after=one.nbytes - nbytes)
+def _row(
+    conversion: Conversion, tensor_range: TensorRange, report: Report | None, shard: str
+) -> CastRow:
+    row = conversion.row(tensor_range.name, report, shard)
+    nbytes = tensor_range.source_nbytes
+    return row._replace(nbytes_before=nbytes, nbytes_after=tensor_range.nbytes - nbytes)
 
 
 _Reports = dict[tuple[str, str], Report]
@@ -323,7 +329,7 @@ def _pages(folder: Path, reports: _Reports | None = None) -> dict[Part, dict[str
     """Read the pages of the parts that are complete; their reports are added to others."""
     pages: dict[Part, dict[str, Any]] = {}
     for path in folder.iterdir():
-        if found := _PAGE.fullmatch(path.name):
+        if match := _PAGE.fullmatch(path.name):
             try:
                 page = json.loads(read_file(path, _MAX_PAGE_BYTES))
                 dict(page["job"])
@@ -335,7 +341,7 @@ def _pages(folder: Path, reports: _Reports | None = None) -> dict[Part, dict[str
                     f"{path} is not a page that a part wrote, or was damaged; remove it "
                     "and convert that part again"
                 ) from error
-            pages[Part(int(found[1]), int(found[2]))] = page
+            pages[Part(int(match[1]), int(match[2]))] = page
     return pages
 
 

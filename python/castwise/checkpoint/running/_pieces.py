@@ -74,7 +74,7 @@ class Conversion:
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
         self._nbytes_after: dict[str, int] = {}  # of tensors with places that have been found
-        self._others: dict[str, Report | None] = {}
+        self._unplaced: dict[str, Report | None] = {}
 
     @property
     def file_order(self) -> Sequence[str]:
@@ -91,24 +91,28 @@ class Conversion:
 
         They are in the writer's order.
         """
-        return list(self._found(made=True))
+        return list(self._placed(with_made=True))
 
-    def _found(self, *, made: bool) -> Iterator[TensorRange]:
-        """Find tensors with places one by one, and what they will take; the others are `_others`.
+    def _placed(self, *, with_made: bool) -> Iterator[TensorRange]:
+        """Find tensors with places one by one, and what they will take; the others are `_unplaced`.
 
-        Those that a `batch` makes are among the former if `made`, else among the latter.
+        Those that a `batch` makes are among the former if `with_made`, else among the latter.
         """
         for name in self._order:
-            one = self._range(name)
-            if one is None or (one.made_nbytes is not None and not made):
-                self._others.setdefault(name)
+            tensor_range = self._range(name)
+            if tensor_range is None or (tensor_range.made_nbytes is not None and not with_made):
+                self._unplaced.setdefault(name)
             else:
-                self._nbytes_after[name] = one.target_nbytes
-                yield one
+                self._nbytes_after[name] = tensor_range.target_nbytes
+                yield tensor_range
 
     def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
         """Return what converts some of `ranges` into a file with that header, in any process."""
-        maker = self._maker if any(one.made_nbytes is not None for one in ranges) else None
+        maker = (
+            self._maker
+            if any(tensor_range.made_nbytes is not None for tensor_range in ranges)
+            else None
+        )
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
@@ -125,13 +129,13 @@ class Conversion:
 
         """
         reports: list[Report | None] = []
-        ranges = self._found(made=False)
-        if (first := next(ranges, None)) is not None:
-            source, target = self.reader.place(first.name), self._writer.place(first.name)
+        ranges = self._placed(with_made=False)
+        if (leading := next(ranges, None)) is not None:
+            source, target = self.reader.place(leading.name), self._writer.place(leading.name)
             assert source is not None, "by `ranges`"  # noqa: S101
             assert target is not None, "by `ranges`"  # noqa: S101
             watch = _Watch(meter) if meter.is_heard else None
-            ranges = chain([first], ranges)
+            ranges = chain([leading], ranges)
             # The engine begins with the first while the others are found.
             reports, error = convert_ranges(
                 self.reader.path,
@@ -145,13 +149,13 @@ class Conversion:
                 raise error
             if watch is not None:
                 watch.finish()
-        self.reader.expect(self._others)
-        for name in self._others:
+        self.reader.expect(self._unplaced)
+        for name in self._unplaced:
             if self._is_rearranged(name):
-                self._others[name] = self._rearranged(name, meter, folder)
+                self._unplaced[name] = self._rearranged(name, meter, folder)
                 continue
             meter.starts(name)
-            self._others[name] = self._passed_through(name, meter)
+            self._unplaced[name] = self._passed_through(name, meter)
             meter.finished(self._plans[name].info.nbytes)
         return iter(reports)
 
@@ -162,8 +166,8 @@ class Conversion:
         """
 
         def is_later(name: str) -> bool:
-            found = self._range(name)
-            return found is None or found.made_nbytes is not None
+            tensor_range = self._range(name)
+            return tensor_range is None or tensor_range.made_nbytes is not None
 
         order = sorted(self._order, key=is_later)
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
@@ -175,8 +179,8 @@ class Conversion:
     def rows(self, reports: Iterator[Report | None], shard: str | None) -> list[CastRow]:
         """Return the rows of all tensors, given the reports of `ranges` or what `here` returned."""
         return [
-            self.row(name, self._others[name], shard)
-            if name in self._others
+            self.row(name, self._unplaced[name], shard)
+            if name in self._unplaced
             else CastRow.of(self._plans[name], self._nbytes_after[name], next(reports), shard)
             for name in self._order
         ]
@@ -189,19 +193,19 @@ class Conversion:
             if place is None or maker is None or not maker.write(name, *place):
                 self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
             return None if maker is None else maker.report(name)
-        old, cast_piece = casting.source, element_cast(casting).convert
-        widest = max(format_info(side.format).itemsize for side in (old, casting.target))
+        source, cast_piece = casting.source, element_cast(casting).convert
+        widest = max(format_info(side.format).itemsize for side in (source, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
         reports: list[CastReport] = []
 
         def converted() -> Iterator[bytes]:
             done = 0
-            for piece in self.reader.pieces(name, old.nbytes(count)):
+            for piece in self.reader.pieces(name, source.nbytes(count)):
                 if done:
                     meter.reaches(done, name)
                 try:
-                    first = done // old.nbytes(TILE) * TILE
-                    result, report = cast_piece(first, piece)
+                    start = done // source.nbytes(TILE) * TILE
+                    result, report = cast_piece(start, piece)
                 except (OverflowError, ValueError, TypeError) as error:
                     raise named(error, name) from error
                 if report is not None:
@@ -220,41 +224,41 @@ class Conversion:
         with in_c_order(self.reader, name, folder) as ordered:
             if not self._writer.elements(name).fortran:
                 return self._alone(ordered, self._writer, meter, folder)
-            with temporary_file(folder) as result, temporary_file(folder) as turned:
+            with temporary_file(folder) as result, temporary_file(folder) as reordered:
                 writer = cast("Writer", InCOrder(self._writer, name, result))
                 report = self._alone(ordered, writer, meter, folder)
                 elements, shape = self._writer.elements(name), self._plans[name].info.shape
-                new = Arrangement.fortran(elements.nbytes(1), shape)
-                rearrange(new.in_c_order(), new, (result, 0), turned)
+                arrangement = Arrangement.fortran(elements.nbytes(1), shape)
+                rearrange(arrangement.in_c_order(), arrangement, (result, 0), reordered)
                 length = elements.nbytes(math.prod(shape))
-                self._writer.write_pieces(name, pieces_of(turned, length, _PIECE_BYTES))
+                self._writer.write_pieces(name, pieces_of(reordered, length, _PIECE_BYTES))
         return report
 
     def _temporary(self, name: str) -> int:
         """Return the most bytes that `_rearranged` takes beside the tensor's own, when it ends."""
-        old = self.reader.arrangement(name)
-        if old is None or not self._is_rearranged(name):
+        arrangement = self.reader.arrangement(name)
+        if arrangement is None or not self._is_rearranged(name):
             return 0
-        ordered, new = self.reader.tensors[name].nbytes, nbytes_after(self._writer, name)
-        turned = 2 * new if self._writer.elements(name).fortran else 0
-        unpacked = 0 if self.reader.place(name) is not None else old.reach
-        return ordered + max(turned, unpacked - new)
+        ordered, new_nbytes = self.reader.tensors[name].nbytes, nbytes_after(self._writer, name)
+        reordered = 2 * new_nbytes if self._writer.elements(name).fortran else 0
+        unpacked = 0 if self.reader.place(name) is not None else arrangement.reach
+        return ordered + max(reordered, unpacked - new_nbytes)
 
     def _alone(
         self, reader: Rearranged, writer: Writer, meter: ProgressMeter, folder: Path | None
     ) -> Report | None:
         """Convert the one tensor of a reader."""
-        one = Conversion(cast("Reader", reader), writer, self._options, reader.tensors)
-        (row,) = one.rows(one.here(meter, folder), None)
+        conversion = Conversion(cast("Reader", reader), writer, self._options, reader.tensors)
+        (row,) = conversion.rows(conversion.here(meter, folder), None)
         return row.report
 
     def _is_rearranged(self, name: str) -> bool:
         """Return True if the tensor must be in C order, and is not."""
         if self.reader.arrangement(name) is None or self._writer.keeps(name):
             return False
-        old = self.reader.elements(name)
-        assert old is not None, "writers refuse what is of no format"  # noqa: S101
-        if not old.fortran:
+        elements = self.reader.elements(name)
+        assert elements is not None, "writers refuse what is of no format"  # noqa: S101
+        if not elements.fortran:
             return True
         counts = self._plans[name].target is not None and self._options.count_places
         return counts or not self._writer.elements(name).fortran
@@ -263,15 +267,15 @@ class Conversion:
         """Return what becomes of the elements; None if their bytes stay."""
         if self._writer.keeps(name):
             return None
-        old = self.reader.elements(name)
-        assert old is not None, "writers refuse what is of no format"  # noqa: S101
-        new, asked = self._writer.elements(name), self._plans[name].is_cast
-        if not asked and old == new:
+        source = self.reader.elements(name)
+        assert source is not None, "writers refuse what is of no format"  # noqa: S101
+        target, asked = self._writer.elements(name), self._plans[name].is_cast
+        if not asked and source == target:
             return None
-        casting = self._castings.get((old, new, asked))
+        casting = self._castings.get((source, target, asked))
         if casting is None or self._options.seed is not None:
             options = tuple(self._options.for_tensor(name).items()) if asked else None
-            casting = self._castings[old, new, asked] = Casting(old, new, options)
+            casting = self._castings[source, target, asked] = Casting(source, target, options)
         return casting
 
     def _range(self, name: str) -> TensorRange | None:
@@ -296,33 +300,33 @@ class _Watch:
     def __init__(self, meter: ProgressMeter) -> None:
         self._meter = meter
         self._left: deque[TensorRange] = deque()
-        self._now: TensorRange | None = None
+        self._current: TensorRange | None = None
         self._before = 0  # bytes of the tensors before it
 
     def noted(self, ranges: Iterable[TensorRange]) -> Iterator[TensorRange]:
         """Take note of whole tensors as the engine is given them."""
-        for one in ranges:
-            self._left.append(one)
-            if self._now is None:
+        for tensor_range in ranges:
+            self._left.append(tensor_range)
+            if self._current is None:
                 self._next()
-            yield one
+            yield tensor_range
 
     def _next(self) -> None:
-        if self._now is not None:
-            self._meter.finished(self._now.source_nbytes)
-            self._before += self._now.source_nbytes
-        self._now = self._left.popleft() if self._left else None
-        if self._now is not None:
-            self._meter.starts(self._now.name)
+        if self._current is not None:
+            self._meter.finished(self._current.source_nbytes)
+            self._before += self._current.source_nbytes
+        self._current = self._left.popleft() if self._left else None
+        if self._current is not None:
+            self._meter.starts(self._current.name)
 
     def poll(self, taken: int) -> None:
         """Take note that so many bytes were taken, in the order of the tensors."""
-        while self._now is not None and taken >= self._before + self._now.source_nbytes:
+        while self._current is not None and taken >= self._before + self._current.source_nbytes:
             self._next()
-        if self._now is not None and taken > self._before:
-            self._meter.reaches(taken - self._before, self._now.name)
+        if self._current is not None and taken > self._before:
+            self._meter.reaches(taken - self._before, self._current.name)
 
     def finish(self) -> None:
         """Take note that all tensors are done."""
-        while self._now is not None:
+        while self._current is not None:
             self._next()

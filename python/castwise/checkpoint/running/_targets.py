@@ -74,11 +74,11 @@ class Target:
     @property
     def planned(self) -> list[Planned]:
         """All that becomes of tensors in it."""
-        return [one for _, plans in self.sources for one in plans]
+        return [planned for _, plans in self.sources for planned in plans]
 
     def least_nbytes(self) -> int:
         """Return the bytes that its tensors take at least."""
-        return sum(_least_nbytes(one) for one in self.planned)
+        return sum(_least_nbytes(planned) for planned in self.planned)
 
     def write(
         self, file: BinaryIO, options: CastOptions, meter: ProgressMeter, shard: str | None
@@ -88,11 +88,11 @@ class Target:
             return self._upload(file, options, meter, shard)
         rows: list[CastRow] = []
         folder = folder_of(file)
-        *others, last = self.sources
+        *earlier, last = self.sources
         # The last stays open until the writer is done: it may have more than tensors to copy.
         with opened(last[0]):
             with self._writer(file) as writer:
-                for reader, plans in others:
+                for reader, plans in earlier:
                     with opened(reader):
                         conversion = _conversion(reader, plans, writer, options)
                         rows += conversion.rows(conversion.here(meter, folder), shard)
@@ -164,7 +164,7 @@ class Target:
         """Return what `Conversion.sizes` does, for all its tensors."""
         with self._writer_of_nothing() as writer:
             conversions = [_conversion(*source, writer, options) for source in self.sources]
-            return [size for one in conversions for size in one.sizes()]
+            return [size for conversion in conversions for size in conversion.sizes()]
 
     @contextmanager
     def _writer_of_nothing(self) -> Iterator[Writer]:
@@ -251,12 +251,12 @@ def shard_bytes(size: Any) -> int | None:
     if size is None:
         return None
     if isinstance(size, str):
-        found = _SIZE.fullmatch(size.strip())
-        if found is None:
+        match = _SIZE.fullmatch(size.strip())
+        if match is None:
             raise ValueError(
                 f"{given('max_shard_size', size)} is not a size in bytes such as '5GB' or '2GiB'"
             )
-        number, unit, binary = found[1], found[2] or found[4], found[3] or found[5]
+        number, unit, binary = match[1], match[2] or match[4], match[3] or match[5]
         power = _POWERS[unit.upper()] if unit else 0
         size = int(float(number) * (1024 if binary else 1000) ** power)
     if isinstance(size, bool) or not isinstance(size, int):
@@ -273,13 +273,13 @@ def same_files(component: Component, planned: Mapping[str, list[Planned]]) -> Ta
         for name, reader in component.shards.items()
     ]
     index_name = component.index_name and safetensors_name(component.index_name)
-    made = TargetComponent(component, targets, index_name, divided=False)
-    if len(made.names) < len(targets):
+    component_targets = TargetComponent(component, targets, index_name, divided=False)
+    if len(component_targets.names) < len(targets):
         raise CheckpointError(
             f"shards would have the same name as safetensors: {listed([*component.shards])}; "
             f"divide the tensors anew ({argument('max_shard_size')})"
         )
-    return made
+    return component_targets
 
 
 def one_file(
@@ -305,7 +305,7 @@ def divided(
     whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, planned)
     writer = SafetensorsWriter(io.BytesIO(), whole.planned, {}, _source(whole))
     shards: list[list[Source]] = []
-    now: list[Source] = []
+    shard: list[Source] = []
     size = 0
     for reader, plans in whole.sources:
         for plan in plans:
@@ -314,16 +314,18 @@ def divided(
                 shards.append([(reader, [plan])])
                 continue
             if size + nbytes > limit:
-                shards.append(now)
-                now, size = [], 0
-            if not now or now[-1][0] is not reader:
-                now.append((reader, []))
-            now[-1][1].append(plan)
+                shards.append(shard)
+                shard, size = [], 0
+            if not shard or shard[-1][0] is not reader:
+                shard.append((reader, []))
+            shard[-1][1].append(plan)
             size += nbytes
-    if now or not shards:
-        shards.append(now or [(reader, []) for reader, _ in whole.sources[:1]])
+    if shard or not shards:
+        shards.append(shard or [(reader, []) for reader, _ in whole.sources[:1]])
     count = len(shards)
-    suffixes = [f"-{one:05d}-of-{count:05d}" for one in range(1, count + 1)] if count > 1 else [""]
+    suffixes = (
+        [f"-{number:05d}-of-{count:05d}" for number in range(1, count + 1)] if count > 1 else [""]
+    )
     targets = [
         Target(f"{component.prefix}{stem}{variant}{suffix}{_SUFFIX}", sources, whole.metadata)
         for suffix, sources in zip(suffixes, shards, strict=True)
@@ -334,12 +336,12 @@ def divided(
 
 def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
     """Return what the names of the files begin with, and the variant with a dot before it."""
-    first = component.index_name or next(iter(component.shards))
-    first = safetensors_name(first[len(component.prefix) :])
-    stem, _, rest = first.rpartition(f"{_SUFFIX}.index")
+    file_name = component.index_name or next(iter(component.shards))
+    file_name = safetensors_name(file_name[len(component.prefix) :])
+    stem, _, ending = file_name.rpartition(f"{_SUFFIX}.index")
     if stem:
-        return stem, rest.removesuffix(".json")
-    stem = _NUMBERED.sub("", first.rpartition(".")[0])
+        return stem, ending.removesuffix(".json")
+    stem = _NUMBERED.sub("", file_name.rpartition(".")[0])
     loaded, dot, variant = stem.partition(".")
     if loaded in _LOADED:
         return loaded, dot + variant
@@ -348,15 +350,15 @@ def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
 
 def _check_distinct(planned: Mapping[str, list[Planned]]) -> None:
     """CheckpointError if two shards have a tensor of the same name."""
-    found: dict[str, str] = {}
+    homes: dict[str, str] = {}
     for shard, plans in planned.items() if len(planned) > 1 else ():
         for name in (plan.info.name for plan in plans):
-            if name in found:
+            if name in homes:
                 raise CheckpointError(
-                    f"tensor {name!r} is in {found[name]} and in {shard}, which cannot become one "
+                    f"tensor {name!r} is in {homes[name]} and in {shard}, which cannot become one "
                     "file, or be divided anew; remove one of them"
                 )
-            found[name] = shard
+            homes[name] = shard
 
 
 def _metadata(shards: Mapping[str, Reader]) -> dict[str, str]:

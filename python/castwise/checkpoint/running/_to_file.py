@@ -121,7 +121,7 @@ class ToFile:
         return self._component.shards
 
     def put_together(
-        self, new: Path, rows_of: Callable[[Target], list[CastRow]]
+        self, folder: Path, rows_of: Callable[[Target], list[CastRow]]
     ) -> Iterator[list[CastRow]]:
         """Make the destination of a folder that has the file; yields the rows before that."""
         rows = [row._replace(shard=None) for row in rows_of(self._target)]
@@ -129,7 +129,7 @@ class ToFile:
         yield rows
         if not self._overwrite:
             check_absent(self._destination)
-        put_file(new / self._target.name, self._destination)
+        put_file(folder / self._target.name, self._destination)
         self._tell_others()
 
     def preview(self) -> list[CastRow]:
@@ -169,10 +169,10 @@ class ToFile:
         """Warn of the files of a folder that the one file does not have."""
         if self._folder is not None:
             done = {self._component.index_name, *self._component.shards, *self._consumed}
-            if others := sorted({one.name for one in self._folder.iterdir()} - done):
-                what = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
+            if names := sorted({path.name for path in self._folder.iterdir()} - done):
+                contents = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
                 _LOGGER.warning(
-                    "%s has the %s alone, not %s", self._destination, what, listed(others)
+                    "%s has the %s alone, not %s", self._destination, contents, listed(names)
                 )
 
 
@@ -199,7 +199,7 @@ def _only_component(folder: CheckpointFolder, destination: Path) -> Component:
             f"not {destination}"
         )
     if len(folder.components) > 1:
-        prefixes = listed([one.place for one in folder.components])
+        prefixes = listed([component.place for component in folder.components])
         raise CheckpointError(
             f"{folder.path} has tensors in {prefixes}, "
             f"which {destination} cannot keep apart; cast each by itself, or into a folder, or "
@@ -215,9 +215,9 @@ def _least_nbytes(target: Target, destination: Path) -> int:
     reader = target.sources[0][0]
     if isinstance(reader, NpzReader) and container_of(destination) == container_of(reader.path):
         stored = [
-            one
-            for one in target.planned
-            if reader.entry(one.info.name).compress_type == zipfile.ZIP_STORED
+            tensor
+            for tensor in target.planned
+            if reader.entry(tensor.info.name).compress_type == zipfile.ZIP_STORED
         ]
         target = Target(target.name, [(reader, stored)], {})
     return target.least_nbytes()

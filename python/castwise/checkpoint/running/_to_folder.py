@@ -103,7 +103,7 @@ class ToFolder:
             )
         self._overwrite = overwrite
         self.judge: Judge = judge_nothing
-        self._others: OtherFiles | None = None
+        self._other_files: OtherFiles | None = None
         self._configs: dict[str, Config] = {}
         if isinstance(source, CheckpointFolder):
             self._components = source.components
@@ -118,9 +118,13 @@ class ToFolder:
                 _refuse_losses(source)
                 if keeping.restates:
                     _refuse_other_forms(source)
-            self._others = OtherFiles(source, patterns, keeps_all=in_place)
+            self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
             if (new_config := keeping.config) is not None:
-                labels = [one.prefix + CONFIG for one in source.components if one.has_config]
+                labels = [
+                    component.prefix + CONFIG
+                    for component in source.components
+                    if component.has_config
+                ]
                 self._configs = {
                     label: new_config(source.path / label, label)
                     for label in labels
@@ -145,11 +149,11 @@ class ToFolder:
                 for shard, reader in component.shards.items()
             }
             self.plans |= plans
-            self.planned += [one for shard in plans.values() for one in shard]
+            self.planned += [tensor for shard in plans.values() for tensor in shard]
             if self._limit is None:
                 self._targets.append(same_files(component, plans))
             else:
-                is_file = self._others is None
+                is_file = self._other_files is None
                 self._targets.append(divided(component, plans, self._limit, is_file=is_file))
 
     def preview(self) -> list[CastRow]:
@@ -164,8 +168,8 @@ class ToFolder:
             temporary = resumable_folder(self._destination)
             done = kept_by_size(temporary, self.sources, options, self._plans)
         room = self._check_room(done, options)
-        if self._others is not None:
-            self._others.tell()
+        if self._other_files is not None:
+            self._other_files.tell()
         return room
 
     def write(
@@ -185,74 +189,74 @@ class ToFolder:
                 is_kept=kept_shards if resumable else None,
                 resume=self._keeping.resume,
                 may_replace=self._overwrite,
-            ) as new,
+            ) as folder,
             ExitStack() as stack,
         ):
             journal = None
             if resumable:
-                journal = stack.enter_context(Journal(new, self.sources, options, self._plans))
+                journal = stack.enter_context(Journal(folder, self.sources, options, self._plans))
                 # Only now, when what is kept is known to be of this conversion.
                 telling.enter_context(_told_what_is_kept(self._destination, len(self.files)))
             room = self._check_room(journal.shards if journal is not None else (), options)
-            rows = self._write_files(new, options, meter, journal, executor)
+            rows = self._write_files(folder, options, meter, journal, executor)
             meter.starts(None)
             self.judge(rows)
-            self._complete(new, rows, room)
+            self._complete(folder, rows, room)
         return rows
 
     def _upload(self, options: CastOptions, meter: ProgressMeter) -> list[CastRow]:
         """Write the folder on a store."""
-        new = self._destination
-        found = walk(new, lambda _: True) if new.exists() else ()
-        before = {path for path, _ in found if not path.endswith("/")}
+        folder = self._destination
+        paths = walk(folder, lambda _: True) if folder.exists() else ()
+        before = {path for path, _ in paths if not path.endswith("/")}
         indexes = [name for name in before if name.endswith(INDEX_SUFFIX)]
         room = self._check_room((), options)
         rows: list[CastRow] = []
         for target in self.files:
-            with new_file(new / target.name) as file:
+            with new_file(folder / target.name) as file:
                 rows += target.write(file, options, meter, target.name)
                 # Just before the first object is replaced: they would name it.
                 while indexes:
-                    (new / indexes.pop()).unlink()
+                    (folder / indexes.pop()).unlink()
         meter.starts(None)
-        self._complete(new, rows, room)
+        self._complete(folder, rows, room)
         kept = {target.name for target in self.files}
         kept |= {component.index_name or "" for component in self._targets}
         for name in before - kept - self._copied:
-            (new / name).unlink(missing_ok=True)
+            (folder / name).unlink(missing_ok=True)
         return rows
 
     def put_together(
-        self, new: Path, rows_of: Callable[[Target], list[CastRow]]
+        self, folder: Path, rows_of: Callable[[Target], list[CastRow]]
     ) -> Iterator[list[CastRow]]:
         """Make the destination of a folder that has all its shards; yields the rows before that."""
         rows = [row for target in self.files for row in rows_of(target)]
         self.judge(rows)
         names = {target.name for target in self.files}
         room = self._check_room(names)
-        remove_all_but(new, new, names)
-        self._complete(new, rows, room)
+        remove_all_but(folder, folder, names)
+        self._complete(folder, rows, room)
         yield rows
-        put_folder(new, self._destination, may_replace=self._overwrite)
+        put_folder(folder, self._destination, may_replace=self._overwrite)
 
-    def _complete(self, new: Path, rows: Sequence[CastRow], room: Room) -> None:
+    def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
         """Add everything but the shards."""
-        if self._others is not None:
-            self._copied = self._others.copy(new)
-            self._others.tell(room.left_out)
+        if self._other_files is not None:
+            self._copied = self._other_files.copy(folder)
+            self._other_files.tell(room.left_out)
         for path, text in self._keeping.added.items():
-            with new_file(new / path) as file:
+            with new_file(folder / path) as file:
                 file.write(text.encode())
             self._copied.add(path)
         for component in self._targets:
-            self._finish(component, new, [row for row in rows if row.shard in component.names])
-        if not is_remote(new):
+            self._finish(component, folder, [row for row in rows if row.shard in component.names])
+        if not is_remote(folder):
             # Again: it may have appeared, or changed, while the shards were cast.
             self._check_destination()
 
     def _write_files(
         self,
-        new: Path,
+        folder: Path,
         options: CastOptions,
         meter: ProgressMeter,
         journal: Journal | None,
@@ -261,20 +265,20 @@ class ToFolder:
         """Write the files that are not complete yet."""
         rows: list[CastRow] = []
         for component in self._components:
-            (new / component.prefix).mkdir(parents=True, exist_ok=True)
+            (folder / component.prefix).mkdir(parents=True, exist_ok=True)
         with Executing(executor, options) as executing:
             for target in self.files:
                 if journal is None or journal.finished(target.name) is None:
-                    with (new / target.name).open("xb") as file:
+                    with (folder / target.name).open("xb") as file:
                         executing.begin(target, file)
             for target in self.files:
                 done = journal.finished(target.name) if journal is not None else None
                 if done is not None:
-                    meter.finished(sum(one.info.nbytes for one in target.planned))
+                    meter.finished(sum(tensor.info.nbytes for tensor in target.planned))
                     rows += done
                     continue
                 done = executing.rows(target, meter, target.name)
-                with (new / target.name).open("r+b") as file:
+                with (folder / target.name).open("r+b") as file:
                     if done is None:
                         done = target.write(file, options, meter, target.name)
                     sync_file(file)
@@ -303,22 +307,22 @@ class ToFolder:
 
     def _check_room(self, done: Container[str], options: CastOptions | None = None) -> Room:
         """Check the room for what is not done yet; the options are those of what is converted."""
-        others, left_out = (0, []) if self._others is None else self._others.size()
-        targets = [one for one in self.files if one.name not in done]
-        needed = others + sum(one.least_nbytes() for one in targets)
+        other_nbytes, left_out = (0, []) if self._other_files is None else self._other_files.size()
+        targets = [target for target in self.files if target.name not in done]
+        needed = other_nbytes + sum(target.least_nbytes() for target in targets)
         if options is not None:
-            needed += meanwhile_nbytes(targets, options, others)
+            needed += meanwhile_nbytes(targets, options, other_nbytes)
         return check_room(self._destination, needed, left_out)
 
-    def _finish(self, component: TargetComponent, new: Path, rows: Sequence[CastRow]) -> None:
+    def _finish(self, component: TargetComponent, folder: Path, rows: Sequence[CastRow]) -> None:
         """Write what follows from the tensors of a component: its index, and its configuration."""
         label = component.component.prefix + CONFIG if component.component.has_config else ""
         if label in self._configs and (text := self._configs[label].following(rows)) is not None:
-            _replace_text(new / label, text)
+            _replace_text(folder / label, text)
         if component.index_name is not None:
-            with new_file(new / component.index_name) as file:
+            with new_file(folder / component.index_name) as file:
                 file.write(component.index(rows).encode())
-        sync_folder(new / component.component.prefix)
+        sync_folder(folder / component.component.prefix)
 
     @property
     def is_in_place(self) -> bool:
@@ -328,19 +332,21 @@ class ToFolder:
     def _check_destination(self) -> None:
         """Refuse to replace what nobody meant to lose."""
         source, destination = self._source, self._destination
-        old, new = real_path(source), real_path(destination)
+        real_source, real_destination = real_path(source), real_path(destination)
         in_place = self.is_in_place  # then all that is in the folder is carried over
-        if not in_place and (old in new.parents or new in old.parents):
+        if not in_place and (
+            real_source in real_destination.parents or real_destination in real_source.parents
+        ):
             raise CheckpointError(
                 f"one of {destination} and {source} is inside the other; choose another name"
             )
-        if not new.exists():
+        if not real_destination.exists():
             return
-        if not new.is_dir():
+        if not real_destination.is_dir():
             raise CheckpointError(f"{destination} is a file, but {source} becomes a folder")
-        if not entries(new):
+        if not entries(real_destination):
             return
-        if not (in_place or self._is_alike(new)):
+        if not (in_place or self._is_alike(real_destination)):
             raise CheckpointError(
                 f"{destination} is there and holds no safetensors files; it is not replaced"
             )
@@ -352,11 +358,11 @@ class ToFolder:
 
     def _is_alike(self, folder: Path) -> bool:
         """Return True if a folder holds a checkpoint, and not just one of others deep inside."""
-        names = [one.name for one in entries(folder)]
+        names = [entry.name for entry in entries(folder)]
         if PIPELINE in names or any(map(is_safetensors, names)):
             return True
-        found = weight_folders(folder, lambda _: False).keys()
-        return bool(found) and found <= {component.prefix for component in self._components}
+        prefixes = weight_folders(folder, lambda _: False).keys()
+        return bool(prefixes) and prefixes <= {component.prefix for component in self._components}
 
 
 @contextmanager

@@ -99,13 +99,13 @@ class GgufModel:
         becomes = self._sources(row, config)
         for name, sources in becomes.items():
             self._check_experts(name, sources)
-            first, *others = sources
-            if first.stored not in weights:
-                self.left_out |= {one.stored for one in others}
-                if first.place.expert is None and first.place.rows == Rows():
-                    self.renamed[first.stored] = name
+            leading, *following = sources
+            if leading.stored not in weights:
+                self.left_out |= {source.stored for source in following}
+                if leading.place.expert is None and leading.place.rows == Rows():
+                    self.renamed[leading.stored] = name
                     continue
-            self._becomes.setdefault(first.stored, {})[name] = sources
+            self._becomes.setdefault(leading.stored, {})[name] = sources
         (embedding,) = becomes[EMBEDDING]
         self.metadata |= vocabulary(folder, config, stored[embedding.stored].shape[0])
 
@@ -113,31 +113,33 @@ class GgufModel:
         """Return what each tensor of the file is made of; refuse a model that is not complete."""
         weights = self._weights
         parts = {
-            name for one in weights.values() for name in (one.weight.payload, *one.weight.parts)
+            name
+            for weight in weights.values()
+            for name in (weight.weight.payload, *weight.weight.parts)
         }
-        named = {one.weight.name: payload for payload, one in weights.items()}
+        named = {weight.weight.name: payload for payload, weight in weights.items()}
         homes: dict[str, list[str]] = {}
         for name in (*named, *(name for name in self._stored if name not in parts)):
             homes.setdefault(name.removesuffix(WEIGHT), []).append(named.get(name, name))
         becomes: dict[str, list[_Source]] = {}
         for tensor in tensors(row, config):
-            found = homes.pop(tensor.name.removesuffix(WEIGHT), [])
-            new = tensor.places[0].name
-            if not found and new == HEAD and row.tied and config.get("tie_word_embeddings"):
+            names = homes.pop(tensor.name.removesuffix(WEIGHT), [])
+            new_name = tensor.places[0].name
+            if not names and new_name == HEAD and row.tied and config.get("tie_word_embeddings"):
                 continue
-            if not found:
+            if not names:
                 raise CheckpointError(
-                    f"it lacks what becomes {new!r} of {row.name}: {tensor.name!r}; add it, or "
-                    "mend num_hidden_layers, the number of experts or tie_word_embeddings"
+                    f"it lacks what becomes {new_name!r} of {row.name}: {tensor.name!r}; add it, "
+                    "or mend num_hidden_layers, the number of experts or tie_word_embeddings"
                 )
-            if len(found) > 1:
+            if len(names) > 1:
                 raise CheckpointError(
-                    f"tensors {found[0]!r} and {found[1]!r} would both become {new!r}; remove one "
-                    "of them"
+                    f"tensors {names[0]!r} and {names[1]!r} would both become {new_name!r}; remove "
+                    "one of them"
                 )
-            self._check(found[0], tensor)
+            self._check(names[0], tensor)
             for place in tensor.places:
-                becomes.setdefault(place.name, []).append(_Source(found[0], tensor.axis, place))
+                becomes.setdefault(place.name, []).append(_Source(names[0], tensor.axis, place))
         for name, *_ in homes.values():
             raise CheckpointError(
                 f"tensor {name!r} has no place in a GGUF file of {row.name}; if the model does not "
@@ -164,34 +166,39 @@ class GgufModel:
 
     def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
         """Refuse experts that cannot become one tensor."""
-        forms = {one.stored in self._weights or self._stored[one.stored].format for one in sources}
+        forms = {
+            source.stored in self._weights or self._stored[source.stored].format
+            for source in sources
+        }
         if len(forms) > 1:
             raise CheckpointError(
                 f"{name!r} would be of experts of several formats; give all of them the same"
             )
 
-    def tensors(self, one: TranscodedWeight) -> list[NewTensor]:
+    def tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
         """List what comes in the place of the payload of a weight."""
-        found, payload = self._becomes.get(one.weight.payload, {}), one.weight.payload
-        made = [
+        becomes, payload = self._becomes.get(weight.weight.payload, {}), weight.weight.payload
+        tensors = [
             self._blocks(name, sources, is_further=number > 0)
-            for number, (name, sources) in enumerate(found.items())
+            for number, (name, sources) in enumerate(becomes.items())
         ]
         name, factors = self._factors
         if name is None or factors is None or payload != next(iter(self._weights)):
-            return made
+            return tensors
         # Of no stored tensor, so that it comes with the first.
         slabs = partial(_constant, factors)
-        return [*made, NewTensor(payload, name, _F32, factors.shape, [], slabs, is_further=True)]
+        return [*tensors, NewTensor(payload, name, _F32, factors.shape, [], slabs, is_further=True)]
 
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> NewTensor:
-        weights = [self._weights[one.stored] for one in sources]
+        weights = [self._weights[source.stored] for source in sources]
         home, _, place = sources[0]
         form = _form(weights[0])
         *stack, rows, blocks, _ = form.data_shape
         size = sum(size for _, size in form.storage.fields)
         stack = stack if place.expert is None else [len(sources)]
-        needed = [part for one in weights for part in (one.weight.payload, *one.weight.parts)]
+        needed = [
+            part for weight in weights for part in (weight.weight.payload, *weight.weight.parts)
+        ]
         slabs = partial(self._slabs, sources)
         shape = (*stack, place.rows.count(rows), blocks, size)
         return NewTensor(
@@ -209,32 +216,35 @@ class GgufModel:
         """Describe what is made of plain tensors, by the one in whose place it comes."""
         return {
             home: [
-                self._plain(name, sources, number) for number, (name, sources) in enumerate(some)
+                self._plain(name, sources, number)
+                for number, (name, sources) in enumerate(new_tensors)
             ]
-            for home, found in self._becomes.items()
-            if home not in self._weights and (some := found.items())
+            for home, becomes in self._becomes.items()
+            if home not in self._weights and (new_tensors := becomes.items())
         }
 
     def _plain(self, name: str, sources: Sequence[_Source], number: int) -> DecodedWeight:
         home, axis, place = sources[0]
         info = self._stored[home]
         stack = () if place.expert is None else (len(sources),)
-        nbytes = 0 if number else sum(self._stored[one.stored].nbytes for one in sources)
+        nbytes = 0 if number else sum(self._stored[source.stored].nbytes for source in sources)
         shape = list(info.shape)
         shape[axis] = place.rows.count(shape[axis])
-        made = TensorInfo(name, None, KIND, info.label, (*stack, *shape), nbytes)
+        described = TensorInfo(name, None, KIND, info.label, (*stack, *shape), nbytes)
         to = _F32 if FLOAT32.fullmatch(name) else info.format or ""
         slabs = partial(self._plain_slabs, sources, to)
-        return DecodedWeight(made, to, home, [one.stored for one in sources], slabs)
+        return DecodedWeight(described, to, home, [source.stored for source in sources], slabs)
 
     def _plain_slabs(self, sources: Iterable[_Source], to: str, _format: str) -> Iterator[Slab]:
-        for one in sources:
-            for cut in cuts_of(self._stored, one.stored, 1 if one.axis else one.place.rows.period):
-                yield partial(self._box, one, cut, to)
+        for source in sources:
+            for cut in cuts_of(
+                self._stored, source.stored, 1 if source.axis else source.place.rows.period
+            ):
+                yield partial(self._box, source, cut, to)
 
-    def _box(self, one: _Source, cut: Sequence[Range], to: str) -> NDArray[Any]:
-        found, rows = self._stored.box(one.stored, cut), one.place.rows
-        picked = found[*[slice(None)] * one.axis, rows.of(found.shape[one.axis])]
+    def _box(self, source: _Source, cut: Sequence[Range], to: str) -> NDArray[Any]:
+        array, rows = self._stored.box(source.stored, cut), source.place.rows
+        picked = array[*[slice(None)] * source.axis, rows.of(array.shape[source.axis])]
         return cast(np.ascontiguousarray(picked), numpy_dtype(to))
 
 
@@ -252,7 +262,7 @@ def _blocks_of(weight: TranscodedWeight, cut: Cut, rows: Rows) -> NDArray[Any]:
     q, count = weight.plan.rows(cut), cut.stop - cut.start
     wrong = q.scale.view(np.uint8) == _NAN
     if wrong.any():
-        row, block = (int(one) for one in np.argwhere(wrong.reshape(count, -1))[0])
+        row, block = (int(index) for index in np.argwhere(wrong.reshape(count, -1))[0])
         where = (*cut.place, cut.start + row, block)
         raise CheckpointError(
             f"tensor {weight.weight.payload!r}: the scale of the block at {where} is NaN, which "

@@ -47,7 +47,7 @@ class SlabMaker:
         What was recognised.
     plan
         How it is read.
-    new
+    form
         The other form.
     level
         Its global scale there, if that is another one.
@@ -62,7 +62,7 @@ class SlabMaker:
 
     weight: QuantizedWeight
     plan: Decoding
-    new: Views
+    form: Views
     level: Power | Reciprocal | None
     kept: Kept
     tell: Callable[[str], None]
@@ -71,9 +71,9 @@ class SlabMaker:
     def slabs(self, key: str, _format: str) -> Iterator[Slab]:
         """List the slabs of a part, each of which can be made by another thread."""
         for number, cut in enumerate(self.plan.slabs(SLAB_ELEMENTS)):
-            yield partial(self._made, key, number, cut)
+            yield partial(self._part_of_slab, key, number, cut)
 
-    def _made(self, key: str, number: int, cut: Cut) -> NDArray[Any]:
+    def _part_of_slab(self, key: str, number: int, cut: Cut) -> NDArray[Any]:
         """Make one part of a slab."""
         payload = self.weight.payload
         kept = None if key == DATA else self.kept.taken(payload, number, key)
@@ -85,24 +85,24 @@ class SlabMaker:
             self.tell(payload)
         parts = self._parts(q, keys, cut)
         if key == DATA:
-            others = {one: part for one, part in parts.items() if one != DATA}
-            self.kept.put(payload, number, others)
+            made_beside = {part_key: part for part_key, part in parts.items() if part_key != DATA}
+            self.kept.put(payload, number, made_beside)
         return parts[key]
 
     def _parts(self, q: QuantizedArray, keys: Iterable[str], cut: Cut) -> dict[str, NDArray[Any]]:
-        level, new = self.level, of_rows(self.new, cut.stop - cut.start)
-        if new.scheme.bits != views_of(q).scheme.bits:
+        level, form = self.level, of_rows(self.form, cut.stop - cut.start)
+        if form.scheme.bits != views_of(q).scheme.bits:
             try:
-                return widened(q, new, cut.start)
+                return widened(q, form, cut.start)
             except ValueError as error:
                 where = f" of matrix {cut.place}" if cut.place else ""
                 raise CheckpointError(
                     f"tensor {self.weight.payload!r}: {error}{where}; {AGAIN}"
                 ) from error
         return {
-            key: relative_scales(q, new, level.power())
+            key: relative_scales(q, form, level.power())
             if key == SCALES and isinstance(level, Power)
-            else converted_part(q, new, key)
+            else converted_part(q, form, key)
             for key in keys
         }
 

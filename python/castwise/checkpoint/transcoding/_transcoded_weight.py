@@ -126,10 +126,10 @@ class TranscodedWeight:
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._staying: set[str] = set()
 
-    def becomes(self, new: Views, stem: str) -> None:
+    def becomes(self, form: Views, stem: str) -> None:
         """Take note of the form that it gets, and of what its parameter is called there."""
-        self.form, self._stem = new, stem
-        self.plan = replace(self.plan, step=math.lcm(self.plan.step, step_of(new)))
+        self.form, self._stem = form, stem
+        self.plan = replace(self.plan, step=math.lcm(self.plan.step, step_of(form)))
 
     @property
     def index_name(self) -> str | None:
@@ -157,33 +157,33 @@ class TranscodedWeight:
 
     def tensors(self) -> list[NewTensor]:
         """List the tensors that it becomes and that are not there as they are."""
-        new = self.form
-        assert new is not None, "by `becomes`"  # noqa: S101
-        self._maker = SlabMaker(self.weight, self.plan, new, self.level, self._kept, self._tell)
-        old = None if self.plan.whole is None else views_of(self.plan.whole)
-        same = set() if old is None else same_parts(old, new)
-        layout, payload = new.layout, self.weight.payload
+        form = self.form
+        assert form is not None, "by `becomes`"  # noqa: S101
+        self._maker = SlabMaker(self.weight, self.plan, form, self.level, self._kept, self._tell)
+        stored_form = None if self.plan.whole is None else views_of(self.plan.whole)
+        same = set() if stored_form is None else same_parts(stored_form, form)
+        layout, payload = form.layout, self.weight.payload
         scale = self.weight.scale or payload
-        found = [
-            self._tensor(DATA, payload, layout.payload, new, is_same=DATA in same),
-            self._tensor(SCALES, scale, layout.parts[0].name, new, is_same=SCALES in same),
-            *(self._other(part, new) for part in new.layout.parts[1:]),
+        described = [
+            self._tensor(DATA, payload, layout.payload, form, is_same=DATA in same),
+            self._tensor(SCALES, scale, layout.parts[0].name, form, is_same=SCALES in same),
+            *(self._other(part, form) for part in form.layout.parts[1:]),
         ]
-        made = [one for one in found if one is not None]
-        homes = Counter(one.home for one in made)
-        staying = [one for one in made if homes[one.home] == 1 and self._stays(one)]
-        self._staying = {one.name for one in staying}
-        return [one for one in made if one not in staying]
+        tensors = [tensor for tensor in described if tensor is not None]
+        homes = Counter(tensor.home for tensor in tensors)
+        staying = [tensor for tensor in tensors if homes[tensor.home] == 1 and self._stays(tensor)]
+        self._staying = {tensor.name for tensor in staying}
+        return [tensor for tensor in tensors if tensor not in staying]
 
-    def left_out(self, made: Sequence[NewTensor]) -> set[str]:
+    def left_out(self, tensors: Sequence[NewTensor]) -> set[str]:
         """Name the stored tensors that have no place any more."""
-        homes = {one.home for one in made}
+        homes = {tensor.home for tensor in tensors}
         return {self.weight.payload, *self.weight.parts} - homes - self._staying
 
-    def _stays(self, one: NewTensor) -> bool:
+    def _stays(self, tensor: NewTensor) -> bool:
         """Return True for a tensor that is as it is stored."""
-        info = self.stored[one.home]
-        return one.is_copied and (one.name, one.format, one.shape) == (
+        info = self.stored[tensor.home]
+        return tensor.is_copied and (tensor.name, tensor.format, tensor.shape) == (
             info.name,
             info.format,
             info.shape,
@@ -193,31 +193,31 @@ class TranscodedWeight:
         return beside(part, self._stem) if part else self._stem
 
     def _tensor(
-        self, key: str, home: str, part: str, new: Views, *, is_same: bool = False
+        self, key: str, home: str, part: str, form: Views, *, is_same: bool = False
     ) -> NewTensor:
         """Describe codes, scales or zero points."""
-        name, own = self._called(part), self._format(key, home, new)
-        shape = {DATA: new.data_shape, SCALES: new.scale_shape}.get(key)
-        shape = new.zero_shape if shape is None else shape
-        if is_same and own == self.stored[home].format:
+        name, format_name = self._called(part), self._format(key, home, form)
+        shape = {DATA: form.data_shape, SCALES: form.scale_shape}.get(key)
+        shape = form.zero_shape if shape is None else shape
+        if is_same and format_name == self.stored[home].format:
             return self._copy(home, name, shape)
         self._maker.keys.add(key)
         needed = [self.weight.payload, *self.weight.parts]
         if key == SCALES and isinstance(self.level, Power):
             needed = self.level.names
         slabs = partial(self._maker.slabs, key)
-        return NewTensor(home, name, own, shape, needed, slabs, is_payload=key == DATA)
+        return NewTensor(home, name, format_name, shape, needed, slabs, is_payload=key == DATA)
 
-    def _format(self, key: str, home: str, new: Views) -> str:
+    def _format(self, key: str, home: str, form: Views) -> str:
         """Return the format of codes, scales or zero points in the new form."""
         stored = numpy_dtype(self.stored[home].format or "")
         if key != SCALES:
-            is_float = finfo(stored).kind == "float" and new.scheme.bits == _BYTE
-            return _format_of(stored if is_float and key == DATA else new.container)
+            is_float = finfo(stored).kind == "float" and form.scheme.bits == _BYTE
+            return _format_of(stored if is_float and key == DATA else form.container)
         if self.weight.scale is None:  # in blocks of bytes
             stored = numpy_dtype(GGUF.scales)
-        is_byte = new.scheme.scale in (E4M3, E8M0)
-        return _format_of(scale_dtype(new, stored, powers=False) if is_byte else stored)
+        is_byte = form.scheme.scale in (E4M3, E8M0)
+        return _format_of(scale_dtype(form, stored, powers=False) if is_byte else stored)
 
     def _copy(self, home: str, name: str, shape: tuple[int, ...]) -> NewTensor:
         info = self.stored[home]
@@ -234,47 +234,59 @@ class TranscodedWeight:
         return NewTensor(home, name, _format_of(value.dtype), value.shape, [], slabs)
 
     def _scalar(
-        self, home: str, name: str, value: Callable[[], Any], needed: Collection[str], new: Views
+        self, home: str, name: str, value: Callable[[], Any], needed: Collection[str], form: Views
     ) -> NewTensor:
-        shape = _shape_of_scalars(new)
+        shape = _shape_of_scalars(form)
 
         def slabs(_format: str) -> Iterator[Slab]:
             yield lambda: np.asarray(value(), np.float32).reshape(shape)
 
         return NewTensor(home, name, _format_of(np.dtype(np.float32)), shape, needed, slabs)
 
-    def _other(self, part: Part, new: Views) -> NewTensor | None:
+    def _other(self, part: Part, form: Views) -> NewTensor | None:
         """Describe a part of the new form beside codes and scales; None if it has none."""
-        own = self._names.get(part.role)
+        stored_name = self._names.get(part.role)
         if part.role == GLOBAL:
-            return self._global(own, self._called(part.name), new)
+            return self._global(stored_name, self._called(part.name), form)
         if part.role == ACTIVATION:
-            is_first = part is _input_part(new)
-            return None if own is None or not is_first else self._inputs(own, part, new)
+            is_first = part is _input_part(form)
+            return (
+                None
+                if stored_name is None or not is_first
+                else self._inputs(stored_name, part, form)
+            )
         if part.role == ZERO:
-            stays = own is not None and self.encoding is not None and not self.encoding.symmetric
-            return self._tensor(ZEROS, own or "", part.name, new) if stays else None
-        return self._constants(part, new)
+            stays = (
+                stored_name is not None
+                and self.encoding is not None
+                and not self.encoding.symmetric
+            )
+            return self._tensor(ZEROS, stored_name or "", part.name, form) if stays else None
+        return self._constants(part, form)
 
-    def _global(self, own: str | None, name: str, new: Views) -> NewTensor | None:
+    def _global(self, stored_name: str | None, name: str, form: Views) -> NewTensor | None:
         if self.level is not None:
-            home, level = own or self.weight.payload, self.level
-            return self._scalar(home, name, level.value, level.names, new)
-        return None if own is None else self._copy(own, name, _shape_of_scalars(new))
+            home, level = stored_name or self.weight.payload, self.level
+            return self._scalar(home, name, level.value, level.names, form)
+        return (
+            None if stored_name is None else self._copy(stored_name, name, _shape_of_scalars(form))
+        )
 
-    def _inputs(self, own: str, part: Part, new: Views) -> NewTensor:
+    def _inputs(self, stored_name: str, part: Part, form: Views) -> NewTensor:
         name = self._called(part.name)
         if not isinstance(self.level, Reciprocal):
-            return self._copy(own, name, _shape_of_scalars(new))
-        value = np.float32(self.stored.read(own).reshape(()))
-        return self._scalar(own, name, partial(np.divide, np.float32(1), value), [own], new)
+            return self._copy(stored_name, name, _shape_of_scalars(form))
+        value = np.float32(self.stored.read(stored_name).reshape(()))
+        return self._scalar(
+            stored_name, name, partial(np.divide, np.float32(1), value), [stored_name], form
+        )
 
-    def _constants(self, part: Part, new: Views) -> NewTensor | None:
+    def _constants(self, part: Part, form: Views) -> NewTensor | None:
         name, payload = self._called(part.name), self.weight.payload
         if part.use == "shape":
-            return self._constant(payload, name, np.array(new.shape, np.int64))
+            return self._constant(payload, name, np.array(form.shape, np.int64))
         if part.use == "marker":
-            return self._constant(payload, name, comfy_marker(new.scheme))
+            return self._constant(payload, name, comfy_marker(form.scheme))
         if part.use != "group index" or self.encoding is None or not self.encoding.reordered:
             return None
         if self._index is None:
@@ -282,13 +294,13 @@ class TranscodedWeight:
         return self._copy(self._index.name, name, self._index.shape)
 
 
-def _input_part(new: Views) -> Part | None:
+def _input_part(form: Views) -> Part | None:
     """Return the scale of inputs that a form has beside its weights."""
-    return next((part for part in new.layout.parts if part.role == ACTIVATION), None)
+    return next((part for part in form.layout.parts if part.role == ACTIVATION), None)
 
 
-def _shape_of_scalars(new: Views) -> tuple[int, ...]:
-    return () if new.recipe is None else new.recipe.scalar
+def _shape_of_scalars(form: Views) -> tuple[int, ...]:
+    return () if form.recipe is None else form.recipe.scalar
 
 
 def _format_of(dtype: np.dtype[Any]) -> str:

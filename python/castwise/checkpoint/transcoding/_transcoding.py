@@ -87,7 +87,7 @@ def transcoded(
         other form has no place for.
 
     """
-    several = [one.place for one in components_of(source)]
+    several = [component.place for component in components_of(source)]
     if recipe == GGUF and not is_file:
         raise CheckpointError("GGUF is one file; name one that ends with .gguf")
     if recipe == GGUF and len(several) > 1:
@@ -105,20 +105,22 @@ def transcoded(
         )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
     dtypes = to_float32 if recipe == GGUF else model.dtypes
-    made = Encoded(source, dtypes, None if is_file else recipe, model)
+    result = Encoded(source, dtypes, None if is_file else recipe, model)
     kind = _AsGguf if recipe == GGUF else _Relaid
-    plans = [kind(source, one, recipe, scheme) for one in components_of(source)]
-    if not any(one.weights for one in plans):
+    plans = [kind(source, component, recipe, scheme) for component in components_of(source)]
+    if not any(component_plan.weights for component_plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
         )
-    components = [one.component(made, threads, is_file=is_file) for one in plans]
+    components = [
+        component_plan.component(result, threads, is_file=is_file) for component_plan in plans
+    ]
     if not isinstance(source, CheckpointFolder):
-        (made.source,) = components[0].shards.values()
-        return made.made()
-    consumed = {one for plan in plans for one in plan.consumed}
-    made.source = replace(source, components=components, consumed=frozenset(consumed))
-    return made.made()
+        (result.source,) = components[0].shards.values()
+        return result.result()
+    consumed = {path for plan in plans for path in plan.consumed}
+    result.source = replace(source, components=components, consumed=frozenset(consumed))
+    return result.result()
 
 
 class _Relaid:
@@ -149,23 +151,25 @@ class _Relaid:
             raise self._refusal(f"what states how it is stored cannot be read: {unreadable[0]}")
         if (reason := not_indexed(component)) is not None:
             raise self._refusal(reason)
-        found = found_in(component, tensors, configs, pairs)
-        self.weights: Sequence[QuantizedWeight] = () if found is None else found.weights
+        quantization = found_in(component, tensors, configs, pairs)
+        self.weights: Sequence[QuantizedWeight] = (
+            () if quantization is None else quantization.weights
+        )
         self.consumed: list[str] = []
         self._renamed: Mapping[str, str] = {}
         self._tensors = tensors
         self._warned = False
-        if found is None:
+        if quantization is None:
             return
         self._stated = statements_in(configs, pairs)
         self._stored = StoredTensors(component.shards)
-        self._check(found)
-        self._left_out = {name for name in found.others if name.endswith(_OF_COMFY)}
+        self._check(quantization)
+        self._left_out = {name for name in quantization.others if name.endswith(_OF_COMFY)}
         self._kept = Kept()
-        self._staying = [one for one in self.weights if self._stays(one)]
+        self._staying = [weight for weight in self.weights if self._stays(weight)]
         if len(self._staying) == len(self.weights):
             raise self._refusal(f"{self.weights[0].payload!r} is stored so already")
-        self._relaid = [self._plan(one) for one in self.weights if not self._stays(one)]
+        self._relaid = [self._plan(weight) for weight in self.weights if not self._stays(weight)]
         self._state_integers()
         self._share_scales()
         self._complete(source)
@@ -183,53 +187,61 @@ class _Relaid:
             self._warned = True
             _LOGGER.warning("%s: %s", self._path, WRAPPED.format(payload))
 
-    def _check(self, found: Quantization) -> None:
+    def _check(self, quantization: Quantization) -> None:
         """Refuse what the other form has no place for."""
-        if found.orphans:
-            raise self._refusal(f"{found.orphans[0]} ({len(found.orphans):,} such tensors)")
-        stated = ", ".join(found.stated)
-        if found.unknown is not None:
-            raise self._refusal(UNKNOWN.format(found.unknown, stated))
-        for one in self._stated:
-            if (reason := undecodable(one)) is not None:
-                raise self._refusal(f"{one.origin}: {reason}")
-            if one.section.get("kv_cache_quant_algo") or one.section.get("kv_cache_scheme"):
-                raise self._refusal(f"caches are stated otherwise there ({one.origin})")
-        if not found.weights:
+        if quantization.orphans:
+            raise self._refusal(
+                f"{quantization.orphans[0]} ({len(quantization.orphans):,} such tensors)"
+            )
+        stated = ", ".join(quantization.stated)
+        if quantization.unknown is not None:
+            raise self._refusal(UNKNOWN.format(quantization.unknown, stated))
+        for statement in self._stated:
+            if (reason := undecodable(statement)) is not None:
+                raise self._refusal(f"{statement.origin}: {reason}")
+            if statement.section.get("kv_cache_quant_algo") or statement.section.get(
+                "kv_cache_scheme"
+            ):
+                raise self._refusal(f"caches are stated otherwise there ({statement.origin})")
+        if not quantization.weights:
             raise self._refusal(f"no weight is stored as is stated ({stated})")
-        others = [name for name in found.others if not name.endswith(_OF_COMFY)]
-        if others:
-            raise self._refusal(f"scales of caches are stored otherwise there: {others[0]!r}")
-        for weight in found.weights:
+        caches = [name for name in quantization.others if not name.endswith(_OF_COMFY)]
+        if caches:
+            raise self._refusal(f"scales of caches are stored otherwise there: {caches[0]!r}")
+        for weight in quantization.weights:
             if weight.problem is not None:
                 raise self._refusal(f"{weight.payload!r}: {weight.problem}")
-        inputs = {ACTIVATION in one.parts.values() for one in found.weights}
+        inputs = {ACTIVATION in weight.parts.values() for weight in quantization.weights}
         if len(inputs) > 1:
             raise self._refusal("some weights have scales of their inputs, and others none")
         self._has_inputs = inputs == {True}
 
-    def _wanted(self, weight: QuantizedWeight) -> str:
+    def _scheme_of(self, weight: QuantizedWeight) -> str:
         return self._scheme or weight.scheme or ""
 
     def _stays(self, weight: QuantizedWeight) -> bool:
         """Return True for a weight that is stored so already, beside others that are not."""
-        return weight.recipes == (self._recipe,) and weight.scheme == self._wanted(weight)
+        return weight.recipes == (self._recipe,) and weight.scheme == self._scheme_of(weight)
 
     def _section(self, weight: QuantizedWeight) -> Mapping[str, Any]:
-        own = (one.section for one in self._stated if set(one.recipes) & set(weight.recipes))
-        return next(own, {})
+        sections = (
+            statement.section
+            for statement in self._stated
+            if set(statement.recipes) & set(weight.recipes)
+        )
+        return next(sections, {})
 
     def _plan(self, weight: QuantizedWeight) -> TranscodedWeight:
         """Plan what becomes of a weight; refuse one that cannot be laid anew."""
-        wanted, made = self._wanted(weight), " or ".join(weight.recipes)
-        old = weight.scheme or "", made
-        if not is_relaid(old, (wanted, self._recipe)):
+        scheme, producers = self._scheme_of(weight), " or ".join(weight.recipes)
+        stored_form = weight.scheme or "", producers
+        if not is_relaid(stored_form, (scheme, self._recipe)):
             raise self._refusal(
-                f"{weight.payload!r} is {weight.scheme or 'quantised'} as by {made}, of which "
-                f"castwise makes no {wanted or 'form'} of {self._recipe}; {AGAIN}"
+                f"{weight.payload!r} is {weight.scheme or 'quantised'} as by {producers}, of which "
+                f"castwise makes no {scheme or 'form'} of {self._recipe}; {AGAIN}"
             )
-        own = find_scheme(old[0])
-        if own.global_scale and weight.block not in (None, own.block):
+        stored_scheme = find_scheme(stored_form[0])
+        if stored_scheme.global_scale and weight.block not in (None, stored_scheme.block):
             size = "x".join(map(str, weight.block))
             raise self._refusal(
                 f"{weight.payload!r} has blocks of {size}, which {self._recipe} has not; {AGAIN}"
@@ -242,26 +254,28 @@ class _Relaid:
                 self._stored.read,
                 section,
                 "peer",
-                axis=-1 if form_of_experts(weight, wanted, self._recipe) is None else -2,
+                axis=-1 if form_of_experts(weight, scheme, self._recipe) is None else -2,
             )
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
-        one = TranscodedWeight(weight, plan, self._stored, self._kept, self._tell)
+        transcoded_weight = TranscodedWeight(weight, plan, self._stored, self._kept, self._tell)
         try:
-            check_parts(one, wanted, self._recipe)
-            give_form(one, wanted, self._recipe, section)
+            check_parts(transcoded_weight, scheme, self._recipe)
+            give_form(transcoded_weight, scheme, self._recipe, section)
         except ValueError as error:
             raise self._refusal(str(error)) from error
-        return one
+        return transcoded_weight
 
     def _state_integers(self) -> None:
         """Decide for all integers alike whether they have zero points and an index of groups."""
-        some = [one for one in self._relaid if self._wanted(one.weight).startswith("int")]
-        symmetric = all(one.is_symmetric for one in some)
-        reordered = any(one.is_reordered for one in some)
-        for one in some:
-            if one.encoding is not None:
-                one.encoding = replace(one.encoding, symmetric=symmetric, reordered=reordered)
+        integers = [
+            weight for weight in self._relaid if self._scheme_of(weight.weight).startswith("int")
+        ]
+        symmetric = all(weight.is_symmetric for weight in integers)
+        reordered = any(weight.is_reordered for weight in integers)
+        for weight in integers:
+            if weight.encoding is not None:
+                weight.encoding = replace(weight.encoding, symmetric=symmetric, reordered=reordered)
 
     def _share_scales(self) -> None:
         """Find which global scales change, and which weights must have the same."""
@@ -269,21 +283,21 @@ class _Relaid:
         reciprocals: dict[bytes, Reciprocal] = {}
         shared: dict[tuple[str, ...], tuple[str, np.ndarray[Any, Any]]] = {}
         divides = self._recipe == COMPRESSED
-        for one in self._relaid:
-            weight = one.weight
-            if not find_scheme(self._wanted(weight)).global_scale:
+        for transcoded_weight in self._relaid:
+            weight = transcoded_weight.weight
+            if not find_scheme(self._scheme_of(weight)).global_scale:
                 continue
             level = next((name for name, role in weight.parts.items() if role == GLOBAL), None)
             if level is None:
                 power = powers.setdefault(fused_with(weight.name), Power(divides=divides))
-                power.add(weight, one.plan)
-                one.level = power
+                power.add(weight, transcoded_weight.plan)
+                transcoded_weight.level = power
                 continue
             # Models of ComfyUI are run by what fuses none.
             if COMFY not in (*weight.recipes, self._recipe):
-                own = self._stored.read(level)
-                other, first = shared.setdefault(fused_with(weight.name), (level, own))
-                if first.tobytes() != own.tobytes():
+                scale = self._stored.read(level)
+                other, first_scale = shared.setdefault(fused_with(weight.name), (level, scale))
+                if first_scale.tobytes() != scale.tobytes():
                     raise self._refusal(
                         f"{other!r} and {level!r} are of weights that engines fuse, and differ; "
                         f"{AGAIN}"
@@ -291,45 +305,48 @@ class _Relaid:
             if divides != (weight.recipes == (COMPRESSED,)):
                 value = np.float32(self._stored.read(level).reshape(()))
                 reciprocal = Reciprocal(value, divides=not divides, stored=self._stored)
-                one.level = reciprocals.setdefault(value.tobytes(), reciprocal)
-                one.level.scales.append(weight.scale or "")
+                transcoded_weight.level = reciprocals.setdefault(value.tobytes(), reciprocal)
+                transcoded_weight.level.scales.append(weight.scale or "")
 
-    def component(self, made: Encoded, threads: int, *, is_file: bool) -> Component:
+    def component(self, result: Encoded, threads: int, *, is_file: bool) -> Component:
         """Return the component in the new form, and note what it has."""
         component, prefix = self._component, self._component.prefix
         if not self.weights:
             return component
         parts: dict[str, list[DecodedWeight]] = {}
-        for one in self._relaid:
-            tensors = self._new_tensors(one)
-            left_out = one.left_out(tensors)
+        for weight in self._relaid:
+            tensors = self._new_tensors(weight)
+            left_out = weight.left_out(tensors)
             self._left_out |= left_out
             lost = sum(self._stored[name].nbytes for name in left_out)
             # That of the codes, unless they stay where they are.
             payloads = (number for number, tensor in enumerate(tensors) if tensor.is_payload)
             reported = next(payloads, 0)
             for number, tensor in enumerate(tensors):
-                described = self._described(one, tensor, lost if tensor.is_payload else 0)
+                described = self._described(weight, tensor, lost if tensor.is_payload else 0)
                 if number == reported:
-                    measured = partial(stored_losses, one.plan, SLAB_ELEMENTS)
+                    measured = partial(stored_losses, weight.plan, SLAB_ELEMENTS)
                     described = replace(described, measured=measured)
-                label = self._wanted(one.weight) if tensor.is_payload else tensor.format
-                made.parts[prefix + tensor.name] = Part(tensor.format, label)
+                label = self._scheme_of(weight.weight) if tensor.is_payload else tensor.format
+                result.parts[prefix + tensor.name] = Part(tensor.format, label)
                 parts.setdefault(tensor.home, []).append(described)
         plain = self._of_plain()
-        for some in plain.values():
-            made.parts |= {prefix + one.info.name: Part(one.format, one.format) for one in some}
+        for plain_tensors in plain.values():
+            result.parts |= {
+                prefix + tensor.info.name: Part(tensor.format, tensor.format)
+                for tensor in plain_tensors
+            }
         parts |= plain
         self._check_names(parts)
-        stated = made.stated[prefix] = self._statements()
+        stated = result.stated[prefix] = self._statements()
         metadata = (stated.metadata or {}) if is_file else {}
         shards: dict[str, Reader] = {}
         for path, reader in component.shards.items():
-            own = {name: some for name, some in parts.items() if name in reader.tensors}
+            in_shard = {name: tensors for name, tensors in parts.items() if name in reader.tensors}
             shards[path] = decoded_reader(
                 reader,
                 self._stored,
-                own,
+                in_shard,
                 left_out=self._left_out,
                 metadata={**self._metadata(reader, stated), **metadata},
                 threads=threads,
@@ -340,24 +357,26 @@ class _Relaid:
                 self.consumed.append(path)
         if stated.edit is None:
             self.consumed += [prefix + name for name in CONFIGS if name != CONFIG]
-        made_of = {name: [one.info.name for one in some] for name, some in parts.items()}
+        made_of = {
+            name: [tensor.info.name for tensor in tensors] for name, tensors in parts.items()
+        }
         made_of |= {name: [] for name in self._left_out - made_of.keys()}
-        made_of |= {name: [new] for name, new in self._renamed.items()}
+        made_of |= {name: [new_name] for name, new_name in self._renamed.items()}
         return with_tensors(component, shards, made_of)
 
-    def _new_tensors(self, one: TranscodedWeight) -> list[NewTensor]:
+    def _new_tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
         """List what comes in the place of the parts of a weight."""
-        return one.tensors()
+        return weight.tensors()
 
     def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
         """Describe what is made of tensors that are not quantised, by that in whose place it is."""
         return {}
 
-    def _described(self, one: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
+    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
         """Describe a new tensor; as stored it is what stands in its place."""
         info = self._stored[tensor.home]
         is_first = not tensor.is_further and (
-            tensor.is_payload or tensor.home != one.weight.payload
+            tensor.is_payload or tensor.home != weight.weight.payload
         )
         nbytes = info.nbytes + lost if is_first else 0
         described = TensorInfo(tensor.name, None, KIND, info.label, tensor.shape, nbytes)
@@ -365,34 +384,40 @@ class _Relaid:
 
     def _check_names(self, parts: Mapping[str, Sequence[DecodedWeight]]) -> None:
         seen: set[str] = set()
-        for name, some in parts.items():
-            for one in some:
-                new = one.info.name
-                there = new in self._stored and new not in parts and new not in self._left_out
-                if there or new in seen:
-                    raise self._refusal(f"{name!r} is to become {new!r}, which is there too")
-                seen.add(new)
+        for name, tensors in parts.items():
+            for tensor in tensors:
+                new_name = tensor.info.name
+                is_taken = (
+                    new_name in self._stored
+                    and new_name not in parts
+                    and new_name not in self._left_out
+                )
+                if is_taken or new_name in seen:
+                    raise self._refusal(f"{name!r} is to become {new_name!r}, which is there too")
+                seen.add(new_name)
 
     def _statements(self) -> Statements:
         """Return what states how the weights are stored."""
         if self._recipe == DEEPSEEK_V4:
             return of_widened_experts()
         modules: dict[str, Encoding] = {}
-        for one in self._relaid:
-            assert one.encoding is not None, "by `_give_form`"  # noqa: S101
-            modules[one.weight.name.removesuffix(WEIGHT)] = one.encoding
+        for transcoded_weight in self._relaid:
+            assert transcoded_weight.encoding is not None, "by `_give_form`"  # noqa: S101
+            modules[transcoded_weight.weight.name.removesuffix(WEIGHT)] = transcoded_weight.encoding
         for weight in self._staying:
             modules[weight.name.removesuffix(WEIGHT)] = encoding(
                 written(weight.scheme, self._recipe), None
             )
         if len(set(modules.values())) > 1 and self._recipe not in SEVERAL:
-            names = dict.fromkeys(one.written.scheme for one in modules.values())
+            names = dict.fromkeys(encoding.written.scheme for encoding in modules.values())
             raise self._refusal(
                 f"its weights are stored in several ways ({', '.join(names)}), and "
                 f"{self._recipe} states one for all; {AGAIN}"
             )
-        payloads = {one.payload for one in self.weights}
-        left = [one.name for one in self._tensors if one.name not in payloads and is_matrix(one)]
+        payloads = {weight.payload for weight in self.weights}
+        left = [
+            info.name for info in self._tensors if info.name not in payloads and is_matrix(info)
+        ]
         return statements(modules, kept_modules(left, modules), inputs=self._has_inputs)
 
     def _metadata(self, reader: Reader, stated: Statements) -> dict[str, str]:
@@ -411,7 +436,7 @@ class _AsGguf(_Relaid):
         config = stated_of(source, component)[1].get(CONFIG)
         if not isinstance(config, dict):
             raise self._refusal("no config.json states its hyperparameters; name its folder")
-        weights = {one.weight.payload: one for one in self._relaid}
+        weights = {weight.weight.payload: weight for weight in self._relaid}
         try:
             self._model = GgufModel(folder, config, self._stored, weights)
         except CheckpointError as error:
@@ -420,15 +445,15 @@ class _AsGguf(_Relaid):
         self._left_out |= self._model.left_out
         self.consumed += [component.prefix + name for name in (CONFIG, *FILES)]
 
-    def _new_tensors(self, one: TranscodedWeight) -> list[NewTensor]:
-        return self._model.tensors(one)
+    def _new_tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
+        return self._model.tensors(weight)
 
     def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
         return self._model.plain()
 
-    def _described(self, one: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
+    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
         lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
-        return super()._described(one, tensor, lost)
+        return super()._described(weight, tensor, lost)
 
     def _statements(self) -> Statements:
         return Statements({}, {}, self._model.metadata)
