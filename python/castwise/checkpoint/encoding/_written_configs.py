@@ -62,17 +62,17 @@ def statements(
 
     """
     recipe = next(iter(encodings.values())).written.recipe
-    found = list(dict.fromkeys(encodings.values()))
-    if len(found) > 1 and recipe not in SEVERAL:
-        names = ", ".join(dict.fromkeys(one.written.scheme for one in found))
+    distinct = list(dict.fromkeys(encodings.values()))
+    if len(distinct) > 1 and recipe not in SEVERAL:
+        names = ", ".join(dict.fromkeys(encoding.written.scheme for encoding in distinct))
         raise CheckpointError(
             f"{given('recipe', recipe)} states one scheme for a whole checkpoint, not "
             f"{names}; leave one "
             f"({argument('ignore')}), or use {', '.join(SEVERAL)}"
         )
-    found.sort(key=lambda one: -sum(each == one for each in encodings.values()))
+    distinct.sort(key=lambda encoding: -sum(other == encoding for other in encodings.values()))
     more = {"inputs": True} if inputs else {}
-    return _STATED[recipe](found, encodings, kept, **more)
+    return _STATED[recipe](distinct, encodings, kept, **more)
 
 
 def of_widened_experts() -> Statements:
@@ -86,27 +86,29 @@ def _only_section(section: dict[str, Any], **files: str) -> Statements:
 
 
 def _compressed(
-    found: Sequence[Encoding],
+    distinct: Sequence[Encoding],
     encodings: Mapping[str, Encoding],
     kept: Sequence[str],
     *,
     inputs: bool = False,
 ) -> Statements:
     groups = {}
-    for number, one in enumerate(found):
+    for number, encoding in enumerate(distinct):
         targets = ["Linear"]
         if number:
             targets = [
-                f"re:{re.escape(module)}$" for module, each in encodings.items() if each == one
+                f"re:{re.escape(module)}$"
+                for module, other in encodings.items()
+                if other == encoding
             ]
         groups[f"group_{number}"] = {
             "targets": targets,
-            "weights": _arguments(one),
-            "input_activations": _arguments_of_inputs(one) if inputs else None,
+            "weights": _arguments(encoding),
+            "input_activations": _arguments_of_inputs(encoding) if inputs else None,
             "output_activations": None,
-            "format": one.written.code,
+            "format": encoding.written.code,
         }
-    forms = {one.written.code for one in found}
+    forms = {encoding.written.code for encoding in distinct}
     return _only_section(
         {
             "quant_method": "compressed-tensors",
@@ -120,53 +122,60 @@ def _compressed(
     )
 
 
-def _arguments_of_inputs(one: Encoding) -> dict[str, Any]:
+def _arguments_of_inputs(encoding: Encoding) -> dict[str, Any]:
     """Say the same of inputs whose scale is stored: of NVFP4 only that of the scales is."""
-    return {**_arguments(one), "dynamic": "local" if one.written.row.global_scale else False}
+    return {
+        **_arguments(encoding),
+        "dynamic": "local" if encoding.written.row.global_scale else False,
+    }
 
 
-def _arguments(one: Encoding) -> dict[str, Any]:
+def _arguments(encoding: Encoding) -> dict[str, Any]:
     """Say what compressed-tensors calls the arguments of weights."""
-    scheme, (_, columns) = one.written.scheme, one.block
+    scheme, (_, columns) = encoding.written.scheme, encoding.block
     strategy = scheme.rpartition("_")[2]
     bytes_of_scale = {"nvfp4": E4M3}.get(scheme, U8 if scheme.startswith("mx") else None)
     if bytes_of_scale is not None:
-        strategy = "tensor_group" if one.written.row.global_scale else "group"
+        strategy = "tensor_group" if encoding.written.row.global_scale else "group"
     dtype = f"torch.{bytes_of_scale}" if bytes_of_scale else None
-    zero_dtype = dtype if one.symmetric else f"torch.{I8}"
+    zero_dtype = dtype if encoding.symmetric else f"torch.{I8}"
     return {
-        "num_bits": one.bits,
+        "num_bits": encoding.bits,
         "type": "int" if scheme.startswith("int") else "float",
-        "symmetric": one.symmetric,
+        "symmetric": encoding.symmetric,
         "strategy": strategy,
         "group_size": columns if strategy.endswith("group") else None,
-        "block_structure": list(one.block) if strategy == "block" else None,
+        "block_structure": list(encoding.block) if strategy == "block" else None,
         "dynamic": False,
-        "actorder": "group" if one.reordered else None,
+        "actorder": "group" if encoding.reordered else None,
         "scale_dtype": dtype,
         "zp_dtype": zero_dtype,
     }
 
 
 def _of_modelopt(
-    found: Sequence[Encoding],
+    distinct: Sequence[Encoding],
     encodings: Mapping[str, Encoding],
     kept: Sequence[str],
     *,
     inputs: bool = False,
 ) -> Statements:
     del encodings
-    (one,) = found
-    group: dict[str, Any] = {"group_size": one.block[1]} if min(one.block) else {}
-    if min(one.block) > 1:  # which it does not state itself, so that nobody can read its files
-        group = {"weight_block_size": list(one.block)}
+    (encoding,) = distinct
+    group: dict[str, Any] = {"group_size": encoding.block[1]} if min(encoding.block) else {}
+    if min(encoding.block) > 1:  # which it does not state itself, so that nobody can read its files
+        group = {"weight_block_size": list(encoding.block)}
     producer = {"name": _MODELOPT, "version": f"castwise {__version__}"}
-    code = _WITH_INPUTS.get(one.written.code, one.written.code) if inputs else one.written.code
+    code = (
+        _WITH_INPUTS.get(encoding.written.code, encoding.written.code)
+        if inputs
+        else encoding.written.code
+    )
     algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group, **_ALSO.get(code, {})}
-    kind = "int" if one.written.scheme.startswith("int") else "float"
-    weights = {"dynamic": False, "num_bits": one.bits, "type": kind, **group}
+    kind = "int" if encoding.written.scheme.startswith("int") else "float"
+    weights = {"dynamic": False, "num_bits": encoding.bits, "type": kind, **group}
     stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
-    own = {"producer": producer, "quantization": {**algorithm, "exclude_modules": list(kept)}}
+    file = {"producer": producer, "quantization": {**algorithm, "exclude_modules": list(kept)}}
     return _only_section(
         {
             "quant_method": _MODELOPT,
@@ -175,52 +184,53 @@ def _of_modelopt(
             "ignore": list(kept),
             "producer": producer,
         },
-        **{CONFIGS[0]: json.dumps(own, indent=2) + "\n"},
+        **{CONFIGS[0]: json.dumps(file, indent=2) + "\n"},
     )
 
 
 def _of_deepseek(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+    distinct: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
 ) -> Statements:
     del encodings
     section = {
         "activation_scheme": "dynamic",
         "fmt": "e4m3",
         "quant_method": "fp8",
-        "weight_block_size": list(found[0].block),
+        "weight_block_size": list(distinct[0].block),
         "modules_to_not_convert": list(kept),
     }
     return _only_section(section)
 
 
 def _of_gpt_oss(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+    distinct: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
 ) -> Statements:
-    del found, encodings
+    del distinct, encodings
     return _only_section({"quant_method": "mxfp4", "modules_to_not_convert": list(kept)})
 
 
 def _of_mlx(
-    found: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
+    distinct: Sequence[Encoding], encodings: Mapping[str, Encoding], kept: Sequence[str]
 ) -> Statements:
     del kept
-    first, *others = (
-        {"group_size": one.block[1], "bits": one.bits, "mode": one.written.code} for one in found
+    section, *further = (
+        {"group_size": encoding.block[1], "bits": encoding.bits, "mode": encoding.written.code}
+        for encoding in distinct
     )
-    for one, values in zip(found[1:], others, strict=True):
-        first |= {module: values for module, each in encodings.items() if each == one}
-    return Statements({"quantization": first, "quantization_config": first}, {}, None)
+    for encoding, values in zip(distinct[1:], further, strict=True):
+        section |= {module: values for module, other in encodings.items() if other == encoding}
+    return Statements({"quantization": section, "quantization_config": section}, {}, None)
 
 
 def _of_comfy(
-    found: Sequence[Encoding],
+    distinct: Sequence[Encoding],
     encodings: Mapping[str, Encoding],
     kept: Sequence[str],
     *,
     inputs: bool = False,
 ) -> Statements:
     """Every weight states it for itself, in a tensor."""
-    del found, encodings, kept, inputs
+    del distinct, encodings, kept, inputs
     return Statements({}, {}, {})
 
 

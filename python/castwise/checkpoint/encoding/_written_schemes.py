@@ -166,8 +166,8 @@ def scheme_named(name: Any) -> Scheme:
         the message.
 
     """
-    rows = {one.scheme: one for one in _ROWS}
-    known = {one.name: one for one in schemes()}
+    rows = {row.scheme: row for row in _ROWS}
+    known = {row.name: row for row in schemes()}
     if name in rows:
         return known[name]
     if name in known:
@@ -183,7 +183,7 @@ def scheme_named(name: Any) -> Scheme:
 
 def scheme_names() -> tuple[str, ...]:
     """Return the schemes that are written."""
-    return tuple(dict.fromkeys(one.scheme for one in _ROWS))
+    return tuple(dict.fromkeys(row.scheme for row in _ROWS))
 
 
 def scheme_beside(name: str) -> str | None:
@@ -192,16 +192,16 @@ def scheme_beside(name: str) -> str | None:
     It has codes of as many bits, floats or integers as those of the format, and a scale for each
     row where there is such a scheme; None if the format has more than 8 bits.
     """
-    wanted = finfo(name)
-    kind = wanted.kind
-    found = [one.row for one in _ROWS if one.row.bits == wanted.bits]
-    alike = [row.name for row in found if finfo(row.element).kind == kind]
+    format_info = finfo(name)
+    kind = format_info.kind
+    candidates = [row.row for row in _ROWS if row.row.bits == format_info.bits]
+    alike = [row.name for row in candidates if finfo(row.element).kind == kind]
     return min(alike, key=lambda scheme: not scheme.endswith("_channel"), default=None)
 
 
 def recipes() -> tuple[str, ...]:
     """Return the producers as which checkpoints are written."""
-    return tuple(dict.fromkeys(one.recipe for one in _ROWS))
+    return tuple(dict.fromkeys(row.recipe for row in _ROWS))
 
 
 def expected_zeros(targets: Iterable[str | None]) -> float:
@@ -209,28 +209,28 @@ def expected_zeros(targets: Iterable[str | None]) -> float:
 
     It is about twice what normally distributed weights lose.
     """
-    found = set(targets)
-    bits = [one.bits for one in schemes() if one.name in found]
+    names = set(targets)
+    bits = [scheme.bits for scheme in schemes() if scheme.name in names]
     return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
 
 
 _SHARED = (*_OF_CT, _MODELOPT, _COMFY)
 _WITH_EXPERTS = (*_OF_CT, _GPT_OSS)
 _FORMS: Mapping[tuple[str, str], tuple[Sequence[str], Sequence[str]]] = {
-    **{(one, one): (_SHARED, _SHARED) for one in ("nvfp4", "mxfp8_e4m3", "fp8_tensor")},
+    **{(scheme, scheme): (_SHARED, _SHARED) for scheme in ("nvfp4", "mxfp8_e4m3", "fp8_tensor")},
     ("fp8_channel", "fp8_channel"): (_SHARED[:2], _SHARED[:2]),
     ("mxfp4", "mxfp4"): ((*_WITH_EXPERTS, _GGUF), (*_WITH_EXPERTS, _GGUF)),
-    **{(one, one): (("awq", "gptq", _GGUF), _OF_CT) for one in _INTEGERS},
+    **{(scheme, scheme): (("awq", "gptq", _GGUF), _OF_CT) for scheme in _INTEGERS},
     ("mxfp4", "nvfp4"): ((*_WITH_EXPERTS, _GGUF), _SHARED[:2]),
     ("mxfp4", "fp8_block"): ((_DEEPSEEK_V4,), (_DEEPSEEK_V4,)),
 }
 """For a scheme, and what it can become with the same values, whose is read and whose written."""
 
 
-def is_relaid(old: tuple[str, str], new: tuple[str, str]) -> bool:
+def is_relaid(stored: tuple[str, str], target: tuple[str, str]) -> bool:
     """Return True if what one producer stores has a form of another, each with its scheme."""
-    read, written = _FORMS.get((old[0], new[0]), ((), ()))
-    return old[1] in read and new[1] in written
+    read, written = _FORMS.get((stored[0], target[0]), ((), ()))
+    return stored[1] in read and target[1] in written
 
 
 def form_names() -> tuple[str, ...]:
@@ -240,7 +240,7 @@ def form_names() -> tuple[str, ...]:
 
 def changed_schemes() -> tuple[str, ...]:
     """Return the schemes that others can become with the same values."""
-    return tuple(dict.fromkeys(new for old, new in _FORMS if new != old))
+    return tuple(dict.fromkeys(target for stored, target in _FORMS if target != stored))
 
 
 def padding_problem(row: Written, rows: int, columns: int) -> str | None:
@@ -286,7 +286,7 @@ def loading_warning(recipe: str | None, names: Collection[str], kept: str | None
 
 def is_scheme(name: Any) -> bool:
     """Return True for the name of a scheme."""
-    return any(name == one.name for one in schemes())
+    return any(name == scheme.name for scheme in schemes())
 
 
 def written(scheme: Any, recipe: str | None) -> Written:
@@ -298,21 +298,21 @@ def written(scheme: Any, recipe: str | None) -> Written:
         They do not go together; those that do are in the message.
 
     """
-    row = scheme_named(scheme)
-    found = {one.recipe: one for one in _ROWS if one.scheme == row.name}
+    scheme_name = scheme_named(scheme).name
+    rows = {row.recipe: row for row in _ROWS if row.scheme == scheme_name}
     if recipe is None:
-        return next(iter(found.values()))
-    if recipe in found:
-        return found[recipe]
-    own = [one.scheme for one in _ROWS if one.recipe == recipe]
-    every = dict.fromkeys(one.recipe for one in _ROWS)
-    what = f"; {recipe} is written as {', '.join(own)}" if own else ""
-    if not own and (meant := suggestion(recipe, every)):
-        what = f"; {meant.rstrip()}"
+        return next(iter(rows.values()))
+    if recipe in rows:
+        return rows[recipe]
+    schemes_of_recipe = [row.scheme for row in _ROWS if row.recipe == recipe]
+    producers = dict.fromkeys(row.recipe for row in _ROWS)
+    hint = f"; {recipe} is written as {', '.join(schemes_of_recipe)}" if schemes_of_recipe else ""
+    if not schemes_of_recipe and (meant := suggestion(recipe, producers)):
+        hint = f"; {meant.rstrip()}"
     raise CheckpointError(
-        f"{given('recipe', recipe)} and {given('scheme', row.name)} do not go together: "
-        f"checkpoints of {row.name} "
-        f"are written as by {', '.join(found)}{what}"
+        f"{given('recipe', recipe)} and {given('scheme', scheme_name)} do not go together: "
+        f"checkpoints of {scheme_name} "
+        f"are written as by {', '.join(rows)}{hint}"
     )
 
 

@@ -37,14 +37,14 @@ _SCALED_INPUTS = ("nvfp4", "fp8_tensor")
 def form_of_experts(weight: QuantizedWeight, scheme: str, recipe: str) -> Layout | None:
     """Return how ModelOpt stores a weight as (experts, in, out); None for others, and elsewhere."""
     name = weight.name.removesuffix(WEIGHT)
-    for one in find_recipe(recipe).layouts if recipe == _MODELOPT and is_experts(name) else ():
-        turned = one.storage is not None and one.storage.transposed == "parts"
-        if turned and one.scheme == scheme and tail(name) in one.parameters:
-            return one
+    for layout in find_recipe(recipe).layouts if recipe == _MODELOPT and is_experts(name) else ():
+        transposed = layout.storage is not None and layout.storage.transposed == "parts"
+        if transposed and layout.scheme == scheme and tail(name) in layout.parameters:
+            return layout
     return None
 
 
-def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
+def check_parts(transcoded: TranscodedWeight, scheme: str, recipe: str) -> None:
     """Refuse a part that the other form has no place for, and shapes that it cannot have.
 
     Raises
@@ -53,9 +53,9 @@ def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
         There is one.
 
     """
-    weight, plan, stored = one.weight, one.plan, one.stored
+    weight, plan, stored = transcoded.weight, transcoded.plan, transcoded.stored
     inputs = [name for name, role in weight.parts.items() if role == ACTIVATION]
-    known = {one.index_name}
+    known = {transcoded.index_name}
     if scheme in _SCALED_INPUTS and len(inputs) == 1 and "zero_point" not in inputs[0]:
         known.add(inputs[0])
     for name, role in weight.parts.items():
@@ -80,9 +80,12 @@ def check_parts(one: TranscodedWeight, scheme: str, recipe: str) -> None:
     stacks = recipe in (COMPRESSED, GGUF) or form_of_experts(weight, scheme, recipe) is not None
     fits = is_stack if recipe == _GPT_OSS else is_matrix or (is_stack and stacks)
     if plan.cut != plan.shape or not fits:
-        how = "experts in one tensor only" if recipe == _GPT_OSS else "each matrix by itself"
+        arrangement = (
+            "experts in one tensor only" if recipe == _GPT_OSS else "each matrix by itself"
+        )
         raise ValueError(
-            f"{weight.payload!r} has the shape {info.shape}, and {recipe} stores {how}; {AGAIN}"
+            f"{weight.payload!r} has the shape {info.shape}, and {recipe} stores "
+            f"{arrangement}; {AGAIN}"
         )
     if scheme.startswith("fp8") and weight.scheme == scheme and info.format not in OF_E4M3:
         raise ValueError(
@@ -97,7 +100,9 @@ def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
     return of_experts and (layout.storage is None or not layout.storage.transposed)
 
 
-def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[str, Any]) -> None:
+def give_form(
+    transcoded: TranscodedWeight, scheme: str, recipe: str, section: Mapping[str, Any]
+) -> None:
     """Let a weight get the form of a scheme as of a producer; `section` states what it is now.
 
     Raises
@@ -106,7 +111,7 @@ def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[
         The producer cannot hold it so.
 
     """
-    weight, shape = one.weight, one.plan.cut
+    weight, shape = transcoded.weight, transcoded.plan.cut
     experts = form_of_experts(weight, scheme, recipe)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     if recipe == DEEPSEEK_V4:
@@ -121,8 +126,8 @@ def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise ValueError(f"{weight.payload!r} is a matrix of {rows}x{columns}, and {problem}")
         size = weight.block[-1] if weight.block and scheme.endswith("_group") else None
-        one.encoding = encoding(row, None if size is None else (1, size))
-        high, wide = one.encoding.block
+        transcoded.encoding = encoding(row, None if size is None else (1, size))
+        high, wide = transcoded.encoding.block
         if scheme.startswith("int"):
             # Packed, as groups are, with one group in a row.
             high, wide, scheme = 1, wide or columns, f"{scheme.partition('_')[0]}_group"
@@ -135,10 +140,12 @@ def give_form(one: TranscodedWeight, scheme: str, recipe: str, section: Mapping[
     if recipe == _GPT_OSS and is_experts(stem):
         stem = stem.removesuffix(WEIGHT)
     elif recipe == _GPT_OSS:  # as OpenAI names them
-        layout = next(one for one in find_recipe(recipe).layouts if one.payload[0] == ".")
+        layout = next(layout for layout in find_recipe(recipe).layouts if layout.payload[0] == ".")
     elif experts is not None:
         layout, stem = experts, stem.removesuffix(WEIGHT)
     elif not stem.endswith("weight"):
         stem += WEIGHT
     axis = -1 if experts is None else -2
-    one.becomes(geometry(scheme, recipe, layout, shape=shape, axis=axis, block=(high, wide)), stem)
+    transcoded.becomes(
+        geometry(scheme, recipe, layout, shape=shape, axis=axis, block=(high, wide)), stem
+    )

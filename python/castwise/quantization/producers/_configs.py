@@ -86,18 +86,18 @@ class Statement:
 
 def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[Statement]:
     """List what is stated in parsed configurations, by name of the file, and in metadata."""
-    found = [
+    listed = [
         _statement(name, method, section)
         for name in CONFIGS
         for method, section in _sections(name, configs.get(name), 0)
     ]
     if layers := configs.get(MODEL):
-        found.append(Statement("config.json", "keras", ("keras",), _nothing(layers), layers))
+        listed.append(Statement("config.json", "keras", ("keras",), _nothing(layers), layers))
     if "tensor_names" in metadata:  # which tell more than the configuration beside them
-        found.insert(
+        listed.insert(
             0, Statement("metadata", "torchao", ("torchao",), _torchao(metadata), metadata)
         )
-    return [*found, *_in_metadata(metadata)]
+    return [*listed, *_in_metadata(metadata)]
 
 
 def _statement(origin: str, method: str, section: Mapping[str, Any]) -> Statement:
@@ -110,12 +110,12 @@ def _statement(origin: str, method: str, section: Mapping[str, Any]) -> Statemen
     )
 
 
-def undecodable(one: Statement) -> str | None:
+def undecodable(statement: Statement) -> str | None:
     """Say what stands in the way of decoding any weight of a method, beside its scheme."""
-    if one.section.get("rotation_config"):
+    if statement.section.get("rotation_config"):
         return "its weights are rotated (rotation_config), which castwise cannot undo"
-    section = one.section.get("quantization_config", one.section)
-    if _dialect(one.method) is not _compressed or not isinstance(section, dict):
+    section = statement.section.get("quantization_config", statement.section)
+    if _dialect(statement.method) is not _compressed or not isinstance(section, dict):
         return None
     sparsity = section.get("sparsity_config")
     forms = [
@@ -298,10 +298,10 @@ def _mlx(section: Mapping[str, Any]) -> Describe:
         by_tail.setdefault(key.rpartition(".")[2], []).append(key)
 
     def describe(module: str, payload: str | None) -> Stated:
-        own = entries.get(module)
+        entry = entries.get(module)
         if section.get(module) is False:
             return Stated(problem="states that it is not quantised")
-        values = common if own is None else own
+        values = common if entry is None else entry
         if (unknown := unknown_key(values, keys.MLX)) is not None:
             return Stated(problem=unknown)
         elsewhere = None
@@ -311,11 +311,11 @@ def _mlx(section: Mapping[str, Any]) -> Describe:
         mode, size = values.get("mode", "affine"), values.get("group_size")
         if mode == "affine":
             bits = values.get("bits")
-            if own is not None:
+            if entry is not None:
                 bits, size = bits or _MLX_BITS, size or _MLX_GROUP
             return _integers(bits, size)._replace(elsewhere=elsewhere)
         scheme, usual = _MLX_MODES.get(str(mode), (None, 0))
-        needs = (GLOBAL,) if own is not None and own.get("global_scale") is True else ()
+        needs = (GLOBAL,) if entry is not None and entry.get("global_scale") is True else ()
         block = _group(size or usual)
         problem = None if scheme else f"states the mode {mode!r}, which castwise does not know"
         return Stated(scheme, block, needs, problem, elsewhere)
@@ -323,9 +323,9 @@ def _mlx(section: Mapping[str, Any]) -> Describe:
     return describe
 
 
-def _is_same_module(first: str, second: str) -> bool:
+def _is_same_module(name: str, other: str) -> bool:
     """Return True for names that differ by what stands before them alone."""
-    return first.endswith(f".{second}") or second.endswith(f".{first}")
+    return name.endswith(f".{other}") or other.endswith(f".{name}")
 
 
 # ModelOpt's algorithms; a group size is read from the section.
@@ -351,8 +351,8 @@ _MODELOPT = {
 def modelopt_values(section: Mapping[str, Any], module: str) -> Mapping[str, Any]:
     """Return what ModelOpt states of a module: of itself before what is stated of all."""
     layers = section.get("quantized_layers")
-    own = layers.get(module) if isinstance(layers, dict) else None
-    return {**section, **own} if isinstance(own, dict) else section
+    entry = layers.get(module) if isinstance(layers, dict) else None
+    return {**section, **entry} if isinstance(entry, dict) else section
 
 
 def _modelopt(section: Mapping[str, Any]) -> Describe:
@@ -361,8 +361,8 @@ def _modelopt(section: Mapping[str, Any]) -> Describe:
         algorithm = values.get("quant_algo")
         scheme = _MODELOPT.get(algorithm.upper()) if isinstance(algorithm, str) else None
         needs = ("weight_scale_2",) if algorithm == "W4A8_AWQ" else ()
-        own = None if values is section else section["quantized_layers"][module]
-        problem = None if own is None else unknown_key(own, keys.MODELOPT)
+        entry = None if values is section else section["quantized_layers"][module]
+        problem = None if entry is None else unknown_key(entry, keys.MODELOPT)
         block = _group(values.get("group_size"))
         if scheme == "fp8_block":  # which it states nowhere: a user may
             block = _pair(values.get("weight_block_size"))
@@ -396,9 +396,9 @@ def _compressed(section: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         if module in schemes:
             return schemes[module]
-        found = patterns.find(module)
-        if found is not None:
-            matched: Stated = found[1]
+        match = patterns.find(module)
+        if match is not None:
+            matched: Stated = match[1]
             return matched
         # A target that names no module here names a class, which tensors do not tell.
         return next(iter(classes)) if len(classes) == 1 else Stated()
@@ -462,8 +462,8 @@ _QUARK_STRATEGIES = {"per_tensor": "tensor", "per_channel": "channel", "per_grou
 
 
 def _quark(section: Mapping[str, Any]) -> Describe:
-    own = section.get("layer_quant_config")
-    patterns: dict[str, Any] = own if isinstance(own, dict) else {}
+    layers = section.get("layer_quant_config")
+    patterns: dict[str, Any] = layers if isinstance(layers, dict) else {}
 
     def describe(module: str, payload: str | None) -> Stated:
         # Patterns of layers have wildcards; with any, the global row need not hold.
@@ -497,11 +497,11 @@ COMFY = {
 
 def _comfy(layers: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
-        own = layers.get(module)
-        if not isinstance(own, dict):
+        entry = layers.get(module)
+        if not isinstance(entry, dict):
             return Stated()
-        name, problem = own.get("format"), unknown_key(own, keys.COMFY)
-        if own.get("convrot"):
+        name, problem = entry.get("format"), unknown_key(entry, keys.COMFY)
+        if entry.get("convrot"):
             problem = "states convrot of it, so that its codes are rotated; ComfyUI reads it"
         return Stated(COMFY.get(name) if isinstance(name, str) else None, problem=problem)
 
@@ -531,7 +531,7 @@ def described_in(metadata: Mapping[str, str]) -> list[str]:
         names = json.loads(metadata.get("tensor_names", "[]"))
     except (ValueError, RecursionError):
         return []
-    return [one for one in names if isinstance(one, str)] if isinstance(names, list) else []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
 
 
 def torchao_dtype(value: Any) -> Any:

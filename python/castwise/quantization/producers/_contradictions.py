@@ -48,25 +48,27 @@ class Contradiction(NamedTuple):
 
     def is_about(self, recipes: Iterable[str]) -> bool:
         """Return True for a weight that is stored as by one of these recipes."""
-        return not any(one.isdisjoint(recipes) for one in self.recipes)
+        return not any(group.isdisjoint(recipes) for group in self.recipes)
 
 
 def contradictions(configs: Mapping[str, Any]) -> Iterator[Contradiction]:
     """Find the sections of parsed configurations that differ in how weights are stored."""
-    found = [*_sections(configs.get(_CONFIG), ())]
-    for (one, recipes), (other, others) in combinations(found, 2):
-        first, second = (
+    sections = [*_sections(configs.get(_CONFIG), ())]
+    for (place, recipes), (second_place, second_recipes) in combinations(sections, 2):
+        values, second_values = (
             {key: value for key, value in section.items() if key not in _OF_NO_WEIGHT}
-            for _, section in (one, other)
+            for _, section in (place, second_place)
         )
-        keys = [key for key in {**first, **second} if first.get(key) != second.get(key)]
+        keys = [
+            key for key in {**values, **second_values} if values.get(key) != second_values.get(key)
+        ]
         if keys:
-            (*first_part, _), (*second_part, _) = one[0], other[0]
-            places = " and ".join(".".join(path) for path, _ in (one, other))
+            (*first_part, _), (*second_part, _) = place[0], second_place[0]
+            places = " and ".join(".".join(path) for path, _ in (place, second_place))
             depth = min(len(first_part), len(second_part))
             is_inside = first_part[:depth] == second_part[:depth]
             yield Contradiction(
-                (recipes | others,) if is_inside else (recipes, others),
+                (recipes | second_recipes,) if is_inside else (recipes, second_recipes),
                 f"{_CONFIG} states twice how it is stored, and differently in {keys[0]!r} "
                 f"({places}); remove the one that does not hold",
             )

@@ -41,16 +41,16 @@ def with_foreign(
 
     """
     siblings = _Siblings(tensors, known, [parameters[name] for name in weights])
-    found = dict(weights)
-    for payload, one in weights.items():
+    checked = dict(weights)
+    for payload, weight in weights.items():
         if names := tuple(siblings.foreign(parameters[payload])):
-            made = " or ".join(one.recipes)
+            producers = " or ".join(weight.recipes)
             text = (
-                f"{names[0]!r} is beside it, which is not part of how {made} stores it; remove it "
-                "if it means nothing, else read it with what wrote it"
+                f"{names[0]!r} is beside it, which is not part of how {producers} stores it; "
+                "remove it if it means nothing, else read it with what wrote it"
             )
-            found[payload] = replace(one, problem=one.problem or text, foreign=names)
-    return found
+            checked[payload] = replace(weight, problem=weight.problem or text, foreign=names)
+    return checked
 
 
 class _Siblings:
@@ -97,7 +97,7 @@ class _Siblings:
         parameters = {
             *MODULE_PARAMETERS,
             *weights,
-            *(one.removesuffix("_weight") for one in weights),
+            *(name.removesuffix("_weight") for name in weights),
         }
         if stem != last and stem in parameters:
             return True

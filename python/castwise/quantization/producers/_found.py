@@ -62,8 +62,8 @@ class QuantizedWeight:
     @property
     def code_bits(self) -> int | None:
         """Bits of a code; None if the scheme does not tell."""
-        found = _CODE_BITS.match(self.scheme or "")
-        return int(found[1] or _MAP_BITS) if found else None
+        match = _CODE_BITS.match(self.scheme or "")
+        return int(match[1] or _MAP_BITS) if match else None
 
     @property
     def activations(self) -> list[str]:
@@ -107,10 +107,10 @@ class Orphan:
 
     def __str__(self) -> str:
         """Say what it is, and what it lacks."""
-        what, lacks = ("payload", "scale") if self.is_payload else ("scale", "payload")
+        role, lacks = ("payload", "scale") if self.is_payload else ("scale", "payload")
         if self.is_payload and "scale" not in self.missing[0].lower():
             lacks = "part"
-        return f"{self.name!r} is a {what} without its {lacks} {self.missing[0]!r}"
+        return f"{self.name!r} is a {role} without its {lacks} {self.missing[0]!r}"
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -168,7 +168,7 @@ class Quantization:
             for weight in self.weights
         ]
         stated = [f"stated in {', '.join(self.stated)}"] if self.stated else []
-        problems = [f"{one.name}: {one.problem}" for one in self.weights if one.problem]
+        problems = [f"{weight.name}: {weight.problem}" for weight in self.weights if weight.problem]
         table = aligned([("weight", "scheme", "block", "producer"), *rows])
         return "\n".join([*stated, table, *problems, *map(str, self.orphans)])
 
@@ -184,39 +184,45 @@ class Quantization:
         }
 
 
-def prefixed(found: Quantization, prefix: str) -> Quantization:
+def prefixed(quantization: Quantization, prefix: str) -> Quantization:
     """Put the folder of a component before all names."""
     if not prefix:
-        return found
+        return quantization
     return replace(
-        found,
-        stated=tuple(prefix + one for one in found.stated),
+        quantization,
+        stated=tuple(prefix + text for text in quantization.stated),
         weights=tuple(
             replace(
-                one,
-                name=prefix + one.name,
-                payload=prefix + one.payload,
-                parts={prefix + name: role for name, role in one.parts.items()},
-                foreign=tuple(prefix + name for name in one.foreign),
+                weight,
+                name=prefix + weight.name,
+                payload=prefix + weight.payload,
+                parts={prefix + name: role for name, role in weight.parts.items()},
+                foreign=tuple(prefix + name for name in weight.foreign),
             )
-            for one in found.weights
+            for weight in quantization.weights
         ),
         orphans=tuple(
-            Orphan(prefix + one.name, one.is_payload, tuple(prefix + name for name in one.missing))
-            for one in found.orphans
+            Orphan(
+                prefix + orphan.name,
+                orphan.is_payload,
+                tuple(prefix + name for name in orphan.missing),
+            )
+            for orphan in quantization.orphans
         ),
-        others=tuple(prefix + name for name in found.others),
-        unreadable=tuple(prefix + one for one in found.unreadable),
+        others=tuple(prefix + name for name in quantization.others),
+        unreadable=tuple(prefix + text for text in quantization.unreadable),
     )
 
 
-def joined(found: Sequence[Quantization]) -> Quantization:
+def joined(components: Sequence[Quantization]) -> Quantization:
     """Join what is found in several components."""
     return Quantization(
-        stated=tuple(text for one in found for text in one.stated),
-        unknown=next((one.unknown for one in found if one.unknown is not None), None),
-        weights=tuple(weight for one in found for weight in one.weights),
-        orphans=tuple(orphan for one in found for orphan in one.orphans),
-        others=tuple(name for one in found for name in one.others),
-        unreadable=tuple(text for one in found for text in one.unreadable),
+        stated=tuple(text for component in components for text in component.stated),
+        unknown=next(
+            (component.unknown for component in components if component.unknown is not None), None
+        ),
+        weights=tuple(weight for component in components for weight in component.weights),
+        orphans=tuple(orphan for component in components for orphan in component.orphans),
+        others=tuple(name for component in components for name in component.others),
+        unreadable=tuple(text for component in components for text in component.unreadable),
     )

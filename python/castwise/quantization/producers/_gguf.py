@@ -24,7 +24,7 @@ def _integers(bits: int, *, bias: bool) -> Layout:
         excess=not bias,
         unsigned=bias,
         read_only=True,
-        fields=tuple(one for one in fields if one[0] not in absent),
+        fields=tuple(field for field in fields if field[0] not in absent),
     )
     return _row(f"int{bits}_group", 32, storage)
 
@@ -58,9 +58,11 @@ def weight_of(name: str, stored: str) -> QuantizedWeight:
 
 def layout_of(scheme: str, size: int) -> tuple[Layout, dict[str, int]]:
     """Return the layout of blocks of so many bytes, and the bytes of their fields."""
-    fields = {one: dict(one.storage.fields) for one in GGUF.layouts if one.storage is not None}
+    fields = {
+        layout: dict(layout.storage.fields) for layout in GGUF.layouts if layout.storage is not None
+    }
     return next(
-        (one, sizes)
-        for one, sizes in fields.items()
-        if one.scheme == scheme and sum(sizes.values()) == size
+        (layout, sizes)
+        for layout, sizes in fields.items()
+        if layout.scheme == scheme and sum(sizes.values()) == size
     )

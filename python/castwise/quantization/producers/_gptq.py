@@ -110,10 +110,10 @@ def _by_entries(
         elif entries.refused is not None:
             return Values(section, entries.refused)
         else:
-            found = entries.patterns.find(module)
-            if found is None:
+            match = entries.patterns.find(module)
+            if match is None:
                 return Values(section)
-            entry = found[1]
+            entry = match[1]
         if not isinstance(entry, dict):
             return Values(section, f"states {entry!r} of it, which is not an object")
         stated = {key: value for key, value in entry.items() if value is not None}

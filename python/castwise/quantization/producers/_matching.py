@@ -79,11 +79,11 @@ def matched(
     for part in layout.parts:
         full = beside(part.name, weight)
         other = full if full in tensors else named(full)
-        found = tensors.get(other) if other != name else None
-        if found is not None and (not part.formats or found.format in part.formats):
-            parts[other] = part, found
+        tensor = tensors.get(other) if other != name else None
+        if tensor is not None and (not part.formats or tensor.format in part.formats):
+            parts[other] = part, tensor
             if scale is None and (part.role == SCALE or part is layout.parts[0]):
-                scale = found
+                scale = tensor
         elif part.required:
             return None
     if layout.parts and scale is None:

@@ -13,9 +13,9 @@ _KERAS = re.compile(r"(.*)/vars/([0-9]{1,9})", re.DOTALL)
 _MATRIX = 2
 
 KERAS_FLOAT8 = tuple(
-    f"keras_float8_{of}_{what}"
+    f"keras_float8_{of}_{kind}"
     for of in ("inputs", "kernel", "outputs_grad")
-    for what in ("scale", "amax_history")
+    for kind in ("scale", "amax_history")
 )
 """What Keras keeps of a layer that computes in float8, after its float32 weights, in its order
 (`variable_serialization_spec` of Dense): each scale with the maxima that it follows from."""
@@ -46,8 +46,8 @@ def tail(name: str) -> str:
 
 
 _PARTS = tuple(
-    {tail(part.name) for recipe in RECIPES for one in recipe.layouts for part in one.parts}
-    | {one.payload for recipe in RECIPES for one in recipe.layouts if one.payload}
+    {tail(part.name) for recipe in RECIPES for layout in recipe.layouts for part in layout.parts}
+    | {layout.payload for recipe in RECIPES for layout in recipe.layouts if layout.payload}
 )
 """The ends of the names that parts may have."""
 
@@ -83,8 +83,8 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
     infos = list(tensors)
     layers: dict[str, dict[int, Info]] = {}
     for info in infos:
-        if "/vars/" in info.name and (found := _KERAS.fullmatch(info.name)):
-            layers.setdefault(found[1], {})[int(found[2])] = info
+        if "/vars/" in info.name and (match := _KERAS.fullmatch(info.name)):
+            layers.setdefault(match[1], {})[int(match[2])] = info
     renamed: dict[str, str] = {}
     for layer, variables in layers.items():
         ordered = [variables[number] for number in sorted(variables)]
@@ -94,8 +94,8 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
 
 def numbered_kernel(name: str) -> str | None:
     """Return the name that a kernel has in a plain model, if variables are numbered; else None."""
-    found = _KERAS.fullmatch(name) if "/vars/" in name else None
-    return f"{found[1]}/vars/0" if found else None
+    match = _KERAS.fullmatch(name) if "/vars/" in name else None
+    return f"{match[1]}/vars/0" if match else None
 
 
 def _roles(variables: list[Info]) -> list[tuple[Info, str]]:

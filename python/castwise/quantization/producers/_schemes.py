@@ -127,7 +127,7 @@ def find_recipe(name: Any) -> Recipe:
         There is none; the nearest name is given.
 
     """
-    rows = {each: row for row in (*RECIPES, GGUF) for each in (row.name, *row.also)}
+    rows = {spelling: row for row in (*RECIPES, GGUF) for spelling in (row.name, *row.also)}
     if not isinstance(name, str) or name not in rows:
         known = ", ".join(rows)
         raise ValueError(f"recipe={name!r} is not known: {suggestion(name, rows)}use {known}.")
@@ -144,8 +144,8 @@ def known_recipe(name: str | None) -> Recipe | None:
 @lru_cache(1 << 12)
 def may_hold(layout: Layout, scheme: str) -> bool:
     """Return True if a layout may hold a scheme."""
-    own = layout.scheme.partition("{")[0].rstrip("_")
-    return scheme.startswith(layout.families) or (own != "" and scheme.startswith(own))
+    stem = layout.scheme.partition("{")[0].rstrip("_")
+    return scheme.startswith(layout.families) or (stem != "" and scheme.startswith(stem))
 
 
 @cache
@@ -164,16 +164,16 @@ def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> La
     """
     row = known_recipe(recipe)
     layouts = () if row is None else row.layouts
-    found = [one for one in layouts if one.storage and may_hold(one, scheme.name)]
+    candidates = [layout for layout in layouts if layout.storage and may_hold(layout, scheme.name)]
     grouped = scheme.name.endswith("_group")
 
-    def rank(one: Layout) -> tuple[bool, ...]:
-        storage, own = one.storage or Storage(), one.scheme.partition("{")[0].rstrip("_")
+    def rank(layout: Layout) -> tuple[bool, ...]:
+        storage, stem = layout.storage or Storage(), layout.scheme.partition("{")[0].rstrip("_")
         packed = grouped and storage.grouped
-        named = scheme.name.startswith(own)
-        return not packed, not named, storage.read_only, has_bias(one) == symmetric
+        named = scheme.name.startswith(stem)
+        return not packed, not named, storage.read_only, has_bias(layout) == symmetric
 
-    return min(found, key=rank) if found else generic_layout(scheme)
+    return min(candidates, key=rank) if candidates else generic_layout(scheme)
 
 
 @cache

@@ -116,7 +116,9 @@ def experts(
     Names of parts follow that of the parameter, which has no "weight" of its own.
     """
     storage = replace(layout.storage or Storage(), transposed=transposed, read_only=True)
-    parts = (replace(one, name=_EXPERTS[one.name]) for one in layout.parts if one.name in _EXPERTS)
+    parts = (
+        replace(part, name=_EXPERTS[part.name]) for part in layout.parts if part.name in _EXPERTS
+    )
     return replace(
         layout,
         parts=tuple(parts),

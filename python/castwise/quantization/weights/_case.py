@@ -68,8 +68,10 @@ class Case:
         self._read = read
 
     def unknown(self) -> Undecodable:
-        made = " or ".join(self.weight.recipes)
-        return Undecodable(f"castwise cannot decode {self.scheme or 'its scheme'} of {made} yet")
+        producers = " or ".join(self.weight.recipes)
+        return Undecodable(
+            f"castwise cannot decode {self.scheme or 'its scheme'} of {producers} yet"
+        )
 
     @property
     def format(self) -> str:
@@ -98,18 +100,18 @@ class Case:
 
     def named(self, ending: str) -> str:
         """Name a part that must be there."""
-        found = self.part(ending)
-        if found is None:
+        name = self.part(ending)
+        if name is None:
             raise Undecodable(
                 f"it has no {ending.lstrip('._')}, without which its codes mean nothing"
             )
-        return found
+        return name
 
     def scale(self) -> str:
-        found = self.weight.scale
-        if found is None:
+        scale = self.weight.scale
+        if scale is None:
             raise Undecodable("it has no scale")
-        return found
+        return scale
 
     def block(self) -> tuple[int, int]:
         """Return the block, 0 for a whole axis."""
@@ -161,14 +163,14 @@ class Case:
 
     def lazy(self, name: str) -> LazyArray:
         """Return a tensor that is read where it is indexed."""
-        one = self.tensors[name]
-        if one.format is None:
+        tensor = self.tensors[name]
+        if tensor.format is None:
             raise Undecodable(f"{name!r} has a format that castwise cannot unpack")
 
         def box(ranges: Sequence[Range]) -> NDArray[Any]:
             return self._read(name, ranges)
 
-        return LazyArray(name, one.shape, dtype_of(one.format), one.shape, box)
+        return LazyArray(name, tensor.shape, dtype_of(tensor.format), tensor.shape, box)
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
@@ -209,15 +211,15 @@ def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:
     stored_rows = stored.shape[-2] // max(ceil_div(rows, high), 1)  # of a row of tiles
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
-        *places, (begin, end), (first, last) = ranges
+        *places, (begin, end), (left, right) = ranges
         start, stop = begin // high, ceil_div(end, high)
         where = (*places, (start * stored_rows, stop * stored_rows))
-        raw = np.ascontiguousarray(stored[tuple(slice(*one) for one in where)]).view(np.uint8)
+        raw = np.ascontiguousarray(stored[tuple(slice(*bounds) for bounds in where)]).view(np.uint8)
         stack = raw.shape[:-MATRIX]
         out = np.empty((*stack, min(stop * high, rows) - start * high, columns), np.uint8)
         _core.unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
-        found = out[..., begin - start * high : end - start * high, first:last]
-        return np.ascontiguousarray(found).view(stored.dtype)
+        scales = out[..., begin - start * high : end - start * high, left:right]
+        return np.ascontiguousarray(scales).view(stored.dtype)
 
     return LazyArray(stored.name, grid, stored.dtype, grid, box)
 
@@ -227,15 +229,15 @@ def _packed(stored: LazyArray, bits: int) -> LazyArray:
     shape = (*stored.shape[:-1], ceil_div(stored.shape[-1] * bits, 8))
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
-        *others, (first, last) = ranges
-        codes = stored[tuple(slice(*one) for one in others)]
+        *leading, (left, right) = ranges
+        codes = stored[tuple(slice(*bounds) for bounds in leading)]
         if (codes >> bits).any():
             raise Undecodable(
                 f"{stored.name!r} has codes of more than {bits} bits; save it with torchao again"
             )
         out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
         _core.pack_codes(codes, out, bits=bits, layout="dense")
-        return out[..., first:last]
+        return out[..., left:right]
 
     return LazyArray(stored.name, shape, stored.dtype, shape, box)
 
@@ -247,9 +249,9 @@ def _as_bytes(stored: LazyArray) -> LazyArray:
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
         begin, end = ranges[0]
-        found = stored.reshape((stored.size, 1))[begin // size : -(-end // size)]
-        raw = np.ascontiguousarray(found).reshape(-1).view(np.uint8)
-        first = begin - begin // size * size
-        return raw[first : first + end - begin]
+        items = stored.reshape((stored.size, 1))[begin // size : -(-end // size)]
+        raw = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
+        offset = begin - begin // size * size
+        return raw[offset : offset + end - begin]
 
     return LazyArray(stored.name, shape, np.dtype(np.uint8), shape, box)

@@ -65,8 +65,8 @@ class Decoding:
         *stack, rows, columns = self.cut
         count = max(elements // max(columns, 1) // self.step, 1) * self.step
         for place in np.ndindex(*stack):
-            for first in range(0, rows, count) if columns else ():
-                yield Slab(place, first, min(first + count, rows))
+            for start in range(0, rows, count) if columns else ():
+                yield Slab(place, start, min(start + count, rows))
 
 
 def decoding(
@@ -118,8 +118,8 @@ def decoding(
 def _given(case: Case) -> tuple[str, Given]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
     recipes = set(case.weight.recipes)
-    own = [name for name in case.weight.recipes if name in RULES]
-    if recipes & NOT_DECODED or (own and len(recipes) > 1):
+    ruled = [name for name in case.weight.recipes if name in RULES]
+    if recipes & NOT_DECODED or (ruled and len(recipes) > 1):
         raise case.unknown()
     return case.weight.recipes[0], RULES.get(case.weight.recipes[0], usual)(case)
 
@@ -177,22 +177,22 @@ def _of_blocks(case: Case, axis: int | None) -> Decoding:
     *stack, count = seen.shape[:-2]
     if axis is None:
         axis = -1 if case.payload.endswith("weight") else -2
-    turned = len(leading) == MATRIX and axis != -1
+    transposed = len(leading) == MATRIX and axis != -1
 
     def rows(slab: Slab) -> QuantizedArray:
-        cut = (slice(None),) if turned else ()
-        begin, end = (one // width if turned else one for one in (slab.start, slab.stop))
+        cut = (slice(None),) if transposed else ()
+        begin, end = (row // width if transposed else row for row in (slab.start, slab.stop))
         raw = seen[*slab.place, *cut, begin:end]
         shape = len(raw), raw.shape[1] * width
         return QuantizedArray.from_parts(
             {layout.payload: raw.reshape(len(raw), -1)},
             GGUF.name,
-            shape[::-1] if turned else shape,
+            shape[::-1] if transposed else shape,
             scheme=case.scheme,
             block=layout.block,
-            axis=-2 if turned else -1,
+            axis=-2 if transposed else -1,
         )
 
-    cut = (*stack, *((blocks * width, count) if turned else (count, blocks * width)))
+    cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))
     shape = cut if leading else cut[-1:]
-    return Decoding(shape, cut, width if turned else 1, (payload.name,), rows)
+    return Decoding(shape, cut, width if transposed else 1, (payload.name,), rows)

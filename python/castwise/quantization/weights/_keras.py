@@ -99,26 +99,28 @@ def stated_layers(
         The configuration is nested too deep.
 
     """
-    found: dict[str, list[Layer]] = {}
+    by_name: dict[str, list[Layer]] = {}
     for name, layer in _layers(model, 0):
-        found.setdefault(name, []).append(layer)
-    inner = {path: _in_attention(path, names, found) for path in coded}
-    stated = {path: found[name] for path, name in names.items() if name in found}
+        by_name.setdefault(name, []).append(layer)
+    inner = {path: _in_attention(path, names, by_name) for path in coded}
+    stated = {path: by_name[name] for path, name in names.items() if name in by_name}
     stated |= {path: several for path, several in inner.items() if several}
-    is_any = any(one.mode for several in (*found.values(), *inner.values()) for one in several)
+    is_any = any(
+        layer.mode for several in (*by_name.values(), *inner.values()) for layer in several
+    )
     return stated if is_any else {}
 
 
 def _in_attention(
-    path: str, names: Mapping[str, str], found: Mapping[str, Sequence[Layer]]
+    path: str, names: Mapping[str, str], by_name: Mapping[str, Sequence[Layer]]
 ) -> list[Layer]:
     """Describe a layer that an attention layer has made, whose path is below that of the other."""
     outer, _, child = path.removesuffix("/vars").rpartition("/")
-    several = found.get(names.get(f"{outer}/vars", ""), ())
+    several = by_name.get(names.get(f"{outer}/vars", ""), ())
     return [
-        made
-        for one in several
-        if one.kind in _ATTENTION and (made := _projection(one, child)) is not None
+        projection
+        for layer in several
+        if layer.kind in _ATTENTION and (projection := _projection(layer, child)) is not None
     ]
 
 
@@ -127,8 +129,8 @@ def _projection(layer: Layer, child: str) -> Layer | None:
     config, built = layer.config, layer.built
     if isinstance(several := built.get("shapes_dict"), dict):
         built = several
-    ends = {one: built.get(f"{one}_shape") for one in ("query", "value", "key")}
-    shapes = {one: _ints(end[-1:]) if isinstance(end, list) else () for one, end in ends.items()}
+    ends = {role: built.get(f"{role}_shape") for role in ("query", "value", "key")}
+    shapes = {role: _ints(end[-1:]) if isinstance(end, list) else () for role, end in ends.items()}
     queries, keys, values = shapes["query"], shapes["key"] or shapes["value"], shapes["value"]
     if layer.kind in _MULTI_HEAD:
         heads = shared = _ints([config.get("num_heads")])
@@ -136,19 +138,21 @@ def _projection(layer: Layer, child: str) -> Layer | None:
         given = config.get("output_shape")
         outputs = _ints(given if isinstance(given, list) else [given]) or queries
     else:
-        heads, shared = (_ints([config.get(f"num_{one}_heads")]) for one in ("query", "key_value"))
+        heads, shared = (
+            _ints([config.get(f"num_{kind}_heads")]) for kind in ("query", "key_value")
+        )
         size = out = _ints([config.get("head_dim")])
         outputs = queries
-    found = {
+    shape_of_child = {
         "query": (queries, (*heads, *size)),
         "key": (keys, (*shared, *size)),
         "value": (values, (*shared, *out)),
         "gate": (queries, (*heads, *out)),
         "output": ((*heads, *out), outputs),
     }.get(child.removeprefix("_").removesuffix("_dense"))
-    if found is None:
+    if shape_of_child is None:
         return None
-    summed, kept = found
+    summed, kept = shape_of_child
     letters = ascii_letters[1 : 1 + len(summed) + len(kept)]
     begin, end = letters[: len(summed)], letters[len(summed) :]
     stated = {
@@ -161,7 +165,7 @@ def _projection(layer: Layer, child: str) -> Layer | None:
 
 def _ints(shape: Any) -> tuple[int, ...]:
     """Return the sizes that are numbers."""
-    return tuple(one for one in shape if type(one) is int) if isinstance(shape, list) else ()
+    return tuple(size for size in shape if type(size) is int) if isinstance(shape, list) else ()
 
 
 def _layers(value: Any, depth: int) -> Iterator[tuple[str, Layer]]:
@@ -188,7 +192,7 @@ def _mode(stated: Any) -> tuple[str | None, int | None, int | None]:
     if policy is None:
         return None, None, None
     if isinstance(policy, DTypePolicyMap):
-        quantized = any(isinstance(one, QuantizedDTypePolicy) for one in policy.values())
+        quantized = any(isinstance(member, QuantizedDTypePolicy) for member in policy.values())
         return ("map" if quantized else None), None, None
     size = getattr(policy, "group_size", getattr(policy, "block_size", None))
     mode = getattr(policy, "mode", policy.quantization_mode)
@@ -208,7 +212,7 @@ def plain_model(model: Any, depth: int = 0) -> Any:
     """
     _check_depth(depth)
     if isinstance(model, list):
-        return [plain_model(one, depth + 1) for one in model]
+        return [plain_model(member, depth + 1) for member in model]
     if not isinstance(model, dict):
         return model
     config = model.get("config")
@@ -236,7 +240,7 @@ def keras(case: Case) -> Given:
     if not stated:
         raise Undecodable(f"the model states nothing of the layer {path!r}; Keras reads it")
     layer = stated[0]
-    if any(one != layer for one in stated):
+    if any(other != layer for other in stated):
         raise Undecodable(f"the model has {len(stated)} layers of its name, which are not alike")
     if layer.mode == _BY_SHAPE:
         layer = _told(case, layer)
@@ -287,8 +291,8 @@ def _told(case: Case, layer: Layer) -> Layer:
         rows, columns = _matrix(layer, plain)
         if shape == (rows, -(-columns // 2)):
             groups = next((n for n, role in case.weight.parts.items() if role == OTHER), None)
-            found = () if groups is None else np.asarray(case.lazy(groups)[...])
-            size = int(np.count_nonzero(found == 0)) if len(found) else None
+            numbers = () if groups is None else np.asarray(case.lazy(groups)[...])
+            size = int(np.count_nonzero(numbers == 0)) if len(numbers) else None
             if size == 0:
                 raise Undecodable(f"{groups!r} names no input of group 0; save it with Keras again")
             return replace(layer, mode=_I4, block=size)
@@ -300,11 +304,11 @@ def _told(case: Case, layer: Layer) -> Layer:
 
 def _told_by_parts(case: Case, layer: Layer) -> Layer:
     """Tell GPTQ and AWQ, which has scales of inputs, by their variables, and bits by the shapes."""
-    others, outputs = len(_others(case)), case.shape(case.scale())[:1]
-    if ZERO not in case.weight.parts.values() or others not in (1, 2):
+    extras, outputs = len(_indices_of(case)), case.shape(case.scale())[:1]
+    if ZERO not in case.weight.parts.values() or extras not in (1, 2):
         raise Undecodable(_LACKS)
     bits = _BYTE if outputs == case.shape(case.payload)[:1] else _BYTE // 2
-    return replace(layer, mode=_CALIBRATED[others - 1], bits=bits)
+    return replace(layer, mode=_CALIBRATED[extras - 1], bits=bits)
 
 
 def _alone(case: Case, path: str) -> Given:
@@ -333,9 +337,9 @@ def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
 
     Keras makes an integer of a group by leaving out its fraction.
     """
-    others, scale = _others(case), case.scale()
+    extras, scale = _indices_of(case), case.scale()
     zero = next((name for name, role in case.weight.parts.items() if role == ZERO), None)
-    if zero is None or len(others) != 1 + (layer.mode == _CALIBRATED[1]):
+    if zero is None or len(extras) != 1 + (layer.mode == _CALIBRATED[1]):
         raise Undecodable(_LACKS)
     if len(case.shape(scale)) != MATRIX:
         raise case.wrong(scale, "a shape of two axes")
@@ -343,25 +347,25 @@ def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
     bits = _BYTE if layer.bits != _BYTE // 2 else layer.bits
     _check_split(case, plain, (rows, columns))
     size = layer.block or -(-rows // max(groups, 1))
-    wanted = {
+    expected = {
         case.payload: (-(-columns * bits // _BYTE), rows),
         scale: (columns, -(-rows // size) if layer.block else groups),
         zero: case.shape(scale),
-        **dict.fromkeys(others, (rows,)),
+        **dict.fromkeys(extras, (rows,)),
     }
-    for name, shape in wanted.items():
+    for name, shape in expected.items():
         if case.shape(name) != shape:
             raise case.wrong(name, f"the shape {shape}")
-    stated = np.asarray(case.lazy(others[-1])[...])
+    stated = np.asarray(case.lazy(extras[-1])[...])
     outside = np.flatnonzero(~((stated > -1) & (stated < groups)))
     if len(outside):
         raise Undecodable(
-            f"{others[-1]!r} has the group {stated[outside[0]]}, and there are {groups}"
+            f"{extras[-1]!r} has the group {stated[outside[0]]}, and there are {groups}"
         )
     in_order = np.array_equal(stated.astype(np.int64), np.arange(rows) // size)
     kernel = "quantized_kernel"
     names = {case.payload: kernel, scale: f"{kernel}_scale", zero: f"{kernel}_zero"}
-    names |= dict.fromkeys(others[:-1], "awq_scales")
+    names |= dict.fromkeys(extras[:-1], "awq_scales")
     return Given(
         f"int{bits}_group",
         (1, size if in_order else 1),
@@ -369,7 +373,7 @@ def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
         axis=0,
         plain=plain,
         names=names,
-        groups=None if in_order else others[-1],
+        groups=None if in_order else extras[-1],
     )
 
 
@@ -384,10 +388,10 @@ def _check_split(case: Case, plain: tuple[int, ...], cut: tuple[int, int]) -> No
         raise case.wrong(case.payload, f"a kernel of the shape {plain}")
 
 
-def _others(case: Case) -> list[str]:
+def _indices_of(case: Case) -> list[str]:
     """Name the variables after the zero points: AWQ's scales of inputs, then the groups."""
-    found = (name for name, role in case.weight.parts.items() if role == OTHER)
-    return sorted(found, key=list(case.tensors).index)
+    names = (name for name, role in case.weight.parts.items() if role == OTHER)
+    return sorted(names, key=list(case.tensors).index)
 
 
 def _names(case: Case, kernel: str) -> dict[str, str]:
@@ -405,11 +409,11 @@ def _check_variables(case: Case, layer: Layer, path: str) -> None:
     is_calibrated = layer.mode in _CALIBRATED
     has_groups = is_calibrated or layer.block is not None
     count = 2 + has_bias + 2 * has_groups + (layer.mode == _CALIBRATED[1])
-    found = [name for name in case.tensors if name.rpartition("/")[0] == path]
-    if {*found} != {f"{path}/{number}" for number in range(count)}:
+    variables = [name for name in case.tensors if name.rpartition("/")[0] == path]
+    if {*variables} != {f"{path}/{number}" for number in range(count)}:
         raise Undecodable(
-            f"it has {len(found)} variables, and the model states a layer of {count} (with scales, "
-            "zero points and indices of groups)" + (f"; {_LOSES}" if is_calibrated else "")
+            f"it has {len(variables)} variables, and the model states a layer of {count} (with "
+            "scales, zero points and indices of groups)" + (f"; {_LOSES}" if is_calibrated else "")
         )
 
 
@@ -418,8 +422,8 @@ def _check_groups(case: Case, size: int) -> None:
     indices = next((name for name, role in case.weight.parts.items() if role == OTHER), None)
     if indices is None or ZERO not in case.weight.parts.values():
         raise Undecodable("it lacks zero points, or the indices of groups")
-    found = np.asarray(case.lazy(indices)[...])
-    if found.ndim != 1 or not np.array_equal(found, np.arange(len(found)) // size):
+    numbers = np.asarray(case.lazy(indices)[...])
+    if numbers.ndim != 1 or not np.array_equal(numbers, np.arange(len(numbers)) // size):
         raise Undecodable(f"{indices!r} are not the indices of blocks of {size}")
 
 
@@ -443,10 +447,10 @@ def _einsum(case: Case, layer: Layer) -> tuple[int, ...]:
     starts = layer.built.get("input_shape")
     for letters, shape in ((outputs, ends), (inputs, starts if isinstance(starts, list) else [])):
         pairs = zip(reversed(letters), reversed(shape), strict=False)
-        sizes |= {one: size for one, size in pairs if isinstance(size, int)}
+        sizes |= {letter: size for letter, size in pairs if isinstance(size, int)}
     if not set(kernel) <= sizes.keys():
         raise Undecodable("the model does not state the shape of its kernel")
-    return tuple(sizes[one] for one in kernel)
+    return tuple(sizes[letter] for letter in kernel)
 
 
 _SHAPES = {
@@ -459,18 +463,18 @@ _SHAPES = {
 def _letters(layer: Layer) -> tuple[str, str, str]:
     """Return the letters of inputs, kernel and outputs of an equation."""
     equation = layer.config.get("equation")
-    found = _EQUATION.fullmatch(equation) if isinstance(equation, str) else None
-    if found is None:
+    match = _EQUATION.fullmatch(equation) if isinstance(equation, str) else None
+    if match is None:
         raise Undecodable(f"castwise cannot read its equation {equation!r}")
-    return found[1], found[2], found[3]
+    return match[1], match[2], match[3]
 
 
 def _matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return a kernel's shape as (inputs, outputs), where its axes are in this order."""
     _, kernel, outputs = _letters(layer)
-    kept = [one for one in kernel if one in outputs]
+    kept = [letter for letter in kernel if letter in outputs]
     summed = len(kernel) - len(kept)
-    in_order = "".join(one for one in outputs if one in kernel)
+    in_order = "".join(letter for letter in outputs if letter in kernel)
     if kernel[summed:] != "".join(kept) or (layer.mode == I8 and in_order != kernel[summed:]):
         raise Undecodable(
             f"the axes of its kernel, {kernel!r}, are not those that are summed and then those of "

@@ -58,8 +58,8 @@ def recognized(
 
     """
     stated = statements(configs, metadata)
-    found = _Search(tensors, stated, [*contradictions(configs)]).run()
-    return None if found == Quantization() else found
+    quantization = _Search(tensors, stated, [*contradictions(configs)]).run()
+    return None if quantization == Quantization() else quantization
 
 
 class _Search:
@@ -79,7 +79,7 @@ class _Search:
         """The parameter that each payload is, by the name of the payload."""
         self._beside: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
-        known = {name for one in stated for name in one.recipes}
+        known = {name for statement in stated for name in statement.recipes}
         self._recipes = tuple(recipe for recipe in RECIPES if recipe.name in known)
 
     def run(self) -> Quantization:
@@ -88,19 +88,21 @@ class _Search:
         if self._recipes:
             # What is not stored as stated is recognised all the same, and the contradiction named.
             methods = ", ".join(self._texts())
-            for name, one in weights.items():
-                problem = f"{methods} is stated, but it is stored as by {' or '.join(one.recipes)}"
-                weights[name] = replace(one, problem=problem)
+            for name, weight in weights.items():
+                problem = (
+                    f"{methods} is stated, but it is stored as by {' or '.join(weight.recipes)}"
+                )
+                weights[name] = replace(weight, problem=problem)
             weights |= self._weights(self._recipes)
         for contradiction in self._contradictions:
-            for name, one in weights.items():
-                if contradiction.is_about(one.recipes):
-                    weights[name] = replace(one, problem=contradiction.text)
-        found = {name for weight in weights.values() for name in weight.recipes}
-        found |= {MARKERS[one] for one in map(tail, self._tensors) if one in MARKERS}
-        active = self._recipes or tuple(recipe for recipe in RECIPES if recipe.name in found)
+            for name, weight in weights.items():
+                if contradiction.is_about(weight.recipes):
+                    weights[name] = replace(weight, problem=contradiction.text)
+        names = {name for weight in weights.values() for name in weight.recipes}
+        names |= {MARKERS[marker] for marker in map(tail, self._tensors) if marker in MARKERS}
+        active = self._recipes or tuple(recipe for recipe in RECIPES if recipe.name in names)
         used = {name for weight in weights.values() for name in (weight.payload, *weight.parts)}
-        others = [
+        beside_weights = [
             info.name
             for name, info in self._tensors.items()
             if (name.endswith(KERAS_FLOAT8) and tail(name) in KERAS_FLOAT8)
@@ -110,7 +112,7 @@ class _Search:
                 and (tail(name) in MARKERS or scale_of_attention(name) is not None)
             )
         ]
-        known = used.union(others, self._beside)
+        known = used.union(beside_weights, self._beside)
         weights = with_foreign(weights, self._parameters, self._tensors, known)
         foreign = {name for weight in weights.values() for name in weight.foreign}
         orphans = self._orphans(active, known | foreign)
@@ -119,17 +121,19 @@ class _Search:
             self._unknown(),
             tuple(weights[info.name] for info in self._tensors.values() if info.name in weights),
             tuple(orphans),
-            tuple(others),
+            tuple(beside_weights),
         )
 
     def _texts(self) -> tuple[str, ...]:
-        return tuple(dict.fromkeys(f"{one.origin}: {one.method}" for one in self._stated))
+        return tuple(
+            dict.fromkeys(f"{statement.origin}: {statement.method}" for statement in self._stated)
+        )
 
     def _unknown(self) -> str | None:
         """Name a stated method that is not known, if some tensor may be stored by it."""
         if all(info.format in WIDE for info in self._tensors.values()):
             return None
-        return next((one.method for one in self._stated if not one.recipes), None)
+        return next((statement.method for statement in self._stated if not statement.recipes), None)
 
     def _weights(self, recipes: Sequence[Recipe]) -> dict[str, QuantizedWeight]:
         """Find the weights stored as one of the recipes says, by the name of the payload."""
@@ -138,23 +142,23 @@ class _Search:
             for layout in recipe.layouts:
                 if self._may_hold(layout):
                     owners.setdefault(layout, []).append(recipe.name)
-        found: dict[str, QuantizedWeight] = {}
+        weights: dict[str, QuantizedWeight] = {}
         self._beside = set()
         for name, info in self._tensors.items() if owners else ():
             candidates = [
-                one
+                match
                 for layout in owners
-                if (one := matched(layout, name, self._tensors)) is not None
+                if (match := matched(layout, name, self._tensors)) is not None
             ]
             if candidates:
-                found[info.name] = self._weight(info, candidates, owners)
-        return found
+                weights[info.name] = self._weight(info, candidates, owners)
+        return weights
 
     def _may_hold(self, layout: Layout) -> bool:
         """Return False if no tensor is named as one that the layout requires."""
         required = [part.name for part in layout.parts if part.required]
         return all(
-            any(one.endswith(tail(name)) for one in self._tails)
+            any(ending.endswith(tail(name)) for ending in self._tails)
             for name in required or [layout.payload]
         )
 
@@ -165,24 +169,24 @@ class _Search:
         owners: Mapping[Layout, Sequence[str]],
     ) -> QuantizedWeight:
         best = max(map(_rank, candidates))
-        chosen = [one for one in candidates if _rank(one) == best]
-        first = chosen[0]
-        self._parameters[info.name] = first.weight
-        recipes = dict.fromkeys(name for one in chosen for name in owners[one.layout])
-        possible = {name for one in candidates for name in owners[one.layout]}
+        chosen = [match for match in candidates if _rank(match) == best]
+        best_match = chosen[0]
+        self._parameters[info.name] = best_match.weight
+        recipes = dict.fromkeys(name for match in chosen for name in owners[match.layout])
+        possible = {name for match in candidates for name in owners[match.layout]}
         stated, problem = self._describe(info, chosen, recipes, possible)
-        schemes = {_scheme(one, stated, info.shape) for one in chosen}
+        schemes = {_scheme(match, stated, info.shape) for match in chosen}
         scheme = schemes.pop() if len(schemes) == 1 else None
-        block, misshaped = _block(first, scheme, stated, info, recipes)
-        missing = self._missing(first, stated)
+        block, misshaped = _block(best_match, scheme, stated, info, recipes)
+        missing = self._missing(best_match, stated)
         return QuantizedWeight(
             numbered_kernel(info.name)
-            or beside(tail(first.weight).removeprefix("_"), first.weight),
+            or beside(tail(best_match.weight).removeprefix("_"), best_match.weight),
             scheme,
             block,
             tuple(recipes),
             info.name,
-            {one.name: part.role for part, one in first.parts.values()},
+            {tensor.name: part.role for part, tensor in best_match.parts.values()},
             problem or misshaped or missing,
         )
 
@@ -195,25 +199,27 @@ class _Search:
         if not layout.payload and not _is_usual(weight, layout) and info.format not in FLOAT8:
             return []
         scale = beside(layout.parts[0].name, weight)
-        needed = [scale, *(beside(one.name, weight) for one in layout.parts if one.required)]
-        return [next((one for one in needed if one not in self._tensors), scale)]
+        needed = [scale, *(beside(part.name, weight) for part in layout.parts if part.required)]
+        return [
+            next((needed_name for needed_name in needed if needed_name not in self._tensors), scale)
+        ]
 
-    def _missing(self, one: Match[Described], stated: Stated) -> str | None:
+    def _missing(self, match: Match[Described], stated: Stated) -> str | None:
         """Name what is beside the payload in another format, or stated to be there, and is not."""
         wrong = None
-        for part in one.layout.parts:
-            there = self._tensors.get(beside(part.name, one.weight))
-            if there is None or there is one.payload:
+        for part in match.layout.parts:
+            tensor = self._tensors.get(beside(part.name, match.weight))
+            if tensor is None or tensor is match.payload:
                 continue
-            self._beside.add(there.name)
-            if part.formats and there.format not in part.formats:
+            self._beside.add(tensor.name)
+            if part.formats and tensor.format not in part.formats:
                 needed = " or ".join(part.formats)
-                wrong = f"{there.name!r} is {there.format}; decoding needs {needed}"
+                wrong = f"{tensor.name!r} is {tensor.format}; decoding needs {needed}"
         needs = (
             need
             for need in stated.needs
             if not any(
-                need == part.role or name.endswith(need) for name, (part, _) in one.parts.items()
+                need == part.role or name.endswith(need) for name, (part, _) in match.parts.items()
             )
         )
         if wrong is None and (need := next(needs, None)) is not None:
@@ -234,24 +240,30 @@ class _Search:
         module = chosen[0].weight.rpartition(".")[0]
         result, problem = Stated(), None
         spoken: list[tuple[str, Stated]] = []
-        for one in self._stated:
-            if not set(one.recipes).intersection(recipes):
-                if spoken and not possible.isdisjoint(one.recipes) and one.origin != spoken[0][0]:
-                    problem = problem or _differing(spoken[0][0], one.origin, "another method")
+        for statement in self._stated:
+            if not set(statement.recipes).intersection(recipes):
+                if (
+                    spoken
+                    and not possible.isdisjoint(statement.recipes)
+                    and statement.origin != spoken[0][0]
+                ):
+                    problem = problem or _differing(
+                        spoken[0][0], statement.origin, "another method"
+                    )
                 continue
-            stated = one.describe(module, info.format)
+            stated = statement.describe(module, info.format)
             elsewhere = stated.elsewhere
             if elsewhere is not None and f"{elsewhere}.{_WEIGHT}" not in self._tensors:
                 problem = problem or (
-                    f"{one.origin} states {elsewhere!r} apart, and the module is {module!r} here; "
-                    "rename that entry"
+                    f"{statement.origin} states {elsewhere!r} apart, and the module is {module!r} "
+                    "here; rename that entry"
                 )
             if stated.problem is not None:
-                problem = problem or f"{one.origin} {stated.problem}"
+                problem = problem or f"{statement.origin} {stated.problem}"
             if stated.scheme is None or any(
-                may_hold(each.layout, stated.scheme) for each in chosen
+                may_hold(match.layout, stated.scheme) for match in chosen
             ):
-                problem = problem or _contradiction(spoken, one.origin, stated)
+                problem = problem or _contradiction(spoken, statement.origin, stated)
                 result = Stated(
                     result.scheme or stated.scheme,
                     result.block or stated.block,
@@ -262,9 +274,9 @@ class _Search:
                 # Words hold codes of any width: the parts beside them tell what they are.
                 kind = f"beside {parts}" if info.format in OF_WORD and parts else info.format
                 problem = problem or (
-                    f"{one.origin} states {stated.scheme}, but the payload is {kind}"
+                    f"{statement.origin} states {stated.scheme}, but the payload is {kind}"
                 )
-            spoken.append((one.origin, stated))
+            spoken.append((statement.origin, stated))
         return result, problem
 
     def _orphans(self, recipes: Sequence[Recipe], used: set[str]) -> list[Orphan]:
@@ -273,20 +285,30 @@ class _Search:
         Where nothing is quantised otherwise, those that have names of their own: of all recipes.
         """
         known = bool(recipes)
-        layouts = dict.fromkeys(one for recipe in recipes or RECIPES for one in recipe.layouts)
+        layouts = dict.fromkeys(
+            layout for recipe in recipes or RECIPES for layout in recipe.layouts
+        )
         orphans = []
         for name, info in self._tensors.items():
             if info.name in used or not (known or tail(name) in self._tails):
                 continue
-            payloads = [one for row in layouts for one in _payloads_of(row, name, info, known)]
-            scales = [one for row in layouts for one in self._scales_of(row, name, info, known)]
+            payloads = [
+                weight_name
+                for row in layouts
+                for weight_name in _payloads_of(row, name, info, known)
+            ]
+            scales = [
+                weight_name
+                for row in layouts
+                for weight_name in self._scales_of(row, name, info, known)
+            ]
             if missing := payloads or scales:
                 orphans.append(Orphan(info.name, not payloads, tuple(dict.fromkeys(missing))))
         return orphans
 
 
-def _differing(first: str, second: str, what: str) -> str:
-    return f"{first} and {second} state {what}; remove or mend the one that is wrong"
+def _differing(origin: str, second: str, difference: str) -> str:
+    return f"{origin} and {second} state {difference}; remove or mend the one that is wrong"
 
 
 def _contradiction(spoken: Sequence[tuple[str, Stated]], origin: str, stated: Stated) -> str | None:
@@ -295,40 +317,40 @@ def _contradiction(spoken: Sequence[tuple[str, Stated]], origin: str, stated: St
     for other, earlier in spoken:
         if other == origin:  # of which `contradictions` tells
             continue
-        for name, first, second in (
+        for name, value_before, value in (
             ("scheme", earlier.scheme, stated.scheme),
             ("block", earlier.block, stated.block),
             *((key, value, details.get(key)) for key, value in earlier.details),
         ):
-            if None not in (first, second) and first != second:
-                return _differing(other, origin, f"another {name} each, {first} and {second}")
+            if None not in (value_before, value) and value_before != value:
+                return _differing(other, origin, f"another {name} each, {value_before} and {value}")
     return None
 
 
-def _rank(one: Match[Described]) -> tuple[int, bool, bool]:
+def _rank(match: Match[Described]) -> tuple[int, bool, bool]:
     """Return what decides between layouts: how many parts, the parameter's name, the columns."""
-    layout, payload, scale = one.layout, one.payload.shape, _scale(one)
+    layout, payload, scale = match.layout, match.payload.shape, _scale(match)
     fits = False
     if layout.columns is not None and scale and payload:
         codes, count = layout.columns
         fits = payload[-1] * count == scale[-1] * codes
-    return len(one.parts), bool(layout.parameters), fits
+    return len(match.parts), bool(layout.parameters), fits
 
 
-def _scale(one: Match[Described]) -> tuple[int, ...]:
+def _scale(match: Match[Described]) -> tuple[int, ...]:
     """Return the shape of the first scale."""
-    return () if one.scale is None else grid_of_scales(one.scale.shape, one.payload.shape)
+    return () if match.scale is None else grid_of_scales(match.scale.shape, match.payload.shape)
 
 
-def _scheme(one: Match[Described], stated: Stated, shape: tuple[int, ...]) -> str | None:
+def _scheme(match: Match[Described], stated: Stated, shape: tuple[int, ...]) -> str | None:
     """Return what is stated if the layout may hold it, else what the layout itself says."""
-    template = one.layout.scheme
-    if stated.scheme is not None and may_hold(one.layout, stated.scheme):
+    template = match.layout.scheme
+    if stated.scheme is not None and may_hold(match.layout, stated.scheme):
         template = stated.scheme
-    if template == "fp8_channel" and one.layout.parameters and shape[:-2] == _scale(one):
+    if template == "fp8_channel" and match.layout.parameters and shape[:-2] == _scale(match):
         return "fp8_tensor"  # as ModelOpt calls one scale for each expert too
     if template.endswith("{}"):
-        granularity = _granularity(template, shape, _scale(one), stated.block)
+        granularity = _granularity(template, shape, _scale(match), stated.block)
         return template.format(granularity).removesuffix("_")
     return template or None
 
@@ -349,7 +371,7 @@ def _granularity(
 
 
 def _block(
-    one: Match[Described],
+    match: Match[Described],
     scheme: str | None,
     stated: Stated,
     info: Described,
@@ -361,41 +383,41 @@ def _block(
     """
     if scheme is not None and scheme.endswith(("_tensor", "_channel")):
         return None, None
-    block = stated.block or one.layout.block
-    grid = None if block is None else _grid(one, scheme, block, info)
+    block = stated.block or match.layout.block
+    grid = None if block is None else _grid(match, scheme, block, info)
     tiled = {recipe.name for recipe in RECIPES if recipe.tiles}
-    if grid is None or tiled.issuperset(recipes) or _scale(one) == grid:
+    if grid is None or tiled.issuperset(recipes) or _scale(match) == grid:
         return block, None
-    if math.prod(_scale(one)) == math.prod(grid) == 1:
+    if math.prod(_scale(match)) == math.prod(grid) == 1:
         return block, None
     if stated.block is None:
         return None, None
     if not tiled.isdisjoint(recipes):
         return block, None
     sizes = "x".join(map(str, stated.block))
-    return block, f"blocks of {sizes} need a scale of shape {grid}, and it has {_scale(one)}"
+    return block, f"blocks of {sizes} need a scale of shape {grid}, and it has {_scale(match)}"
 
 
 def _grid(
-    one: Match[Described], scheme: str | None, block: tuple[int, ...], info: Described
+    match: Match[Described], scheme: str | None, block: tuple[int, ...], info: Described
 ) -> tuple[int, ...] | None:
     """Count the blocks along each axis; None where the payload's axes are not the weight's."""
     codes = _codes_in_byte(scheme or "")
-    is_in_bytes = one.layout.payload in ("", "_packed", "_qdata") and "32" not in str(info.format)
+    is_in_bytes = match.layout.payload in ("", "_packed", "_qdata") and "32" not in str(info.format)
     if codes is None or not is_in_bytes or len(info.shape) < len(block):
         return None
     *experts, rows, columns = info.shape
-    if one.layout.storage is not None and one.layout.storage.transposed == "parts":
+    if match.layout.storage is not None and match.layout.storage.transposed == "parts":
         return (*experts, -(-rows * codes // block[1]), -(-columns // block[0]))
     return (*experts, -(-rows // block[0]), -(-columns * codes // block[1]))
 
 
 def _codes_in_byte(scheme: str) -> int | None:
     """Return how many codes of a scheme share a byte, None if that depends on the producer."""
-    found = re.match(r"(int|[a-z]*fp)([48])(?![0-9])", scheme)
-    if found is None or found[0] == "int4":
+    match = re.match(r"(int|[a-z]*fp)([48])(?![0-9])", scheme)
+    if match is None or match[0] == "int4":
         return None
-    return 8 // int(found[2])
+    return 8 // int(match[2])
 
 
 def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> list[str]:
@@ -403,7 +425,7 @@ def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> lis
 
     `known` says that the model is quantised, so that names that others have too are taken for it.
     """
-    found = []
+    names = []
     for part in layout.parts:
         weight = owner(part.name, name)
         if weight is None:
@@ -412,8 +434,8 @@ def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> lis
         # A name that begins with that of a weight says enough, whatever the format.
         is_named = part.name[0] == "_" or (known and fits and part.role != OTHER)
         if (fits and part.distinct) or (is_usual and is_named):
-            found.append(beside(layout.payload, weight) if layout.payload else weight)
-    return found
+            names.append(beside(layout.payload, weight) if layout.payload else weight)
+    return names
 
 
 def _is_usual(weight: str, layout: Layout) -> bool:

@@ -64,9 +64,11 @@ def _axis_of_codes(case: Case) -> int:
 def _of_float8(case: Case) -> str:
     """Return the scheme of one float8 per byte; "{}" stands for what shares a scale."""
     if case.scheme.startswith("mxfp8_") and case.tensors[case.scale()].format in OF_E8M0:
-        own = [one.name for one in schemes() if one.element == case.format and one.name[:2] == "mx"]
-        if own:
-            return own[0]
+        names = [
+            row.name for row in schemes() if row.element == case.format and row.name[:2] == "mx"
+        ]
+        if names:
+            return names[0]
     if not case.scheme.startswith(("fp8", "mxfp8_")):
         raise case.unknown()
     return "fp8_{}"
@@ -187,8 +189,8 @@ def gptq(case: Case) -> Given:
 def mlx(case: Case) -> Given:
     """Describe MLX' words: a stream of codes, with a scale and perhaps a bias for each group."""
     is_affine = case.part("biases") is not None
-    own = {row.name: row.bits for row in schemes()}
-    bits = case.bits() if is_affine else own.get(case.scheme)
+    bits_of = {row.name: row.bits for row in schemes()}
+    bits = case.bits() if is_affine else bits_of.get(case.scheme)
     if bits is None:
         raise case.unknown()
     case.whole(bits, case.length(-1))
@@ -258,7 +260,7 @@ def _true_rows(case: Case, padding: int) -> int:
         return count
     payload = case.lazy(case.payload)
     lasts = (payload[*place, rows - 1] for place in np.ndindex(*experts) if rows)
-    if not any(one.view(np.uint8).any() for one in lasts):
+    if not any(row.view(np.uint8).any() for row in lasts):
         raise Undecodable(
             "its last row is zero, which may be padding, and no bias tells how many rows it has"
         )
@@ -269,9 +271,9 @@ def _check_columns(case: Case, last: int) -> None:
     """Refuse a weight whose last column may be padding: nothing tells how many columns it has."""
     payload, (*experts, rows, width) = case.lazy(case.payload), _matrices(case)
     for place in np.ndindex(*experts):
-        for first in range(0, rows, _TILE_ROWS):
-            found = payload[*place, first : first + _TILE_ROWS, width - 1 : width]
-            if (found.view(np.uint8) & last).any():
+        for start in range(0, rows, _TILE_ROWS):
+            column = payload[*place, start : start + _TILE_ROWS, width - 1 : width]
+            if (column.view(np.uint8) & last).any():
                 return
     raise Undecodable("its last column is zero, which may be padding")
 
@@ -287,11 +289,11 @@ def torchao(case: Case) -> Given:
     if kind not in (*_TORCHAO, *_TORCHAO_BLOCKS):
         raise Undecodable(f"castwise cannot decode torchao's {kind} yet; torchao reads it")
     prefix = case.payload.removesuffix("qdata")
-    stated, found = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
-    if stated != found:
+    stated, stored = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
+    if stated != stored:
         raise Undecodable(
             f"its metadata state {', '.join(sorted(stated))}, and there are "
-            f"{', '.join(sorted(found))}; save it with torchao again"
+            f"{', '.join(sorted(stored))}; save it with torchao again"
         )
     known = _TORCHAO_PARTS if kind in _TORCHAO else _TORCHAO_BLOCKS[kind]
     if unused := sorted({str(name) for name in names} - known):
@@ -312,7 +314,7 @@ def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
     element, size = torchao_dtype(data.get("elem_dtype")), data.get("block_size")
     scheme = "nvfp4" if kind == "NVFP4Tensor" else TORCHAO_MX.get(str(element), "")
     tiled = data.get("is_swizzled_scales", False)
-    row = next((one for one in schemes() if one.name == scheme), None)
+    row = next((known_row for known_row in schemes() if known_row.name == scheme), None)
     if row is None:
         raise Undecodable(f"castwise cannot decode torchao's {kind} of {element} yet")
     if size != row.block[1] or not isinstance(tiled, bool):
@@ -346,7 +348,7 @@ def _torchao_blocks(case: Case, kind: str, data: Mapping[str, Any]) -> Given:
 def _torchao_block(case: Case, stated: Any) -> tuple[int, int]:
     """Return the block of a matrix, or of one of a stack; refuse parts of another shape."""
     shape, sizes = case.shape(case.payload), stated if isinstance(stated, list) else []
-    are_sizes = all(type(one) is int and one > 0 for one in sizes)
+    are_sizes = all(type(size) is int and size > 0 for size in sizes)
     if len(shape) < MATRIX or len(sizes) != len(shape) or not are_sizes:
         raise Undecodable(f"its metadata state block_size={stated!r} of the shape {shape}")
     *outer, rows, columns = sizes
