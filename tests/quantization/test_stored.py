@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.containers import open_source
+from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.decoding import _stored
 from castwise.checkpoint.decoding._stored import StoredTensors, _Recent, _runs
 from checkpoint_samples import assert_same
@@ -25,8 +25,8 @@ def test_every_box(
     array = np.arange(3 * 4 * 5, dtype=np.int16).reshape(3, 4, 5)
     path = tmp_path / f"a{suffix}"
     checkpoint.save(path, {"x": array, "empty": np.zeros((0, 3)), "one": np.float32(2).reshape(())})
-    with open_source(path) as reader:
-        stored = StoredTensors({path.name: reader})
+    with open_checkpoint(path) as source:
+        stored = StoredTensors(source.shards)
         for ranges in product(*(list(combinations(range(n + 1), 2)) for n in array.shape)):
             assert_same(stored.box("x", ranges), array[tuple(slice(*one) for one in ranges)])
         assert stored.read("empty").shape == (0, 3)
@@ -47,8 +47,8 @@ def test_every_box_of_hdf5(tmp_path: Path, chunks: tuple[int, ...] | None, dtype
         if dtype == "V2":
             dataset.attrs["dtype"] = "bfloat16"
         file["one"] = np.float32(2)
-    with open_source(path) as reader:
-        stored = StoredTensors({path.name: reader})
+    with open_checkpoint(path) as source:
+        stored = StoredTensors(source.shards)
         for ranges in product(*(list(combinations(range(n + 1), 2)) for n in array.shape)):
             found = stored.box("x", ranges)
             assert found.dtype == (ml_dtypes.bfloat16 if dtype == "V2" else np.int16)
@@ -68,8 +68,8 @@ def test_a_part_of_a_matrix_is_kept(
     reads = []
     read = _stored._read
     monkeypatch.setattr(_stored, "_read", lambda *given: reads.append(given) or read(*given))
-    with open_source(path) as reader:
-        stored = StoredTensors({path.name: reader})
+    with open_checkpoint(path) as source:
+        stored = StoredTensors(source.shards)
         for place, first in product(range(2), range(0, 12, 2)):
             ranges = [(place, place + 1), (0, 5), (first, first + 2)]
             assert_same(stored.box("x", ranges), array[place : place + 1, :, first : first + 2])
@@ -103,7 +103,8 @@ def test_what_was_read_last_is_kept_up_to_a_limit(monkeypatch: pytest.MonkeyPatc
 def test_a_name_in_two_shards(tmp_path: Path) -> None:
     for name in ("a", "b"):
         checkpoint.save(tmp_path / f"{name}.safetensors", {"x": np.zeros(2)})
-    shards = {name: open_source(tmp_path / f"{name}.safetensors") for name in ("a", "b")}
+    paths = {name: tmp_path / f"{name}.safetensors" for name in ("a", "b")}
+    shards = {name: open_checkpoint(path).shards[path.name] for name, path in paths.items()}
     with pytest.raises(CheckpointError, match="tensor 'x' is in a and in b"):
         StoredTensors(shards)
     for reader in shards.values():

@@ -7,7 +7,6 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,10 +16,10 @@ from castwise._brief import brief, brief_fields, counted, listed
 from castwise._core import cast
 from castwise._tables import aligned
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
-from castwise.checkpoint.containers import open_source
+from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.containers._elements import from_bytes
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.decoding._decode import FORMATS, decoding_of
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.decoding._plain import decoded
@@ -216,7 +215,7 @@ def verify(
     """
     with ExitStack() as stack:
         opened = [
-            _opened(checked_path(path, name), stack)
+            stack.enter_context(open_checkpoint(checked_path(path, name), decodes=True))
             for name, path in (("first", first), ("second", second))
         ]
         one, other = (
@@ -245,11 +244,6 @@ def verify(
         return Verification(str(first), str(second), len(shared), values, tuple(differences))
 
 
-def _opened(path: Path, stack: ExitStack) -> Reader | CheckpointFolder:
-    found = open_source(path, decodes=True)
-    return found if isinstance(found, CheckpointFolder) else stack.enter_context(found)
-
-
 class _Side:
     """One of the two checkpoints; names begin with the folder of their component.
 
@@ -258,26 +252,26 @@ class _Side:
 
     def __init__(
         self,
-        opened: Reader | CheckpointFolder,
-        beside: Reader | CheckpointFolder,
+        opened: Checkpoint,
+        beside: Checkpoint,
         dtype: Any,
         arithmetic: str,
         threads: int | None,
     ) -> None:
         how = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
-        model_of(opened, how.format, is_file=not isinstance(beside, CheckpointFolder))
+        model_of(opened, how.format, is_file=not beside.is_folder)
         plain = decoded(opened, how)
         plain.tell()
         source = plain.source
         self.names: dict[str, tuple[Reader, str]] = {}
         self._asked = None if dtype is None else how.format
-        for component in components_of(source):
+        for component in source.components:
             StoredTensors(component.shards)  # which refuses two tensors of a name
             for reader in component.shards.values():
                 for name in reader.tensors:
                     self.names[component.prefix + name] = reader, name
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
-        self._is_folder = isinstance(opened, CheckpointFolder)
+        self._is_folder = opened.is_folder
         self._now: Reader | None = None
 
     def info(self, name: str) -> TensorInfo:

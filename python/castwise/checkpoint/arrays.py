@@ -17,9 +17,9 @@ from castwise._spelling import nearest
 from castwise._tables import aligned
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
-from castwise.checkpoint.containers import check_store, container_of, new_writer, open_source
+from castwise.checkpoint.containers import check_store, container_of, new_writer, open_checkpoint
 from castwise.checkpoint.containers._elements import native
-from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.decoding._quantized import quantization_of
 from castwise.checkpoint.files._filesystem import check_absent, checked_path, replacing_file
 from castwise.checkpoint.report import SCHEMA
@@ -158,10 +158,10 @@ def inspect(
     """
     check_assume(assume)
     where = checked_path(path)
-    source = open_source(where, assume)
+    source = open_checkpoint(where, assume)
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
-    for component in components_of(source):
+    for component in source.components:
         for shard in component.shards.values():
             with shard as reader:
                 for info in reader.tensors.values():
@@ -214,13 +214,11 @@ def load(
     check_assume(assume)
     where = checked_path(path)
     chosen = None if names is None else _names(names)
-    source = open_source(where, assume)
-    if isinstance(source, CheckpointFolder):
-        return _load_folder(source, chosen)
-    with source as reader:
-        if container_of(where) == _NPY and chosen is None:
-            return reader.read(where.stem)
-        return {name: reader.read(name) for name in _checked(chosen, reader.tensors, where)}
+    with open_checkpoint(where, assume) as source:
+        arrays = _load(source, chosen)
+    if chosen is None and not source.is_folder and container_of(where) == _NPY:
+        return arrays[where.stem]
+    return arrays
 
 
 def save(
@@ -305,14 +303,14 @@ def _describe(name: str, array: NDArray[Any]) -> TensorInfo:
     )
 
 
-def _load_folder(folder: CheckpointFolder, chosen: list[str] | None) -> dict[str, NDArray[Any]]:
+def _load(source: Checkpoint, chosen: list[str] | None) -> dict[str, NDArray[Any]]:
     every = [
-        component.prefix + name for component in folder.components for name in component.names()
+        component.prefix + name for component in source.components for name in component.names()
     ]
-    names = _checked(chosen, every, folder.path)
+    names = _checked(chosen, every, source.path)
     needed = set(names)
     arrays: dict[str, NDArray[Any]] = {}
-    for component in folder.components:
+    for component in source.components:
         for shard, reader in component.shards.items():
             names_in_shard = {component.prefix + name: name for name in component.names_in(shard)}
             if not needed.isdisjoint(names_in_shard):

@@ -12,8 +12,7 @@ from typing import Any, ClassVar
 from castwise._core import finfo
 from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.decoding._decode import Decode, decoding_of
 from castwise.checkpoint.decoding._plain import decide, decoded
 from castwise.checkpoint.decoding._plain_config import PlainConfig
@@ -152,7 +151,7 @@ class DequantizeRequest(MakingRequest):
         return {**Request.plain_values(self), "dtype": finfo(self.dtype).name}
 
 
-def _plain(source: Reader | CheckpointFolder, decode: Decode, *, is_file: bool) -> Made:
+def _plain(source: Checkpoint, decode: Decode, *, is_file: bool) -> Made:
     """Make the plain checkpoint."""
     model = model_of(source, decode.format, is_file=is_file)
     if model.config and decode.only is not None:

@@ -14,7 +14,8 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._interface import Reader, Writer
-from castwise.checkpoint.containers.folder import CheckpointFolder, open_folder
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.folder import open_folder
 from castwise.checkpoint.files._remote import is_remote
 
 
@@ -139,13 +140,13 @@ def are_alike(path: Path, other: Path) -> bool:
     return _TABLE[container_of(path)] is _TABLE[container_of(other)]
 
 
-def open_source(
+def open_checkpoint(
     path: Path,
     assume: str | Mapping[str, str] | None = None,
     excludes: Callable[[str], bool] = lambda _: False,
     *,
     decodes: bool = False,
-) -> Reader | CheckpointFolder:
+) -> Checkpoint:
     """Open the checkpoint at `path`, a file or a folder.
 
     CheckpointError if it is not what its name says. `assume` says which format arrays have that
@@ -174,7 +175,8 @@ def open_source(
             "plain tensors as they are (checkpoint.dequantize_file); llama-quantize of llama.cpp "
             "changes its types"
         )
-    return container.reader(path, assume) if container.assumes else container.reader(path)
+    reader = container.reader(path, assume) if container.assumes else container.reader(path)
+    return Checkpoint.of_file(reader)
 
 
 def new_writer(

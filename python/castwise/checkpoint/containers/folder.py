@@ -17,7 +17,7 @@ import json
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +36,7 @@ from castwise.checkpoint.containers._weight_names import (
     series_of,
     torch_forms,
 )
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files._filesystem import read_file
@@ -44,83 +45,6 @@ from castwise.checkpoint.files._remote import is_remote
 PIPELINE = "model_index.json"
 _MAX_INDEX_BYTES = 100_000_000
 _PLAIN_NAME = re.compile(r"[^/\\:\0]+")
-
-
-@dataclass(frozen=True, slots=True)
-class Component:
-    """The shards of one folder that belong together, which agree with their index.
-
-    Attributes
-    ----------
-    prefix
-        The folder in the checkpoint, with a slash at its end; empty for the checkpoint itself.
-    index_name
-        Path of the index in the checkpoint, None if there is a single file of weights.
-    index
-        The index as read, keys in their order.
-    shards
-        Each shard by its path in the checkpoint, in order of name: headers that were read, and
-        closed files.
-    indexed
-        For each shard, the tensors that the index expects in it.
-    has_config
-        False for an adapter beside its model, of which the configurations in the folder say
-        nothing.
-
-    """
-
-    prefix: str
-    index_name: str | None
-    index: Mapping[str, Any]
-    shards: Mapping[str, Reader]
-    indexed: Mapping[str, tuple[str, ...]]
-    has_config: bool = True
-
-    @property
-    def place(self) -> str:
-        """What messages call it beside others: its folder, or the file of an adapter."""
-        return self.prefix or "." if self.has_config else next(iter(self.shards))
-
-    def names(self) -> list[str]:
-        """List all tensors in the order of the index, and then those that it leaves out."""
-        unlisted = (name for shard in self.shards for name in self.names_in(shard))
-        return list(dict.fromkeys([*self.index.get("weight_map", ()), *unlisted]))
-
-    def names_in(self, shard: str) -> list[str]:
-        """List the tensors that are those of a shard: all but such as the index has elsewhere."""
-        indexed, everywhere = {*self.indexed[shard]}, self.index.get("weight_map", {})
-        tensors = self.shards[shard].tensors
-        return [name for name in tensors if name in indexed or name not in everywhere]
-
-
-@dataclass(frozen=True, slots=True)
-class CheckpointFolder:
-    """A folder with the components of a checkpoint: most often one, the folder itself.
-
-    Attributes
-    ----------
-    path
-        The folder.
-    components
-        The folders in it, and itself, that hold weights, in order of their paths.
-    other_forms
-        Paths of files and indexes that hold the tensors of a component in another form.
-    consumed
-        Paths of files that tell how tensors are stored, and hold for no others.
-
-    """
-
-    path: Path
-    components: Sequence[Component]
-    other_forms: frozenset[str]
-    consumed: frozenset[str] = frozenset()
-
-    @property
-    def shards(self) -> dict[str, Reader]:
-        """All shards by their paths in the checkpoint."""
-        return {
-            path: shard for component in self.components for path, shard in component.shards.items()
-        }
 
 
 def entries(folder: Path) -> list[Path]:
@@ -166,7 +90,7 @@ def weight_folders(path: Path, excludes: Callable[[str], bool]) -> dict[str, lis
     return {prefix: files[prefix] for prefix in sorted(files) if holds_weights(files[prefix])}
 
 
-def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -> CheckpointFolder:
+def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -> Checkpoint:
     """Read the indexes of a folder and those in it, and the headers of all shards.
 
     `excludes` says of a path whether it is as if it were not there. Neither is what is in hidden
@@ -193,7 +117,7 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
             forms.update(name for stems in families(names) for name in stems)
         else:
             components += _open_components(path, prefix, names, forms)
-    return CheckpointFolder(path, components, frozenset(forms))
+    return Checkpoint(path, components, is_folder=True, other_forms=frozenset(forms))
 
 
 def check_link(entry: Path) -> None:
@@ -203,17 +127,6 @@ def check_link(entry: Path) -> None:
             f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
             f"({argument('exclude')})"
         )
-
-
-def component_of(reader: Reader) -> Component:
-    """Return a single file as the only component of a checkpoint."""
-    name = reader.path.name
-    return Component("", None, {}, {name: reader}, {name: ()})
-
-
-def components_of(source: Reader | CheckpointFolder) -> Sequence[Component]:
-    """Return the components of an opened checkpoint."""
-    return source.components if isinstance(source, CheckpointFolder) else [component_of(source)]
 
 
 def new_index(component: Component, weight_map: Mapping[str, str], total_size: int) -> str:

@@ -28,7 +28,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._elements import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
-from castwise.checkpoint.containers.folder import Component
+from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.files._filesystem import handle
 from castwise.checkpoint.report import Report

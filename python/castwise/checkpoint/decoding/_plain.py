@@ -18,7 +18,7 @@ from castwise._wording import about, argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.decoding._decode import FORMATS, Decode
@@ -98,13 +98,13 @@ class Plain(NamedTuple):
 
     """
 
-    source: Reader | CheckpointFolder
+    source: Checkpoint
     exceptions: dict[str, Exceptions]
     tell: Callable[[], None]
     following: Mapping[str, Set[str]]
 
 
-def decoded(source: Reader | CheckpointFolder, decode: Decode) -> Plain:
+def decoded(source: Checkpoint, decode: Decode) -> Plain:
     """Return an opened checkpoint as it is without quantisation.
 
     Raises
@@ -114,10 +114,9 @@ def decoded(source: Reader | CheckpointFolder, decode: Decode) -> Plain:
         of another shape, nothing says how it is stored, or castwise does not decode it.
 
     """
-    plans = [_Plain(source, component, decode) for component in components_of(source)]
-    may_be_plain = decode.may_be_plain or isinstance(
-        source, GgufReader
-    )  # no other command reads one
+    plans = [_Plain(source, component, decode) for component in source.components]
+    # No other command reads a GGUF file.
+    may_be_plain = decode.may_be_plain or isinstance(source.file, GgufReader)
     if not (
         may_be_plain
         or any(component_plan.names or component_plan.left_out for component_plan in plans)
@@ -132,9 +131,6 @@ def decoded(source: Reader | CheckpointFolder, decode: Decode) -> Plain:
             component_plan.tell()
 
     following = {plan.prefix: plan.following for plan in plans if plan.following}
-    if not isinstance(source, CheckpointFolder):
-        (reader,) = plans[0].shards.values()
-        return Plain(reader, {}, tell, following)
     consumed = {name for component_plan in plans for name in component_plan.consumed}
     components = [component_plan.component() for component_plan in plans]
     exceptions = {
@@ -184,14 +180,12 @@ class _Plain:
 
     """
 
-    def __init__(
-        self, source: Reader | CheckpointFolder, component: Component, decode: Decode
-    ) -> None:
+    def __init__(self, source: Checkpoint, component: Component, decode: Decode) -> None:
         self._component = component
         self.prefix = component.prefix
         self._decode = decode
-        is_folder = isinstance(source, CheckpointFolder)
-        self._path = source.path / component.prefix if component.prefix else source.path
+        is_folder = source.is_folder
+        self._path = source.path_of(component)
         tensors, configs, pairs, unreadable = stated_of(source, component)
         self.quantization = found_in(component, tensors, configs, pairs)
         self.names: list[str] = []
@@ -227,7 +221,7 @@ class _Plain:
             self.consumed = [
                 component.prefix + name for name in CONFIGS if name in configs and name != _CONFIG
             ]
-        if (is_folder or isinstance(source, SafetensorsReader)) and chosen and not is_partial:
+        if (is_folder or isinstance(source.file, SafetensorsReader)) and chosen and not is_partial:
             self.following = self._follow(configs.get(_CONFIG))
         self._stand_in()
 

@@ -16,13 +16,8 @@ from castwise._wording import argument, function
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import (
-    CheckpointFolder,
-    Component,
-    check_link,
-    components_of,
-)
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.folder import check_link
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.files._filesystem import read_file
 from castwise.quantization import Quantization, QuantizedWeight
@@ -35,19 +30,17 @@ from castwise.quantization.weights._recognition import recognized
 _MAX_BYTES = 10_000_000
 
 
-def quantization_of(source: Reader | CheckpointFolder) -> Quantization | None:
+def quantization_of(source: Checkpoint) -> Quantization | None:
     """Return what of an opened checkpoint is quantised; None if nothing is."""
     quantizations = [
         prefixed(quantization, component.prefix)
-        for component in components_of(source)
+        for component in source.components
         if (quantization := _of_component(source, component)) is not None
     ]
     return joined(quantizations) if quantizations else None
 
 
-def refuse_changes(
-    source: Reader | CheckpointFolder, plans: Mapping[str, Sequence[Planned]]
-) -> None:
+def refuse_changes(source: Checkpoint, plans: Mapping[str, Sequence[Planned]]) -> None:
     """Refuse a plan that casts a part of a quantised weight as if it were an array of numbers.
 
     `plans` are those of the shards, by path.
@@ -59,7 +52,7 @@ def refuse_changes(
         configuration states a method that castwise does not know.
 
     """
-    for component in components_of(source):
+    for component in source.components:
         changed = {
             planned.info.name: planned.target
             for shard in component.shards
@@ -69,15 +62,15 @@ def refuse_changes(
         quantization = _of_component(source, component) if changed else None
         text = None if quantization is None else _changed_text(quantization, changed)
         if text is not None:
-            path = source.path / component.prefix if component.prefix else source.path
             raise CheckpointError(
-                f"{path} is quantised: {text}. To decode it: {function('dequantize')}. Else map "
-                f"payloads and scales to 'keep' ({argument('dtype_map')}), or cast them as if they "
-                f"were plain numbers ({argument('raw', True)})"
+                f"{source.path_of(component)} is quantised: {text}. To decode it: "
+                f"{function('dequantize')}. Else map payloads and scales to 'keep' "
+                f"({argument('dtype_map')}), or cast them as if they were plain numbers "
+                f"({argument('raw', True)})"
             )
 
 
-def _of_component(source: Reader | CheckpointFolder, component: Component) -> Quantization | None:
+def _of_component(source: Checkpoint, component: Component) -> Quantization | None:
     tensors, configs, pairs, unreadable = stated_of(source, component)
     quantization = found_in(component, tensors, configs, pairs)
     if not unreadable:
@@ -127,21 +120,21 @@ def not_indexed(component: Component) -> str | None:
 
 
 def stated_of(
-    source: Reader | CheckpointFolder, component: Component
+    source: Checkpoint, component: Component
 ) -> tuple[list[TensorInfo], dict[str, Any], dict[str, str], tuple[str, ...]]:
     """Return what a component holds and what is stated of it.
 
     That is its tensors, the parsed configurations beside them by name, its metadata, and the
     configurations that cannot be read.
     """
-    is_folder = isinstance(source, CheckpointFolder)
-    folder = source.path / component.prefix if is_folder else source.path.parent
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
     for reader in component.shards.values():
         tensors.extend(reader.tensors.values())
         pairs = {**reader.metadata, **pairs}
-    configs, unreadable = _configs(folder) if component.has_config else ({}, ())
+    configs, unreadable = (
+        _configs(source.config_folder(component)) if component.has_config else ({}, ())
+    )
     for reader in component.shards.values():
         try:
             if (layers := reader.stated()) is not None:
@@ -193,16 +186,14 @@ def _weight_text(weight: QuantizedWeight) -> str:
     return f"the payload {weight.payload!r} is {scheme}{block} ({producers}){scale}"
 
 
-def model_types(source: Reader | CheckpointFolder) -> list[set[str]]:
+def model_types(source: Checkpoint) -> list[set[str]]:
     """Return the types that the `config.json` of each component states, of the model and its text.
 
     A component whose file states none, or that has no such file, is left out.
     """
     stated = []
-    for component in components_of(source):
-        is_folder = isinstance(source, CheckpointFolder)
-        folder = source.path / component.prefix if is_folder else source.path.parent
-        config = _configs(folder)[0].get(CONFIG)
+    for component in source.components:
+        config = _configs(source.config_folder(component))[0].get(CONFIG)
         sections = [config, config.get("text_config")] if isinstance(config, dict) else []
         types = [section.get("model_type") for section in sections if isinstance(section, dict)]
         stated.append({kind for kind in types if isinstance(kind, str)})

@@ -31,7 +31,7 @@ from castwise.checkpoint._layers import (
 )
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._plain_config import without_quantization
@@ -134,7 +134,7 @@ class Encoded:
 
     """
 
-    source: Reader | CheckpointFolder
+    source: Checkpoint
     dtypes: DtypeMap
     recipe: str | None
     model: Model = field(default_factory=Model)
@@ -163,7 +163,7 @@ class Encoded:
     def _warn(self) -> None:
         """Warn of what is left out, and where transformers does not run the model as it stands."""
         self.model.tell()
-        for component in components_of(self.source) if self.stated else ():
+        for component in self.source.components if self.stated else ():
             stated = self.stated.get(component.prefix)
             if stated is None or not stated.sections:
                 continue
@@ -241,7 +241,7 @@ def _with_sections(text: str, sections: Mapping[str, object]) -> str:
     return f"{head}{comma}\n{members}\n{tail}"
 
 
-def encoded(source: Reader | CheckpointFolder, encode: Encode, *, is_file: bool) -> Made:
+def encoded(source: Checkpoint, encode: Encode, *, is_file: bool) -> Made:
     """Return an opened checkpoint as it is with quantised weights.
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
@@ -253,7 +253,7 @@ def encoded(source: Reader | CheckpointFolder, encode: Encode, *, is_file: bool)
 
     """
     result = Encoded(source, encode.dtypes, None if is_file else encode.recipe)
-    plans = [_Plan(source, component, encode) for component in components_of(source)]
+    plans = [_Plan(source, component, encode) for component in source.components]
     names = [name for component_plan in plans for name in component_plan.names]
     _check_used(encode, plans, names, result)
     if not any(component_plan.chosen for component_plan in plans):
@@ -264,10 +264,7 @@ def encoded(source: Reader | CheckpointFolder, encode: Encode, *, is_file: bool)
     components: list[Component] = []
     for component_plan in plans:
         components.append(component_plan.component(result, is_file=is_file))
-    if isinstance(source, CheckpointFolder):
-        result.source = replace(source, components=components)
-    else:
-        (result.source,) = components[0].shards.values()
+    result.source = replace(source, components=components)
     return result.result()
 
 
@@ -294,12 +291,10 @@ def _check_used(
 class _Plan:
     """The plan for one component."""
 
-    def __init__(
-        self, source: Reader | CheckpointFolder, component: Component, encode: Encode
-    ) -> None:
+    def __init__(self, source: Checkpoint, component: Component, encode: Encode) -> None:
         self._component = component
         self._encode = encode
-        self._path = source.path / component.prefix if component.prefix else source.path
+        self._path = source.path_of(component)
         tensors, configs, pairs, unreadable = stated_of(source, component)
         if unreadable:
             raise self._refusal(f"what may state how it is stored cannot be read: {unreadable[0]}")

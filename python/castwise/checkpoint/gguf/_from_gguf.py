@@ -17,6 +17,7 @@ from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import (
     COMPUTED,
     Gathered,
@@ -83,7 +84,7 @@ class Model:
         return {CONFIG: json.dumps(config, indent=2) + "\n", **self.files}
 
 
-def model_of(source: object, dtype: str | None, *, is_file: bool) -> Model:
+def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> Model:
     """Let a GGUF file that becomes a folder have the tensors of transformers.
 
     `dtype` is what weights are decoded to; if none is, they have that of the embedding.
@@ -95,10 +96,11 @@ def model_of(source: object, dtype: str | None, *, is_file: bool) -> Model:
         one is missing, or of another shape.
 
     """
-    if is_file or not isinstance(source, GgufReader):
+    reader = source.file
+    if is_file or not isinstance(reader, GgufReader):
         return Model()
     try:
-        return _model(source, dtype)
+        return _model(reader, dtype)
     except CheckpointError as error:
         raise CheckpointError(
             f"{source.path} cannot become a folder that transformers loads: {error}; a "

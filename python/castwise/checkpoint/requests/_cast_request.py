@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
@@ -15,8 +15,7 @@ from castwise._wording import argument
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
-from castwise.checkpoint.containers import open_source
-from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.decoding._quantized import model_types, refuse_changes
 from castwise.checkpoint.files._filesystem import checked_path, resumable_folder
 from castwise.checkpoint.files._remote import is_url
@@ -92,8 +91,8 @@ class CastRequest(Request):
         patterns = Patterns(self.include, self.exclude)
         config = None if self.keep_config else Config
         keeping = Keeping(resumable=resumable or resume, resume=resume, config=config)
-        opened = open_source(source, self.assume, patterns.excludes)
-        with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
+        opened = open_checkpoint(source, self.assume, patterns.excludes)
+        with opened:
             run = new_run(opened, destination, limit, patterns, keeping, overwrite=self.overwrite)
             if resume:  # of a folder, or it would have been refused
                 kept = resumable_folder(destination)

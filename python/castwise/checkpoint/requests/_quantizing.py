@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, ClassVar
@@ -12,9 +12,8 @@ from uuid import UUID, uuid4
 
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import container_of, is_container, open_source
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, components_of
+from castwise.checkpoint.containers import container_of, is_container, open_checkpoint
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._filesystem import checked_path
@@ -71,7 +70,7 @@ class Made:
 
     """
 
-    source: Reader | CheckpointFolder
+    source: Checkpoint
     decide: Decide
     config: Callable[[Path, str], Config]
     added: Callable[[Mapping[str, bool]], Mapping[str, str]] = lambda _: {}
@@ -128,9 +127,9 @@ class MakingRequest(Request):
         options, make = self.checked(threads)
         source = checked_path(self.source, "source")
         patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
-        opened = open_source(source, None, patterns.excludes, decodes=self.decodes)
-        with nullcontext() if isinstance(opened, CheckpointFolder) else opened:
-            if isinstance(opened, GgufReader) and not is_container(destination):
+        opened = open_checkpoint(source, None, patterns.excludes, decodes=self.decodes)
+        with opened:
+            if isinstance(opened.file, GgufReader) and not is_container(destination):
                 limit = limit or sys.maxsize  # a model in itself becomes a folder
             is_file = becomes_file(opened, destination, limit)
             if is_file and not self.is_plain and container_of(destination) != self.suffix:
@@ -159,11 +158,9 @@ class MakingRequest(Request):
             )
 
 
-def _readers(source: Reader | CheckpointFolder) -> list[DecodedReader]:
+def _readers(source: Checkpoint) -> list[DecodedReader]:
     """Return the readers that make tensors."""
-    readers = (
-        reader for component in components_of(source) for reader in component.shards.values()
-    )
+    readers = source.shards.values()
     return [reader for reader in readers if isinstance(reader, DecodedReader)]
 
 
@@ -194,7 +191,7 @@ class MadeAgain:
         request = self.request
         _, make = request.checked(self.threads)
         excludes = Patterns(request.include, request.exclude).excludes
-        opened = open_source(Path(request.source), None, excludes, decodes=request.decodes)
+        opened = open_checkpoint(Path(request.source), None, excludes, decodes=request.decodes)
         result = make(opened, is_file=self.is_file)
         return {reader.path: reader for reader in _readers(result.source)}
 
@@ -214,9 +211,9 @@ def _made_again(
     return MadeAgain(request(**values), is_file, threads, run)
 
 
-def _configured(path: Path, opened: Reader | CheckpointFolder) -> dict[str, bool]:
+def _configured(path: Path, opened: Checkpoint) -> dict[str, bool]:
     """Say which components of a folder have a configuration."""
-    if not isinstance(opened, CheckpointFolder):
+    if not opened.is_folder:
         return {}
-    prefixes = (component.prefix for component in components_of(opened))
+    prefixes = (component.prefix for component in opened.components)
     return {prefix: (path / prefix / CONFIG).is_file() for prefix in prefixes}

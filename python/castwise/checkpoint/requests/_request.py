@@ -14,8 +14,7 @@ from typing import Any, ClassVar
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.plan import CastOptions
@@ -81,14 +80,14 @@ class PlannedRun:
         return CastSummary(*self.about, rows, self.unused)
 
 
-def becomes_file(source: Reader | CheckpointFolder, destination: Path, limit: int | None) -> bool:
+def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bool:
     """Return True if a source becomes one file, as the destination names one."""
     is_file = is_container(destination) and not destination.is_dir()
-    return is_file or (limit is None and not isinstance(source, CheckpointFolder))
+    return is_file or (limit is None and not source.is_folder)
 
 
 def new_run(
-    source: Reader | CheckpointFolder,
+    source: Checkpoint,
     destination: Path,
     limit: int | None,
     patterns: Patterns,

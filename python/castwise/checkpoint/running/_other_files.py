@@ -18,7 +18,8 @@ from castwise.checkpoint.containers._weight_names import (
     holds_weights,
     is_safetensors,
 )
-from castwise.checkpoint.containers.folder import PIPELINE, CheckpointFolder, check_link, walk
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files._filesystem import new_file, open_file, sync_folder
 from castwise.checkpoint.files._leftovers import is_temporary
@@ -112,7 +113,7 @@ class OtherFiles:
 
     """
 
-    def __init__(self, folder: CheckpointFolder, patterns: Patterns, *, keeps_all: bool) -> None:
+    def __init__(self, folder: Checkpoint, patterns: Patterns, *, keeps_all: bool) -> None:
         self._folder = folder
         self._patterns = patterns
         self._keeps_all = keeps_all

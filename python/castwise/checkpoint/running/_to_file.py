@@ -13,7 +13,7 @@ from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import are_alike, check_store, container_of
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, Component, component_of
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.npz import NpzReader
 from castwise.checkpoint.files._filesystem import (
     check_absent,
@@ -47,7 +47,7 @@ class ToFile:
 
     def __init__(
         self,
-        source: Reader | CheckpointFolder,
+        source: Checkpoint,
         destination: Path,
         limit: int | None,
         patterns: Patterns,
@@ -69,20 +69,20 @@ class ToFile:
         if not overwrite:
             check_absent(destination)
         if resumable:
-            name = destination if isinstance(source, CheckpointFolder) else source.path
+            name = destination if source.is_folder else source.path
             raise CheckpointError(
                 f"{argument('resumable')} and {argument('resume')} are for folders of "
                 f"shards, and {name} is a file, "
                 "which is cast as a whole; leave them out"
             )
-        if isinstance(source, CheckpointFolder):
+        if source.is_folder:
             patterns.refuse("include", f"{destination} is one file, for tensors alone")
             self._component = _only_component(source, destination)
             self._folder: Path | None = source.path
             self._consumed = source.consumed
         else:
-            refuse_patterns(source, patterns)
-            self._component, self._folder = component_of(source), None
+            refuse_patterns(source.path, patterns)
+            (self._component,), self._folder = source.components, None
         for reader in self._component.shards.values():
             check_container(reader, destination)
         self.plans: dict[str, list[Planned]] = {}
@@ -176,10 +176,10 @@ class ToFile:
                 )
 
 
-def refuse_patterns(reader: Reader, patterns: Patterns) -> None:
+def refuse_patterns(path: Path, patterns: Patterns) -> None:
     """Refuse globs of files for a source that is a file."""
     for option in ("include", "exclude"):
-        patterns.refuse(option, f"this is for folders, and {reader.path} is a file")
+        patterns.refuse(option, f"this is for folders, and {path} is a file")
 
 
 def check_container(reader: Reader, destination: Path) -> None:
@@ -192,7 +192,7 @@ def check_container(reader: Reader, destination: Path) -> None:
         _LOGGER.warning("%s: left out, not arrays: %s", reader.path, listed(reader.other_entries))
 
 
-def _only_component(folder: CheckpointFolder, destination: Path) -> Component:
+def _only_component(folder: Checkpoint, destination: Path) -> Component:
     if container_of(destination) not in (_SAFETENSORS, _GGUF):
         raise CheckpointError(
             f"{folder.path} is a folder, which can become a folder or one .safetensors file, "

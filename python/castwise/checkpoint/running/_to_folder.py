@@ -16,10 +16,9 @@ from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers._weight_names import INDEX_SUFFIX, is_safetensors
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import (
     PIPELINE,
-    CheckpointFolder,
-    component_of,
     entries,
     walk,
     weight_folders,
@@ -83,7 +82,7 @@ class ToFolder:
 
     def __init__(
         self,
-        source: Reader | CheckpointFolder,
+        source: Checkpoint,
         destination: Path,
         limit: int | None,
         patterns: Patterns,
@@ -105,8 +104,8 @@ class ToFolder:
         self.judge: Judge = judge_nothing
         self._other_files: OtherFiles | None = None
         self._configs: dict[str, Config] = {}
-        if isinstance(source, CheckpointFolder):
-            self._components = source.components
+        self._components = source.components
+        if source.is_folder:
             in_place = is_same(source.path, destination)
             if in_place and is_remote(destination):
                 raise CheckpointError(
@@ -131,8 +130,7 @@ class ToFolder:
                     if not patterns.excludes(label)
                 }
         else:
-            refuse_patterns(source, patterns)
-            self._components = [component_of(source)]
+            refuse_patterns(source.path, patterns)
         for reader in self.sources.values():
             check_container(reader, destination / "model.safetensors")
         self._copied: set[str] = set()
@@ -383,7 +381,7 @@ def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
         raise
 
 
-def _refuse_losses(folder: CheckpointFolder) -> None:
+def _refuse_losses(folder: Checkpoint) -> None:
     """CheckpointError if files to be replaced hold more than the tensors of the model."""
     for reader in folder.shards.values():
         if lost := reader.other_entries + (
@@ -394,7 +392,7 @@ def _refuse_losses(folder: CheckpointFolder) -> None:
             )
 
 
-def _refuse_other_forms(folder: CheckpointFolder) -> None:
+def _refuse_other_forms(folder: Checkpoint) -> None:
     """CheckpointError if weights stay as they are beside a configuration that is not theirs."""
     prefixes = {component.prefix for component in folder.components}
     for path in sorted(folder.other_forms):

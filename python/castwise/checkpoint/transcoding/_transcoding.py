@@ -23,7 +23,7 @@ from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers.folder import CheckpointFolder, Component, components_of
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._losses import stored_losses
@@ -69,7 +69,7 @@ _OF_COMFY = "scaled_fp8"
 
 
 def transcoded(
-    source: Reader | CheckpointFolder,
+    source: Checkpoint,
     recipe: str,
     scheme: str | None,
     threads: int,
@@ -87,7 +87,7 @@ def transcoded(
         other form has no place for.
 
     """
-    several = [component.place for component in components_of(source)]
+    several = [component.place for component in source.components]
     if recipe == GGUF and not is_file:
         raise CheckpointError("GGUF is one file; name one that ends with .gguf")
     if recipe == GGUF and len(several) > 1:
@@ -107,7 +107,7 @@ def transcoded(
     dtypes = to_float32 if recipe == GGUF else model.dtypes
     result = Encoded(source, dtypes, None if is_file else recipe, model)
     kind = _AsGguf if recipe == GGUF else _Relaid
-    plans = [kind(source, component, recipe, scheme) for component in components_of(source)]
+    plans = [kind(source, component, recipe, scheme) for component in source.components]
     if not any(component_plan.weights for component_plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
@@ -115,9 +115,6 @@ def transcoded(
     components = [
         component_plan.component(result, threads, is_file=is_file) for component_plan in plans
     ]
-    if not isinstance(source, CheckpointFolder):
-        (result.source,) = components[0].shards.values()
-        return result.result()
     consumed = {path for plan in plans for path in plan.consumed}
     result.source = replace(source, components=components, consumed=frozenset(consumed))
     return result.result()
@@ -137,7 +134,7 @@ class _Relaid:
 
     def __init__(
         self,
-        source: Reader | CheckpointFolder,
+        source: Checkpoint,
         component: Component,
         recipe: str,
         scheme: str | None,
@@ -145,7 +142,7 @@ class _Relaid:
         self._component = component
         self._recipe = recipe
         self._scheme = scheme
-        self._path = source.path / component.prefix if component.prefix else source.path
+        self._path = source.path_of(component)
         tensors, configs, pairs, unreadable = stated_of(source, component)
         if unreadable:
             raise self._refusal(f"what states how it is stored cannot be read: {unreadable[0]}")
@@ -174,7 +171,7 @@ class _Relaid:
         self._share_scales()
         self._complete(source)
 
-    def _complete(self, source: Reader | CheckpointFolder) -> None:
+    def _complete(self, source: Checkpoint) -> None:
         """Plan what becomes of the rest, once it is known what becomes of the weights."""
 
     def _refusal(self, reason: str) -> CheckpointError:
@@ -430,9 +427,9 @@ class _Relaid:
 class _AsGguf(_Relaid):
     """The plan for a component that becomes a GGUF file."""
 
-    def _complete(self, source: Reader | CheckpointFolder) -> None:
-        component, is_folder = self._component, isinstance(source, CheckpointFolder)
-        folder = source.path / component.prefix if is_folder else source.path.parent
+    def _complete(self, source: Checkpoint) -> None:
+        component = self._component
+        folder = source.config_folder(component)
         config = stated_of(source, component)[1].get(CONFIG)
         if not isinstance(config, dict):
             raise self._refusal("no config.json states its hyperparameters; name its folder")

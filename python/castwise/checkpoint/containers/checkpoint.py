@@ -1,0 +1,131 @@
+"""An opened checkpoint: the shards that belong together, of one file or of a tree of folders."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from castwise.checkpoint.containers._interface import Reader
+
+
+@dataclass(frozen=True, slots=True)
+class Component:
+    """The shards of one folder that belong together, which agree with their index.
+
+    Attributes
+    ----------
+    prefix
+        The folder in the checkpoint, with a slash at its end; empty for the checkpoint itself.
+    index_name
+        Path of the index in the checkpoint, None if there is a single file of weights.
+    index
+        The index as read, keys in their order.
+    shards
+        Each shard by its path in the checkpoint, in order of name: headers that were read, and
+        closed files.
+    indexed
+        For each shard, the tensors that the index expects in it.
+    has_config
+        False for an adapter beside its model, of which the configurations in the folder say
+        nothing.
+
+    """
+
+    prefix: str
+    index_name: str | None
+    index: Mapping[str, Any]
+    shards: Mapping[str, Reader]
+    indexed: Mapping[str, tuple[str, ...]]
+    has_config: bool = True
+
+    @property
+    def place(self) -> str:
+        """What messages call it beside others: its folder, or the file of an adapter."""
+        return self.prefix or "." if self.has_config else next(iter(self.shards))
+
+    def names(self) -> list[str]:
+        """List all tensors in the order of the index, and then those that it leaves out."""
+        unlisted = (name for shard in self.shards for name in self.names_in(shard))
+        return list(dict.fromkeys([*self.index.get("weight_map", ()), *unlisted]))
+
+    def names_in(self, shard: str) -> list[str]:
+        """List the tensors that are those of a shard: all but such as the index has elsewhere."""
+        indexed, everywhere = {*self.indexed[shard]}, self.index.get("weight_map", {})
+        tensors = self.shards[shard].tensors
+        return [name for name in tensors if name in indexed or name not in everywhere]
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """What a path names: a single file, of one component, or a folder, of one or many.
+
+    In a `with` block the single file is open. The shards of a folder are not: each is opened in
+    its own block while it is read, as there may be more of them than files can be open.
+
+    Attributes
+    ----------
+    path
+        The file or the folder.
+    components
+        The single file as the only component; or the folders that hold weights, of the folder and
+        those in it, in order of their paths.
+    is_folder
+        False for a single file.
+    other_forms
+        Paths of files and indexes that hold the tensors of a component in another form.
+    consumed
+        Paths of files that tell how tensors are stored, and hold for no others.
+
+    """
+
+    path: Path
+    components: Sequence[Component]
+    is_folder: bool
+    other_forms: frozenset[str] = frozenset()
+    consumed: frozenset[str] = frozenset()
+
+    @classmethod
+    def of_file(cls, reader: Reader) -> Checkpoint:
+        """Make the checkpoint of a single file, which is open."""
+        name = reader.path.name
+        component = Component("", None, {}, {name: reader}, {name: ()})
+        return cls(reader.path, [component], is_folder=False)
+
+    @property
+    def shards(self) -> dict[str, Reader]:
+        """All shards by their paths in the checkpoint."""
+        return {
+            path: shard for component in self.components for path, shard in component.shards.items()
+        }
+
+    @property
+    def file(self) -> Reader | None:
+        """The reader of a single file; None for a folder."""
+        return None if self.is_folder else next(iter(self.shards.values()))
+
+    def path_of(self, component: Component) -> Path:
+        """Return the path by which messages name a component."""
+        return self.path / component.prefix if component.prefix else self.path
+
+    def config_folder(self, component: Component) -> Path:
+        """Return the folder whose configurations are those of a component."""
+        return self.path / component.prefix if self.is_folder else self.path.parent
+
+    def open(self) -> None:
+        """Open the single file; nothing is opened for a folder."""
+        if (reader := self.file) is not None:
+            reader.__enter__()
+
+    def close(self) -> None:
+        """Close the single file."""
+        if (reader := self.file) is not None:
+            reader.__exit__(None, None, None)
+
+    def __enter__(self) -> Self:
+        self.open()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self.close()
