@@ -42,7 +42,7 @@ CHECKPOINT_ROOMS = (
     ("_tensors", "files", "maps"),
     ("containers", "plan", "report"),
     ("_config", "_layers", "preview"),
-    ("decoding", "gguf"),
+    ("decoding", "gguf", "planning"),
     ("_verify", "arrays", "running"),
     ("requests",),
     ("encoding",),

@@ -26,9 +26,8 @@ from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._losses import LossCounter
 from castwise.checkpoint.decoding._plain_config import HALVES, Exceptions, follows
-from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
-from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.plan import plan
+from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays._decode import wrapped_zeros
 from castwise.quantization.producers._attention import scale_of_attention
@@ -36,8 +35,6 @@ from castwise.quantization.producers._configs import (
     CONFIGS,
     Statement,
     described_in,
-    statements,
-    undecodable,
 )
 from castwise.quantization.producers._names import KERAS_FLOAT8, numbered_kernel, tail
 from castwise.quantization.weights._case import Undecodable
@@ -58,8 +55,6 @@ WRAPPED = (
     "GPTQModel and exllamav2 do, while AutoGPTQ's torch code takes them for the largest code plus "
     "one"
 )
-
-UNKNOWN = "castwise does not know the method {!r} ({}); the library of that method reads it"
 
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
@@ -159,13 +154,11 @@ def decide(
     return [planned(info) for info in tensors]
 
 
-class _Plain:
+class _Plain(ComponentPlan):
     """The plan for one component.
 
     Attributes
     ----------
-    quantization
-        What of it is quantised; None if nothing is.
     shards
         What stands for its shards, by path; those without any tensor are not there.
     consumed
@@ -180,14 +173,13 @@ class _Plain:
 
     """
 
+    purpose = "decoded"
+    statement_text = "what states how its tensors are stored"
+
     def __init__(self, source: Checkpoint, component: Component, decode: Decode) -> None:
-        self._component = component
-        self.prefix = component.prefix
+        ComponentPlan.__init__(self, source, component)
         self._decode = decode
         is_folder = source.is_folder
-        self._path = source.path_of(component)
-        tensors, configs, pairs, unreadable = stated_of(source, component)
-        self.quantization = found_in(component, tensors, configs, pairs)
         self.names: list[str] = []
         self.consumed: list[str] = []
         self.exceptions: Exceptions | None = None
@@ -197,14 +189,8 @@ class _Plain:
         self.left_out: dict[str, str] = {}
         self.following: Set[str] = frozenset()
         self._warned: set[str] = set()
-        if unreadable:
-            raise self._refusal(
-                f"what states how its tensors are stored cannot be read: {unreadable[0]}"
-            )
         if self.quantization is None:
             return
-        self._stated = statements(configs, pairs)
-        self._stored = StoredTensors(component.shards)
         self._check(self.quantization)
         self.names = [component.prefix + weight.name for weight in self.quantization.weights]
         chosen = self._chosen(self.quantization)
@@ -219,26 +205,22 @@ class _Plain:
         self._plan(chosen)
         if is_folder and not is_partial:
             self.consumed = [
-                component.prefix + name for name in CONFIGS if name in configs and name != _CONFIG
+                component.prefix + name
+                for name in CONFIGS
+                if name in self._configs and name != _CONFIG
             ]
         if (is_folder or isinstance(source.file, SafetensorsReader)) and chosen and not is_partial:
-            self.following = self._follow(configs.get(_CONFIG))
+            self.following = self._follow(self._configs.get(_CONFIG))
         self._stand_in()
-
-    def _refusal(self, reason: str) -> CheckpointError:
-        return CheckpointError(f"{self._path} cannot be decoded: {reason}")
 
     def _check(self, quantization: Quantization) -> None:
         """Refuse what does not say for certain how each weight is stored."""
-        stated = ", ".join(quantization.stated)
-        if quantization.unknown is not None:
-            raise self._refusal(UNKNOWN.format(quantization.unknown, stated))
+        self._check_method(quantization)
         if quantization.orphans:
             orphan = max(quantization.orphans, key=lambda orphan_tensor: orphan_tensor.is_payload)
             raise self._refusal(f"{orphan} ({len(quantization.orphans):,} such tensors)")
         for statement in self._stated:
-            if (reason := undecodable(statement)) is not None:
-                raise self._refusal(f"{statement.origin}: {reason}")
+            self._check_decodable(statement)
         for weight in quantization.weights:
             if weight.problem is not None:
                 raise self._refusal(f"{weight.payload!r}: {weight.problem}")
@@ -254,8 +236,7 @@ class _Plain:
                     f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
                     f"({', '.join(CONFIGS)})"
                 )
-        if (reason := not_indexed(self._component)) is not None:
-            raise self._refusal(reason)
+        self._check_index()
 
     def _chosen(self, quantization: Quantization) -> list[QuantizedWeight]:
         if self._decode.only is None:

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, NoReturn
 
 from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import DTYPE, KEEP, DtypeMap
@@ -35,7 +35,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._plain_config import without_quantization
-from castwise.checkpoint.decoding._quantized import found_in, model_types, not_indexed, stated_of
+from castwise.checkpoint.decoding._quantized import model_types
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint.encoding._written_configs import Statements, statements
@@ -49,8 +49,10 @@ from castwise.checkpoint.encoding._written_schemes import (
 from castwise.checkpoint.gguf._from_gguf import Model
 from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.plan import plan
+from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.requests._quantizing import Made
+from castwise.quantization import Quantization
 
 _LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
@@ -288,44 +290,32 @@ def _check_used(
         )
 
 
-class _Plan:
+class _Plan(ComponentPlan):
     """The plan for one component."""
 
+    purpose = "quantised"
+    statement_text = "what may state how it is stored"
+
     def __init__(self, source: Checkpoint, component: Component, encode: Encode) -> None:
-        self._component = component
+        ComponentPlan.__init__(self, source, component)
         self._encode = encode
-        self._path = source.path_of(component)
-        tensors, configs, pairs, unreadable = stated_of(source, component)
-        if unreadable:
-            raise self._refusal(f"what may state how it is stored cannot be read: {unreadable[0]}")
-        if (reason := not_indexed(component)) is not None:
-            raise self._refusal(reason)
-        self._check_plain(component, tensors, configs, pairs)
-        self._transposed_type = turned_type(configs)
-        config = configs.get(CONFIG, {})
+        self._check_index()
+        if self.quantization is not None:
+            self._refuse_quantised(self.quantization)
+        self._transposed_type = turned_type(self._configs)
+        config = self._configs.get(CONFIG, {})
         if not isinstance(config, dict):
             raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
         self._ignored = [(text, _pattern(text)) for text in encode.ignore]
         self.used: set[str] = set()
-        self.names = [component.prefix + info.name for info in tensors]
+        self.names = [component.prefix + info.name for info in self._tensors]
         self.chosen: dict[str, Encoding] = {}
         self._left: list[str] = []
-        for info in tensors:
+        for info in self._tensors:
             self._choose(info)
 
-    def _refusal(self, reason: str) -> CheckpointError:
-        return CheckpointError(f"{self._path} cannot be quantised: {reason}")
-
-    def _check_plain(
-        self,
-        component: Component,
-        tensors: Sequence[TensorInfo],
-        configs: Mapping[str, object],
-        pairs: Mapping[str, str],
-    ) -> None:
-        quantization = found_in(component, tensors, configs, pairs)
-        if quantization is None:
-            return
+    def _refuse_quantised(self, quantization: Quantization) -> NoReturn:
+        """Refuse what is quantised, or may be."""
         if quantization.orphans and not quantization.weights:
             raise self._refusal(
                 f"{quantization.orphans[0]} ({len(quantization.orphans):,} such tensors)"
@@ -417,7 +407,7 @@ class _Plan:
         if not self.chosen:
             return self._component
         component, prefix = self._component, self._component.prefix
-        stored = StoredTensors(component.shards)
+        stored = self._stored
         threads = encoding_threads(
             [(stored[name].shape, encoding) for name, encoding in self.chosen.items()],
             self._encode.threads,
@@ -428,7 +418,7 @@ class _Plan:
             for name, encoding in self.chosen.items()
         }
         self._share(weights)
-        stated = result.stated[prefix] = self._stated()
+        stated = result.stated[prefix] = self._new_statements()
         metadata: dict[str, str] = {}
         if is_file:
             if stated.metadata is None:
@@ -480,7 +470,7 @@ class _Plan:
                     )
             share(fused)
 
-    def _stated(self) -> Statements:
+    def _new_statements(self) -> Statements:
         modules = {name.removesuffix(WEIGHT): encoding for name, encoding in self.chosen.items()}
         return statements(modules, kept_modules(self._left, modules))
 

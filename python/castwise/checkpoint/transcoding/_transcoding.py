@@ -27,9 +27,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
 from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._losses import stored_losses
-from castwise.checkpoint.decoding._plain import METADATA, UNKNOWN, WRAPPED
-from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
-from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.decoding._plain import METADATA, WRAPPED
 from castwise.checkpoint.encoding._encoder import Kept
 from castwise.checkpoint.encoding._encoding import KIND, Encoded, Part
 from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, Power, Reciprocal
@@ -43,6 +41,7 @@ from castwise.checkpoint.encoding._written_schemes import Encoding, encoding, is
 from castwise.checkpoint.gguf._architectures import FLOAT32
 from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.gguf._tokens import FILES
+from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.requests._quantizing import Made
 from castwise.checkpoint.transcoding._new_forms import (
     COMFY,
@@ -56,8 +55,7 @@ from castwise.checkpoint.transcoding._new_forms import (
 from castwise.checkpoint.transcoding._to_gguf import GgufModel
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers._configs import CONFIGS, undecodable
-from castwise.quantization.producers._configs import statements as statements_in
+from castwise.quantization.producers._configs import CONFIGS
 from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
 from castwise.quantization.producers._schemes import find_scheme
 from castwise.quantization.weights._case import Undecodable
@@ -120,7 +118,7 @@ def transcoded(
     return result.result()
 
 
-class _Relaid:
+class _Relaid(ComponentPlan):
     """The plan for one component.
 
     Attributes
@@ -132,6 +130,9 @@ class _Relaid:
 
     """
 
+    purpose = "transcoded"
+    statement_text = "what states how it is stored"
+
     def __init__(
         self,
         source: Checkpoint,
@@ -139,27 +140,20 @@ class _Relaid:
         recipe: str,
         scheme: str | None,
     ) -> None:
-        self._component = component
         self._recipe = recipe
         self._scheme = scheme
-        self._path = source.path_of(component)
-        tensors, configs, pairs, unreadable = stated_of(source, component)
-        if unreadable:
-            raise self._refusal(f"what states how it is stored cannot be read: {unreadable[0]}")
-        if (reason := not_indexed(component)) is not None:
-            raise self._refusal(reason)
-        quantization = found_in(component, tensors, configs, pairs)
+        self.purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
+        ComponentPlan.__init__(self, source, component)
+        self._check_index()
+        quantization = self.quantization
         self.weights: Sequence[QuantizedWeight] = (
             () if quantization is None else quantization.weights
         )
         self.consumed: list[str] = []
         self._renamed: Mapping[str, str] = {}
-        self._tensors = tensors
         self._warned = False
         if quantization is None:
             return
-        self._stated = statements_in(configs, pairs)
-        self._stored = StoredTensors(component.shards)
         self._check(quantization)
         self._left_out = {name for name in quantization.others if name.endswith(_OF_COMFY)}
         self._kept = Kept()
@@ -174,10 +168,6 @@ class _Relaid:
     def _complete(self, source: Checkpoint) -> None:
         """Plan what becomes of the rest, once it is known what becomes of the weights."""
 
-    def _refusal(self, reason: str) -> CheckpointError:
-        to = self._recipe if self._scheme is None else f"{self._recipe} {self._scheme}"
-        return CheckpointError(f"{self._path} cannot be transcoded to {to}: {reason}")
-
     def _tell(self, payload: str) -> None:
         """Warn once of zero points that decoders do not agree on."""
         if not self._warned:
@@ -191,11 +181,9 @@ class _Relaid:
                 f"{quantization.orphans[0]} ({len(quantization.orphans):,} such tensors)"
             )
         stated = ", ".join(quantization.stated)
-        if quantization.unknown is not None:
-            raise self._refusal(UNKNOWN.format(quantization.unknown, stated))
+        self._check_method(quantization)
         for statement in self._stated:
-            if (reason := undecodable(statement)) is not None:
-                raise self._refusal(f"{statement.origin}: {reason}")
+            self._check_decodable(statement)
             if statement.section.get("kv_cache_quant_algo") or statement.section.get(
                 "kv_cache_scheme"
             ):
@@ -335,7 +323,7 @@ class _Relaid:
             }
         parts |= plain
         self._check_names(parts)
-        stated = result.stated[prefix] = self._statements()
+        stated = result.stated[prefix] = self._new_statements()
         metadata = (stated.metadata or {}) if is_file else {}
         shards: dict[str, Reader] = {}
         for path, reader in component.shards.items():
@@ -393,7 +381,7 @@ class _Relaid:
                     raise self._refusal(f"{name!r} is to become {new_name!r}, which is there too")
                 seen.add(new_name)
 
-    def _statements(self) -> Statements:
+    def _new_statements(self) -> Statements:
         """Return what states how the weights are stored."""
         if self._recipe == DEEPSEEK_V4:
             return of_widened_experts()
@@ -430,7 +418,7 @@ class _AsGguf(_Relaid):
     def _complete(self, source: Checkpoint) -> None:
         component = self._component
         folder = source.config_folder(component)
-        config = stated_of(source, component)[1].get(CONFIG)
+        config = self._configs.get(CONFIG)
         if not isinstance(config, dict):
             raise self._refusal("no config.json states its hyperparameters; name its folder")
         weights = {weight.weight.payload: weight for weight in self._relaid}
@@ -452,7 +440,7 @@ class _AsGguf(_Relaid):
         lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
         return super()._described(weight, tensor, lost)
 
-    def _statements(self) -> Statements:
+    def _new_statements(self) -> Statements:
         return Statements({}, {}, self._model.metadata)
 
     def _metadata(self, reader: Reader, stated: Statements) -> dict[str, str]:

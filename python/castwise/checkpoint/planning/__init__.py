@@ -1,0 +1,1 @@
+"""Plan checkpoints whose tensors are derived from those of others."""
