@@ -18,7 +18,7 @@ import keras
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.containers import _hdf5, _hdf5_trial
+from castwise.checkpoint.containers import _hdf5_objects, _hdf5_trial
 from checkpoint_samples import assert_same, floats, random_array
 from processes import run_python
 
@@ -469,11 +469,11 @@ def test_chunks_larger_than_the_cache(
     tmp_path: Path, chunks: tuple[int, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Rows of chunks are read once, and cut by the end of the dataset."""
-    monkeypatch.setattr(_hdf5, "_CHUNK_CACHE_BYTES", 100)
+    monkeypatch.setattr(_hdf5_objects, "_CHUNK_CACHE_BYTES", 100)
     array = floats(600).reshape(100, 6)
     with h5py.File(tmp_path / "in.h5", "w") as file:
         dataset = file.create_dataset("x", data=array, chunks=chunks, compression=1)
-        found = list(_hdf5.blocks(dataset, array.shape))
+        found = list(_hdf5_objects.blocks(dataset, array.shape))
     assert [len(one) for one in found] == [
         min(chunks[0], 100 - first) for first in range(0, 100, chunks[0])
     ]

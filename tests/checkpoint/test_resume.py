@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.files import _filesystem, _leftovers
-from castwise.checkpoint.files._leftovers import TemporaryName
+from castwise.checkpoint.files import _filesystem, _temporary_names
+from castwise.checkpoint.files._temporary_names import TemporaryName
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 from support import run_castwise
@@ -460,14 +460,14 @@ def test_a_folder_that_was_named_meanwhile_is_left_alone(
     """The other run ends between the opening of its folder and the lock."""
     kept = interrupt(source, "d", resumable=True)
     before, out = contents(kept), source.with_name("out")
-    lock = _leftovers.lock
+    lock = _temporary_names.lock
 
     def lock_late(descriptor: int, *, shared: bool = False) -> bool:
         if kept.exists():
             kept.rename(out)
         return lock(descriptor, shared=shared)
 
-    monkeypatch.setattr(_leftovers, "lock", lock_late)
+    monkeypatch.setattr(_temporary_names, "lock", lock_late)
     with pytest.raises(checkpoint.CheckpointError, match="another run is at work"):
         checkpoint.cast_file(source, out, "float16", resume=True)
     assert contents(out) == before

@@ -17,7 +17,7 @@ from processes import run_python
 SIGNALLER = Path(__file__).with_name("signal_at_every_step.py")
 WRITING = (
     "/checkpoint/files/_filesystem.py",
-    "/checkpoint/files/_leftovers.py",
+    "/checkpoint/files/_temporary_names.py",
     "/contextlib.py",
     "/shutil.py",
 )

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.gguf._tokens import SPLITS
+from castwise.checkpoint.gguf._tokenizer_to_gguf import SPLITS
 from castwise.checkpoint.transcoding import _to_gguf
 from castwise.cli import main
 from checkpoint_samples import assert_same

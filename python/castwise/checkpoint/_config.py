@@ -30,7 +30,7 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
 
 
 @dataclass(frozen=True, slots=True)
-class _Stated:
+class _StatedDtype:
     """A float format that the text states: for what key of which part, and where."""
 
     part: _Part
@@ -87,7 +87,7 @@ class Config:
     def __init__(self, path: Path, label: str = CONFIG) -> None:
         self._label = label
         self._text = ""
-        self._stated: list[_Stated] = []
+        self._stated: list[_StatedDtype] = []
         self._problem: str | None = None
         self._is_rewritten = False
         """Whether something beside dtypes changes."""
@@ -182,7 +182,7 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
     return sorted(name for name, row in kinds.items() if row.kind == "float")
 
 
-def _reason(stated: _Stated, formats: Sequence[str]) -> str | None:
+def _reason(stated: _StatedDtype, formats: Sequence[str]) -> str | None:
     """Say why a dtype cannot follow, and what to do; None if it can."""
     if stated.part.is_quantised:
         return "it is of a quantised model; set it to the dtype to compute in"
@@ -193,7 +193,7 @@ def _reason(stated: _Stated, formats: Sequence[str]) -> str | None:
     return None
 
 
-def _stated(text: str) -> Iterator[_Stated]:
+def _stated(text: str) -> Iterator[_StatedDtype]:
     """Find the strings that are values of a key of `_KEYS`, or are inside such a value."""
     part = _Part(None, is_object=False)
     for token in TOKEN.finditer(text):
@@ -214,4 +214,4 @@ def _stated(text: str) -> Iterator[_Stated]:
                     continue
                 key = part.key if part.key in _KEYS else part.states
                 if key is not None and not part.is_other:
-                    yield _Stated(part, key, value, token.start(), token.end())
+                    yield _StatedDtype(part, key, value, token.start(), token.end())

@@ -17,7 +17,7 @@ from castwise._core import cast
 from castwise._tables import aligned
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.containers._elements import from_bytes
+from castwise.checkpoint.containers._array_bytes import from_bytes
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.decoding._decode import FORMATS, decoding_of

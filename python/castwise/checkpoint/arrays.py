@@ -18,7 +18,7 @@ from castwise._tables import aligned
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
 from castwise.checkpoint.containers import check_store, container_of, new_writer, open_checkpoint
-from castwise.checkpoint.containers._elements import native
+from castwise.checkpoint.containers._array_bytes import native
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.decoding._quantized import quantization_of
 from castwise.checkpoint.files._filesystem import check_absent, checked_path, replacing_file

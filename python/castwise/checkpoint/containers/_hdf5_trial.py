@@ -7,7 +7,7 @@ import sys
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._hdf5 import (
+from castwise.checkpoint.containers._hdf5_objects import (
     Window,
     blocks,
     check_storage,

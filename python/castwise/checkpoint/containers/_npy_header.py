@@ -29,7 +29,7 @@ from castwise.checkpoint._tensors import (
     format_named,
     format_of,
 )
-from castwise.checkpoint.containers._elements import NATIVE_ORDER, lanes
+from castwise.checkpoint.containers._array_bytes import NATIVE_ORDER, lanes
 from castwise.checkpoint.containers._interface import Arrangement, Elements
 from castwise.checkpoint.containers._npy_literal import parse_literal
 

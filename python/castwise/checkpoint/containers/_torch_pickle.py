@@ -19,10 +19,10 @@ from castwise.checkpoint.containers._torch_values import (
     GLOBALS,
     REFUSED_AT_ONCE,
     REMEDY,
-    Other,
-    Storage,
+    Opaque,
     StorageType,
-    Tensor,
+    TorchStorage,
+    TorchTensor,
     called,
     is_count,
     key_of,
@@ -53,7 +53,7 @@ class TorchPickle:
         self._stack: list[Any] = []
         self._below: list[list[Any]] = []  # the stacks under each mark
         self._memo: list[Any] = []  # a dict takes ten times the memory
-        self.storages: dict[str, Storage] = {}
+        self.storages: dict[str, TorchStorage] = {}
         """The storages of all tensors, by key, as far as the pickle has been read."""
 
     def value(self) -> Any:
@@ -172,7 +172,7 @@ class TorchPickle:
 
     def _add_items(self) -> None:
         items = self._items()
-        if not isinstance(self._stack[-1], Other):
+        if not isinstance(self._stack[-1], Opaque):
             raise TypeError
         opaque("set", items)
 
@@ -225,7 +225,7 @@ class TorchPickle:
     def _build(self) -> None:
         """Leave out attributes: state dictionaries have `_metadata`, for torch's own versions."""
         self._stack.pop()
-        if not isinstance(self._stack[-1], dict | Other | Tensor):
+        if not isinstance(self._stack[-1], dict | Opaque | TorchTensor):
             raise TypeError
 
     def _persistent(self) -> None:
@@ -238,7 +238,7 @@ class TorchPickle:
         if not known or not is_count(size):
             raise CheckpointError("the pickle describes a storage that torch does not have")
         problem = None if view in ([], [None]) else f"in a storage that is a view; {REMEDY}"
-        described = Storage(key, kind.dtype, size, problem)
+        described = TorchStorage(key, kind.dtype, size, problem)
         storage = self.storages.setdefault(key, described)
         if storage != described:
             raise CheckpointError(f"storage {key!r} is described in two ways")
@@ -272,7 +272,7 @@ _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"]": lambda m: m._push([]),
     b"}": lambda m: m._push({}),
     b")": lambda m: m._push(()),
-    b"\x8f": lambda m: m._push(Other("set")),
+    b"\x8f": lambda m: m._push(Opaque("set")),
     b"l": lambda m: m._push(m._items()),
     b"t": lambda m: m._push(tuple(m._items())),
     b"\x85": lambda m: m._tuple(1),

@@ -27,14 +27,14 @@ class StorageType:
 
 
 @dataclass(frozen=True, slots=True)
-class Dtype:
+class TorchDtype:
     """A dtype of torch, by its name."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
-class Storage:
+class TorchStorage:
     """Bytes that stand elsewhere in the file.
 
     Attributes
@@ -57,13 +57,13 @@ class Storage:
 
 
 @dataclass(frozen=True, slots=True)
-class Tensor:
+class TorchTensor:
     """A strided view of a storage; `offset` and `strides` count elements.
 
     `problem` says why it cannot be read, once its name is known.
     """
 
-    storage: Storage
+    storage: TorchStorage
     dtype: str
     offset: int
     shape: tuple[int, ...]
@@ -72,7 +72,7 @@ class Tensor:
 
 
 @dataclass(frozen=True, slots=True)
-class Other:
+class Opaque:
     """A value that holds no tensor: `type_name` names its type."""
 
     type_name: str
@@ -136,10 +136,10 @@ REFUSED_AT_ONCE = {
 """Those whose arguments cannot be read either."""
 
 
-def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = ()) -> Tensor:
+def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = ()) -> TorchTensor:
     """Check a tensor that torch describes by storage, offset, shape and strides."""
     storage, offset, shape, strides = view
-    if not isinstance(storage, Storage):
+    if not isinstance(storage, TorchStorage):
         raise CheckpointError("a tensor names no storage")
     dtype = dtype or storage.dtype
     if dtype is None:
@@ -158,32 +158,32 @@ def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = (
     problem = storage.problem
     if any(flags):
         problem = "a conjugated or negated view; save it with resolve_conj() and resolve_neg()"
-    return Tensor(storage, dtype, offset, shape, strides, problem)
+    return TorchTensor(storage, dtype, offset, shape, strides, problem)
 
 
-def _unreadable(problem: str, *arguments: Any) -> Tensor:
+def _unreadable(problem: str, *arguments: Any) -> TorchTensor:
     """Stand for a tensor that is refused if it is one of the model's."""
     del arguments
-    return Tensor(Storage("", None, 0), "uint8", 0, (), (), problem)
+    return TorchTensor(TorchStorage("", None, 0), "uint8", 0, (), (), problem)
 
 
-def _tensor_v2(*arguments: Any) -> Tensor:
+def _tensor_v2(*arguments: Any) -> TorchTensor:
     """Take storage, offset, shape, strides, two things about gradients, and at times flags."""
     return _tensor(None, arguments[:4], arguments[6:])
 
 
-def _tensor_v3(*arguments: Any) -> Tensor:
+def _tensor_v3(*arguments: Any) -> TorchTensor:
     """Take the same, with the dtype before the flags."""
     dtype = arguments[6] if len(arguments) > 6 else None  # noqa: PLR2004
-    if not isinstance(dtype, Dtype):
+    if not isinstance(dtype, TorchDtype):
         raise CheckpointError("a tensor has something else for a dtype")
     return _tensor(dtype.name, arguments[:4], arguments[7:])
 
 
-def _parameter(data: Any, *arguments: Any) -> Tensor:
+def _parameter(data: Any, *arguments: Any) -> TorchTensor:
     """Return the tensor of a parameter."""
     del arguments
-    if not isinstance(data, Tensor):
+    if not isinstance(data, TorchTensor):
         raise CheckpointError("a parameter is not made of a tensor")
     return data
 
@@ -191,7 +191,7 @@ def _parameter(data: Any, *arguments: Any) -> Tensor:
 def _from_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
     """Return a tensor that has attributes; these are left out, as torch's flags of buffers are."""
     del state
-    if kind != Other("torch.Tensor") and kind != Other("torch.nn.parameter.Parameter"):
+    if kind != Opaque("torch.Tensor") and kind != Opaque("torch.nn.parameter.Parameter"):
         raise CheckpointError("a tensor is of a class of its own; save what it is made of")
     return called(function, arguments)
 
@@ -206,11 +206,11 @@ def _ordered(pairs: Any = ()) -> dict[Any, Any]:
     return mapping
 
 
-def opaque(name: str, *arguments: Any) -> Other:
+def opaque(name: str, *arguments: Any) -> Opaque:
     """Stand for an object that is no tensor and holds none."""
-    if any(isinstance(value, Tensor) for part in arguments for value in _parts(part)):
+    if any(isinstance(value, TorchTensor) for part in arguments for value in _parts(part)):
         raise CheckpointError(f"a tensor is inside of a {name}; {REMEDY}")
-    return Other(name)
+    return Opaque(name)
 
 
 def _parts(value: Any) -> list[Any]:
@@ -249,10 +249,10 @@ def _globals() -> dict[str, Any]:
         **{f"torch.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
         **{f"torch.cuda.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
         "torch.storage.UntypedStorage": StorageType(None),
-        **{f"torch.{name}": Dtype(name) for name in DTYPE_BYTES},
-        **{f"torch.{name}": Other(name) for name in _QUANTISERS},
-        **{name: Other(name) for name in types},
-        **{name: Other(name) for name in ("torch.Tensor", "torch.nn.parameter.Parameter")},
+        **{f"torch.{name}": TorchDtype(name) for name in DTYPE_BYTES},
+        **{f"torch.{name}": Opaque(name) for name in _QUANTISERS},
+        **{name: Opaque(name) for name in types},
+        **{name: Opaque(name) for name in ("torch.Tensor", "torch.nn.parameter.Parameter")},
     }
 
 

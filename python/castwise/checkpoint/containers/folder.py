@@ -24,7 +24,7 @@ from typing import Any
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers._weight_names import (
+from castwise.checkpoint.containers._weight_files import (
     CONSOLIDATED,
     families,
     holds_weights,

@@ -29,7 +29,7 @@ from castwise.checkpoint._tensors import (
     format_info,
     numpy_dtype,
 )
-from castwise.checkpoint.containers._elements import from_bytes, to_bytes
+from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._gguf_header import Cursor, Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
 from castwise.checkpoint.files._filesystem import SourceFile
@@ -86,7 +86,7 @@ _OTHERS = {
 }
 
 
-class Source(NamedTuple):
+class GatheredSource(NamedTuple):
     """Rows of a stored tensor: its name, the byte that they begin at, and where they are to be.
 
     They are `picks` of each period of rows of another tensor, in this order.
@@ -106,7 +106,7 @@ class Gathered(NamedTuple):
     info: TensorInfo
     row: int
     period: int
-    sources: Sequence[Source]
+    sources: Sequence[GatheredSource]
 
 
 class GgufReader(PlacedReader[SourceFile]):

@@ -37,8 +37,8 @@ from castwise.checkpoint._tensors import (
     format_of,
     numpy_dtype,
 )
-from castwise.checkpoint.containers._elements import from_bytes, to_bytes
-from castwise.checkpoint.containers._hdf5 import (
+from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
+from castwise.checkpoint.containers._hdf5_objects import (
     Window,
     blocks,
     check_storage,

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, numpy_dtype
-from castwise.checkpoint.containers._elements import NATIVE_ORDER
+from castwise.checkpoint.containers._array_bytes import NATIVE_ORDER
 from castwise.checkpoint.containers._interface import (
     Arrangement,
     Elements,

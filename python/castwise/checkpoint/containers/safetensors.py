@@ -31,7 +31,7 @@ from castwise.checkpoint._tensors import (
     format_of,
     numpy_dtype,
 )
-from castwise.checkpoint.containers._elements import from_bytes, pack_nibbles, to_bytes, unpack
+from castwise.checkpoint.containers._array_bytes import from_bytes, pack_nibbles, to_bytes, unpack
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
 from castwise.checkpoint.files._filesystem import SourceFile, source_file
 from castwise.checkpoint.files._remote import RemoteSource, Upload

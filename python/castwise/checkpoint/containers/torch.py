@@ -23,15 +23,15 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
-from castwise.checkpoint.containers._elements import from_bytes, unpack
+from castwise.checkpoint.containers._array_bytes import from_bytes, unpack
 from castwise.checkpoint.containers._interface import Arrangement, Elements, PlacedReader
 from castwise.checkpoint.containers._torch_pickle import MAX_PICKLE_BYTES, TorchPickle
 from castwise.checkpoint.containers._torch_values import (
     DTYPE_BYTES,
     PACKED,
     REMEDY,
-    Storage,
-    Tensor,
+    TorchStorage,
+    TorchTensor,
 )
 from castwise.checkpoint.containers._zip import Checksums, check_members, explained, stored_begin
 from castwise.checkpoint.files._filesystem import SourceFile, source_file
@@ -197,7 +197,9 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
     def _next_pickle(self) -> TorchPickle:
         return TorchPickle(self._file.stream, self._file.size - self._file.stream.tell())
 
-    def _describe(self, name: str, tensor: Tensor, storages: Mapping[str, tuple[int, int]]) -> None:
+    def _describe(
+        self, name: str, tensor: TorchTensor, storages: Mapping[str, tuple[int, int]]
+    ) -> None:
         """Check a tensor against its storage, and tell what and where it is."""
         if tensor.problem is not None:
             raise CheckpointError(f"tensor {name!r} is {tensor.problem}")
@@ -308,11 +310,11 @@ def _is_dense(shape: tuple[int, ...], strides: tuple[int, ...]) -> bool:
     return True
 
 
-def _item_bytes(storage: Storage) -> int:
+def _item_bytes(storage: TorchStorage) -> int:
     return 1 if storage.dtype is None else DTYPE_BYTES[storage.dtype]
 
 
-def _checked_size(storage: Storage, available: int) -> int:
+def _checked_size(storage: TorchStorage, available: int) -> int:
     """Return the bytes of a storage, or CheckpointError if there are fewer."""
     size = storage.size * _item_bytes(storage)
     if size > available:
@@ -347,7 +349,7 @@ class _Contents:
     """
 
     def __init__(self) -> None:
-        self.tensors: dict[str, Tensor] = {}
+        self.tensors: dict[str, TorchTensor] = {}
         self.other_entries: list[str] = []
         self.wrapper: str | None = None
         self.dropped: list[str] = []
@@ -363,7 +365,7 @@ class _Contents:
                 f"more than {_MAX_VALUES:,}"
             )
         name = ".".join(path) or default
-        if isinstance(value, Tensor):
+        if isinstance(value, TorchTensor):
             if name in self.tensors:
                 raise CheckpointError(f"two tensors would have the name {name!r}")
             self._characters += len(name)
@@ -384,7 +386,7 @@ def _named(value: Any, stem: str) -> _Contents:
     """Give every tensor of a value its name; a tensor that stands alone is named `stem`."""
     everything = _Contents()
     everything.other_entries = everything.add(value, (), stem)
-    if not isinstance(value, dict) or any(isinstance(part, Tensor) for part in value.values()):
+    if not isinstance(value, dict) or any(isinstance(part, TorchTensor) for part in value.values()):
         return everything
     counts = {key: len(_tensors_in(part)) for key, part in value.items()}
     wrappers = [key for key in _WRAPPERS if counts.get(key) and isinstance(value[key], dict)]
@@ -404,7 +406,7 @@ def _named(value: Any, stem: str) -> _Contents:
     return contents
 
 
-def _tensors_in(value: Any) -> Mapping[str, Tensor]:
+def _tensors_in(value: Any) -> Mapping[str, TorchTensor]:
     contents = _Contents()
     contents.add(value, (), "")
     return contents.tensors

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from castwise._core import OpenFile
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers._elements import to_bytes
+from castwise.checkpoint.containers._array_bytes import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.decoding._stored import StoredTensors

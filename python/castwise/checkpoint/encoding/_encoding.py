@@ -46,7 +46,7 @@ from castwise.checkpoint.encoding._written_schemes import (
     padding_problem,
     written,
 )
-from castwise.checkpoint.gguf._from_gguf import Model
+from castwise.checkpoint.gguf._from_gguf import ModelFiles
 from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.plan import plan
 from castwise.checkpoint.planning._component import ComponentPlan
@@ -139,7 +139,7 @@ class Encoded:
     source: Checkpoint
     dtypes: DtypeMap
     recipe: str | None
-    model: Model = field(default_factory=Model)
+    model: ModelFiles = field(default_factory=ModelFiles)
     parts: dict[str, Part] = field(default_factory=dict)
     stated: dict[str, Statements] = field(default_factory=dict)
     unused: dict[str, str | None] = field(default_factory=dict)

@@ -22,7 +22,8 @@ from typing import IO, Any, BinaryIO
 from castwise._regular_files import NotRegularError, checked_size, open_regular, read_regular
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files._leftovers import (
+from castwise.checkpoint.files._remote import RemoteSource, is_remote, new_object, remote_path
+from castwise.checkpoint.files._temporary_names import (
     TemporaryName,
     aside,
     lock,
@@ -30,7 +31,6 @@ from castwise.checkpoint.files._leftovers import (
     remove_leftovers,
     resumable_name,
 )
-from castwise.checkpoint.files._remote import RemoteSource, is_remote, new_object, remote_path
 
 if sys.platform == "win32":
     import msvcrt

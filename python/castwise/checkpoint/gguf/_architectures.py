@@ -63,7 +63,7 @@ class Place(NamedTuple):
     rows: Rows
 
 
-class Tensor(NamedTuple):
+class MappedTensor(NamedTuple):
     """A tensor of transformers: its name and shape, what states that, and where its rows are.
 
     `axis` is that of its rows.
@@ -341,7 +341,7 @@ def _size(axis: str, config: Mapping[str, Any]) -> Any:
     return math.prod(sizes) if len(sizes) > 1 else sizes[0]
 
 
-def tensors(row: Architecture, config: Mapping[str, Any]) -> Iterator[Tensor]:
+def tensors(row: Architecture, config: Mapping[str, Any]) -> Iterator[MappedTensor]:
     """List the tensors of a model, layer by layer; there may be more than any file has."""
     top = [parameter for parameter in row.parameters if "{layer}" not in parameter.name]
     yield from (_tensor(row, parameter, config, None, None) for parameter in top)
@@ -360,7 +360,7 @@ def _tensor(
     config: Mapping[str, Any],
     layer: int | None,
     expert: int | None,
-) -> Tensor:
+) -> MappedTensor:
     count = len(parameter.becomes)
     rows = [Rows(count, index) for index in range(count)]
     if row.rotated and parameter.becomes[0].endswith(_ROTATED):
@@ -374,4 +374,4 @@ def _tensor(
     shape = tuple(_size(axis, config) for axis in parameter.axes)
     is_vector = len(shape) == 1 or places[0].name.endswith(".bias")
     name = parameter.name.format(layer=layer, expert=expert)
-    return Tensor(name, shape, parameter.axes, len(shape) - (1 if is_vector else 2), places)
+    return MappedTensor(name, shape, parameter.axes, len(shape) - (1 if is_vector else 2), places)

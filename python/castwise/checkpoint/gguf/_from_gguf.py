@@ -21,8 +21,8 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import (
     COMPUTED,
     Gathered,
+    GatheredSource,
     GgufReader,
-    Source,
     check_computed,
 )
 from castwise.checkpoint.gguf._architectures import (
@@ -30,13 +30,13 @@ from castwise.checkpoint.gguf._architectures import (
     FLOAT32,
     HEAD,
     Architecture,
+    MappedTensor,
     Place,
-    Tensor,
     experts_of,
     tensors,
 )
 from castwise.checkpoint.gguf._hyperparameters import configuration, rotary_scaling
-from castwise.checkpoint.gguf._tokenizer import (
+from castwise.checkpoint.gguf._tokenizer_from_gguf import (
     Unstated,
     generation,
     special_numbers,
@@ -50,7 +50,7 @@ _METADATA = {"format": "pt"}
 
 
 @dataclass(slots=True)
-class Model:
+class ModelFiles:
     """What a folder has beside the tensors of a model.
 
     Attributes
@@ -84,7 +84,7 @@ class Model:
         return {CONFIG: json.dumps(config, indent=2) + "\n", **self.files}
 
 
-def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> Model:
+def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> ModelFiles:
     """Let a GGUF file that becomes a folder have the tensors of transformers.
 
     `dtype` is what weights are decoded to; if none is, they have that of the embedding.
@@ -98,7 +98,7 @@ def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> Model:
     """
     reader = source.file
     if is_file or not isinstance(reader, GgufReader):
-        return Model()
+        return ModelFiles()
     try:
         return _model(reader, dtype)
     except CheckpointError as error:
@@ -108,7 +108,7 @@ def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> Model:
         ) from error
 
 
-def _model(reader: GgufReader, dtype: str | None) -> Model:
+def _model(reader: GgufReader, dtype: str | None) -> ModelFiles:
     path, values = reader.path, reader.values()
     kind, count = values.get("general.type", "model"), values.get("split.count", 0)
     if kind != "model" or count not in (0, 1):
@@ -156,7 +156,7 @@ def _model(reader: GgufReader, dtype: str | None) -> Model:
             f"{path}: the tokenizer is left out, as {error}; copy tokenizer.json and "
             "tokenizer_config.json of the model that it was made of"
         )
-    return Model(config, files, dtypes, unknown)
+    return ModelFiles(config, files, dtypes, unknown)
 
 
 def _gathered(
@@ -182,7 +182,9 @@ def _gathered(
     return gathered, vectors
 
 
-def _source(reader: GgufReader, tensor: Tensor, place: Place, config: Mapping[str, Any]) -> Source:
+def _source(
+    reader: GgufReader, tensor: MappedTensor, place: Place, config: Mapping[str, Any]
+) -> GatheredSource:
     """Find a tensor of the file, or an expert in it, and check its shape."""
     name, shape = place.name, list(tensor.shape)
     if name not in reader.tensors:
@@ -196,10 +198,10 @@ def _source(reader: GgufReader, tensor: Tensor, place: Place, config: Mapping[st
             f"state {expected}"
         )
     begin = reader.tensors[name].nbytes // experts * (place.expert or 0)
-    return Source(name, begin, place.rows.picks)
+    return GatheredSource(name, begin, place.rows.picks)
 
 
-def _info(reader: GgufReader, tensor: Tensor, sources: list[Source]) -> TensorInfo:
+def _info(reader: GgufReader, tensor: MappedTensor, sources: list[GatheredSource]) -> TensorInfo:
     """Describe a tensor that is made of others."""
     leading = reader.tensors[sources[0].name]
     if not (is_blocks := _is_blocks(leading)):

@@ -28,7 +28,7 @@ from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._filesystem import open_file, read_file, replacing_file, sync_folder
-from castwise.checkpoint.files._leftovers import journal_name
+from castwise.checkpoint.files._temporary_names import journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, DecodeReport, Report
 from castwise.quantization.producers._configs import CONFIGS

@@ -13,7 +13,7 @@ from typing import Any
 
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint.containers._weight_names import (
+from castwise.checkpoint.containers._weight_files import (
     NOT_OF_THE_MODEL,
     holds_weights,
     is_safetensors,
@@ -22,8 +22,8 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files._filesystem import new_file, open_file, sync_folder
-from castwise.checkpoint.files._leftovers import is_temporary
 from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files._temporary_names import is_temporary
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20

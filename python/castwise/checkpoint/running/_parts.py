@@ -27,9 +27,9 @@ from castwise.checkpoint.files._filesystem import (
     shared_folder,
     sync_file,
 )
-from castwise.checkpoint.files._leftovers import locked, parts_name
+from castwise.checkpoint.files._free_space import Room
 from castwise.checkpoint.files._remote import is_remote
-from castwise.checkpoint.files._room import Room
+from castwise.checkpoint.files._temporary_names import locked, parts_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, Progress, ProgressMeter, Report
 from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut

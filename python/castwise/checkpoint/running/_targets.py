@@ -19,7 +19,7 @@ from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, format_info
 from castwise.checkpoint.containers import container_of, new_writer
 from castwise.checkpoint.containers._interface import Reader, Writer
-from castwise.checkpoint.containers._weight_names import safetensors_name
+from castwise.checkpoint.containers._weight_files import safetensors_name
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.folder import new_index
 from castwise.checkpoint.containers.safetensors import (

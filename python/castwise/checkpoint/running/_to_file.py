@@ -23,7 +23,7 @@ from castwise.checkpoint.files._filesystem import (
     real_path,
     replacing_file,
 )
-from castwise.checkpoint.files._room import Room, check_room
+from castwise.checkpoint.files._free_space import Room, check_room
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing

@@ -15,7 +15,7 @@ from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers._weight_names import INDEX_SUFFIX, is_safetensors
+from castwise.checkpoint.containers._weight_files import INDEX_SUFFIX, is_safetensors
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import (
     PIPELINE,
@@ -35,8 +35,8 @@ from castwise.checkpoint.files._filesystem import (
     sync_file,
     sync_folder,
 )
+from castwise.checkpoint.files._free_space import Room, check_room
 from castwise.checkpoint.files._remote import is_remote
-from castwise.checkpoint.files._room import Room, check_room
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing

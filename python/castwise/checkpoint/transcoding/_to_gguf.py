@@ -26,13 +26,13 @@ from castwise.checkpoint.gguf._architectures import (
     FLOAT32,
     HEAD,
     Architecture,
+    MappedTensor,
     Place,
     Rows,
-    Tensor,
     tensors,
 )
 from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
-from castwise.checkpoint.gguf._tokens import vocabulary
+from castwise.checkpoint.gguf._tokenizer_to_gguf import vocabulary
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization.arrays._conversion import blocks_of, of_rows
 from castwise.quantization.arrays._views import Views
@@ -147,7 +147,7 @@ class GgufModel:
             )
         return becomes
 
-    def _check(self, name: str, tensor: Tensor) -> None:
+    def _check(self, name: str, tensor: MappedTensor) -> None:
         """Refuse a tensor of another shape or format than it must have."""
         weight, info = self._weights.get(name), self._stored[name]
         shape = info.shape if weight is None else weight.plan.cut

@@ -40,7 +40,7 @@ from castwise.checkpoint.encoding._written_configs import (
 from castwise.checkpoint.encoding._written_schemes import Encoding, encoding, is_relaid, written
 from castwise.checkpoint.gguf._architectures import FLOAT32
 from castwise.checkpoint.gguf._from_gguf import model_of
-from castwise.checkpoint.gguf._tokens import FILES
+from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
 from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.requests._quantizing import Made
 from castwise.checkpoint.transcoding._new_forms import (
