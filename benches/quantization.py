@@ -24,6 +24,7 @@ import command
 import files
 import numpy as np
 from castwise import _core
+from castwise._options import Recipe, SchemeName
 from castwise.quantization import QuantizedArray, dequantize, quantize
 from measure import Call, interleave, ratios
 from peers import Library, installed
@@ -78,7 +79,7 @@ def is_equal(ours: Array, theirs: Array) -> bool:
 
 
 def measured(
-    work: str, key: tuple[str, str], size: int, repeats: int, libraries: Sequence[Library]
+    work: str, key: tuple[SchemeName, Recipe], size: int, repeats: int, libraries: Sequence[Library]
 ) -> Row:
     """Measure one scheme."""
     scheme, recipe = key

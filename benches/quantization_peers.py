@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from castwise._options import Recipe, SchemeName
 from frameworks import Torch
 from numpy.typing import NDArray
 from peers import Library
@@ -323,7 +324,7 @@ def encode_bnb(torch: Any, x: Any) -> Parts:
     return {"weight": codes, "weight.absmax": scale}
 
 
-PEERS: Mapping[tuple[str, str], Peer] = {
+PEERS: Mapping[tuple[SchemeName, Recipe], Peer] = {
     ("fp8_block", "deepseek"): Peer(TORCH, decode_fp8_block, encode_fp8_block),
     ("fp8_channel", "compressed-tensors"): Peer(TORCH, decode_channel, encode_fp8_channel),
     ("mxfp8_e4m3", "modelopt"): Peer(TORCH, decode_mxfp8, encode_mxfp8),

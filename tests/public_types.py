@@ -5,12 +5,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import castwise
 import numpy as np
-from castwise import DTypePolicyMap, loss_scale
+from castwise import DTypePolicyMap, checkpoint, loss_scale
 from castwise.compat import jmp
+from castwise.quantization import QuantizedArray, dequantize, pack, quantize, unpack
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
@@ -19,6 +21,7 @@ else:
     from checked_types import assert_type
 
 F32: NDArray[np.float32] = np.ones(2, np.float32)
+BLOCK: NDArray[np.float32] = np.ones((2, 32), np.float32)
 
 
 if TYPE_CHECKING:
@@ -30,6 +33,42 @@ if TYPE_CHECKING:
     castwise.cast_tree([F32], "float16", role="output")  # type: ignore[call-overload]
     DTypePolicyMap("float32", match="prefix")  # type: ignore[arg-type]
     loss_scale.DynamicLossScale(preset="pytorch")  # type: ignore[arg-type]
+    castwise.cast(F32, "bfloat16", rounding="up-ish")  # type: ignore[call-overload]
+    castwise.cast(F32, "bfloat16", order="R")  # type: ignore[call-overload]
+    castwise.explain_cast(F32, "bfloat16", overflow="clip")  # type: ignore[arg-type]
+
+    quantize(F32, "nvfp5")  # type: ignore[arg-type]
+    quantize(F32, "nvfp4", recipe="modelop")  # type: ignore[arg-type]
+    quantize(F32, "nvfp4", rounding="up-ish")  # type: ignore[arg-type]
+    quantize(F32, "mxfp4", scale_rule="round")  # type: ignore[arg-type]
+    quantize(F32, "nvfp4", nonfinite="zero")  # type: ignore[arg-type]
+    quantize(F32, "nvfp4", four_over_six="max")  # type: ignore[arg-type]
+    Q = quantize(F32, "nvfp4")
+    dequantize(Q, arithmetic="fast")  # type: ignore[arg-type]
+    Q.report(F32, arithmetic="fast")  # type: ignore[arg-type]
+    Q.parts("modelop")  # type: ignore[arg-type]
+    QuantizedArray("nvfp5", F32, F32)  # type: ignore[arg-type]
+    QuantizedArray("nvfp4", F32, F32, recipe="modelop")  # type: ignore[arg-type]
+    QuantizedArray("int4_group", F32, F32, variant="gptq_v3")  # type: ignore[arg-type]
+    QuantizedArray.from_parts({}, "modelop")  # type: ignore[arg-type]
+    QuantizedArray.from_parts({}, "modelopt", scheme="nvfp5")  # type: ignore[arg-type]
+    pack(F32, 4, layout="sparse")  # type: ignore[arg-type]
+    unpack(F32, 4, layout="sparse")  # type: ignore[arg-type]
+
+    checkpoint.cast_file("a", "b", "float16", overflow="clip")  # type: ignore[call-overload]
+    checkpoint.cast_file("a", "b", "float16", nan="ignore")  # type: ignore[call-overload]
+    checkpoint.cast_file("a", "b", "float16", rounding="up-ish")  # type: ignore[call-overload]
+    checkpoint.cast_file("a", "b", policy="float16", role="output")  # type: ignore[call-overload]
+    checkpoint.cast_file("a", "b", "float16", fail_on=["infinite"])  # type: ignore[list-item]
+    checkpoint.cast_file("a", "b", "float16", fail_on="nan")  # type: ignore[arg-type]
+    checkpoint.quantize_file("a", "b", "nvfp5")  # type: ignore[call-overload]
+    checkpoint.quantize_file("a", "b", "nvfp4", recipe="gptq")  # type: ignore[call-overload]
+    checkpoint.dequantize_file("a", "b", arithmetic="fast")  # type: ignore[call-overload]
+    checkpoint.transcode_file("a", "b", "modelop")  # type: ignore[call-overload]
+    checkpoint.transcode_file("a", "b", "gguf", scheme="mxfp4")  # type: ignore[call-overload]
+    checkpoint.finish("a", fail_on=("infinite",))  # type: ignore[arg-type]
+    checkpoint.verify("a", "b", arithmetic="fast")  # type: ignore[arg-type]
+    print(checkpoint.cast_file("a", "b", "float16").free_bytes)  # type: ignore[attr-defined]
 
 
 def arrays() -> None:
@@ -74,6 +113,40 @@ def gradients() -> None:
     scale = loss_scale.DynamicLossScale(8.0, preset="torch")
     assert_type(scale.next(True), tuple[loss_scale.DynamicLossScale, bool])
     assert_type(loss_scale.LossScaler(scale).update(True), bool)
+
+
+def quantised() -> None:
+    q = quantize(BLOCK, "mxfp4", recipe="modelopt", scale_rule="even")
+    assert_type(q, QuantizedArray)
+    assert_type(q.parts("modelopt"), dict[str, NDArray[Any]])
+    assert_type(QuantizedArray.from_parts(q.parts(), "modelopt"), QuantizedArray)
+    assert_type(dequantize(q, "float32", arithmetic="exact"), NDArray[Any])
+
+
+def conversions(folder: Path) -> None:
+    source, target = folder / "source.safetensors", folder / "target"
+    checkpoint.save(source, {"a.weight": np.ones((32, 32), np.float32)})
+    plan = checkpoint.cast_file(source, f"{target}.npz", "bfloat16", dry_run=True)
+    assert_type(plan, checkpoint.CastPlan)
+    summary = checkpoint.cast_file(source, f"{target}.npz", "bfloat16", fail_on=("overflow",))
+    assert_type(summary, checkpoint.CastSummary)
+    packed = f"{target}.safetensors"
+    assert_type(
+        checkpoint.quantize_file(source, packed, "nvfp4", dry_run=True), checkpoint.CastPlan
+    )
+    assert_type(checkpoint.quantize_file(source, packed, "nvfp4"), checkpoint.CastSummary)
+    other, plain = f"{target}-2.safetensors", f"{target}.npz"
+    assert_type(
+        checkpoint.transcode_file(packed, other, "modelopt", dry_run=True), checkpoint.CastPlan
+    )
+    assert_type(checkpoint.transcode_file(packed, other, "modelopt"), checkpoint.CastSummary)
+    assert_type(
+        checkpoint.dequantize_file(other, plain, dry_run=True, overwrite=True), checkpoint.CastPlan
+    )
+    assert_type(
+        checkpoint.dequantize_file(other, plain, overwrite=True, arithmetic="exact"),
+        checkpoint.CastSummary,
+    )
 
 
 def tensors() -> None:

@@ -41,7 +41,7 @@ CHECKPOINT_ROOMS = (
     ("_errors",),
     ("_tensors", "files", "maps"),
     ("containers", "plan", "report"),
-    ("_config", "_layers", "preview"),
+    ("_arguments", "_config", "_layers", "preview"),
     ("decoding", "gguf", "planning"),
     ("_verify", "arrays", "running"),
     ("requests",),

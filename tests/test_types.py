@@ -3,14 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import public_types
 import pytest
 
 
-@pytest.mark.parametrize("name", ["arrays", "trees", "policies", "gradients"])
+@pytest.mark.parametrize("name", ["arrays", "trees", "policies", "gradients", "quantised"])
 def test_types_of_numpys_arrays(name: str) -> None:
     getattr(public_types, name)()
+
+
+def test_types_of_conversions(tmp_path: Path) -> None:
+    public_types.conversions(tmp_path)
 
 
 @pytest.mark.parametrize(("name", "library"), [("tensors", "torch"), ("jax_arrays", "jax")])

@@ -1,4 +1,7 @@
-"""The options of casts and maps, for type checkers."""
+"""The words that options take, for type checkers: each set is also a table or a check at run time.
+
+`tests/test_options.py` compares the two.
+"""
 
 from __future__ import annotations
 
@@ -28,6 +31,108 @@ LossScalePreset: TypeAlias = Literal[
 ]
 DelayedScalingPreset: TypeAlias = Literal["castwise", "keras", "transformer_engine"]
 AmaxAlgorithm: TypeAlias = Literal["max", "most_recent"]
+
+
+SchemeName: TypeAlias = Literal[
+    "fp8_tensor",
+    "fp8_channel",
+    "fp8_block",
+    "mxfp8_e4m3",
+    "mxfp8_e5m2",
+    "mxfp6_e2m3",
+    "mxfp6_e3m2",
+    "mxfp4",
+    "mxint8",
+    "nvfp4",
+    "int8_tensor",
+    "int8_channel",
+    "int8_group",
+    "int2_channel",
+    "int2_group",
+    "int3_channel",
+    "int3_group",
+    "int4_channel",
+    "int4_group",
+    "int5_channel",
+    "int5_group",
+    "int6_channel",
+    "int6_group",
+    "bnb_nf4",
+    "bnb_fp4",
+]
+"""The schemes of `castwise.quantization.schemes()`."""
+
+StoredScheme: TypeAlias = (
+    SchemeName | Literal["int1_channel", "int1_group", "int7_channel", "int7_group"]
+)
+"""Those of quantised arrays: some are only read."""
+
+WrittenScheme: TypeAlias = Literal[
+    "fp8_tensor",
+    "fp8_channel",
+    "fp8_block",
+    "mxfp8_e4m3",
+    "mxfp6_e2m3",
+    "mxfp4",
+    "nvfp4",
+    "int8_channel",
+    "int8_group",
+    "int2_group",
+    "int3_group",
+    "int4_channel",
+    "int4_group",
+    "int5_group",
+    "int6_group",
+]
+"""Those of checkpoints that are written."""
+
+TranscodedScheme: TypeAlias = Literal["nvfp4", "fp8_block"]
+"""Those that others can become with the same values."""
+
+Recipe: TypeAlias = Literal[
+    "bitsandbytes",
+    "comfy",
+    "compressed-tensors",
+    "deepseek",
+    "gguf",
+    "gpt-oss",
+    "keras",
+    "mlx",
+    "modelopt",
+    "torchao",
+    "transformer-engine",
+    "transformers",
+]
+"""The producers whose arithmetic `quantize` knows."""
+
+StoredRecipe: TypeAlias = (
+    Recipe | Literal["autofp8", "awq", "deepseek-v4", "fbgemm", "gptq", "mistral", "quark"]
+)
+"""Those whose layouts are known."""
+
+WrittenRecipe: TypeAlias = Literal[
+    "deepseek", "transformers", "compressed-tensors", "modelopt", "gpt-oss", "comfy", "mlx"
+]
+"""Those as which `quantize_file` writes checkpoints."""
+
+TranscodedRecipe: TypeAlias = Literal[
+    "compressed-tensors", "modelopt", "comfy", "gpt-oss", "gguf", "deepseek-v4"
+]
+"""Those in whose layouts `transcode_file` writes them."""
+
+ScaleRule: TypeAlias = Literal["floor", "rceil", "ceil", "even", "ct"]
+Nonfinite: TypeAlias = Literal["raise", "nan"]
+FourOverSix: TypeAlias = Literal["mse", "mae", "abs_max"]
+Arithmetic: TypeAlias = Literal["peer", "exact"]
+Packing: TypeAlias = Literal["dense", "high-first", "padded", "awq", "halves-16", "halves-32"]
+"""How codes stand in containers."""
+
+Variant: TypeAlias = Packing | Literal["gptq", "gptq_v2"]
+"""The variants of producers' layouts."""
+
+FindingKind: TypeAlias = Literal[
+    "overflow", "nan", "wrapped", "nan-lost", "underflow", "saturated", "inexact"
+]
 
 
 class TreeOptions(TypedDict, total=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable
 
+from castwise._options import FindingKind
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.dequantize import DequantizeRequest
 from castwise.checkpoint.files._filesystem import checked_path
@@ -25,7 +26,7 @@ def finish(
     destination: str | os.PathLike[str],
     *,
     overwrite: bool = False,
-    fail_on: Iterable[str] = LOSSES,
+    fail_on: Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
 ) -> CastSummary:
     """Make a checkpoint of its parts, which runs with `part` have converted.

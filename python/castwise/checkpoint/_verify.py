@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from castwise._brief import brief, brief_fields, counted, listed
 from castwise._core import cast
+from castwise._options import Arithmetic
 from castwise._tables import aligned
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers import open_checkpoint
@@ -172,8 +173,8 @@ def verify(
     first: str | os.PathLike[str],
     second: str | os.PathLike[str],
     *,
-    dtype: Any = None,
-    arithmetic: str = "peer",
+    dtype: object = None,
+    arithmetic: Arithmetic = "peer",
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:

@@ -2,27 +2,56 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from typing import Any
+from typing import Literal, Unpack, overload
 
 from castwise._dtype_map import DtypeMap
+from castwise._options import FindingKind, Nan, Overflow, Role, Rounding
+from castwise.checkpoint._arguments import CastArguments, MapArgument, PathArgument
+from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._cast_request import CastRequest
 
 
+@overload
 def cast_file(
-    source: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
-    dtype: Any = None,
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = None,
     *,
-    dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None = None,
-    policy: Any = None,
-    role: str = "variable",
-    rounding: str | None = None,
-    overflow: str = "ieee",
-    nan: str = "keep",
+    dry_run: Literal[False] = False,
+    **arguments: Unpack[CastArguments],
+) -> CastSummary: ...
+@overload
+def cast_file(
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = None,
+    *,
+    dry_run: Literal[True],
+    **arguments: Unpack[CastArguments],
+) -> CastPlan: ...
+@overload
+def cast_file(
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = None,
+    *,
+    dry_run: bool,
+    **arguments: Unpack[CastArguments],
+) -> CastSummary: ...
+def cast_file(
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = None,
+    *,
+    dtype_map: MapArgument | DtypeMap | None = None,
+    policy: object = None,
+    role: Role = "variable",
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
     seed: int | None = None,
     threads: int | None = None,
     assume: str | Mapping[str, str] | None = None,
@@ -38,7 +67,7 @@ def cast_file(
     as_bytes: bool = True,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
-    fail_on: Iterable[str] = LOSSES,
+    fail_on: Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:

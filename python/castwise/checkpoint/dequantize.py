@@ -2,33 +2,62 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Unpack, overload
 
 from castwise._core import finfo
+from castwise._options import Arithmetic, FindingKind
 from castwise._wording import given
+from castwise.checkpoint._arguments import DequantizeArguments, PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.decoding._decode import Decode, decoding_of
 from castwise.checkpoint.decoding._plain import decide, decoded
 from castwise.checkpoint.decoding._plain_config import PlainConfig
 from castwise.checkpoint.gguf._from_gguf import model_of
+from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Made, Make, MakingRequest, RunOptions
 from castwise.checkpoint.requests._request import Request
 from castwise.quantization.producers._layouts import BF16
 
 
+@overload
 def dequantize_file(
-    source: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
-    dtype: Any = BF16,
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = BF16,
     *,
-    arithmetic: str = "peer",
+    dry_run: Literal[False] = False,
+    **arguments: Unpack[DequantizeArguments],
+) -> CastSummary: ...
+@overload
+def dequantize_file(
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = BF16,
+    *,
+    dry_run: Literal[True],
+    **arguments: Unpack[DequantizeArguments],
+) -> CastPlan: ...
+@overload
+def dequantize_file(
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = BF16,
+    *,
+    dry_run: bool,
+    **arguments: Unpack[DequantizeArguments],
+) -> CastSummary: ...
+def dequantize_file(
+    source: PathArgument,
+    destination: PathArgument,
+    dtype: object = BF16,
+    *,
+    arithmetic: Arithmetic = "peer",
     only: str | None = None,
     threads: int | None = None,
     overwrite: bool = False,
@@ -40,7 +69,7 @@ def dequantize_file(
     dry_run: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
-    fail_on: Iterable[str] = LOSSES,
+    fail_on: Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:

@@ -7,29 +7,59 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal, Unpack, overload
 
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
+from castwise._options import FindingKind, WrittenRecipe, WrittenScheme
 from castwise._spelling import typed_values
 from castwise._wording import argument
+from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.decoding._decode import checked_threads
 from castwise.checkpoint.encoding._encoding import Encode, encoded
 from castwise.checkpoint.encoding._written_schemes import expected_zeros, is_scheme, written
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.maps import is_map_name, named_map
+from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
 
 
+@overload
 def quantize_file(
-    source: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
-    scheme: str | None = None,
+    source: PathArgument,
+    destination: PathArgument,
+    scheme: WrittenScheme | None = None,
     *,
-    recipe: str | None = None,
-    block: int | tuple[int, int] | None = None,
-    dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None = None,
+    dry_run: Literal[False] = False,
+    **arguments: Unpack[QuantizeArguments],
+) -> CastSummary: ...
+@overload
+def quantize_file(
+    source: PathArgument,
+    destination: PathArgument,
+    scheme: WrittenScheme | None = None,
+    *,
+    dry_run: Literal[True],
+    **arguments: Unpack[QuantizeArguments],
+) -> CastPlan: ...
+@overload
+def quantize_file(
+    source: PathArgument,
+    destination: PathArgument,
+    scheme: WrittenScheme | None = None,
+    *,
+    dry_run: bool,
+    **arguments: Unpack[QuantizeArguments],
+) -> CastSummary: ...
+def quantize_file(
+    source: PathArgument,
+    destination: PathArgument,
+    scheme: WrittenScheme | None = None,
+    *,
+    recipe: WrittenRecipe | None = None,
+    block: Block | None = None,
+    dtype_map: MapArgument | None = None,
     ignore: str | Sequence[str] = (),
     threads: int | None = None,
     overwrite: bool = False,
@@ -41,7 +71,7 @@ def quantize_file(
     dry_run: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
-    fail_on: Iterable[str] = LOSSES,
+    fail_on: Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:

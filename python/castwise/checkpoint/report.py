@@ -9,6 +9,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
 from castwise._core import CastReport
+from castwise._options import FindingKind
 from castwise._tables import aligned, unused_lines
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
@@ -81,7 +82,7 @@ class Finding:
 
     """
 
-    kind: str
+    kind: FindingKind
     tensor: str
     count: int
     shard: str | None = None
@@ -98,10 +99,10 @@ class Finding:
         }
 
 
-LOSSES = ("overflow", "nan", "wrapped", "nan-lost", "underflow")
+LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow")
 """The kinds of findings that are losses in any model."""
 
-FINDINGS = (*LOSSES, "saturated", "inexact")
+FINDINGS: tuple[FindingKind, ...] = (*LOSSES, "saturated", "inexact")
 """All kinds of findings."""
 
 MAX_ZEROS = 0.01
@@ -372,7 +373,7 @@ class CastSummary:
         return sum(row.zeroed for row in self.rows)
 
     def findings(
-        self, kinds: Iterable[str] = LOSSES, *, max_zeros: float = MAX_ZEROS
+        self, kinds: Iterable[FindingKind] = LOSSES, *, max_zeros: float = MAX_ZEROS
     ) -> list[Finding]:
         """List what was lost, tensor by tensor.
 
@@ -421,7 +422,7 @@ def judge_nothing(rows: Sequence[CastRow]) -> None:
     del rows
 
 
-def check_losses(summary: CastSummary, kinds: Iterable[str], max_zeros: float) -> None:
+def check_losses(summary: CastSummary, kinds: Iterable[FindingKind], max_zeros: float) -> None:
     """Refuse a result that lost something and would replace its source.
 
     Raises

@@ -2,30 +2,59 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
 from functools import partial
-from typing import ClassVar
+from typing import ClassVar, Literal, Unpack, overload
 
 from castwise._core import get_num_threads
+from castwise._options import FindingKind, TranscodedRecipe, TranscodedScheme
 from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import given
+from castwise.checkpoint._arguments import PathArgument, TranscodeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import SAFETENSORS, Make, MakingRequest, RunOptions
 from castwise.checkpoint.transcoding._new_forms import GGUF
 from castwise.checkpoint.transcoding._transcoding import transcoded
 
 
+@overload
 def transcode_file(
-    source: str | os.PathLike[str],
-    destination: str | os.PathLike[str],
-    recipe: str,
+    source: PathArgument,
+    destination: PathArgument,
+    recipe: TranscodedRecipe,
     *,
-    scheme: str | None = None,
+    dry_run: Literal[False] = False,
+    **arguments: Unpack[TranscodeArguments],
+) -> CastSummary: ...
+@overload
+def transcode_file(
+    source: PathArgument,
+    destination: PathArgument,
+    recipe: TranscodedRecipe,
+    *,
+    dry_run: Literal[True],
+    **arguments: Unpack[TranscodeArguments],
+) -> CastPlan: ...
+@overload
+def transcode_file(
+    source: PathArgument,
+    destination: PathArgument,
+    recipe: TranscodedRecipe,
+    *,
+    dry_run: bool,
+    **arguments: Unpack[TranscodeArguments],
+) -> CastSummary: ...
+def transcode_file(
+    source: PathArgument,
+    destination: PathArgument,
+    recipe: TranscodedRecipe,
+    *,
+    scheme: TranscodedScheme | None = None,
     overwrite: bool = False,
     resumable: bool = False,
     resume: bool = False,
@@ -35,7 +64,7 @@ def transcode_file(
     dry_run: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
-    fail_on: Iterable[str] = LOSSES,
+    fail_on: Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:

@@ -153,7 +153,7 @@ def _say_nothing_changed(options: argparse.Namespace) -> None:
 
 def _cast_file(options: argparse.Namespace) -> CastSummary:
     with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        return checkpoint.cast_file(
+        summary: CastSummary = checkpoint.cast_file(
             options.source,
             options.destination,
             typed_format(options.dtype, "--dtype"),
@@ -172,3 +172,4 @@ def _cast_file(options: argparse.Namespace) -> CastSummary:
             progress=progress.show if progress.visible else None,
             **_folder_options.folder_options(options),
         )
+    return summary

@@ -86,7 +86,7 @@ def _dequantize(options: argparse.Namespace) -> int:
 
 def _dequantize_file(options: argparse.Namespace) -> CastSummary:
     with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        return checkpoint.dequantize_file(
+        summary: CastSummary = checkpoint.dequantize_file(
             options.source,
             options.destination,
             typed_format(options.dtype, "--dtype"),
@@ -96,3 +96,4 @@ def _dequantize_file(options: argparse.Namespace) -> CastSummary:
             progress=progress.show if progress.visible else None,
             **_folder_options.folder_options(options),
         )
+    return summary

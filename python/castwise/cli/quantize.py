@@ -113,7 +113,7 @@ def _quantize(options: argparse.Namespace) -> int:
 
 def _quantize_file(options: argparse.Namespace) -> CastSummary:
     with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        summary = checkpoint.quantize_file(
+        summary: CastSummary = checkpoint.quantize_file(
             options.source,
             options.destination,
             options.scheme,

@@ -91,7 +91,7 @@ def _transcode(options: argparse.Namespace) -> int:
 
 def _transcode_file(options: argparse.Namespace) -> CastSummary:
     with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        return checkpoint.transcode_file(
+        summary: CastSummary = checkpoint.transcode_file(
             options.source,
             options.destination,
             options.to,
@@ -99,3 +99,4 @@ def _transcode_file(options: argparse.Namespace) -> CastSummary:
             progress=progress.show if progress.visible else None,
             **_folder_options.folder_options(options),
         )
+    return summary

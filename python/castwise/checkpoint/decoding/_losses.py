@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._options import Arithmetic
 from castwise.checkpoint.report import DecodeReport
 from castwise.quantization import dequantize
-from castwise.quantization.arrays._decode import Arithmetic
 from castwise.quantization.arrays._lazy import Range
 from castwise.quantization.arrays._losses import losses_of, may_lose
 from castwise.quantization.arrays._row_slices import rows_of

@@ -267,16 +267,16 @@ def _quantized(encoding: Encoding, array: Array, amax: float | None) -> Quantize
         # Packed, as groups are, with one group in a row.
         scheme = f"{scheme.rpartition('_')[0]}_group"
         block = (1, array.shape[-1])
-    given: dict[str, Any] = {} if min(block) == 0 else {"block": block}
+    options: dict[str, Any] = {"scheme": scheme, "recipe": written.recipe}
+    if min(block) > 0:
+        options["block"] = block
     return quantize(
         array,
-        scheme,
-        recipe=written.recipe,
         axis=-2 if written.transposed else -1,
         amax=amax,
         symmetric=written.symmetric,
         threads=1,
-        **given,
+        **options,
     )
 
 

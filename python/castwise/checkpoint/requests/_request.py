@@ -11,6 +11,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 
+from castwise._options import FindingKind
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container
@@ -54,7 +55,9 @@ class PlannedRun:
             left_out=[path for path, _ in room.left_out],
         )
 
-    def protect(self, fail_on: Iterable[str], zeros: Callable[[Sequence[CastRow]], float]) -> None:
+    def protect(
+        self, fail_on: Iterable[FindingKind], zeros: Callable[[Sequence[CastRow]], float]
+    ) -> None:
         """Let a source that would be replaced stay if something is lost.
 
         `zeros` tells the share of values that may become zero.
@@ -170,7 +173,9 @@ class Request:
         del rows
         return MAX_ZEROS
 
-    def protect(self, planned: PlannedRun, fail_on: Iterable[str], max_zeros: float | None) -> None:
+    def protect(
+        self, planned: PlannedRun, fail_on: Iterable[FindingKind], max_zeros: float | None
+    ) -> None:
         """Let a source that would be replaced stay if something is lost."""
         planned.protect(fail_on, self.allowed_zeros if max_zeros is None else lambda _: max_zeros)
 
@@ -200,7 +205,7 @@ class Request:
         dry_run: bool,
         part: str | tuple[int, int] | None,
         executor: Executor | None,
-        fail_on: Iterable[str],
+        fail_on: Iterable[FindingKind],
         max_zeros: float | None,
     ) -> CastSummary:
         """Write what is asked for, or a part of it, or say what would be written."""

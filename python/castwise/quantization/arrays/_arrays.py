@@ -14,10 +14,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise._brief import brief
 from castwise._core import read_array
+from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
 from castwise._tables import aligned
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
-from castwise.quantization.arrays._decode import Arithmetic, decoded
+from castwise.quantization.arrays._decode import decoded
 from castwise.quantization.arrays._from_parts import recognized_parts
 from castwise.quantization.arrays._named_parts import named_parts
 from castwise.quantization.arrays._report import QuantizationReport, compared
@@ -83,17 +84,17 @@ class QuantizedArray:
 
     """
 
-    scheme: str
+    scheme: StoredScheme
     data: Array
     scale: Array
     global_scale: Array | None = None
     zero_point: Array | None = None
     shape: tuple[int, ...] | None = None
-    recipe: str | None = field(default=None, kw_only=True)
+    recipe: StoredRecipe | None = field(default=None, kw_only=True)
     block: int | Sequence[int] | None = field(default=None, kw_only=True)
     axis: int = field(default=-1, kw_only=True)
     extras: Mapping[str, Array] = field(default_factory=dict, kw_only=True, repr=False)
-    variant: str | None = field(default=None, kw_only=True)
+    variant: Variant | None = field(default=None, kw_only=True)
     layout: Layout | None = field(default=None, kw_only=True, repr=False)
     """Private: the row of the table of layouts."""
     _ready: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
@@ -160,7 +161,7 @@ class QuantizedArray:
         elements = math.prod(views_of(self).shape)
         return self.nbytes * _BYTE / elements if elements else math.nan
 
-    def parts(self, recipe: str | None = None) -> dict[str, Array]:
+    def parts(self, recipe: StoredRecipe | None = None) -> dict[str, Array]:
         """Return the arrays by the names that a producer gives them.
 
         Parameters
@@ -197,13 +198,13 @@ class QuantizedArray:
     def from_parts(
         cls,
         parts: Mapping[str, Array],
-        recipe: str,
+        recipe: StoredRecipe,
         shape: Sequence[int] | None = None,
         *,
-        scheme: str | None = None,
+        scheme: StoredScheme | None = None,
         block: int | Sequence[int] | None = None,
         axis: int | None = None,
-        variant: str | None = None,
+        variant: Variant | None = None,
     ) -> Self:
         """Make a quantised array from the arrays that a producer stored.
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal, get_args
+from typing import Any, get_args
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from castwise import _core
 from castwise._core import finfo, formats
+from castwise._options import Arithmetic
 from castwise.quantization.arrays._row_slices import rows_of
 from castwise.quantization.arrays._views import Array, Views, dtype_of, format_of_bytes, views_of
 from castwise.quantization.producers._layouts import E4M3
 from castwise.quantization.producers._schemes import Scheme
 
-Arithmetic = Literal["peer", "exact"]
 _ARITHMETIC = get_args(Arithmetic)
 _STEPS = frozenset(("factor", "float8 scale"))
 """Parts by which products are changed one by one."""

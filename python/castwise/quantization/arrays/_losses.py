@@ -9,7 +9,8 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import finfo
-from castwise.quantization.arrays._decode import Arithmetic, decoded, decoded_codes, product_range
+from castwise._options import Arithmetic
+from castwise.quantization.arrays._decode import decoded, decoded_codes, product_range
 
 _MARGIN = 4
 """Products are rounded a few times on their way, so they may go beyond their bounds a little."""

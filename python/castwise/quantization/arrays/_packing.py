@@ -9,6 +9,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
 from castwise._core import read_array
+from castwise._options import Packing
 from castwise.quantization.arrays._arguments import MAX_SIZE, integer
 from castwise.quantization.arrays._views import TILE, ceil_div, containers
 
@@ -16,7 +17,7 @@ _WORDS = ("padded", "awq")
 
 
 def pack(
-    codes: NDArray[Any], bits: int, *, layout: str = "dense", dtype: DTypeLike | None = None
+    codes: NDArray[Any], bits: int, *, layout: Packing = "dense", dtype: DTypeLike | None = None
 ) -> NDArray[Any]:
     """Pack codes along the last axis.
 
@@ -69,7 +70,7 @@ def unpack(
     packed: NDArray[Any],
     bits: int,
     *,
-    layout: str = "dense",
+    layout: Packing = "dense",
     columns: int | None = None,
     signed: bool = False,
 ) -> NDArray[Any]:

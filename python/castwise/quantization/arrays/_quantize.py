@@ -9,13 +9,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castwise import _core
 from castwise._core import read_array
-from castwise._options import Rounding
+from castwise._options import FourOverSix, Nonfinite, Recipe, Rounding, ScaleRule, SchemeName
 from castwise.quantization.arrays._arguments import (
     MAX_SEED,
     block_pair,
@@ -45,18 +46,18 @@ _MATRIX = 2
 
 
 def quantize(
-    x: Any,
-    scheme: str,
+    x: ArrayLike,
+    scheme: SchemeName,
     *,
-    recipe: str | None = None,
+    recipe: Recipe | None = None,
     block: int | Sequence[int] | None = None,
     axis: int = -1,
-    scale_rule: str | None = None,
+    scale_rule: ScaleRule | None = None,
     rounding: Rounding | None = None,
     amax: float | None = None,
-    nonfinite: Literal["raise", "nan"] = "raise",
+    nonfinite: Nonfinite = "raise",
     symmetric: bool = True,
-    four_over_six: Literal["mse", "mae", "abs_max"] | None = None,
+    four_over_six: FourOverSix | None = None,
     seed: int = 0,
     threads: int | None = None,
 ) -> QuantizedArray:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise.quantization.arrays._arrays import QuantizedArray
-from castwise.quantization.arrays._from_parts import json_of
+from castwise.quantization.arrays._from_parts import json_of, recognized_parts
 from castwise.quantization.arrays._lazy import LazyArray, Range
 from castwise.quantization.arrays._views import TILE, ceil_div, dtype_of, grid_of_scales
 from castwise.quantization.producers._found import QuantizedWeight
@@ -199,8 +199,15 @@ class Case:
             parts[names[self.scale()]] = _untiled(self.lazy(self.scale()), grid)
         if scheme.startswith("bnb_"):
             parts[self.payload] = _as_bytes(parts[self.payload])
-        return QuantizedArray.from_parts(
-            parts, recipe, shape, scheme=scheme, block=block, axis=axis, variant=variant
+        return recognized_parts(
+            QuantizedArray,
+            parts,
+            recipe,
+            shape,
+            scheme=scheme,
+            block=block,
+            axis=axis,
+            variant=variant,
         )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._decode import check_steps
+from castwise.quantization.arrays._from_parts import recognized_parts
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._row_slices import row_step, rows_of
 from castwise.quantization.arrays._views import views_of
@@ -184,13 +185,15 @@ def _of_blocks(case: Case, axis: int | None) -> Decoding:
         begin, end = (row // width if transposed else row for row in (slab.start, slab.stop))
         raw = seen[*slab.place, *cut, begin:end]
         shape = len(raw), raw.shape[1] * width
-        return QuantizedArray.from_parts(
+        return recognized_parts(
+            QuantizedArray,
             {layout.payload: raw.reshape(len(raw), -1)},
             GGUF.name,
             shape[::-1] if transposed else shape,
             scheme=case.scheme,
             block=layout.block,
             axis=-2 if transposed else -1,
+            variant=None,
         )
 
     cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))

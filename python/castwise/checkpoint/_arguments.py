@@ -1,0 +1,82 @@
+"""The arguments of conversions by name, for the types of their overloads."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
+from typing import Any, TypeAlias, TypedDict
+
+from castwise._dtype_map import DtypeMap
+from castwise._options import (
+    Arithmetic,
+    FindingKind,
+    Nan,
+    Overflow,
+    Role,
+    Rounding,
+    TranscodedScheme,
+    WrittenRecipe,
+)
+from castwise.checkpoint.report import Progress
+
+PathArgument: TypeAlias = str | os.PathLike[str]
+Block: TypeAlias = int | tuple[int, int]
+MapArgument: TypeAlias = Mapping[str, Any] | PathArgument
+
+
+class SharedArguments(TypedDict, total=False):
+    """What all conversions take, except `dry_run`, which decides the class of the result."""
+
+    overwrite: bool
+    resumable: bool
+    resume: bool
+    include: str | Sequence[str]
+    exclude: str | Sequence[str]
+    max_shard_size: int | str | None
+    part: str | tuple[int, int] | None
+    executor: Executor | None
+    fail_on: Iterable[FindingKind]
+    max_zeros: float | None
+    progress: Callable[[Progress], None] | None
+
+
+class CastArguments(SharedArguments, total=False):
+    """Those of `cast_file`."""
+
+    dtype_map: MapArgument | DtypeMap | None
+    policy: object
+    role: Role
+    rounding: Rounding | None
+    overflow: Overflow
+    nan: Nan
+    seed: int | None
+    threads: int | None
+    assume: str | Mapping[str, str] | None
+    keep_config: bool
+    raw: bool
+    as_bytes: bool
+
+
+class DequantizeArguments(SharedArguments, total=False):
+    """Those of `dequantize_file`."""
+
+    arithmetic: Arithmetic
+    only: str | None
+    threads: int | None
+
+
+class QuantizeArguments(SharedArguments, total=False):
+    """Those of `quantize_file`."""
+
+    recipe: WrittenRecipe | None
+    block: Block | None
+    dtype_map: MapArgument | None
+    ignore: str | Sequence[str]
+    threads: int | None
+
+
+class TranscodeArguments(SharedArguments, total=False):
+    """Those of `transcode_file`."""
+
+    scheme: TranscodedScheme | None
