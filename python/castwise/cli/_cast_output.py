@@ -45,25 +45,25 @@ def report_lines(summary: CastSummary, *, rows: str = GROUPS, done: str = "cast"
 
     A row is for the tensors of all layers, for those of a pair of formats, or for one tensor.
     """
-    cast = [row for row in summary.rows if isinstance(row.report, CastReport)]
-    kept = [row for row in summary.rows if row.target is None]
-    groups = grouped(cast, rows)
+    cast_rows = [row for row in summary.rows if isinstance(row.report, CastReport)]
+    kept_rows = [row for row in summary.rows if row.target is None]
+    groups = grouped(cast_rows, rows)
     if groups:
-        counted = len(groups) < len(cast)
+        counted = len(groups) < len(cast_rows)
         header = (*_CAST_HEADER[:4], *(["tensors"] if counted else []), *_CAST_HEADER[4:])
-        names = ("total", "" if counted else tensors_text(len(cast)), "", "")
+        names = ("total", "" if counted else tensors_text(len(cast_rows)), "", "")
         yield from table(
             header,
             lambda: (_cells(group, group_names(group, rows), counted=counted) for group in groups),
             text_columns=4,
-            total=_cells(cast, names, counted=counted),
+            total=_cells(cast_rows, names, counted=counted),
             spare=_SPARE,
         )
     before = sum(row.nbytes_before for row in summary.rows)
     after = sum(row.nbytes_after for row in summary.rows)
     yield (
-        f"{summary.source} -> {summary.destination}: {tensors_text(len(cast))} {done}, "
-        f"{len(kept)} kept{_kinds(kept)}, {size_text(before)} -> {size_text(after)}"
+        f"{summary.source} -> {summary.destination}: {tensors_text(len(cast_rows))} {done}, "
+        f"{len(kept_rows)} kept{_kinds(kept_rows)}, {size_text(before)} -> {size_text(after)}"
     )
     if summary.options.get("seed") is not None:
         yield f"seed {summary.options['seed']}"
@@ -79,10 +79,10 @@ def json_lines(summary: CastSummary, max_zeros: float) -> Iterator[str]:
         yield f'{before}"tensors": []{after}'
         return
     yield f'{before}"tensors": ['
-    last = len(summary.rows) - 1
+    last_index = len(summary.rows) - 1
     for index, row in enumerate(summary.rows):
         text = json_text(row.to_dict()).replace("\n", "\n    ")
-        yield f"    {text}{',' if index < last else ''}"
+        yield f"    {text}{',' if index < last_index else ''}"
     yield f"  ]{after}"
 
 
@@ -99,30 +99,30 @@ def grouped(cast: Iterable[CastRow], rows: str) -> Collection[Sequence[CastRow]]
 
 def group_names(group: Sequence[CastRow], rows: str) -> tuple[str, ...]:
     """Return what a row of the table is called: name, shape and formats."""
-    first = group[0]
-    name, shape = first.name, shape_text(first.shape)
+    row = group[0]
+    name, shape = row.name, shape_text(row.shape)
     if rows == TOTALS:
         name, shape = "*", ""
     elif len(group) > 1:
         name = group_name(name)
-    return (name, shape, first.source, first.target or "")
+    return (name, shape, row.source, row.target or "")
 
 
 def _cells(group: Sequence[CastRow], names: tuple[str, ...], *, counted: bool) -> tuple[str, ...]:
     """Return a row of the table, with the number of tensors if `counted`."""
-    first, *others = (row.report for row in group if isinstance(row.report, CastReport))
-    report = sum(others, first)
+    report, *more_reports = (row.report for row in group if isinstance(row.report, CastReport))
+    total = sum(more_reports, report)
     return (
         *names,
         *([f"{len(group):,}"] if counted else []),
-        _percent(report.exact, report.count),
-        f"{report.overflowed:,}",
-        f"{report.saturated:,}",
-        f"{report.underflowed:,}",
-        f"{report.nan_in:,}",
-        f"{report.nan_out:,}",
-        f"{report.max_rel_error:.2e}" if report.max_rel_error else "0",
-        "-" if math.isnan(report.sqnr_db) else f"{report.sqnr_db:.1f}",
+        _percent(total.exact, total.count),
+        f"{total.overflowed:,}",
+        f"{total.saturated:,}",
+        f"{total.underflowed:,}",
+        f"{total.nan_in:,}",
+        f"{total.nan_out:,}",
+        f"{total.max_rel_error:.2e}" if total.max_rel_error else "0",
+        "-" if math.isnan(total.sqnr_db) else f"{total.sqnr_db:.1f}",
     )
 
 

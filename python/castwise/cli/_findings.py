@@ -112,14 +112,18 @@ def say_findings(summary: CastSummary, options: argparse.Namespace) -> int:
         (row.shard, row.name) for row in summary.rows if isinstance(row.report, DecodeReport)
     }
     for is_decoded, words in ((False, _WORDS), (True, _DECODING_WORDS)):
-        some = [one for one in findings if ((one.shard, one.tensor) in decoded) == is_decoded]
-        found = {kind: [one for one in some if one.kind == kind] for kind in kinds}
-        if not is_decoded and _count(found["nan"]) <= _count(found["overflow"]):
-            found["nan"] = []  # they are the same values
-        for kind, here in found.items():
-            if here:
-                _say(summary, here, words[kind])
-    fails = not options.exit_zero and any(one.kind in options.fail_on for one in findings)
+        losses = [
+            finding
+            for finding in findings
+            if ((finding.shard, finding.tensor) in decoded) == is_decoded
+        ]
+        by_kind = {kind: [finding for finding in losses if finding.kind == kind] for kind in kinds}
+        if not is_decoded and _count(by_kind["nan"]) <= _count(by_kind["overflow"]):
+            by_kind["nan"] = []  # they are the same values
+        for kind, kind_losses in by_kind.items():
+            if kind_losses:
+                _say(summary, kind_losses, words[kind])
+    fails = not options.exit_zero and any(finding.kind in options.fail_on for finding in findings)
     return FINDINGS if fails else OK
 
 
@@ -127,13 +131,13 @@ def _say(
     summary: CastSummary, findings: Sequence[Finding], words: tuple[str, str, Sequence[str]]
 ) -> None:
     """Say how many values were lost in one way, where, and what to do about it."""
-    one, many, remedies = words
+    singular, plural, remedies = words
     known = [text for text in remedies if _is_known(text, summary)]
     if _WIDER in known and (command := _keeping_command(summary, findings)) is not None:
         known[known.index(_WIDER)] = command
     count = _count(findings)
     say(
-        f"{count:,} {one if count == 1 else many}{_where(findings)}; "
+        f"{count:,} {singular if count == 1 else plural}{_where(findings)}; "
         f"{summary.destination} was written. To avoid it: {', '.join(known)}"
     )
 
@@ -144,7 +148,7 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
     float16 has the least range of the formats of 16 bits; what has fewer bits needs a scale, which
     weights have that are quantised.
     """
-    worst = max(findings, key=lambda one: one.count)
+    worst = max(findings, key=lambda finding: finding.count)
     row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
     if "rounding" not in summary.options or worst.kind not in {"overflow", "nan", "underflow"}:
         return None
@@ -171,14 +175,14 @@ def _is_known(remedy: str, summary: CastSummary) -> bool:
 
 
 def _count(findings: Sequence[Finding]) -> int:
-    return sum(one.count for one in findings)
+    return sum(finding.count for finding in findings)
 
 
 def _where(findings: Sequence[Finding]) -> str:
-    most = max(findings, key=lambda one: one.count).tensor
+    worst = max(findings, key=lambda finding: finding.count).tensor
     if len(findings) == 1:
-        return f" in {most!r}"
-    return f" in {tensors_text(len(findings))}, most in {most!r}"
+        return f" in {worst!r}"
+    return f" in {tensors_text(len(findings))}, most in {worst!r}"
 
 
 def _kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:

@@ -54,7 +54,9 @@ def printable(text: str) -> str:
     """Escape control characters: names come from files that nobody trusts."""
     if text.isprintable():
         return text
-    return "".join(one if one.isprintable() else ascii(one)[1:-1] for one in text)
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )
 
 
 def show(lines: Iterable[str]) -> None:

@@ -32,17 +32,17 @@ class ProgressLine:
 
     def show(self, progress: Progress) -> None:
         """Draw the bar, if the last time was long enough ago."""
-        now = time.monotonic()
+        seconds = time.monotonic()
         if self._begin is None:
-            self._begin = now
-        if now - self._last < _SECONDS_BETWEEN and progress.name is not None:
+            self._begin = seconds
+        if seconds - self._last < _SECONDS_BETWEEN and progress.name is not None:
             return
-        self._last = now
-        part = progress.done / progress.total if progress.total else 1.0
-        bar = ("#" * round(part * _BAR_WIDTH)).ljust(_BAR_WIDTH, "-")
+        self._last = seconds
+        share = progress.done / progress.total if progress.total else 1.0
+        bar = ("#" * round(share * _BAR_WIDTH)).ljust(_BAR_WIDTH, "-")
         line = (
-            f"[{bar}] {part:4.0%}  {size_text(progress.done)} of {size_text(progress.total)}  "
-            f"{rate_text(progress, now - self._begin)}{printable(progress.name or '')}"
+            f"[{bar}] {share:4.0%}  {size_text(progress.done)} of {size_text(progress.total)}  "
+            f"{rate_text(progress, seconds - self._begin)}{printable(progress.name or '')}"
         )
         # Of this terminal: standard output may be another one, or none.
         width = (terminal_columns(self._stream) or len(line) + 1) - 1

@@ -31,21 +31,21 @@ def _check_report(options: argparse.Namespace) -> None:
     report = options.report
     path = real_path(report)
     for checkpoint_path in filter(None, (options.source, options.destination)):
-        other = real_path(checkpoint_path)
-        if other == path or other in path.parents:
+        checkpoint_real_path = real_path(checkpoint_path)
+        if checkpoint_real_path == path or checkpoint_real_path in path.parents:
             raise checkpoint.CheckpointError(f"--report {report} would replace the checkpoint")
     if isinstance(options.map, Path) and real_path(options.map) == path:
         raise checkpoint.CheckpointError(f"--report {report} would replace the map")
     # Of the path as given: /dev/stdout leads to names that are none.
     with suppress(FileNotFoundError):
-        found = os.stat(report)
-        if not (stat.S_ISREG(found.st_mode) or stat.S_ISDIR(found.st_mode)):
+        status = os.stat(report)
+        if not (stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode)):
             raise checkpoint.CheckpointError(f"--report {report} is not a regular file")
-        if _is_output(found):
+        if _is_output(status):
             raise checkpoint.CheckpointError(
                 f"--report {report} is standard output; for JSON there use --json"
             )
-        if stat.S_ISREG(found.st_mode) and found.st_size and not _is_report(report):
+        if stat.S_ISREG(status.st_mode) and status.st_size and not _is_report(report):
             raise checkpoint.CheckpointError(
                 f"--report {report} is there and is not a report; choose another name"
             )
@@ -59,8 +59,8 @@ def _is_report(path: Path) -> bool:
         return file.read(len(_BEGIN)) == _BEGIN
 
 
-def _is_output(found: os.stat_result) -> bool:
+def _is_output(status: os.stat_result) -> bool:
     try:
-        return os.path.samestat(found, os.fstat(sys.stdout.fileno()))
+        return os.path.samestat(status, os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError, AttributeError):  # a stream of a test or notebook
         return False

@@ -21,17 +21,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--report", metavar="FILE", type=local_path_argument, help="write the report as JSON"
     )
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--json", action="store_true", help="print the report as JSON")
-    what.add_argument(
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print the report as JSON")
+    output.add_argument(
         "--all",
         action="store_true",
         help="a row for every tensor, not one for all layers (layers.*.weight)",
     )
-    what.add_argument(
+    output.add_argument(
         "--summary", action="store_true", help="a row for each pair of formats, and the total"
     )
-    what.add_argument(
+    output.add_argument(
         "--quiet", action="store_true", help="no table and no progress; losses are still said"
     )
 
@@ -65,15 +65,15 @@ def shown(
 
 
 @contextmanager
-def _written(summary: CastSummary, what: str) -> Iterator[None]:
+def _written(summary: CastSummary, target: str) -> Iterator[None]:
     """Say in the errors of the block that the checkpoint itself is complete."""
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        if what == "standard output":
+        if target == "standard output":
             abandon_output()
         raise checkpoint.CheckpointError(
-            f"{summary.destination} was written, but not {what}: {error.strerror or error}"
+            f"{summary.destination} was written, but not {target}: {error.strerror or error}"
         ) from error

@@ -141,10 +141,10 @@ def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
 
 def _say_nothing_changed(options: argparse.Namespace) -> None:
     """Say why a policy changed no tensor, and which role would."""
-    remedy, other = "", DtypeMap.from_policy_argument(options.policy, "compute")
-    if options.role != "compute" and other != DtypeMap.from_policy_argument(options.policy):
-        what = f", {other.default}" if other.default is not None else ""
-        remedy = f"; for what it computes in{what}: --role compute"
+    remedy, computed = "", DtypeMap.from_policy_argument(options.policy, "compute")
+    if options.role != "compute" and computed != DtypeMap.from_policy_argument(options.policy):
+        dtype_text = f", {computed.default}" if computed.default is not None else ""
+        remedy = f"; for what it computes in{dtype_text}: --role compute"
     say(
         f"warning: nothing changed: the floating tensors already have what policy {options.policy} "
         f"gives to role {options.role}{remedy}"

@@ -79,13 +79,17 @@ def _lines(inspection: Inspection, *, every: bool) -> Iterator[str]:
         yield from (f"  {key}: {text}" for key, text in inspection.metadata.items())
 
 
-def _quantized_lines(inspection: Inspection, found: Quantization) -> Iterator[str]:
+def _quantized_lines(inspection: Inspection, quantization: Quantization) -> Iterator[str]:
     """Show what is stated, the quantised weights by group, and what lacks its counterpart."""
-    stated = f"stated in {', '.join(found.stated)}" if found.stated else "told by tensors alone"
+    stated = (
+        f"stated in {', '.join(quantization.stated)}"
+        if quantization.stated
+        else "told by tensors alone"
+    )
     yield from ("", f"quantised weights, {stated}")
-    yield from (f"  not readable: {reason}" for reason in found.unreadable)
-    if found.unknown is not None:
-        yield f"  {found.unknown!r} is not known to castwise: any tensor may be part of it"
+    yield from (f"  not readable: {reason}" for reason in quantization.unreadable)
+    if quantization.unknown is not None:
+        yield f"  {quantization.unknown!r} is not known to castwise: any tensor may be part of it"
     bits = inspection.bits_per_weight()
     groups = Counter(
         (
@@ -98,7 +102,7 @@ def _quantized_lines(inspection: Inspection, found: Quantization) -> Iterator[st
             _bits_text(bits[weight.payload]),
             weight.problem,
         )
-        for weight in found.weights
+        for weight in quantization.weights
     )
     if groups:
         yield from table(
@@ -107,18 +111,21 @@ def _quantized_lines(inspection: Inspection, found: Quantization) -> Iterator[st
             text_columns=6,
             spare=("with", "payload", "producer", "block"),
         )
-    elif found.stated and found.unknown is None:
+    elif quantization.stated and quantization.unknown is None:
         yield "  no tensor is stored so"
     for (pattern, problem), count in Counter(
-        (group_name(one.name), one.problem) for one in found.weights if one.problem is not None
+        (group_name(weight.name), weight.problem)
+        for weight in quantization.weights
+        if weight.problem is not None
     ).items():
         yield f"problem: {pattern}: {problem}{_times(count)}"
     for (pattern, is_payload, missing), count in Counter(
-        (group_name(one.name), one.is_payload, group_name(one.missing[0])) for one in found.orphans
+        (group_name(weight.name), weight.is_payload, group_name(weight.missing[0]))
+        for weight in quantization.orphans
     ).items():
-        what, lacks = ("payload", "scale") if is_payload else ("scale", "payload")
-        yield f"orphan: {pattern}: a {what} without its {lacks} {missing}{_times(count)}"
-    for pattern, count in Counter(map(group_name, found.others)).items():
+        part, lacks = ("payload", "scale") if is_payload else ("scale", "payload")
+        yield f"orphan: {pattern}: a {part} without its {lacks} {missing}{_times(count)}"
+    for pattern, count in Counter(map(group_name, quantization.others)).items():
         yield f"other scale or marker: {pattern}{_times(count)}"
 
 

@@ -94,7 +94,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _block_argument(text: str) -> int | tuple[int, int]:
     numbers = text.lower().split("x")
-    if len(numbers) > 2 or not all(one.isdecimal() for one in numbers):  # noqa: PLR2004
+    if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004
         raise argparse.ArgumentTypeError(f"{text!r} is not a block, such as 64 or 128x128")
     columns = int(numbers[-1])
     return columns if len(numbers) == 1 else (int(numbers[0]), columns)

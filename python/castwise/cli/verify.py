@@ -51,15 +51,15 @@ def define(parser: argparse.ArgumentParser) -> None:
         "it (exact)",
     )
     parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--json", action="store_true", help="print JSON")
-    what.add_argument("--quiet", action="store_true", help="no output but errors")
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--quiet", action="store_true", help="no output but errors")
     parser.set_defaults(run=_verify)
 
 
 def _verify(options: argparse.Namespace) -> int:
     with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        found = checkpoint.verify(
+        verification = checkpoint.verify(
             options.first,
             options.second,
             dtype=typed_format(options.dtype, "--dtype"),
@@ -68,15 +68,17 @@ def _verify(options: argparse.Namespace) -> int:
             progress=progress.show if progress.visible else None,
         )
     if options.json:
-        show([json_text(found.to_dict())])
+        show([json_text(verification.to_dict())])
     elif not options.quiet:
-        show(_lines(found))
-    return OK if found.equal else FINDINGS
+        show(_lines(verification))
+    return OK if verification.equal else FINDINGS
 
 
-def _lines(found: Verification) -> Iterator[str]:
+def _lines(verification: Verification) -> Iterator[str]:
     """Show the tensors that differ, and a total."""
-    compared = [one for one in found.differences if one.reason == "values"]
+    compared = [
+        difference for difference in verification.differences if difference.reason == "values"
+    ]
     if compared:
         yield from table(
             ("tensor", "as", "at", "first", "second", "different", "of", "max abs", "max ulp"),
@@ -84,38 +86,43 @@ def _lines(found: Verification) -> Iterator[str]:
             text_columns=3,
             spare=("as", "of", "max ulp", "at", ("first", "second")),
         )
-    for one in found.differences:
-        if one.reason != "values":
-            yield f"{one.name}: {_reason_text(one)}"
-    total = f"{tensors_text(found.tensors)} compared, {found.values:,} values"
-    count = len(found.differences)
+    for difference in verification.differences:
+        if difference.reason != "values":
+            yield f"{difference.name}: {_reason_text(difference)}"
+    total = f"{tensors_text(verification.tensors)} compared, {verification.values:,} values"
+    count = len(verification.differences)
     differing = f"{tensors_text(count)} differ{'s' if count == 1 else ''}"
-    yield f"{total}: {'all the same' if found.equal else differing}"
+    yield f"{total}: {'all the same' if verification.equal else differing}"
 
 
-def _reason_text(one: Difference) -> str:
+def _reason_text(difference: Difference) -> str:
     """Say why no values of two tensors were compared."""
-    if one.shapes is not None:
-        first, second = map(shape_text, one.shapes)
-        return f"the shapes differ: {first} and {second}"
-    if one.formats is not None:
-        first, second = one.formats
-        return f"the formats differ, and their values cannot be compared: {first} and {second}"
-    return one.reason
+    if difference.shapes is not None:
+        first_shape, second_shape = map(shape_text, difference.shapes)
+        return f"the shapes differ: {first_shape} and {second_shape}"
+    if difference.formats is not None:
+        first_format, second_format = difference.formats
+        return (
+            "the formats differ, and their values cannot be compared: "
+            f"{first_format} and {second_format}"
+        )
+    return difference.reason
 
 
-def _cells(one: Difference) -> tuple[str, ...]:
-    first, second = (f"{value:.{_digits(one.format)}g}" for value in one.values or (0.0, 0.0))
+def _cells(difference: Difference) -> tuple[str, ...]:
+    first_value, second_value = (
+        f"{value:.{_digits(difference.format)}g}" for value in difference.values or (0.0, 0.0)
+    )
     return (
-        one.name,
-        one.format or "bytes",
-        ",".join(map(str, one.index or ())),
-        first,
-        second,
-        f"{one.different:,}",
-        f"{one.count:,}",
-        f"{one.max_abs:.3g}",
-        "-" if one.max_ulp is None else f"{one.max_ulp:,}",
+        difference.name,
+        difference.format or "bytes",
+        ",".join(map(str, difference.index or ())),
+        first_value,
+        second_value,
+        f"{difference.different:,}",
+        f"{difference.count:,}",
+        f"{difference.max_abs:.3g}",
+        "-" if difference.max_ulp is None else f"{difference.max_ulp:,}",
     )
 
 

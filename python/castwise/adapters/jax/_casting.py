@@ -135,16 +135,16 @@ def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     if isinstance(options.get("scale"), jax.Array):
         options = {**options, "scale": np.asarray(options["scale"])}
     if options.get("copy", True) is False:
-        found = _core.cast(source, target, **options)
-        result = found[0] if options.get("report") else found
+        outcome = _core.cast(source, target, **options)
+        result = outcome[0] if options.get("report") else outcome
         if result is source:
             return array
     else:
         options = {name: value for name, value in options.items() if name not in ("copy", "order")}
-        found = _core.cast(source, out=_aligned(source.shape, target), **options)
-        result = found[0] if options.get("report") else found
+        outcome = _core.cast(source, out=_aligned(source.shape, target), **options)
+        result = outcome[0] if options.get("report") else outcome
     cast_array = from_host(result, array)
-    return (cast_array, found[1]) if options.get("report") else cast_array
+    return (cast_array, outcome[1]) if options.get("report") else cast_array
 
 
 def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:

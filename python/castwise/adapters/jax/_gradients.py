@@ -78,14 +78,14 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
     if jnp.shape(pred) != ():
         raise TypeError(f"pred has shape {jnp.shape(pred)}; give one boolean, as all_finite does.")
 
-    def choose(path: Any, first: Any, second: Any) -> Any:
-        kinds = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in (first, second)]
+    def choose(path: Any, true_leaf: Any, false_leaf: Any) -> Any:
+        kinds = [(jnp.shape(leaf), jnp.result_type(leaf)) for leaf in (true_leaf, false_leaf)]
         if kinds[0] != kinds[1]:
             raise TypeError(
                 f"on_true and on_false differ at {jax.tree_util.keystr(path)}: {kinds[0]} and "
                 f"{kinds[1]}; give leaves of equal shapes and dtypes."
             )
-        return jnp.where(pred, first, second)
+        return jnp.where(pred, true_leaf, false_leaf)
 
     chosen: Tree = jax.tree_util.tree_map_with_path(choose, on_true, on_false)
     return chosen

@@ -137,8 +137,8 @@ _LIMIT = 2**31
 def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
     jnp = jax.numpy
     rules, interval = machine._rules, machine.growth_interval
-    last = np.iinfo(state.counter.dtype).max
-    counter = jnp.where(state.counter == last, last, state.counter + 1)
+    counter_limit = np.iinfo(state.counter.dtype).max
+    counter = jnp.where(state.counter == counter_limit, counter_limit, state.counter + 1)
     reached = rules["growth"] == "Reached"
     grows = counter >= interval if reached else counter == interval
     if rules["growth"] == "Modulo":
@@ -151,16 +151,18 @@ def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...
         maximum = grown.dtype.type(machine.maximum)
         grown = jnp.where(grown < maximum, grown, maximum)
     restored = grows if rules["restore"] == "Growth" else True
-    left = jnp.where(restored, machine.hysteresis, state.hysteresis_left)
-    return jnp.where(grows, grown, state.scale), counter, left, 0
+    hysteresis_left = jnp.where(restored, machine.hysteresis, state.hysteresis_left)
+    return jnp.where(grows, grown, state.scale), counter, hysteresis_left, 0
 
 
 def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
     jnp = jax.numpy
     rules = machine._rules
-    least = np.iinfo(state.hysteresis_left.dtype).min
-    left = jnp.where(state.hysteresis_left == least, least, state.hysteresis_left - 1)
-    held = left > 0
+    hysteresis_limit = np.iinfo(state.hysteresis_left.dtype).min
+    hysteresis_left = jnp.where(
+        state.hysteresis_left == hysteresis_limit, hysteresis_limit, state.hysteresis_left - 1
+    )
+    keeps_scale = hysteresis_left > 0
     if rules["backoff"] == "Multiply":
         lower = _computed(rules, lambda scale, by: scale * by, state, machine.backoff_factor)
     else:
@@ -168,14 +170,14 @@ def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, 
     if machine.minimum is not None:
         minimum = lower.dtype.type(machine.minimum)
         lower = jnp.where(lower < minimum, minimum, lower)  # NaN stays NaN
-    last = np.iinfo(state.floor_steps.dtype).max
-    at_floor = jnp.where(state.floor_steps == last, last, state.floor_steps + 1)
+    step_limit = np.iinfo(state.floor_steps.dtype).max
+    at_floor = jnp.where(state.floor_steps == step_limit, step_limit, state.floor_steps + 1)
     floor_steps = jnp.where(lower < state.scale, 0, at_floor)
     return (
-        jnp.where(held, state.scale, lower),
+        jnp.where(keeps_scale, state.scale, lower),
         0,
-        left if rules["restore"] == "Growth" else jnp.maximum(left, 0),
-        jnp.where(held, state.floor_steps, floor_steps),
+        hysteresis_left if rules["restore"] == "Growth" else jnp.maximum(hysteresis_left, 0),
+        jnp.where(keeps_scale, state.floor_steps, floor_steps),
     )
 
 

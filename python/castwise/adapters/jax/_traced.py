@@ -222,15 +222,15 @@ def _rounded(codes: Any, pivot: _Pivot, row: FormatInfo, saturate: bool) -> Any:
 
 def _subnormal(magnitude: Any, pivot: _Pivot, row: FormatInfo) -> Any:
     """Round magnitudes below the smallest normal value of a format, ties to even codes."""
-    number, one = pivot.code_dtype, pivot.code_dtype(1)
+    number, unit = pivot.code_dtype, pivot.code_dtype(1)
     exponent = magnitude >> number(pivot.mantissa_bits)
     hidden = number(1 << pivot.mantissa_bits)
-    significand = (magnitude & (hidden - one)) | hidden
+    significand = (magnitude & (hidden - unit)) | hidden
     # What is below half of the least code becomes 0 at the largest distance, too.
     last = number(pivot.mantissa_bits - row.mantissa_bits + pivot.bias - row.bias + 1)
     distance = jax.numpy.minimum(last - jax.numpy.minimum(exponent, last), pivot.mantissa_bits + 3)
-    odd = (significand >> distance) & one
-    return (significand + (one << (distance - one)) - one + odd) >> distance
+    odd = (significand >> distance) & unit
+    return (significand + (unit << (distance - unit)) - unit + odd) >> distance
 
 
 @functools.cache
@@ -238,11 +238,11 @@ def _special_codes(pivot: _Pivot, row: FormatInfo, saturate: bool) -> dict[str, 
     """Return what the kernels make of infinities, NaN and zeros, by sign."""
     values = np.array([np.inf, np.nan, 0], pivot.dtype)
     values = np.stack([np.copysign(values, 1), np.copysign(values, -1)], axis=-1)
-    found: NDArray[Any] = _core.cast(
+    codes: NDArray[Any] = _core.cast(
         values, row.dtype, overflow="saturate" if saturate else "ieee"
     ).view(f"u{row.itemsize}")
     names = ("infinity", "nan", "zero")
-    return {name: (int(pair[0]), int(pair[1])) for name, pair in zip(names, found, strict=True)}
+    return {name: (int(pair[0]), int(pair[1])) for name, pair in zip(names, codes, strict=True)}
 
 
 def _from_codes(codes: Any, row: FormatInfo) -> Any:
@@ -261,9 +261,9 @@ def _integer(values: Any, row: FormatInfo, nearest: bool) -> Any:
     whole = jnp.rint(values) if nearest else jnp.trunc(values)
     wraps = row.bits < _BYTE
     low, high = int(row.min), int(row.max)
-    first, last = (-(2**31), 2**31 - 1) if wraps else (low, high)
+    lowest, highest = (-(2**31), 2**31 - 1) if wraps else (low, high)
     # One beyond the last is a power of two, which floats have; NaN is neither.
-    inside = (whole >= first) & (whole < 2.0 ** last.bit_length())
+    inside = (whole >= lowest) & (whole < 2.0 ** highest.bit_length())
     number = jnp.where(inside, whole, 0).astype(np.int32 if wraps else row.dtype)
     number = number.astype(row.dtype)
     limit = jnp.where(values > 0, np.asarray(high, number.dtype), np.asarray(low, number.dtype))

@@ -74,8 +74,8 @@ def paths(tree: Any) -> list[str]:
 
     `DTypePolicyMap.explain` takes them.
     """
-    found, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [_joined(keys) for keys, _ in found]
+    leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
+    return [_joined(keys) for keys, _ in leaves]
 
 
 def is_jmp_policy(value: Any) -> bool:

@@ -140,8 +140,8 @@ class HeldPolicy:
         return repr(self.castwise_policy)
 
     def __eq__(self, other: object) -> bool:
-        held = isinstance(other, HeldPolicy)
-        return held and self.castwise_policy == other.castwise_policy  # type: ignore[attr-defined]
+        is_held_policy = isinstance(other, HeldPolicy)
+        return is_held_policy and self.castwise_policy == other.castwise_policy  # type: ignore[attr-defined]
 
     __hash__ = None  # type: ignore[assignment] # as for every policy of Keras
 

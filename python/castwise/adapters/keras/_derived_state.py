@@ -31,13 +31,13 @@ def derive_again(layers: list[Any]) -> None:
 def _follow_first_layer(sequential: Any) -> None:
     if len(sequential._layers) < 2:  # noqa: PLR2004 - an input, and what follows it
         return
-    first, second, *_ = sequential._layers
-    if not isinstance(first, require("keras").layers.InputLayer):
+    input_layer, next_layer, *_ = sequential._layers
+    if not isinstance(input_layer, require("keras").layers.InputLayer):
         return
-    source, target = first.dtype, second.compute_dtype
+    source, target = input_layer.dtype, next_layer.compute_dtype
     if loses(source, target):
-        first._dtype = target
-        _set_dtype(first.output, target)
+        input_layer._dtype = target
+        _set_dtype(input_layer.output, target)
         if sequential._functional:
             _keep_input_dtypes(sequential._functional)
 
@@ -58,7 +58,8 @@ def _set_dtype(tensor: Any, dtype: str) -> None:
 
 def loses(source: str, target: str) -> bool:
     """Tell whether floats of `target` lose precision or range in `source`."""
-    have, wanted = finfo(source), finfo(target)
-    return have.kind == wanted.kind == "float" and (
-        have.mantissa_bits < wanted.mantissa_bits or have.exponent_bits < wanted.exponent_bits
+    source_info, target_info = finfo(source), finfo(target)
+    return source_info.kind == target_info.kind == "float" and (
+        source_info.mantissa_bits < target_info.mantissa_bits
+        or source_info.exponent_bits < target_info.exponent_bits
     )

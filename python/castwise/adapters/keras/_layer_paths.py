@@ -40,19 +40,21 @@ def placed_layers(model: Any) -> list[PlacedLayer]:
     """
     path = model.path or model.name
     placed = list(_walk(model, path, path, set()))
-    counts = Counter(each.path for each in placed)
+    counts = Counter(place.path for place in placed)
     return [
-        each._replace(path=each.longer[0], longer=())
-        if counts[each.path] > 1 and each.longer
-        else each
-        for each in placed
+        place._replace(path=place.longer[0], longer=())
+        if counts[place.path] > 1 and place.longer
+        else place
+        for place in placed
     ]
 
 
 def _walk(layer: Any, path: str, full: str, seen: set[int]) -> Iterator[PlacedLayer]:
     seen.add(id(layer))
     longer = (full, *_ends(full)) if full.endswith(f"/{path}") else ()
-    yield PlacedLayer(path, tuple(each for each in longer if len(each) > len(path)), layer)
+    yield PlacedLayer(
+        path, tuple(longer_path for longer_path in longer if len(longer_path) > len(path)), layer
+    )
     children = [child for child in layer._layers if not _is_input(child)]
     prefix = _prefix(layer, path, children)
     above = "" if _is_functional(layer) else f"{full}/"

@@ -41,8 +41,8 @@ class MapView:
 
     def _seen(self, policy: DTypePolicy) -> Any:
         """Convert a policy of the map for Keras; the same policy always gives the same object."""
-        held, converted = self._converted.get(id(policy), (None, None))
-        if held is not policy:
+        seen_policy, converted = self._converted.get(id(policy), (None, None))
+        if seen_policy is not policy:
             converted = self._to_keras(policy)
             self._converted[id(policy)] = policy, converted
         return converted
@@ -100,8 +100,8 @@ class MapView:
         return repr(self.castwise_policy)
 
     def __eq__(self, other: object) -> bool:
-        view = isinstance(other, MapView)
-        return view and self.castwise_policy == other.castwise_policy  # type: ignore[attr-defined]
+        is_view = isinstance(other, MapView)
+        return is_view and self.castwise_policy == other.castwise_policy  # type: ignore[attr-defined]
 
     __hash__ = None  # type: ignore[assignment] # as for every policy of Keras
 

@@ -47,29 +47,29 @@ def match_layers(policy_map: DTypePolicyMap, placed: list[PlacedLayer]) -> Match
         all layers are built, and no key matches any.
 
     """
-    every = policy_map.explain(path for each in placed for path in (each.path, *each.longer))
-    paths = [_lookup(policy_map, each, every) for each in placed]
+    all_paths = policy_map.explain(path for place in placed for path in (place.path, *place.longer))
+    paths = [_lookup(policy_map, place, all_paths) for place in placed]
     explanation = policy_map.explain(paths)
     _refuse_ambiguous(explanation)
     reasons = tuple(_reasons(policy_map, explanation, placed))
-    if all(each.layer.built for each in placed):
+    if all(place.layer.built for place in placed):
         refuse_unused(explanation, reasons)
     pairs = list(zip(paths, placed, strict=True))
     return Matching(
         explanation,
-        [(path, each.layer) for path, each in pairs],
-        {each.path: path for path, each in pairs if path != each.path},
-        {path: each.longer[0] for path, each in pairs if _matches_only(each, path, every)},
+        [(path, place.layer) for path, place in pairs],
+        {place.path: path for path, place in pairs if path != place.path},
+        {path: place.longer[0] for path, place in pairs if _matches_only(place, path, all_paths)},
         reasons,
     )
 
 
-def _lookup(policy_map: DTypePolicyMap, placed: PlacedLayer, every: Explanation) -> str:
+def _lookup(policy_map: DTypePolicyMap, placed: PlacedLayer, all_paths: Explanation) -> str:
     """Return the path of a layer that a key matches; its own if none does."""
-    matched = [path for path in (placed.path, *placed.longer) if every.paths[path].matches]
+    matched = [path for path in (placed.path, *placed.longer) if all_paths.paths[path].matches]
     keys: dict[str | None, str] = {}
     for path in matched:
-        keys.setdefault(every.paths[path].key, path)
+        keys.setdefault(all_paths.paths[path].key, path)
     if len(keys) > 1 and policy_map.on_overlap == "raise" and None not in keys:
         pairs = " and ".join(f"{path!r} by {key!r}" for key, path in keys.items())
         raise ValueError(
@@ -80,9 +80,13 @@ def _lookup(policy_map: DTypePolicyMap, placed: PlacedLayer, every: Explanation)
     return matched[0] if matched else placed.path
 
 
-def _matches_only(placed: PlacedLayer, path: str, every: Explanation) -> bool:
+def _matches_only(placed: PlacedLayer, path: str, all_paths: Explanation) -> bool:
     """Tell whether keys match the path of a layer, and none of its longer ones."""
-    matched = [each for each in (placed.path, *placed.longer) if every.paths[each].matches]
+    matched = [
+        layer_path
+        for layer_path in (placed.path, *placed.longer)
+        if all_paths.paths[layer_path].matches
+    ]
     return bool(placed.longer) and matched == [path] == [placed.path]
 
 
@@ -104,12 +108,12 @@ def _reasons(
     name = placed[0].path
     for key in explanation.unused:
         alone = DTypePolicyMap("float32", {key: "float32"}, match=policy_map.match)
-        first = key.partition("/")[0]
-        shorter = {end: each.path for each in placed for end in each.shorter}
+        model_name = key.partition("/")[0]
+        shorter = {end: place.path for place in placed for end in place.shorter}
         renamed = {
-            first + path.removeprefix(name): path
-            for each in placed
-            for path in (each.path, *each.longer)
+            model_name + path.removeprefix(name): path
+            for place in placed
+            for path in (place.path, *place.longer)
             if path.startswith(f"{name}/")
         }
         if (path := _matched(alone, shorter)) is not None:
@@ -119,8 +123,8 @@ def _reasons(
             )
         elif (path := _matched(alone, renamed)) is not None:
             yield (
-                f"the key {key!r} matches {path!r} only in a model named {first!r}, and this one "
-                f"is named {name!r}; give it that name, also in its get_config"
+                f"the key {key!r} matches {path!r} only in a model named {model_name!r}, and this "
+                f"one is named {name!r}; give it that name, also in its get_config"
             )
 
 

@@ -30,9 +30,9 @@ def casts_that_stay(layers: list[Any]) -> Iterator[str]:
     """Write of casts that are layers in the graph of a functional model."""
     for layer in layers:
         nodes = itertools.chain(*getattr(layer, "_nodes_by_depth", {}).values())
-        casts = [each for each in nodes if type(each.operation).__name__ == "Cast"]
+        casts = [node for node in nodes if type(node.operation).__name__ == "Cast"]
         if casts:
-            dtypes = sorted({str(each.output_tensors[0].dtype) for each in casts})
+            dtypes = sorted({str(node.output_tensors[0].dtype) for node in casts})
             yield (
                 f"The graph of {layer.name!r} holds {len(casts)} casts to {', '.join(dtypes)}, "
                 "which stay; if they should not, build the model again."

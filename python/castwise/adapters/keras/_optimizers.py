@@ -14,12 +14,12 @@ _BY_KEY = ("_trainable_variables_indices", "_var_to_optimizer_idx", "_exclude_fr
 
 def optimizers_of(model: Any) -> list[Any]:
     """List the optimizer of a compiled model and those that it wraps; empty if not compiled."""
-    found = [getattr(model, "optimizer", None)]
-    for optimizer in found:
-        found += getattr(optimizer, "_inner_optimizers", ())
-        found.append(getattr(optimizer, "inner_optimizer", None))
-        found = [each for each in found if each is not None]
-    return found
+    optimizers = [getattr(model, "optimizer", None)]
+    for optimizer in optimizers:
+        optimizers += getattr(optimizer, "_inner_optimizers", ())
+        optimizers.append(getattr(optimizer, "inner_optimizer", None))
+        optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
+    return optimizers
 
 
 @contextmanager
@@ -28,15 +28,21 @@ def known_variables(model: Any) -> Iterator[None]:
 
     With TensorFlow, the key of a variable is that of its ``tf.Variable``, which the block replaces.
     """
-    before = [
-        (optimizer, [(each, optimizer._var_key(each)) for each in optimizer._trainable_variables])
+    keys_by_optimizer = [
+        (
+            optimizer,
+            [
+                (variable, optimizer._var_key(variable))
+                for variable in optimizer._trainable_variables
+            ],
+        )
         for optimizer in optimizers_of(model)
     ]
     try:
         yield
     finally:
-        for optimizer, keys in before:
-            renamed = {old: optimizer._var_key(variable) for variable, old in keys}
+        for optimizer, keys in keys_by_optimizer:
+            renamed = {key: optimizer._var_key(variable) for variable, key in keys}
             for name in _BY_KEY:
                 table = getattr(optimizer, name, None)
                 if table is not None:
@@ -55,12 +61,14 @@ def notes(model: Any, recast_ids: set[int]) -> Iterator[str]:
             "LossScaleOptimizer."
         )
     for optimizer in optimizers:
-        held = [each for each in optimizer._trainable_variables if id(each) in recast_ids]
-        if held and not isinstance(optimizer, scaling):
+        recast = [
+            variable for variable in optimizer._trainable_variables if id(variable) in recast_ids
+        ]
+        if recast and not isinstance(optimizer, scaling):
             yield (
                 f"The optimizer {optimizer.name!r} keeps its own variables as they are, for "
-                f"{len(held)} variables that were cast; compile the model again to have them made "
-                "anew."
+                f"{len(recast)} variables that were cast; compile the model again to have them "
+                "made anew."
             )
 
 

@@ -84,18 +84,18 @@ class _Planner:
         self._map = policy_map
         self._converted: dict[DTypePolicy, Any] = {}
 
-    def plan(self, path: str, layer: Any, wanted: DTypePolicy) -> LayerPlan:
+    def plan(self, path: str, layer: Any, target: DTypePolicy) -> LayerPlan:
         """Plan the change of a layer. ValueError for what is impossible."""
-        if wanted not in self._converted:
-            self._converted[wanted] = to_keras(wanted)
-        policy = self._converted[wanted]
+        if target not in self._converted:
+            self._converted[target] = to_keras(target)
+        policy = self._converted[target]
         before = policy_in_force(layer)
         if not is_float_dtype(before.compute_dtype):
             return LayerPlan(path, layer, before.name, layer._dtype_policy)
-        if not layer.built and wanted.quantization_mode is not None and not can_be_quantized(layer):
+        if not layer.built and target.quantization_mode is not None and not can_be_quantized(layer):
             raise ValueError(
                 f"{path!r} is not built, so that it is unknown what in it can be quantized with "
-                f"policy={wanted.name!r}; build the model first"
+                f"policy={target.name!r}; build the model first"
             )
         if not layer.built:
             # Layers that it makes when it is built look up their own paths in the map.
@@ -105,18 +105,18 @@ class _Planner:
             return LayerPlan(path, layer, before.name, policy, recasts)
         quantize = None
         if before.quantization_mode is not None:
-            if from_keras(before) == wanted:
+            if from_keras(before) == target:
                 return LayerPlan(path, layer, before.name, layer._dtype_policy)
             raise ValueError(
                 f"{path!r} is quantized ({before.name!r}), which cannot be undone; give its path a "
                 f"key with {before.name!r}, or load the model from before it was quantized"
             )
-        if wanted.quantization_mode is not None:
-            policy, quantize = to_keras(named(plain_name(wanted))), policy
-            if can_be_quantized(layer) and wanted.quantization_mode in _CALIBRATED:
+        if target.quantization_mode is not None:
+            policy, quantize = to_keras(named(plain_name(target))), policy
+            if can_be_quantized(layer) and target.quantization_mode in _CALIBRATED:
                 raise ValueError(
-                    f"{path!r}: policy={wanted.name!r} needs a data set to calibrate with; call "
-                    f"quantize({wanted.quantization_mode!r}, config=...) of the layer or the model"
+                    f"{path!r}: policy={target.name!r} needs a data set to calibrate with; call "
+                    f"quantize({target.quantization_mode!r}, config=...) of the layer or the model"
                 )
         recasts = _recasts(path, layer, policy.variable_dtype)
         return LayerPlan(path, layer, before.name, policy, recasts, quantize)
@@ -140,23 +140,23 @@ def _recasts(path: str, layer: Any, target: str) -> tuple[tuple[Any, str], ...]:
     source = layer.variable_dtype
     if source == target or not is_float_dtype(source):
         return ()
-    following = [each for each in own_variables(layer) if stored_dtype(each) == source]
-    if following and not is_float_dtype(target):
+    recast = [variable for variable in own_variables(layer) if stored_dtype(variable) == source]
+    if recast and not is_float_dtype(target):
         raise ValueError(
             f"{path!r}: variable_dtype={target!r} would lose the values of its "
-            f"{len(following)} variables in {source}; use a policy of floats"
+            f"{len(recast)} variables in {source}; use a policy of floats"
         )
-    return tuple((variable, target) for variable in following)
+    return tuple((variable, target) for variable in recast)
 
 
 def _refuse_conflicts(plans: list[LayerPlan]) -> None:
     """Refuse to cast a shared variable to the dtype of only one of its layers."""
-    wanted: dict[int, tuple[str, str]] = {}
+    dtypes: dict[int, tuple[str, str]] = {}
     for plan in plans:
         targets = {id(variable): dtype for variable, dtype in plan.recast}
         for variable in own_variables(plan.layer):
             dtype = targets.get(id(variable), stored_dtype(variable))
-            path, other = wanted.setdefault(id(variable), (plan.path, dtype))
+            path, other = dtypes.setdefault(id(variable), (plan.path, dtype))
             if other != dtype:
                 raise ValueError(
                     f"{path!r} and {plan.path!r} share the variable {variable.path!r}, and would "

@@ -6,19 +6,19 @@ import tempfile
 from typing import Any
 
 
-def give_state(old: Any, new: Any) -> None:
+def give_state(source: Any, target: Any) -> None:
     """Copy the rest of a layer's state to another layer of its class, after the weights.
 
     Lookup layers hold a vocabulary in a table, which is neither a weight nor, after `adapt`, in the
     config. `Normalization` and `Discretization` compute with constants that they derive from their
     weights.
     """
-    if hasattr(old, "save_assets"):
+    if hasattr(source, "save_assets"):
         store: dict[str, Any] = {}
-        old.save_own_variables(store)
+        source.save_own_variables(store)
         with tempfile.TemporaryDirectory() as folder:
-            old.save_assets(folder)
-            new.load_assets(folder)
-        new.load_own_variables(store)
-    elif new.built:
-        new.finalize_state()
+            source.save_assets(folder)
+            target.load_assets(folder)
+        target.load_own_variables(store)
+    elif target.built:
+        target.finalize_state()

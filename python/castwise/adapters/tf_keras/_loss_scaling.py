@@ -108,7 +108,7 @@ def _forget_wrapper(inner: Any) -> None:
     for name in ("loss_scale", "base_optimizer"):
         if inner._self_unconditional_dependency_names.pop(name, None) is not None:
             inner._self_unconditional_checkpoint_dependencies[:] = [
-                each
-                for each in inner._self_unconditional_checkpoint_dependencies
-                if each.name != name
+                dependency
+                for dependency in inner._self_unconditional_checkpoint_dependencies
+                if dependency.name != name
             ]

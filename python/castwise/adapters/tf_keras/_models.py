@@ -63,8 +63,8 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
     explanation = policy_map.explain(cloner.paths)
     refuse_unused(explanation)
     variables = _give_weights(model, clone) if model.built else {}
-    for old, new in cloner.pairs():
-        give_state(old, new)
+    for layer, copied_layer in cloner.pairs():
+        give_state(layer, copied_layer)
     notes = []
     if getattr(model, "optimizer", None) is not None:
         notes.append("The model that was given is compiled, the new one is not: compile it.")
@@ -107,15 +107,15 @@ def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
 def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
     """Copy the weights to another model, cast to its dtypes; return what was cast, by name."""
     changed = {}
-    for old, new in zip(model.weights, clone.weights, strict=True):
-        if not hasattr(old, "dtype"):
+    for variable, copied_variable in zip(model.weights, clone.weights, strict=True):
+        if not hasattr(variable, "dtype"):
             continue  # the table of a lookup layer; see `give_state`
-        source, target = old.dtype.name, new.dtype.name
-        value = old.numpy()
+        source, target = variable.dtype.name, copied_variable.dtype.name
+        value = variable.numpy()
         if source != target and is_float_dtype(source):
             value = cast(value, target)
-            changed[old.name] = source, target
-        new.assign(value)
+            changed[variable.name] = source, target
+        copied_variable.assign(value)
     return changed
 
 
@@ -126,11 +126,11 @@ class _Cloner:
     policy_map: DTypePolicyMap
     paths: list[str] = field(default_factory=list)
     changed: dict[str, tuple[str, str]] = field(default_factory=dict)
-    _made: dict[int, tuple[Any, Any]] = field(default_factory=dict)
+    _copies: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def pairs(self) -> Iterable[tuple[Any, Any]]:
         """Return each layer, and the one made of it."""
-        return self._made.values()
+        return self._copies.values()
 
     def clone(self, model: Any, prefix: str) -> Any:
         """Copy a model, whose layers have paths that begin with `prefix`."""
@@ -151,7 +151,7 @@ class _Cloner:
             return self._layer(layer, prefix + layer.name)
 
         if isinstance(model, keras.Sequential) and not model._has_explicit_input_shape:
-            clone = keras.Sequential([clone_layer(each) for each in model.layers], model.name)
+            clone = keras.Sequential([clone_layer(layer) for layer in model.layers], model.name)
             if model.inputs:
                 # Its own input was made for the old layers.
                 source, target = model.inputs[0].dtype.name, clone.layers[0].compute_dtype
@@ -169,15 +169,15 @@ class _Cloner:
             ) from error
 
     def _layer(self, layer: Any, path: str) -> Any:
-        if id(layer) not in self._made:
+        if id(layer) not in self._copies:
             if hasattr(layer, "_flatten_layers") and isinstance(layer, require("tf_keras").Model):
-                new = self.clone(layer, f"{path}/")
+                copied_layer = self.clone(layer, f"{path}/")
             else:
-                new = self._made_anew(layer, path)
-            self._made[id(layer)] = layer, new
-        return self._made[id(layer)][1]
+                copied_layer = self._layer_from_config(layer, path)
+            self._copies[id(layer)] = layer, copied_layer
+        return self._copies[id(layer)][1]
 
-    def _made_anew(self, layer: Any, path: str) -> Any:
+    def _layer_from_config(self, layer: Any, path: str) -> Any:
         before, config = layer.dtype_policy, layer.get_config()
         if before.compute_dtype is None or is_float_dtype(before.compute_dtype):
             config = self._config(config, path, before.name)

@@ -114,12 +114,12 @@ class Autocast:
         refuse_unused(names, module)
         summary = names.summary(
             {
-                path: TensorCast("", dtype_name(each.dtype), each.key)
-                for path, each in chosen.items()
+                path: TensorCast("", dtype_name(computing.dtype), computing.key)
+                for path, computing in chosen.items()
             }
         )
         self._prepare(summary, uuid4().hex)
-        self._dtypes.update((each.module, each.dtype) for each in chosen.values())
+        self._dtypes.update((computing.module, computing.dtype) for computing in chosen.values())
         follow_checkpoints()
         begin(self)
 
@@ -183,7 +183,7 @@ class Autocast:
         try:
             # Other threads must not see or cast the variables while the casts are in their place.
             with self._lock_of(call.module):
-                owners = [each for each in call.module.modules() if id(each) not in covered]
+                owners = [owner for owner in call.module.modules() if id(owner) not in covered]
                 self._thread.covered = covered.union(map(id, owners))
                 slots = list(self._slots(owners, call.module))
                 if slots:

@@ -152,24 +152,28 @@ def _torch_dtypes() -> dict[str, Any]:
 
     Those of less than a byte are left out, because torch only has their names.
     """
-    found = {}
+    dtypes = {}
     for name in formats():
         row, dtype = finfo(name), getattr(torch, name, None)
         whole = row.kind == "bool" or row.bits % 8 == 0
         if isinstance(dtype, torch.dtype) and row.dtype is not None and whole:
-            found[name] = dtype
-    return found
+            dtypes[name] = dtype
+    return dtypes
 
 
 @functools.cache
 def _numpy_dtypes() -> dict[Any, tuple[np.dtype[Any], Any]]:
     """Return the numpy dtypes by torch's, each with the integer dtype that is handed over."""
-    found = {}
+    dtypes = {}
     for name, dtype in _torch_dtypes().items():
-        own: np.dtype[Any] = finfo(name).dtype  # type: ignore[assignment]
-        carrier = None if own.isbuiltin == 1 else _torch_dtypes()[f"int{8 * own.itemsize}"]
-        found[dtype] = own, carrier
-    return found
+        numpy_dtype: np.dtype[Any] = finfo(name).dtype  # type: ignore[assignment]
+        carrier = (
+            None
+            if numpy_dtype.isbuiltin == 1
+            else _torch_dtypes()[f"int{8 * numpy_dtype.itemsize}"]
+        )
+        dtypes[dtype] = numpy_dtype, carrier
+    return dtypes
 
 
 def _hidden(tensor: Any) -> str:

@@ -53,13 +53,13 @@ class Call:
     @property
     def computation(self) -> Computation | None:
         """What the last autocast that is in force makes of the module."""
-        last = None
-        for each in self.computations:
-            if is_in_force(each.autocast) and (
-                last is None or each.autocast.number > last.autocast.number
+        latest = None
+        for computation in self.computations:
+            if is_in_force(computation.autocast) and (
+                latest is None or computation.autocast.number > latest.autocast.number
             ):
-                last = each
-        return last
+                latest = computation
+        return latest
 
     @property
     def original(self) -> Callable[..., Any]:
@@ -103,7 +103,11 @@ class Call:
         return Call(
             module,
             previous,
-            [each for each in self.computations if each.autocast.follow(module, each.dtype)],
+            [
+                computation
+                for computation in self.computations
+                if computation.autocast.follow(module, computation.dtype)
+            ],
         )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Any:
@@ -124,8 +128,10 @@ def link(module: Any, computation: Computation) -> None:
         previous = call.previous if isinstance(call, Call) else call
         call = Call(module, previous, ())
         module.__dict__["forward"] = call
-    others = [each for each in call.computations if each.autocast is not computation.autocast]
-    call.computations = (*others, computation)
+    remaining = [
+        linked for linked in call.computations if linked.autocast is not computation.autocast
+    ]
+    call.computations = (*remaining, computation)
 
 
 def unlink(module: Any, autocast: Casting) -> None:
@@ -133,7 +139,9 @@ def unlink(module: Any, autocast: Casting) -> None:
     call = module.__dict__.get("forward")
     if not isinstance(call, Call):
         return
-    computations = [each for each in call.computations if each.autocast is not autocast]
+    computations = [
+        computation for computation in call.computations if computation.autocast is not autocast
+    ]
     if call.module is not module:  # a shallow copy
         call = Call(module, call.previous, computations)
     call.computations = tuple(computations)

@@ -113,10 +113,10 @@ def target_dtype(dtype: Any) -> Any:
             raise TypeError(f"dtype={dtype} is not valid; castwise casts to formats of its own.")
         return dtype
     name = finfo(dtype).name
-    found = torch_dtype(name)
-    if found is None:
+    target = torch_dtype(name)
+    if target is None:
         raise TypeError(f"dtype={name!r} is not a dtype that torch has; choose another.")
-    return found
+    return target
 
 
 def is_on_host(tensor: Any) -> bool:
@@ -162,22 +162,22 @@ def _into(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
         raise ValueError("out is tracked by autograd; give out.detach().")
     name = None if dtype is None else numpy_dtype(target_dtype(dtype))
     source = plain_array(_plain(tensor.detach()))
-    found = _core.cast(source, name, out=to_numpy(out), **_for_numpy(options))
-    return (out, found[1]) if options.get("report") else out
+    outcome = _core.cast(source, name, out=to_numpy(out), **_for_numpy(options))
+    return (out, outcome[1]) if options.get("report") else out
 
 
 def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     options = _for_numpy(options)
     source = plain_array(_plain(tensor))
     if "order" in options or "copy" in options:
-        found = _core.cast(source, numpy_dtype(target), **options)
-        array, *report = found if options.get("report") else (found,)
+        outcome = _core.cast(source, numpy_dtype(target), **options)
+        array, *report = outcome if options.get("report") else (outcome,)
         # With copy=False the array may be the tensor's own memory.
         result = tensor if array is source else from_numpy(array)
     else:
         result = torch.empty_like(tensor, dtype=target, requires_grad=False)
-        found = _core.cast(source, out=plain_array(result), **options)
-        report = list(found[1:]) if options.get("report") else []
+        outcome = _core.cast(source, out=plain_array(result), **options)
+        report = list(outcome[1:]) if options.get("report") else []
     return (result, *report) if report else result
 
 

@@ -33,15 +33,15 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
 
     """
     names.prefix = prefix_of(tensor_names(module))
-    found: dict[str, Computing] = {}
-    first: dict[Any, tuple[str, Any]] = {}
+    computing: dict[str, Computing] = {}
+    seen_dtypes: dict[Any, tuple[str, Any]] = {}
     for path, child in module.named_modules(remove_duplicate=False):
         dtype, key = _compute_dtype(path, child, names)
-        other_path, other = first.setdefault(child, (path, dtype))
-        if other != dtype:
+        seen_path, seen_dtype = seen_dtypes.setdefault(child, (path, dtype))
+        if seen_dtype != dtype:
             raise ValueError(
-                f"{other_path!r} and {path!r} are one module, and are to compute in "
-                f"{_shown(other)} and {_shown(dtype)}; give both the same dtype."
+                f"{seen_path!r} and {path!r} are one module, and are to compute in "
+                f"{_shown(seen_dtype)} and {_shown(dtype)}; give both the same dtype."
             )
         if dtype is None or _COMPILED in child._modules:
             continue
@@ -50,8 +50,8 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
                 f"{_where(path)} is compiled by torch.jit, whose calls cannot be changed; do this "
                 "before it is scripted, or give cast_module inputs=False."
             )
-        found[path] = Computing(child, dtype, key)
-    return found
+        computing[path] = Computing(child, dtype, key)
+    return computing
 
 
 _COMPILED = "_orig_mod"
@@ -83,11 +83,11 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
         for name, parameter in module.named_parameters(recurse=False):
             if parameter.is_floating_point():
                 full = f"{path}.{name}" if path else name
-                own = names.tensor(Named(full, path, parameter)).target
-                other = parameter.dtype if own is None else torch_dtype(own)
-                if own is None and not _computable(other):
+                map_dtype = names.tensor(Named(full, path, parameter)).target
+                parameter_dtype = parameter.dtype if map_dtype is None else torch_dtype(map_dtype)
+                if map_dtype is None and not _computable(parameter_dtype):
                     continue  # its author is responsible for it
-                dtype = other if dtype is None else _promoted(dtype, other)
+                dtype = parameter_dtype if dtype is None else _promoted(dtype, parameter_dtype)
     if dtype is not None and not _computable(dtype):
         raise ValueError(
             f"{_where(path)} would compute in {dtype}, in which torch does not; say what to "
@@ -104,8 +104,8 @@ def _computable(dtype: Any) -> bool:
     return row.kind == "float" and row.itemsize >= 2  # noqa: PLR2004 - no arithmetic in 8 bits
 
 
-def _promoted(first: Any, second: Any) -> Any:
+def _promoted(left: Any, right: Any) -> Any:
     """Return the dtype of a sum; torch has no sums in dtypes that it only stores."""
-    if first == second or not _computable(first):
-        return first
-    return torch.promote_types(first, second) if _computable(second) else second
+    if left == right or not _computable(left):
+        return left
+    return torch.promote_types(left, right) if _computable(right) else right

@@ -132,7 +132,7 @@ def cast_module(
                 f"{named.path!r} requires a gradient, which {target} cannot have; give it a "
                 'floating dtype or "keep", or call requires_grad_(False).'
             )
-    summary = names.summary({each.named.path: each.cast for each in plan})
+    summary = names.summary({planned.named.path: planned.cast for planned in plan})
     # It checks everything before it changes anything, so that the two succeed or fail together.
     autocast = None
     if inputs is not False:
@@ -172,11 +172,11 @@ def explain(
     """
     names = NameMap.of(dtype_or_policy_or_map, role)
     if isinstance(module_or_state, torch.nn.Module):
-        found = list(named_tensors(module_or_state))
+        tensors = list(named_tensors(module_or_state))
     else:
-        found = list(state_tensors(module_or_state))
-    plan = decide(found, names)
-    return names.summary({each.named.path: each.cast for each in plan})
+        tensors = list(state_tensors(module_or_state))
+    plan = decide(tensors, names)
+    return names.summary({planned.named.path: planned.cast for planned in plan})
 
 
 def named_tensors(module: Any) -> Iterator[Named]:
@@ -191,29 +191,29 @@ def named_tensors(module: Any) -> Iterator[Named]:
 def _cast_all(plan: list[Planned], options: Mapping[str, Any]) -> None:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
-    tensors = {id(each.named.tensor): each for each in plan if each.target is not None}
+    tensors = {id(planned.named.tensor): planned for planned in plan if planned.target is not None}
     # Several tensors may share memory; its address identifies it while the old tensor is held.
-    places = Counter(each.place for each in tensors.values())
+    places = Counter(planned.place for planned in tensors.values())
     shared = {place for place, count in places.items() if count > 1}
     done: dict[Any, tuple[Any, Any]] = {}
     pending: list[tuple[Any, Any]] = []
     for named, _, target, place in tensors.values():
         tensor = named.tensor
         if place in done:
-            new = done[place][1]
+            value = done[place][1]
         else:
-            new = cast_at(tensor.detach(), target, named.path, options, cast)
+            value = cast_at(tensor.detach(), target, named.path, options, cast)
             if place in shared:
-                done[place] = tensor.data, new
-        pending.append((tensor, new))
+                done[place] = tensor.data, value
+        pending.append((tensor, value))
         if not refusable:
             _put(*pending.pop())
     for pair in pending:
         _put(*pair)
 
 
-def _put(tensor: Any, new: Any) -> None:
+def _put(tensor: Any, value: Any) -> None:
     """Replace the data of a tensor and of its gradient, as `Module.to` does."""
-    tensor.data = new
+    tensor.data = value
     if tensor.grad is not None:
-        tensor.grad.data = tensor.grad.data.to(new.dtype)
+        tensor.grad.data = tensor.grad.data.to(value.dtype)

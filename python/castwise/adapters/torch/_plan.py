@@ -66,7 +66,7 @@ class Summary:
     unused: dict[str, str | None]
 
     def __repr__(self) -> str:
-        cast = sum(one.before != one.after for one in self.tensors.values())
+        cast = sum(entry.before != entry.after for entry in self.tensors.values())
         return brief(
             self,
             f"{cast:,} of {counted(len(self.tensors), 'tensor')} cast",

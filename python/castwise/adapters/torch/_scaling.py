@@ -44,16 +44,16 @@ class GradScaler(compat.GradScaler):
     @classmethod
     def from_torch(cls, scaler: Any) -> GradScaler:
         """Make one with the state of torch's, or of castwise's for numpy."""
-        made = cls(enabled=scaler.is_enabled())
-        made.load_state_dict(scaler.state_dict())
-        return made
+        converted = cls(enabled=scaler.is_enabled())
+        converted.load_state_dict(scaler.state_dict())
+        return converted
 
     def to_torch(self, device: str = "cpu") -> Any:
         """Make a torch.amp.GradScaler with the state of this one."""
-        made = torch.amp.GradScaler(device, enabled=self.is_enabled())
+        converted = torch.amp.GradScaler(device, enabled=self.is_enabled())
         if self.is_enabled():
-            made.load_state_dict(self.state_dict())
-        return made
+            converted.load_state_dict(self.state_dict())
+        return converted
 
     def scale(self, outputs: Any) -> Any:
         """Multiply a loss, or each loss of a list or tuple, by the scale."""
@@ -83,10 +83,10 @@ class GradScaler(compat.GradScaler):
         return torch.full((), value, dtype=torch.float32, device=self._place)
 
     def _divide(self, grads: list[list[Any]], scale: float | None) -> bool:
-        here = [list(map(_in_numpy, group)) for group in grads]
-        finite = super()._divide(here, scale) if values(here) else True
-        elsewhere = [grad for grad in values(grads) if not is_on_host(grad)]
-        return _divide_by_torch(elsewhere, 1.0 if scale is None else scale) and finite
+        host_grads = [list(map(_in_numpy, group)) for group in grads]
+        finite = super()._divide(host_grads, scale) if values(host_grads) else True
+        device_grads = [grad for grad in values(grads) if not is_on_host(grad)]
+        return _divide_by_torch(device_grads, 1.0 if scale is None else scale) and finite
 
 
 def _in_numpy(grad: Any) -> Any:
@@ -100,11 +100,11 @@ def _divide_by_torch(grads: Iterable[Any], scale: float) -> bool:
     for grad in grads:
         lists.setdefault((grad.device, grad.dtype), []).append(grad)
     # All kernels are started before the first result is waited for.
-    found = []
+    flags = []
     for (device, _), of_one_kind in lists.items():
         flag = torch.zeros((), dtype=torch.float32, device=device)
         inverse = torch.full((), scale, dtype=torch.float64).reciprocal().float().to(device)
         with torch.no_grad():
             torch._amp_foreach_non_finite_check_and_unscale_(of_one_kind, flag, inverse)
-        found.append(flag)
-    return all(not flag.item() for flag in found)
+        flags.append(flag)
+    return all(not flag.item() for flag in flags)

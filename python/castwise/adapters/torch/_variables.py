@@ -64,7 +64,7 @@ def presented(slots: list[Slot]) -> Iterator[None]:
         _renew_flat_weights(slots)
         yield
     finally:
-        changed = [_put_back(*each) for each in reversed(put)]
+        changed = [_put_back(*record) for record in reversed(put)]
         _renew_flat_weights(slots)
         for stored, cast in filter(None, changed):
             _take_over(stored, cast)
@@ -108,12 +108,12 @@ def _beside_selective_checkpoints() -> AbstractContextManager[Any]:
 
 def _put_back(slot: Slot, stored: Any, cast: Any, version: int) -> tuple[Any, Any] | None:
     """Put a slot's variable back; return both tensors if the call changed elements."""
-    found: Any = slot.holder.get(slot.name)
-    if found is cast:
+    presented_tensor: Any = slot.holder.get(slot.name)
+    if presented_tensor is cast:
         slot.holder[slot.name] = stored
         return (stored, cast) if cast._version != version else None
-    if found is not None and slot.holder is slot.owner._buffers:
-        slot.holder[slot.name] = found.to(stored.dtype)
+    if presented_tensor is not None and slot.holder is slot.owner._buffers:
+        slot.holder[slot.name] = presented_tensor.to(stored.dtype)
     return None
 
 
