@@ -24,10 +24,10 @@ from castwise.adapters.protocol import Adapter
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No adapters but those that are found again."""
     monkeypatch.setattr(registry, "_adapters", {})
-    registry._found.clear()
+    registry._adapters_by_class.clear()
     registry._offered.cache_clear()
     yield
-    registry._found.clear()
+    registry._adapters_by_class.clear()
     registry._offered.cache_clear()
 
 
@@ -185,7 +185,7 @@ def test_an_entry_point_may_be_a_class_or_an_instance(offered: list[Entry]) -> N
     for adapter in (Ones, Ones()):
         offered[:] = [Entry("foreign", "p:A", "package", adapter)]
         registry._adapters.clear()
-        registry._found.clear()
+        registry._adapters_by_class.clear()
         registry._offered.cache_clear()
         assert castwise.cast(thing, "bfloat16") == (thing, "bfloat16")
         assert castwise.cast_tree({"x": thing}, {"x": "float16"}) == {"x": (thing, "float16")}
