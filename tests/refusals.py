@@ -25,6 +25,9 @@ _CHANGING = re.compile(
     r"/[^\s'\"]*/pytest-of-[^/]+/pytest-\d+(/popen-gw\d+)?/[^/\s'\":;,]+"  # folders of tests
     r"|0x[0-9a-f]{6,}"  # addresses
     r"|\b\d{1,3}(?:,\d{3}){3,}\b"  # bytes of a file system
+    r"|\b[\d,]+(?= bytes, and its file system)|(?<=has only )[\d,]+(?= free)"  # room on a disk
+    r"|(?<=\[Errno )\d+"  # a number of the system
+    r"|(?:No module named|Unsupported filesystem:) '\w+'"  # with or without a package
 )
 
 
@@ -67,7 +70,9 @@ pytest.raises = NOTED.expect  # type: ignore[assignment]
 
 
 def name_of(item: pytest.Item) -> str | None:
-    """Name a test in the record; None if it is none of models."""
+    """Name a test in the record; None if it is none of models, or its examples are drawn."""
+    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+        return None
     path = item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else Path()
     return (
         f"{path.as_posix()}::{item.name}" if path.parts[:1] and path.parts[0] in FOLDERS else None
