@@ -79,7 +79,7 @@ def pytest_configure(config: pytest.Config) -> None:
     chosen = config.getoption("markexpr")
     peers.are_wanted = "not frameworks" not in chosen
     if "not exhaustive" in chosen:
-        support.LEVELS, support.FEWER = support.LEVELS[-1:], 3
+        support.LEVELS, support.FEWER = support.LEVELS[-1:], 5
         settings.load_profile("default")
         if has_room(IN_MEMORY) and config.option.basetemp is None:
             os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", str(IN_MEMORY))
@@ -171,10 +171,11 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> Iterator[None]:
         metafunc.parametrize("_answers", modes, indirect=True)
     yield
     thinned = metafunc.definition.get_closest_marker("thinned")
+    every, start = (*thinned.args, 0)[:2] if thinned else (1, 0)
     places: Counter[object] = Counter()
     for case in metafunc._calls:
         mode = case.params.get("_answers")
-        if thinned and places[mode] % thinned.args[0]:
+        if (places[mode] - start) % every:
             case.marks.append(pytest.mark.exhaustive.mark)
         places[mode] += 1
     # Of those that would only be deselected, one is made: without any there would be a test
@@ -275,6 +276,19 @@ def pytest_runtest_teardown(item: pytest.Item) -> Generator[None, None, None]:
         pytest.fail("\n".join(["the process was left in another state:", *left]), pytrace=False)
 
 
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
+    """Compare the texts of the errors that a test expects with the record of it."""
+    refusals.NOTED.texts = texts = []
+    yield
+    if (name := refusals.name_of(item)) is None:
+        return
+    if item.config.getoption("record"):
+        REFUSED[name] = texts
+    else:
+        assert texts == refusals.record().get(name, texts), "reworded; see tests/refusals.py"
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_protocol(item: pytest.Item, nextitem: pytest.Item | None) -> bool | None:
     """Tell pytest-xdist's main process of a test that passes in one message, not in five."""
@@ -313,20 +327,6 @@ def _answers(request: pytest.FixtureRequest) -> Iterator[None]:
         assert same, "the real packages answer otherwise than recorded; see tests/recorded.py"
     elif is_recordable and not request.node.get_closest_marker("exhaustive"):
         RECORDED.setdefault(request.path, {})[test] = given
-
-
-@pytest.fixture(autouse=True)
-def _refusals(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Compare the texts of the errors that a test expects with the record of it."""
-    refusals.NOTED.texts = texts = []
-    yield
-    name = refusals.name_of(request.node)
-    if name is None or not request.node.stash.get(PASSED, False):
-        return
-    if request.config.getoption("record"):
-        REFUSED[name] = texts
-    else:
-        assert texts == refusals.record().get(name, texts), "reworded; see tests/refusals.py"
 
 
 def pytest_sessionfinish(session: pytest.Session) -> None:

@@ -16,7 +16,7 @@ from oracle import FORMATS, Array, Format
 LEVELS: tuple[str, ...] = castwise.cpu_levels()
 """The CPU levels to test: by default only the best one (conftest.py)."""
 FEWER = 1
-"""By how much samples are thinned out: by default 3 (conftest.py)."""
+"""By how much samples are thinned out: by default 5 (conftest.py)."""
 AVAILABLE = tuple(
     FORMATS[name] for name in castwise.formats() if castwise.finfo(name).dtype is not None
 )

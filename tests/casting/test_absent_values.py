@@ -44,7 +44,7 @@ def values_for(source: Format, target: Format) -> Array:
         return castwise.cast(signed, source.name).view(source.codes)
 
 
-@pytest.mark.thinned(3)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("target", REAL, ids=lambda row: row.name)
 @pytest.mark.parametrize("source", SOURCES)
 def test_every_option_is_as_the_oracle_says(source: str, target: Format) -> None:

@@ -172,6 +172,7 @@ def test_float64_to_short_floats(to: str, rounding: str, level: str) -> None:
         assert b"".join(alone) == expected[: len(b"".join(alone))]
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize(
     ("from_", "to"),
     [

@@ -111,6 +111,7 @@ def errors_of(report: castwise.CastReport) -> tuple[float, float, float]:
     return report.max_abs_error, report.max_rel_error, report.sqnr_db
 
 
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize(
     "target", [row for row in AVAILABLE if not row.part], ids=lambda row: row.name
 )

@@ -171,6 +171,7 @@ def test_overflow_is_judged_after_the_scale(level: str) -> None:
         castwise.cast(x, "float8_e4m3fn", scale=0.5, overflow="raise")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("rounding", ["nearest-even", "nearest-away"])
 @pytest.mark.parametrize("target", ["bfloat16", "float16", "float8_e4m3fn", "float8_e5m2"])
 @pytest.mark.parametrize("source", ["float16", "bfloat16"])

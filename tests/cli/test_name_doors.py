@@ -108,7 +108,7 @@ def typed(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Do
     return run
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize(("name", "row"), SPELLINGS)
 def test_a_name_of_the_table_is_the_same_format_at_every_door(
     model: Path, tmp_path: Path, typed: Door, name: str, row: str
@@ -121,6 +121,7 @@ def test_a_name_of_the_table_is_the_same_format_at_every_door(
     assert found == dict.fromkeys(found, row)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", OF_NUMPY)
 def test_numpys_names_are_for_arrays_and_refused_alike_for_checkpoints(
     model: Path, tmp_path: Path, typed: Door, name: str

@@ -91,7 +91,7 @@ def compare(x: Any, autocast: Any, dtype: Any) -> bool:
     return differs
 
 
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", [*NUMPY_DTYPES, *ML_DTYPES], ids=str)
 def test_arrays_of_every_dtype(dtype: np.dtype[Any]) -> None:
     """Each dtype of numpy and ml_dtypes, in several layouts, to each dtype of Keras."""

@@ -17,10 +17,11 @@ from typing import Any
 
 import castwise.dtype_policies as policies
 import pytest
+import support
 from castwise import config
 
 THREADS = 8
-STEPS = 400
+STEPS = 400 // support.FEWER
 LIMIT = 60.0  # seconds; the whole file takes a tenth of that
 
 

@@ -51,6 +51,7 @@ def _without_plans() -> Iterator[None]:
     _core.set_cpu_level(level)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("axis", [0, -1])
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize(("scheme", "recipe"), SCHEMES)

@@ -297,6 +297,7 @@ def same_numbers(found: Array, expected: Array) -> None:
 BY_POWERS = [case for case in CASES if case.scheme.startswith("mx") and case.recipe != "mlx"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("level", LEVELS)
 @pytest.mark.parametrize("largest", [2.0**-130, 2.0**-120, 2.0**-60, 0.3, 1.0, 3e4, 2.0**100, 3e38])
 @pytest.mark.parametrize("case", BY_POWERS, ids=lambda case: f"{case.scheme} {case.recipe}")

@@ -32,6 +32,7 @@ def damaged(folder: Path, name: str, part: str, value: Any) -> Path:
     return write(folder, model, **{part: array})
 
 
+@pytest.mark.thinned(3, 1)
 @pytest.mark.parametrize("name", MODELS)
 def test_the_bounds_tell_what_counting_tells(
     tmp_path: Path, name: str, monkeypatch: pytest.MonkeyPatch

@@ -47,7 +47,7 @@ def test_a_weight_is_decoded(tmp_path: Path, name: str) -> None:
     assert set(checkpoint.metadata(out)) <= {"kept"}
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(7)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("elements", [1, 5000])
 def test_slabs_do_not_matter(

@@ -120,6 +120,7 @@ def test_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Any,
     refused(put(tmp_path / "model", model), capsys, *FAULTS[fault])
 
 
+@pytest.mark.thinned(3, 1)
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "comfy, old"])
 def test_no_part_can_be_left_out(tmp_path: Path, name: str) -> None:
     """Each tensor beside a payload, but for what belongs to inputs or is not needed, is missed."""
@@ -172,6 +173,7 @@ def test_a_payload_that_is_narrower(tmp_path: Path, name: str, axis: int) -> Non
     assert not (tmp_path / "out").exists()
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", MODELS)
 def test_no_part_is_of_another_kind(tmp_path: Path, name: str) -> None:
     """A part of integers that are floats, or the other way round, and a payload of one item."""

@@ -47,6 +47,7 @@ def tensors_of(layout: Layout) -> dict[str, Stored]:
     return {payload: Stored(payload, (layout.formats or ("uint8",))[0], (64, 64)), **found}
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("recipe", "layout"), TABLE, ids=[f"{name} {one.scheme}{one.payload}" for name, one in TABLE]
 )
@@ -87,6 +88,7 @@ def beside_payloads(model: Decodable, tail: str) -> str:
     return name
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [one for one in MODELS if "keras" not in one])
 def test_every_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str) -> None:
     model = deepcopy(MODELS[name]())

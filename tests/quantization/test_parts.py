@@ -85,6 +85,7 @@ def assert_alike(tmp_path: Path, run: Run, executor: Executor, count: int) -> No
         assert summary.unused_patterns == expected.unused_patterns
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("workers", [1, 2, 4])
 @pytest.mark.parametrize("options", QUANTISED.values(), ids=QUANTISED)
 def test_quantised(tmp_path: Path, workers: int, options: dict[str, Any]) -> None:
@@ -97,7 +98,7 @@ def test_quantised(tmp_path: Path, workers: int, options: dict[str, Any]) -> Non
         assert_alike(tmp_path, run, executor, workers)
 
 
-@pytest.mark.thinned(6)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_decoded(tmp_path: Path, name: str) -> None:
     source = write_quantised(tmp_path / "model", MODELS[name]())

@@ -123,7 +123,7 @@ def test_rows_that_do_not_fill_their_words(scheme: str, recipe: str, columns: in
 LARGE = ((300, 700), (65, 3000), (4100, 40), (17_000, 17), (40, 7, 1200))
 
 
-@pytest.mark.thinned(4)
+@pytest.mark.thinned(11)
 @pytest.mark.parametrize("scheme", NAMES)
 @pytest.mark.parametrize("shape", LARGE)
 @pytest.mark.parametrize("dtype", [np.float32, ml_dtypes.bfloat16, np.float64])
@@ -233,6 +233,7 @@ def test_a_vector_is_a_matrix_of_one_row(scheme: str) -> None:
     )
 
 
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("shape", [(0, 32), (3, 0), (2, 0, 32)])
 @pytest.mark.parametrize(
     ("scheme", "recipe"), [(one.name, recipe) for one in schemes() for recipe in one.recipes]
@@ -425,6 +426,7 @@ SLABS = [
 ]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("scheme", "recipe", "options"), SLABS)
 def test_rows_are_decoded_apart(scheme: str, recipe: str, options: dict[str, Any]) -> None:
     x = normal(300, 256)

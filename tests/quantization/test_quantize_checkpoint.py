@@ -114,6 +114,7 @@ def assert_values(actual: Array, wanted: Array) -> None:
     np.testing.assert_array_equal(actual, wanted)  # of zeros the sign does not matter
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(("recipe", "scheme"), RECIPES)
 def test_a_folder(tmp_path: Path, recipe: str, scheme: str) -> None:
     """Parts are those of the array, whatever the shards; what is written decodes to its values."""
@@ -153,6 +154,7 @@ def test_a_folder(tmp_path: Path, recipe: str, scheme: str) -> None:
     assert config == {"model_type": "llama", "dtype": "float32"}
 
 
+@pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize(
     ("recipe", "scheme"),
     [("compressed-tensors", "int4_group"), ("comfy", "nvfp4"), ("modelopt", "fp8_tensor")],

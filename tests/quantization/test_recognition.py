@@ -196,6 +196,7 @@ NAMED_AS_OTHERS = {
 """Models of whose parts none has a name of its own, once the payload is lost."""
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [*LAYOUTS, *RECORDED])
 def test_what_is_left_of_a_weight_where_nothing_says_that_it_is_quantised(
     tmp_path: Path, name: str

@@ -34,6 +34,7 @@ def deepseek(folder: Path, **more: Any) -> Path:
     return folder
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("name", [*RECORDED, *LAYOUTS])
 def test_no_quantised_model_is_cast(tmp_path: Path, name: str) -> None:
     model = recorded(name) if name in RECORDED else LAYOUTS[name][0]

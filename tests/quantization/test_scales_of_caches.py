@@ -29,6 +29,7 @@ OF_MODELS = ("k_proj.bias", "q_norm.scale", "k_bias", "logit_scale", "scale", "v
 """Names that belong to models as well."""
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(("kind", "name"), [(kind, one) for kind in NAMES for one in NAMES[kind]])
 @pytest.mark.parametrize("recipe", ["autofp8", "compressed-tensors, nvfp4", "modelopt, nvfp4"])
 def test_they_are_left_out_by_their_names(

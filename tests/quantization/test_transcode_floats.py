@@ -241,6 +241,7 @@ def quantised(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str, str], 
     return made
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("scheme", ["nvfp4", "mxfp8_e4m3", "fp8_tensor", "fp8_channel"])
 @pytest.mark.parametrize("old", [CT, MODELOPT, COMFY])
 @pytest.mark.parametrize("new", [CT, MODELOPT, COMFY])

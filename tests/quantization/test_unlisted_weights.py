@@ -77,6 +77,7 @@ def refused(folder: Path, command: str, capsys: pytest.CaptureFixture[str], *par
     assert {path: path.stat().st_mtime_ns for path in folder.parent.rglob("*")} == before
 
 
+@pytest.mark.thinned(3, 1)
 @pytest.mark.parametrize("prefix", ["", "text/"])
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_file_beside_an_index_that_holds_the_model_too(
@@ -88,6 +89,7 @@ def test_a_file_beside_an_index_that_holds_the_model_too(
     refused(tmp_path / "in", command, capsys, "'model.safetensors'", INDEX, "--exclude")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("prefix", ["", "text/"])
 @pytest.mark.parametrize("indexed", [True, False])
 @pytest.mark.parametrize("command", COMMANDS)

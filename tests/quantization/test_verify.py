@@ -18,7 +18,7 @@ from decodable_models import MODELS, Decodable, Draw
 from test_dequantize import write
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_quantised_model_and_its_decoding(tmp_path: Path, name: str) -> None:
     model = MODELS[name]()
