@@ -288,16 +288,16 @@ class Hdf5Writer(Writer):
             return dataset.attrs.get(_DTYPE_ATTRIBUTE)
         return _BFLOAT16 if self.elements(name).format == _BFLOAT16 else None
 
-    def _create(self, tree: Any, name: str, dataset: Any) -> None:
+    def _create(self, tree: Any, name: str, kept: Any) -> None:
         """Create a dataset with room for its data, and take note of its place."""
         h5py = h5py_module()
         shape = self.planned[name].info.shape
         if "" in (parts := name.split("/")) or not {".", ".."}.isdisjoint(parts):
             raise CheckpointError(f"{name!r} cannot be the path of a dataset in HDF5; rename it")
         if self.keeps(name) and self._source is not None and self._source.place(name) is not None:
-            kind = dataset.id.get_type()
+            kind = kept.id.get_type()
         else:
-            dtype = dataset.dtype if self.keeps(name) else self._dtype(name)
+            dtype = kept.dtype if self.keeps(name) else self._dtype(name)
             kind = h5py.h5t.py_create(dtype, logical=True)
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -312,7 +312,7 @@ class Hdf5Writer(Writer):
             )
         except (ValueError, RuntimeError) as error:
             raise CheckpointError(f"{name!r} cannot be a dataset in HDF5: {error}") from error
-        if (label := self._label(name, dataset)) is not None:
+        if (label := self._label(name, kept)) is not None:
             h5py.Dataset(dataset).attrs[_DTYPE_ATTRIBUTE] = label
         self._begins[name] = self._begin + (dataset.get_offset() or 0)
 
