@@ -12,7 +12,8 @@ ROOT = Path(__file__).parent.parent
 TABLE = ROOT / "rust" / "core" / "src" / "format.rs"
 OTHER_TABLES = (
     *("dialect.rs", "mode.rs", "element.rs"),
-    *("_configs.py", "_torch_values.py", "gguf.py"),
+    *("comfy.py", "compressed_tensors.py", "quark.py", "torchao.py"),
+    *("_torch_values.py", "gguf.py"),
 )
 """What other systems take for names, the quantization modes, and what schemes take for codes."""
 SOURCES = [

@@ -14,7 +14,7 @@ from castwise import checkpoint
 from castwise.cli import main
 from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._names import beside
-from castwise.quantization.producers._recipes import RECIPES
+from castwise.quantization.producers._registry import PRODUCERS
 from castwise.quantization.weights._recognition import recognized
 from decodable_models import MODELS, Decodable
 from test_dequantize import write
@@ -31,7 +31,7 @@ class Stored:
     shape: tuple[int, ...]
 
 
-TABLE = [(recipe.name, layout) for recipe in RECIPES for layout in recipe.layouts]
+TABLE = [(recipe.name, layout) for recipe in PRODUCERS for layout in recipe.layouts]
 
 
 def tensors_of(layout: Layout) -> dict[str, Stored]:

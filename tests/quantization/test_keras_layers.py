@@ -13,7 +13,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.quantization.arrays._lazy import LazyArray
-from castwise.quantization.weights._keras import plain_model, stated_layers
+from castwise.quantization.producers._keras_layers import plain_model, stated_layers
 from hypothesis import given
 from hypothesis import strategies as st
 

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Quantization, TensorInfo
-from castwise.quantization.producers._recipes import RECIPES
+from castwise.quantization.producers._registry import PRODUCERS
 from castwise.quantization.weights._recognition import recognized
 from quantised_models import (
     FLOATS,
@@ -84,7 +84,7 @@ def test_a_layout(tmp_path: Path, name: str) -> None:
 def test_every_recipe_is_tested() -> None:
     tested = {recipe for _, _, recipe, *_ in RECORDED.values()}
     tested |= {recipe for *_, recipes in LAYOUTS.values() for recipe in recipes.split()}
-    assert tested == {recipe.name for recipe in RECIPES}
+    assert tested == {recipe.name for recipe in PRODUCERS}
 
 
 def narrowed(tensors: Tensors, code: str, suffix: str) -> Tensors:

@@ -24,7 +24,7 @@ from castwise.checkpoint.decoding._quantized import quantization_of
 from castwise.checkpoint.files._filesystem import check_absent, checked_path, replacing_file
 from castwise.checkpoint.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers._recipes import I8
+from castwise.quantization.producers._layouts import I8
 
 _NPY = ".npy"
 _BYTE_BITS = 8

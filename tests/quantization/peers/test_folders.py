@@ -9,11 +9,12 @@ import peer_models
 import pytest
 import torch
 from castwise import checkpoint
-from castwise.checkpoint.encoding._written_schemes import _ROWS, Written
+from castwise.quantization.producers._registry import WRITTEN
+from castwise.quantization.producers._written import Written
 
 CT = "compressed-tensors"
-SCHEMES = [row.scheme for row in _ROWS if row.recipe == CT]
-LOADED = [row for row in _ROWS if row.recipe in {CT, "modelopt"}]
+SCHEMES = [row.scheme for row in WRITTEN if row.recipe == CT]
+LOADED = [row for row in WRITTEN if row.recipe in {CT, "modelopt"}]
 MADE = [name for name in peer_models.PEERS if name.startswith(CT)]
 
 

@@ -10,7 +10,7 @@ from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.keras import KerasReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
 from castwise.checkpoint.decoding._decoded import DecodedReader
-from castwise.quantization.weights._keras import plain_model
+from castwise.quantization.producers._keras_layers import plain_model
 
 
 class DecodedShard(DecodedReader, SafetensorsReader):

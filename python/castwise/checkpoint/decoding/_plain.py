@@ -31,16 +31,14 @@ from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays._decode import wrapped_zeros
 from castwise.quantization.producers._attention import scale_of_attention
-from castwise.quantization.producers._configs import (
-    CONFIGS,
-    Statement,
-    described_in,
-)
-from castwise.quantization.producers._names import KERAS_FLOAT8, numbered_kernel, tail
-from castwise.quantization.weights._case import Undecodable
+from castwise.quantization.producers._configs import Statement
+from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel
+from castwise.quantization.producers._names import tail
+from castwise.quantization.producers._registry import CONFIGS, NOT_DECODED
+from castwise.quantization.producers._stored_weight import Undecodable
+from castwise.quantization.producers.torchao import described_in
 from castwise.quantization.weights._decoding import Decoding, decoding
 from castwise.quantization.weights._decoding import Slab as Cut
-from castwise.quantization.weights._rules import NOT_DECODED
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG, _OWN, _KERAS = "config.json", "metadata", "keras"

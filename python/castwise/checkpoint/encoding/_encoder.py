@@ -24,8 +24,8 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.decoding._decoded import Slab
 from castwise.checkpoint.decoding._stored import Range, StoredTensors
-from castwise.checkpoint.encoding._written_schemes import Encoding
 from castwise.quantization import QuantizedArray, dequantize, quantize
+from castwise.quantization.producers._written import Encoding
 
 _KEPT_BYTES = 8 << 20
 _MEASURED_ELEMENTS = 32 << 10

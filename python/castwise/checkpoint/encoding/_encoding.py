@@ -40,7 +40,6 @@ from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint.encoding._written_configs import Statements, statements
 from castwise.checkpoint.encoding._written_schemes import (
-    Encoding,
     encoding,
     loading_warning,
     padding_problem,
@@ -53,6 +52,7 @@ from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.requests._quantizing import Made
 from castwise.quantization import Quantization
+from castwise.quantization.producers._written import Encoding
 
 _LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8

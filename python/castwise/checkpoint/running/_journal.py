@@ -31,7 +31,7 @@ from castwise.checkpoint.files._filesystem import open_file, read_file, replacin
 from castwise.checkpoint.files._temporary_names import journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, DecodeReport, Report
-from castwise.quantization.producers._configs import CONFIGS
+from castwise.quantization.producers._registry import CONFIGS
 
 _SEEDS = 1 << 64
 _MAX_BYTES = 1 << 30  # of a journal; a tensor takes some 500 bytes

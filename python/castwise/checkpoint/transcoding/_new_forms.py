@@ -22,7 +22,8 @@ from castwise.quantization.producers._layouts import (
     Layout,
 )
 from castwise.quantization.producers._names import tail
-from castwise.quantization.producers._schemes import find_recipe, find_scheme, written_layout
+from castwise.quantization.producers._registry import find_recipe, written_layout
+from castwise.quantization.producers._schemes import find_scheme
 
 COMPRESSED, DEEPSEEK_V4, GGUF = "compressed-tensors", "deepseek-v4", "gguf"
 COMFY = "comfy"

@@ -18,7 +18,6 @@ from castwise.checkpoint.decoding._decoded import Slab
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import Kept
 from castwise.checkpoint.encoding._global_scales import Power, Reciprocal
-from castwise.checkpoint.encoding._written_schemes import Encoding
 from castwise.checkpoint.transcoding._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays._conversion import (
@@ -31,9 +30,10 @@ from castwise.quantization.arrays._conversion import (
 from castwise.quantization.arrays._named_parts import comfy_marker
 from castwise.quantization.arrays._row_slices import step_of
 from castwise.quantization.arrays._views import Views, scale_dtype, views_of
-from castwise.quantization.producers._gguf import GGUF
 from castwise.quantization.producers._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
 from castwise.quantization.producers._names import beside
+from castwise.quantization.producers._written import Encoding
+from castwise.quantization.producers.gguf import GGUF
 from castwise.quantization.weights._decoding import Decoding
 
 _BYTE = 8

@@ -34,10 +34,9 @@ from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, Po
 from castwise.checkpoint.encoding._written_configs import (
     SEVERAL,
     Statements,
-    of_widened_experts,
     statements,
 )
-from castwise.checkpoint.encoding._written_schemes import Encoding, encoding, is_relaid, written
+from castwise.checkpoint.encoding._written_schemes import encoding, is_relaid, written
 from castwise.checkpoint.gguf._architectures import FLOAT32
 from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
@@ -55,10 +54,12 @@ from castwise.checkpoint.transcoding._new_forms import (
 from castwise.checkpoint.transcoding._to_gguf import GgufModel
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers._configs import CONFIGS
 from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
+from castwise.quantization.producers._registry import CONFIGS
 from castwise.quantization.producers._schemes import find_scheme
-from castwise.quantization.weights._case import Undecodable
+from castwise.quantization.producers._stored_weight import Undecodable
+from castwise.quantization.producers._written import Encoding
+from castwise.quantization.producers.deepseek import of_widened_experts
 from castwise.quantization.weights._decoding import decoding
 
 _LOGGER = logging.getLogger(__name__)

@@ -25,7 +25,8 @@ from castwise.quantization.arrays._report import QuantizationReport, compared
 from castwise.quantization.arrays._row_slices import row_step, rows_of
 from castwise.quantization.arrays._views import Array, views_of
 from castwise.quantization.producers._layouts import Layout
-from castwise.quantization.producers._schemes import find_scheme, written_layout
+from castwise.quantization.producers._registry import written_layout
+from castwise.quantization.producers._schemes import find_scheme
 
 _BYTE = 8
 _PARTS = ("data", "scale", "global_scale", "zero_point")

@@ -10,8 +10,8 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays._lazy import LazyArray
-from castwise.quantization.arrays._views import Array, Views, ceil_div, grid_of_scales, views_of
-from castwise.quantization.producers._layouts import E4M3, E8M0
+from castwise.quantization.arrays._views import Array, Views, grid_of_scales, views_of
+from castwise.quantization.producers._layouts import E4M3, E8M0, ceil_div
 
 _BYTE = 8
 _WORD_BITS = 32

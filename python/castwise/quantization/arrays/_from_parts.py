@@ -16,7 +16,6 @@ from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, intege
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._named_parts import bare, stem_of
 from castwise.quantization.arrays._views import fields_of, geometry, views_of
-from castwise.quantization.producers._configs import COMFY
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
@@ -24,18 +23,14 @@ from castwise.quantization.producers._layouts import (
     SCALE,
     ZERO,
     Layout,
-    Recipe,
     Storage,
 )
 from castwise.quantization.producers._matching import Match, matched
 from castwise.quantization.producers._names import beside
-from castwise.quantization.producers._schemes import (
-    Scheme,
-    find_recipe,
-    find_scheme,
-    may_hold,
-    schemes,
-)
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._registry import find_recipe
+from castwise.quantization.producers._schemes import Scheme, find_scheme, may_hold, schemes
+from castwise.quantization.producers.comfy import SCHEMES
 
 _BYTE = 8
 _WORD_BITS = 32
@@ -138,7 +133,7 @@ def _is_exact(q: Any) -> bool:
 
 
 def _matches(
-    named: Mapping[str, _NamedPart], recipe: Recipe, scheme: str | None
+    named: Mapping[str, _NamedPart], recipe: Producer, scheme: str | None
 ) -> Iterator[Match[_NamedPart]]:
     """Find the layouts of a producer whose required parts are there."""
     for layout in recipe.layouts:
@@ -150,7 +145,9 @@ def _matches(
                 yield match
 
 
-def _check_parts(match: Match[_NamedPart], named: Mapping[str, _NamedPart], recipe: Recipe) -> None:
+def _check_parts(
+    match: Match[_NamedPart], named: Mapping[str, _NamedPart], recipe: Producer
+) -> None:
     """Refuse parts that are not of the layout, and those that decoding would leave out."""
     payload = match.payload.name
     for name in named:
@@ -166,7 +163,7 @@ def _check_parts(match: Match[_NamedPart], named: Mapping[str, _NamedPart], reci
             )
 
 
-def _no_layout(named: Mapping[str, _NamedPart], recipe: Recipe) -> str:
+def _no_layout(named: Mapping[str, _NamedPart], recipe: Producer) -> str:
     """Say what is missing: most often a scale beside its payload, or a payload beside its scale."""
     have = ", ".join(
         f"{n} ({tensor.array.dtype}, {tensor.array.shape})" for n, tensor in named.items()
@@ -186,7 +183,7 @@ def _no_layout(named: Mapping[str, _NamedPart], recipe: Recipe) -> str:
 class _Stated:
     """What the caller says of some parts."""
 
-    recipe: Recipe
+    recipe: Producer
     scheme: str | None
     shape: tuple[int, ...] | None
     block: tuple[int, int] | None
@@ -317,7 +314,7 @@ def _marked(match: Match[_NamedPart], scheme_name: str | None) -> str | None:
         return None
     state = json_of(marker.name, marker.array)
     form = state.get("format")
-    scheme = COMFY.get(form) if isinstance(form, str) else None
+    scheme = SCHEMES.get(form) if isinstance(form, str) else None
     if scheme is None or state.get("convrot"):
         raise ValueError(
             f"castwise cannot decode the format {form!r} of ComfyUI yet, which "
@@ -385,7 +382,7 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
 
 
 def _split(
-    arguments: Mapping[str, Any], recipe: Recipe, shape: tuple[int, ...]
+    arguments: Mapping[str, Any], recipe: Producer, shape: tuple[int, ...]
 ) -> dict[str, Any] | None:
     """Return the fields of blocks of bytes as arguments; None if they are not whole blocks."""
     layout, data = arguments["layout"], arguments["data"]

@@ -13,18 +13,12 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays._views import Array, Views, dtype_of, geometry, views_of
-from castwise.quantization.producers._configs import COMFY
-from castwise.quantization.producers._layouts import (
-    GLOBAL,
-    OTHER,
-    SCALE,
-    ZERO,
-    Layout,
-    Part,
-    Recipe,
-)
+from castwise.quantization.producers._layouts import GLOBAL, OTHER, SCALE, ZERO, Layout, Part
 from castwise.quantization.producers._names import beside
-from castwise.quantization.producers._schemes import Scheme, find_recipe, written_layout
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._registry import find_recipe, written_layout
+from castwise.quantization.producers._schemes import Scheme
+from castwise.quantization.producers.comfy import SCHEMES
 
 _HEAD = "weight"
 
@@ -55,10 +49,10 @@ def _is_named(views: Views) -> bool:
     recipe = views.recipe
     if recipe is None or views.layout not in recipe.layouts:
         return False
-    return recipe.name != "comfy" or views.scheme.name in COMFY.values()
+    return recipe.name != "comfy" or views.scheme.name in SCHEMES.values()
 
 
-def _stored_alike(q: Any, recipe: Recipe) -> Any:
+def _stored_alike(q: Any, recipe: Producer) -> Any:
     """Return the same bytes as the parts of another producer.
 
     Raises

@@ -11,7 +11,8 @@ from castwise import _core
 from castwise._core import read_array
 from castwise._options import Packing
 from castwise.quantization.arrays._arguments import MAX_SIZE, integer
-from castwise.quantization.arrays._views import TILE, ceil_div, containers
+from castwise.quantization.arrays._views import containers
+from castwise.quantization.producers._layouts import TILE, ceil_div
 
 _WORDS = ("padded", "awq")
 

@@ -34,13 +34,8 @@ from castwise.quantization.arrays._views import (
     scale_dtype,
 )
 from castwise.quantization.producers._layouts import ZERO, Storage
-from castwise.quantization.producers._schemes import (
-    Scheme,
-    find_recipe,
-    find_scheme,
-    has_bias,
-    written_layout,
-)
+from castwise.quantization.producers._registry import find_recipe, written_layout
+from castwise.quantization.producers._schemes import Scheme, find_scheme, has_bias
 
 _MATRIX = 2
 

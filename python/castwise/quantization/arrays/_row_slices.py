@@ -10,7 +10,8 @@ from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
 
-from castwise.quantization.arrays._views import TILE, Views, ceil_div, views_of
+from castwise.quantization.arrays._views import Views, views_of
+from castwise.quantization.producers._layouts import TILE, ceil_div
 
 _BYTE = 8
 _MATRIX = 2

@@ -18,19 +18,15 @@ from numpy.typing import DTypeLike, NDArray
 from castwise import _core
 from castwise._core import finfo
 from castwise.quantization.arrays._arguments import block_pair
-from castwise.quantization.producers._layouts import E4M3, E8M0, Layout, Recipe, Storage
-from castwise.quantization.producers._schemes import Scheme, find_scheme, known_recipe
+from castwise.quantization.producers._layouts import E4M3, E8M0, TILE, Layout, Storage, ceil_div
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._registry import known_recipe
+from castwise.quantization.producers._schemes import Scheme, find_scheme
 
 Array = NDArray[Any]
-TILE = (128, 4)
 _WORD_BITS = 32
 _BYTE = 8
 _MATRIX = 2
-
-
-def ceil_div(count: int, size: int) -> int:
-    """Divide, and round up."""
-    return -(-count // size)
 
 
 def grid_of_scales(scale: tuple[int, ...], payload: tuple[int, ...]) -> tuple[int, ...]:
@@ -74,7 +70,7 @@ class Views:
     """
 
     scheme: Scheme
-    recipe: Recipe | None
+    recipe: Producer | None
     layout: Layout
     shape: tuple[int, ...]
     axis: int

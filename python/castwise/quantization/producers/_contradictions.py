@@ -14,10 +14,10 @@ from typing import Any, NamedTuple
 from castwise.quantization.producers._configs import (
     MAX_DEPTH,
     SECTIONS,
-    is_mlx,
     method_of,
     recipes_of,
 )
+from castwise.quantization.producers._registry import owner_of_form
 
 _CONFIG = "config.json"
 _ALL = (*SECTIONS, "quantization")
@@ -87,7 +87,7 @@ def _sections(config: Any, path: tuple[str, ...]) -> Iterator[tuple[_Place, froz
         place = (*path, key)
         if key not in _ALL:
             yield from _sections(value, place)
-        elif is_mlx(value):
-            yield (place, value), frozenset(("mlx",))
+        elif producer := owner_of_form(value):
+            yield (place, value), frozenset((producer,))
         elif key in SECTIONS and (method := method_of(key, value)):
             yield (place, value), frozenset(recipes_of(method, value))

@@ -10,14 +10,23 @@ from castwise.quantization.producers._attention import scale_of_attention
 from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._layouts import WIDE
 from castwise.quantization.producers._names import Described, tail
-from castwise.quantization.producers._recipes import (
-    BIASES,
-    MARKERS,
-    MODULE_PARAMETERS,
-)
+from castwise.quantization.producers._registry import MARKERS
 
 _WEIGHT = "weight"
 _NUMBERED = "vars/"
+_MODULE_PARAMETERS = (
+    "gate_up_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    *("w1", "w2", "w3", "v1"),
+    *("mlp1_weight", "mlp2_weight"),
+    *("embeddings", "reverse_embeddings", "kernel"),
+)
+"""Parameters of which a module may have several, so that one beside a payload is not part of it."""
+
+_BIASES = ("bias", "e_score_correction_bias")
+"""Names of biases, the second one that of routers, which nothing quantises."""
 
 
 def with_foreign(
@@ -90,18 +99,18 @@ class _Siblings:
         """Return True for what a module has whether or not its weights are quantised."""
         info, last = self._tensors[name], tail(name)
         weights = self._weights[module]
-        is_named = last in (*BIASES, *MARKERS) or scale_of_attention(name) is not None
+        is_named = last in (*_BIASES, *MARKERS) or scale_of_attention(name) is not None
         if info.name in self._known or is_named:
             return True
         stem = last.removesuffix("_bias")
         parameters = {
-            *MODULE_PARAMETERS,
+            *_MODULE_PARAMETERS,
             *weights,
             *(name.removesuffix("_weight") for name in weights),
         }
         if stem != last and stem in parameters:
             return True
-        return info.format in WIDE and last in MODULE_PARAMETERS and _WEIGHT not in weights
+        return info.format in WIDE and last in _MODULE_PARAMETERS and _WEIGHT not in weights
 
     def _below(self, prefix: str) -> Iterator[str]:
         place = bisect_left(self._names, prefix)

@@ -7,7 +7,37 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from castwise._core import PolicyMap
-from castwise.quantization.producers._layer_keys import AUTO_ROUND, GPTQ, unknown_key
+from castwise.quantization.producers._stated import unknown_key
+
+_GPTQ_KEYS = frozenset(
+    (
+        "bits",
+        "group_size",
+        "sym",
+        "desc_act",
+        "act_group_aware",
+        "static_groups",
+        "true_sequential",
+        "damp_percent",
+        "damp_auto_increment",
+        "mse",
+    )
+)
+"""Those that change bits, groups or order, and those that only say how codes were chosen."""
+
+_AUTO_ROUND_KEYS = frozenset(
+    (
+        "bits",
+        "group_size",
+        "sym",
+        "data_type",
+        "act_bits",
+        "act_group_size",
+        "act_sym",
+        "act_data_type",
+        "act_dynamic",
+    )
+)
 
 _PACKINGS = {
     "auto_gptq": "gptq",
@@ -55,8 +85,8 @@ def module_values(section: Mapping[str, Any]) -> Callable[[str], Values]:
     """
     dynamic, extra = section.get("dynamic"), section.get("extra_config")
     if section.get("quant_method") == _AUTO_ROUND:
-        return _by_entries(section, _of_auto_round(extra), AUTO_ROUND)
-    return _by_entries(section, _of_gptq(dynamic), GPTQ)
+        return _by_entries(section, _of_auto_round(extra), _AUTO_ROUND_KEYS)
+    return _by_entries(section, _of_gptq(dynamic), _GPTQ_KEYS)
 
 
 class _Entries(NamedTuple):
@@ -67,7 +97,7 @@ class _Entries(NamedTuple):
     refused: str | None
 
 
-def _of_gptq(dynamic: Any) -> _Entries | None:
+def _of_gptq(dynamic: object) -> _Entries | None:
     if not isinstance(dynamic, dict) or not dynamic:
         return None
     patterns = [
@@ -77,7 +107,7 @@ def _of_gptq(dynamic: Any) -> _Entries | None:
     return _Entries({}, *_compiled("fullmatch", patterns))
 
 
-def _of_auto_round(extra: Any) -> _Entries | None:
+def _of_auto_round(extra: object) -> _Entries | None:
     if not isinstance(extra, dict) or not extra:
         return None
     names = {key: entry for key, entry in extra.items() if _NAME.fullmatch(key)}

@@ -9,6 +9,9 @@ import numpy as np
 
 from castwise._core import finfo, formats
 
+TILE = (128, 4)
+"""Rows and columns of scales that some producers store together."""
+
 SCALE = "scale"
 ACTIVATION = "activation"
 GLOBAL = "global scale"
@@ -188,40 +191,6 @@ class Layout:
     storage: Storage | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Recipe:
-    """A producer.
-
-    Attributes
-    ----------
-    name
-        What castwise calls it.
-    methods
-        Its names as `quant_method` of a configuration.
-    layouts
-        How it stores weights.
-    tiles
-        True if scales of blocks may be padded to whole tiles of 128x4 and reordered.
-    also
-        Other producers that write the same layouts.
-    scales
-        The dtype of scales that are not of 8 bits; "weight" is that of the weight.
-    scalar
-        The shape of the scale of a whole tensor, and of a global scale.
-    channels
-        The axes of the scales of channels: (out, 1) or (out,).
-    blocks
-        The axes of the scales of blocks of rows and columns: (rows, columns), or (rows, 1, columns,
-        1).
-
-    """
-
-    name: str
-    methods: tuple[str, ...]
-    layouts: tuple[Layout, ...]
-    tiles: bool = False
-    also: tuple[str, ...] = ()
-    scales: str = "float32"
-    scalar: tuple[int, ...] = ()
-    channels: int = 2
-    blocks: int = 2
+def ceil_div(count: int, size: int) -> int:
+    """Divide, and round up."""
+    return -(-count // size)

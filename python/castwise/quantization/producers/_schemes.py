@@ -10,10 +10,8 @@ import numpy as np
 
 from castwise import _core
 from castwise._brief import brief_fields
-from castwise._spelling import scheme_hint, suggestion
-from castwise.quantization.producers._gguf import GGUF
-from castwise.quantization.producers._layouts import Layout, Recipe, Storage
-from castwise.quantization.producers._recipes import RECIPES
+from castwise._spelling import scheme_hint
+from castwise.quantization.producers._layouts import Layout, Storage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -81,7 +79,7 @@ def _table() -> list[dict[str, Any]]:
     return _core.schemes()
 
 
-def _fixed(value: Any) -> Any:
+def _fixed(value: object) -> Any:
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -100,7 +98,7 @@ def _rows() -> dict[str, Scheme]:
     return read | {row.name: row for row in schemes()}
 
 
-def find_scheme(name: Any) -> Scheme:
+def find_scheme(name: object) -> Scheme:
     """Return the row of a name.
 
     Raises
@@ -118,29 +116,6 @@ def find_scheme(name: Any) -> Scheme:
     return rows[name]
 
 
-def find_recipe(name: Any) -> Recipe:
-    """Return the producer whose layouts are known by a name.
-
-    Raises
-    ------
-    ValueError
-        There is none; the nearest name is given.
-
-    """
-    rows = {spelling: row for row in (*RECIPES, GGUF) for spelling in (row.name, *row.also)}
-    if not isinstance(name, str) or name not in rows:
-        known = ", ".join(rows)
-        raise ValueError(f"recipe={name!r} is not known: {suggestion(name, rows)}use {known}.")
-    return rows[name]
-
-
-@cache
-def known_recipe(name: str | None) -> Recipe | None:
-    """Return the producer of a name, or None if its layouts are not known."""
-    named = (row for row in (*RECIPES, GGUF) if name in (row.name, *row.also))
-    return next(named, None)
-
-
 @lru_cache(1 << 12)
 def may_hold(layout: Layout, scheme: str) -> bool:
     """Return True if a layout may hold a scheme."""
@@ -153,27 +128,6 @@ def has_bias(layout: Layout) -> bool:
     """Return True if blocks of a layout have a bias."""
     storage = layout.storage or Storage()
     return any(part.use == "bias" for part in layout.parts) or "bias" in dict(storage.fields)
-
-
-@cache
-def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> Layout:
-    """Return the layout in which a producer writes a scheme.
-
-    A producer that has none, because it never writes that scheme, gets codes in bytes, low bits
-    first, beside plain scales.
-    """
-    row = known_recipe(recipe)
-    layouts = () if row is None else row.layouts
-    candidates = [layout for layout in layouts if layout.storage and may_hold(layout, scheme.name)]
-    grouped = scheme.name.endswith("_group")
-
-    def rank(layout: Layout) -> tuple[bool, ...]:
-        storage, stem = layout.storage or Storage(), layout.scheme.partition("{")[0].rstrip("_")
-        packed = grouped and storage.grouped
-        named = scheme.name.startswith(stem)
-        return not packed, not named, storage.read_only, has_bias(layout) == symmetric
-
-    return min(candidates, key=rank) if candidates else generic_layout(scheme)
 
 
 @cache

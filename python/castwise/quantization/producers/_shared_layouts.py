@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Literal
-
 import numpy as np
 
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
-    OF_COUNTS,
     OF_E4M3,
     OF_E8M0,
     OF_F32,
@@ -18,7 +14,6 @@ from castwise.quantization.producers._layouts import (
     OF_I8,
     OF_REAL,
     OF_U8,
-    OF_WORD,
     OTHER,
     SCALE,
     ZERO,
@@ -56,18 +51,6 @@ FP8_SCALE = Layout(
     (scale_part("_scale"), *INPUTS, Part("input_scale_ub", use="inputs"), PRE),
     storage=PLAIN,
 )
-FP8_INVERSE = Layout(
-    "fp8_{}",
-    "",
-    OF_FP8,
-    (
-        scale_part("_scale_inv", (*OF_REAL, *OF_E8M0), distinct=True),
-        *INPUTS,
-        Part("_activation_scale", ACTIVATION, distinct=True),
-    ),
-    families=("mxfp8",),
-    storage=PLAIN,
-)
 MXFP8 = Layout(
     "mxfp8_e4m3",
     "",
@@ -100,62 +83,4 @@ MXFP4 = Layout(
     block=(1, 32),
     columns=(16, 1),
     storage=BYTES_LOW,
-)
-_EXPERTS = {
-    "_scale": "_weight_scale",
-    SECOND.name: f"_weight{SECOND.name}",
-    "input_scale": "_input_scale",
-}
-
-
-def experts(
-    layout: Layout, transposed: Literal["", "parts"] = "", columns: tuple[int, int] | None = None
-) -> Layout:
-    """Describe experts that ModelOpt exports in one tensor, those of Llama 4 and gpt-oss.
-
-    Names of parts follow that of the parameter, which has no "weight" of its own.
-    """
-    storage = replace(layout.storage or Storage(), transposed=transposed, read_only=True)
-    parts = (
-        replace(part, name=_EXPERTS[part.name]) for part in layout.parts if part.name in _EXPERTS
-    )
-    return replace(
-        layout,
-        parts=tuple(parts),
-        parameters=("gate_up_proj", "down_proj"),
-        columns=columns,
-        storage=storage,
-    )
-
-
-PACKED_WORDS = Layout(
-    "int_{}",
-    "_packed",
-    OF_WORD,
-    (
-        scale_part("_scale"),
-        Part("_shape", OTHER, OF_COUNTS, required=True, use="shape"),
-        Part("_zero_point", ZERO, OF_WORD),
-        Part("_g_idx", OTHER, OF_WORD, use="group index"),
-        *INPUTS,
-    ),
-    storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", grouped=True),
-)
-GPTQ = Layout(
-    "int_{}",
-    "qweight",
-    OF_WORD,
-    (
-        scale_part("scales"),
-        Part("qzeros", ZERO, OF_WORD, distinct=True),
-        Part("g_idx", OTHER, OF_WORD, distinct=True, use="group index"),
-    ),
-    columns=(1, 1),
-    storage=Storage(
-        np.int32,
-        unsigned=True,
-        zeros="columns",
-        zeros_add=(("gptq", 1), ("gptq_v2", 0)),
-        transposed="parts",
-    ),
 )

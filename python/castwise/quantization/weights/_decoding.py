@@ -17,11 +17,13 @@ from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._row_slices import row_step, rows_of
 from castwise.quantization.arrays._views import views_of
 from castwise.quantization.producers._found import QuantizedWeight
-from castwise.quantization.producers._gguf import GGUF, layout_of
 from castwise.quantization.producers._names import Described
+from castwise.quantization.producers._registry import find_recipe
 from castwise.quantization.producers._schemes import find_scheme
-from castwise.quantization.weights._case import MATRIX, Case, Given, Read, Undecodable
-from castwise.quantization.weights._rules import NOT_DECODED, RULES, usual
+from castwise.quantization.producers._stored_weight import MATRIX, Given, Undecodable
+from castwise.quantization.producers._usual_rule import usual
+from castwise.quantization.producers.gguf import GGUF, layout_of
+from castwise.quantization.weights._case import Case, Read
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,11 +120,13 @@ def decoding(
 
 def _given(case: Case) -> tuple[str, Given]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
-    recipes = set(case.weight.recipes)
-    ruled = [name for name in case.weight.recipes if name in RULES]
-    if recipes & NOT_DECODED or (ruled and len(recipes) > 1):
+    producers = [find_recipe(name) for name in case.weight.recipes]
+    has_rule = any(producer.rule is not None for producer in producers)
+    is_decoded = all(producer.is_decoded for producer in producers)
+    if not is_decoded or (has_rule and len(producers) > 1):
         raise case.unknown()
-    return case.weight.recipes[0], RULES.get(case.weight.recipes[0], usual)(case)
+    rule = producers[0].rule or usual
+    return producers[0].name, rule(case)
 
 
 def _of_array(q: Any, given: Given) -> Decoding:

@@ -10,10 +10,11 @@ from typing import Any
 
 from castwise.quantization.arrays._views import grid_of_scales
 from castwise.quantization.producers._attention import scale_of_attention
-from castwise.quantization.producers._configs import Stated, Statement, statements
+from castwise.quantization.producers._configs import Statement, statements
 from castwise.quantization.producers._contradictions import Contradiction, contradictions
 from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
+from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
 from castwise.quantization.producers._layouts import (
     BYTES,
     FLOAT8,
@@ -21,21 +22,18 @@ from castwise.quantization.producers._layouts import (
     OTHER,
     WIDE,
     Layout,
-    Recipe,
 )
 from castwise.quantization.producers._matching import Match, matched
 from castwise.quantization.producers._names import (
-    KERAS_FLOAT8,
     Described,
     beside,
-    lasts,
-    numbered_kernel,
     owner,
-    plain_names,
     tail,
 )
-from castwise.quantization.producers._recipes import MARKERS, RECIPES
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._registry import MARKERS, PRODUCERS, lasts
 from castwise.quantization.producers._schemes import may_hold
+from castwise.quantization.producers._stated import Stated
 
 _WEIGHT = "weight"
 
@@ -80,11 +78,11 @@ class _Search:
         self._beside: set[str] = set()
         """The tensors beside payloads that are named as parts, whatever their format."""
         known = {name for statement in stated for name in statement.recipes}
-        self._recipes = tuple(recipe for recipe in RECIPES if recipe.name in known)
+        self._recipes = tuple(recipe for recipe in PRODUCERS if recipe.name in known)
 
     def run(self) -> Quantization:
         """Find everything."""
-        weights = self._weights(RECIPES)
+        weights = self._weights(PRODUCERS)
         if self._recipes:
             # What is not stored as stated is recognised all the same, and the contradiction named.
             methods = ", ".join(self._texts())
@@ -100,7 +98,7 @@ class _Search:
                     weights[name] = replace(weight, problem=contradiction.text)
         names = {name for weight in weights.values() for name in weight.recipes}
         names |= {MARKERS[marker] for marker in map(tail, self._tensors) if marker in MARKERS}
-        active = self._recipes or tuple(recipe for recipe in RECIPES if recipe.name in names)
+        active = self._recipes or tuple(recipe for recipe in PRODUCERS if recipe.name in names)
         used = {name for weight in weights.values() for name in (weight.payload, *weight.parts)}
         beside_weights = [
             info.name
@@ -135,7 +133,7 @@ class _Search:
             return None
         return next((statement.method for statement in self._stated if not statement.recipes), None)
 
-    def _weights(self, recipes: Sequence[Recipe]) -> dict[str, QuantizedWeight]:
+    def _weights(self, recipes: Sequence[Producer]) -> dict[str, QuantizedWeight]:
         """Find the weights stored as one of the recipes says, by the name of the payload."""
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
@@ -279,14 +277,14 @@ class _Search:
             spoken.append((statement.origin, stated))
         return result, problem
 
-    def _orphans(self, recipes: Sequence[Recipe], used: set[str]) -> list[Orphan]:
+    def _orphans(self, recipes: Sequence[Producer], used: set[str]) -> list[Orphan]:
         """List what lacks the rest of a weight.
 
         Where nothing is quantised otherwise, those that have names of their own: of all recipes.
         """
         known = bool(recipes)
         layouts = dict.fromkeys(
-            layout for recipe in recipes or RECIPES for layout in recipe.layouts
+            layout for recipe in recipes or PRODUCERS for layout in recipe.layouts
         )
         orphans = []
         for name, info in self._tensors.items():
@@ -385,7 +383,7 @@ def _block(
         return None, None
     block = stated.block or match.layout.block
     grid = None if block is None else _grid(match, scheme, block, info)
-    tiled = {recipe.name for recipe in RECIPES if recipe.tiles}
+    tiled = {recipe.name for recipe in PRODUCERS if recipe.tiles}
     if grid is None or tiled.issuperset(recipes) or _scale(match) == grid:
         return block, None
     if math.prod(_scale(match)) == math.prod(grid) == 1:

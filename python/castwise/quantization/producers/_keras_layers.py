@@ -19,7 +19,7 @@ import numpy as np
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
 from castwise.quantization.producers._layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization.producers._schemes import find_scheme
-from castwise.quantization.weights._case import MATRIX, Case, Given, Undecodable
+from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _POLICIES = (
@@ -231,7 +231,7 @@ def _is_of_keras(value: Any) -> bool:
     return isinstance(value, dict) and str(value.get("module")).startswith("keras")
 
 
-def keras(case: Case) -> Given:
+def describe_kernel(case: StoredWeight) -> Given:
     """Describe a kernel by what the model states of its layer."""
     path = case.payload.rpartition("/")[0]
     if not case.section:
@@ -280,7 +280,7 @@ def keras(case: Case) -> Given:
     )
 
 
-def _told(case: Case, layer: Layer) -> Layer:
+def _told(case: StoredWeight, layer: Layer) -> Layer:
     """Tell the mode of a kernel whose shape is stated: int4 is packed in rows of a matrix."""
     plain, shape = _einsum(case, layer), case.shape(case.payload)
     if case.format == U8:
@@ -291,7 +291,7 @@ def _told(case: Case, layer: Layer) -> Layer:
         rows, columns = _matrix(layer, plain)
         if shape == (rows, -(-columns // 2)):
             groups = next((n for n, role in case.weight.parts.items() if role == OTHER), None)
-            numbers = () if groups is None else np.asarray(case.lazy(groups)[...])
+            numbers = () if groups is None else case.lazy(groups)[...]
             size = int(np.count_nonzero(numbers == 0)) if len(numbers) else None
             if size == 0:
                 raise Undecodable(f"{groups!r} names no input of group 0; save it with Keras again")
@@ -302,7 +302,7 @@ def _told(case: Case, layer: Layer) -> Layer:
     )
 
 
-def _told_by_parts(case: Case, layer: Layer) -> Layer:
+def _told_by_parts(case: StoredWeight, layer: Layer) -> Layer:
     """Tell GPTQ and AWQ, which has scales of inputs, by their variables, and bits by the shapes."""
     extras, outputs = len(_indices_of(case)), case.shape(case.scale())[:1]
     if ZERO not in case.weight.parts.values() or extras not in (1, 2):
@@ -311,7 +311,7 @@ def _told_by_parts(case: Case, layer: Layer) -> Layer:
     return replace(layer, mode=_CALIBRATED[extras - 1], bits=bits)
 
 
-def _alone(case: Case, path: str) -> Given:
+def _alone(case: StoredWeight, path: str) -> Given:
     """Describe a kernel of which nothing is stated: only some of dense layers are certain.
 
     They are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or int8
@@ -332,7 +332,7 @@ def _alone(case: Case, path: str) -> Given:
     )
 
 
-def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
+def _calibrated(case: StoredWeight, layer: Layer, plain: tuple[int, ...]) -> Given:
     """Describe codes of GPTQ and AWQ, which are (outputs, inputs), beside the group of each input.
 
     Keras makes an integer of a group by leaving out its fraction.
@@ -356,7 +356,7 @@ def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
     for name, shape in expected.items():
         if case.shape(name) != shape:
             raise case.wrong(name, f"the shape {shape}")
-    stated = np.asarray(case.lazy(extras[-1])[...])
+    stated = case.lazy(extras[-1])[...]
     outside = np.flatnonzero(~((stated > -1) & (stated < groups)))
     if len(outside):
         raise Undecodable(
@@ -377,7 +377,7 @@ def _calibrated(case: Case, layer: Layer, plain: tuple[int, ...]) -> Given:
     )
 
 
-def _check_split(case: Case, plain: tuple[int, ...], cut: tuple[int, int]) -> None:
+def _check_split(case: StoredWeight, plain: tuple[int, ...], cut: tuple[int, int]) -> None:
     """Refuse a kernel whose axes Keras does not join to these rows and columns.
 
     Of three axes it takes the longest, the first of several, for the inputs or for the outputs.
@@ -388,13 +388,13 @@ def _check_split(case: Case, plain: tuple[int, ...], cut: tuple[int, int]) -> No
         raise case.wrong(case.payload, f"a kernel of the shape {plain}")
 
 
-def _indices_of(case: Case) -> list[str]:
+def _indices_of(case: StoredWeight) -> list[str]:
     """Name the variables after the zero points: AWQ's scales of inputs, then the groups."""
     names = (name for name, role in case.weight.parts.items() if role == OTHER)
     return sorted(names, key=list(case.tensors).index)
 
 
-def _names(case: Case, kernel: str) -> dict[str, str]:
+def _names(case: StoredWeight, kernel: str) -> dict[str, str]:
     """Name the parts as Keras does; indices of groups are checked, and not needed."""
     names = {case.payload: kernel}
     for name, role in case.weight.parts.items():
@@ -403,7 +403,7 @@ def _names(case: Case, kernel: str) -> dict[str, str]:
     return names
 
 
-def _check_variables(case: Case, layer: Layer, path: str) -> None:
+def _check_variables(case: StoredWeight, layer: Layer, path: str) -> None:
     """Refuse a layer whose variables are not as many as its configuration says."""
     has_bias = bool(layer.config.get("use_bias") or layer.config.get("bias_axes"))
     is_calibrated = layer.mode in _CALIBRATED
@@ -417,26 +417,26 @@ def _check_variables(case: Case, layer: Layer, path: str) -> None:
         )
 
 
-def _check_groups(case: Case, size: int) -> None:
+def _check_groups(case: StoredWeight, size: int) -> None:
     """Refuse groups that are not blocks of neighbours."""
     indices = next((name for name, role in case.weight.parts.items() if role == OTHER), None)
     if indices is None or ZERO not in case.weight.parts.values():
         raise Undecodable("it lacks zero points, or the indices of groups")
-    numbers = np.asarray(case.lazy(indices)[...])
+    numbers = case.lazy(indices)[...]
     if numbers.ndim != 1 or not np.array_equal(numbers, np.arange(len(numbers)) // size):
         raise Undecodable(f"{indices!r} are not the indices of blocks of {size}")
 
 
-def _dense(case: Case, layer: Layer) -> tuple[int, ...]:
+def _dense(case: StoredWeight, layer: Layer) -> tuple[int, ...]:
     return case.matrix()[layer.mode in _CALIBRATED], _count(layer, "units")
 
 
-def _embedding(case: Case, layer: Layer) -> tuple[int, ...]:
+def _embedding(case: StoredWeight, layer: Layer) -> tuple[int, ...]:
     del case
     return _count(layer, "input_dim"), _count(layer, "output_dim")
 
 
-def _einsum(case: Case, layer: Layer) -> tuple[int, ...]:
+def _einsum(case: StoredWeight, layer: Layer) -> tuple[int, ...]:
     """Return the shape of a kernel, whose letters are those of inputs and outputs."""
     inputs, kernel, outputs = _letters(layer)
     if layer.mode == I8:

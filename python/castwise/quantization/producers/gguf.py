@@ -7,7 +7,9 @@ from collections.abc import Mapping
 import numpy as np
 
 from castwise.quantization.producers._found import QuantizedWeight
-from castwise.quantization.producers._layouts import OF_U8, Layout, Recipe, Storage
+from castwise.quantization.producers._layouts import OF_U8, Layout, Storage
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._written import INTEGERS, MXFP4_TO_NVFP4, same_schemes
 
 
 def _row(scheme: str, size: int, storage: Storage) -> Layout:
@@ -46,7 +48,14 @@ TYPES: Mapping[str, Layout] = {
 }
 """The layout of each type that can be decoded."""
 
-GGUF = Recipe("gguf", (), tuple(TYPES.values()), scales="float16")
+GGUF = Producer(
+    "gguf",
+    {},
+    tuple(TYPES.values()),
+    scales="float16",
+    forms_from=(*same_schemes("mxfp4", *INTEGERS), MXFP4_TO_NVFP4),
+    forms_to=same_schemes("mxfp4"),
+)
 """Whose files state the scheme of each tensor, and whose tensors are single parts."""
 
 

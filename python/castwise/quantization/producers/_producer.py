@@ -1,0 +1,107 @@
+"""What a producer offers: layouts, what it states, the rule of its weights, what it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from castwise.quantization.producers._layouts import Layout
+from castwise.quantization.producers._stated import Reader
+from castwise.quantization.producers._stored_weight import Given, StoredWeight
+from castwise.quantization.producers._written import Form, Writer, Written
+
+Rule = Callable[[StoredWeight], Given]
+"""From a stored weight to what it is."""
+
+Section = tuple[str, Mapping[str, Any]]
+"""A method, and the section that states it."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Producer:
+    """A producer: how it names, stores and states quantised weights, and what it writes.
+
+    Attributes
+    ----------
+    name
+        What castwise calls it.
+    readers
+        What reads a section of a configuration, by its names as `quant_method`.
+    layouts
+        How it stores weights.
+    tiles
+        True if scales of blocks may be padded to whole tiles of 128x4 and reordered.
+    also
+        Other producers that write the same layouts.
+    scales
+        The dtype of scales that are not of 8 bits; "weight" is that of the weight.
+    scalar
+        The shape of the scale of a whole tensor, and of a global scale.
+    channels
+        The axes of the scales of channels: (out, 1) or (out,).
+    blocks
+        The axes of the scales of blocks of rows and columns: (rows, columns), or (rows, 1, columns,
+        1).
+    rule
+        What a weight is, where its own layouts hold it; the weights of all others are `usual`.
+    is_decoded
+        False if its weights are only recognised.
+    writes
+        The schemes of the checkpoints that castwise writes as it does.
+    write
+        Writes what states them.
+    loading_warning
+        Why transformers does not run what is written, and what does.
+    forms_from, forms_to
+        Schemes that it stores, each with the one that they become with the same values, in forms of
+        other producers; and those that it holds as what others store become.
+    states_several
+        Its configuration states a scheme for each module.
+    undecodable
+        Says from a section why none of its weights is decoded.
+    config_file
+        The file that it alone writes, None for those that `config.json` holds.
+    file_section
+        Returns the method and the section that this file states.
+    is_own_form
+        Tells by a section, which names no method, that it is of a form that it alone writes.
+    unnamed_method
+        Returns its method if a section without one, given its key, is of its form.
+    metadata_section
+        Returns what metadata state as it alone does.
+    metadata_reader
+        What reads that.
+    metadata_first
+        Metadata tell more than the configuration beside them.
+    marker
+        A tensor that says, whatever else there is, that a model is quantised as it does.
+
+    """
+
+    name: str
+    readers: Mapping[str, Reader]
+    layouts: tuple[Layout, ...]
+    tiles: bool = False
+    also: tuple[str, ...] = ()
+    scales: str = "float32"
+    scalar: tuple[int, ...] = ()
+    channels: int = 2
+    blocks: int = 2
+    rule: Rule | None = None
+    is_decoded: bool = True
+    writes: tuple[Written, ...] = ()
+    write: Writer | None = None
+    loading_warning: str | None = None
+    forms_from: tuple[Form, ...] = ()
+    forms_to: tuple[Form, ...] = ()
+    states_several: bool = False
+    undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
+    config_file: str | None = None
+    file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
+    is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
+    unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
+    metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
+    metadata_reader: Reader | None = None
+    metadata_first: bool = False
+    marker: str | None = None

@@ -1,0 +1,167 @@
+"""The producers, each of which has a module: what its tensors are, and what states them.
+
+A new producer is a module beside this one, and a line here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from castwise._spelling import suggestion
+from castwise.quantization.producers._layouts import Layout, Storage
+from castwise.quantization.producers._names import tail
+from castwise.quantization.producers._producer import Producer, Section
+from castwise.quantization.producers._schemes import Scheme, generic_layout, has_bias, may_hold
+from castwise.quantization.producers._stated import Reader, no_statements
+from castwise.quantization.producers.autofp8 import AUTOFP8
+from castwise.quantization.producers.awq_gptq import AWQ, GPTQ
+from castwise.quantization.producers.bitsandbytes import BITSANDBYTES
+from castwise.quantization.producers.comfy import COMFY
+from castwise.quantization.producers.compressed_tensors import COMPRESSED_TENSORS
+from castwise.quantization.producers.deepseek import DEEPSEEK, DEEPSEEK_V4
+from castwise.quantization.producers.fbgemm import FBGEMM
+from castwise.quantization.producers.gguf import GGUF
+from castwise.quantization.producers.gpt_oss import GPT_OSS
+from castwise.quantization.producers.keras import KERAS
+from castwise.quantization.producers.mistral import MISTRAL
+from castwise.quantization.producers.mlx import MLX
+from castwise.quantization.producers.modelopt import MODELOPT
+from castwise.quantization.producers.quark import QUARK
+from castwise.quantization.producers.torchao import TORCHAO
+from castwise.quantization.producers.transformer_engine import TRANSFORMER_ENGINE
+
+PRODUCERS = (
+    *(COMPRESSED_TENSORS, MODELOPT, DEEPSEEK, DEEPSEEK_V4, AUTOFP8, MISTRAL, FBGEMM, GPT_OSS),
+    *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, TRANSFORMER_ENGINE, KERAS),
+)
+"""Every producer whose tensors tell how they are stored; the order is that of messages."""
+
+_ALL = (*PRODUCERS, GGUF)
+
+_WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
+WRITTEN = tuple(
+    replace(row, recipe=name)
+    for producer in _WRITERS
+    for name in (producer.name, *producer.also)
+    for row in producer.writes
+)
+"""The schemes that are written; the first row of a scheme is its default."""
+
+SEVERAL = tuple(producer.name for producer in _WRITERS if producer.states_several)
+"""Producers that state a scheme for each module."""
+
+_FILES = {
+    producer.config_file: producer.file_section
+    for producer in (MODELOPT, GPTQ, AWQ)
+    if producer.config_file is not None and producer.file_section is not None
+}
+CONFIGS = (str(MODELOPT.config_file), "config.json", str(GPTQ.config_file), str(AWQ.config_file))
+"""Files beside the tensors that may state how they are quantised, the most detailed first."""
+
+CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
+"""The producers in whose forms stored weights can be laid, in the order of messages."""
+
+MARKERS = {producer.marker: producer.name for producer in PRODUCERS if producer.marker}
+"""Names of tensors that say, whatever else there is, whose a quantised model is."""
+
+NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
+
+_PARTS = tuple(
+    {tail(part.name) for row in PRODUCERS for layout in row.layouts for part in layout.parts}
+    | {layout.payload for row in PRODUCERS for layout in row.layouts if layout.payload}
+)
+"""The ends of the names that parts may have."""
+
+
+def lasts(names: Iterable[str]) -> set[str]:
+    """Return the last components that may be those of parts."""
+    return {tail(name) for name in names if name.endswith(_PARTS)}
+
+
+def find_recipe(name: object) -> Producer:
+    """Return the producer whose layouts are known by a name.
+
+    Raises
+    ------
+    ValueError
+        There is none; the nearest name is given.
+
+    """
+    rows = {spelling: row for row in _ALL for spelling in (row.name, *row.also)}
+    if not isinstance(name, str) or name not in rows:
+        known = ", ".join(rows)
+        raise ValueError(f"recipe={name!r} is not known: {suggestion(name, rows)}use {known}.")
+    return rows[name]
+
+
+@cache
+def known_recipe(name: str | None) -> Producer | None:
+    """Return the producer of a name, or None if its layouts are not known."""
+    named = (row for row in _ALL if name in (row.name, *row.also))
+    return next(named, None)
+
+
+@cache
+def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> Layout:
+    """Return the layout in which a producer writes a scheme.
+
+    A producer that has none, because it never writes that scheme, gets codes in bytes, low bits
+    first, beside plain scales.
+    """
+    row = known_recipe(recipe)
+    layouts = () if row is None else row.layouts
+    candidates = [layout for layout in layouts if layout.storage and may_hold(layout, scheme.name)]
+    grouped = scheme.name.endswith("_group")
+
+    def rank(layout: Layout) -> tuple[bool, ...]:
+        storage, stem = layout.storage or Storage(), layout.scheme.partition("{")[0].rstrip("_")
+        packed = grouped and storage.grouped
+        named = scheme.name.startswith(stem)
+        return not packed, not named, storage.read_only, has_bias(layout) == symmetric
+
+    return min(candidates, key=rank) if candidates else generic_layout(scheme)
+
+
+def reader_of(method: str) -> Reader:
+    """Return what reads the sections of a method."""
+    readers = (producer.readers[method] for producer in PRODUCERS if method in producer.readers)
+    return next(readers, no_statements)
+
+
+def undecodable_section(method: str, section: Mapping[str, Any]) -> str | None:
+    """Say why a producer decodes no weight of a section of its method; None if it may."""
+    for producer in PRODUCERS:
+        if method in producer.readers and producer.undecodable is not None:
+            return producer.undecodable(section)
+    return None
+
+
+def file_section(name: str, config: Mapping[str, Any]) -> Section | None:
+    """Return what a file states that one producer alone writes."""
+    return _FILES[name](config)
+
+
+def is_own_file(name: str) -> bool:
+    """Return True for the name of a file that one producer alone writes."""
+    return name in _FILES
+
+
+def owner_of_form(section: Mapping[str, Any]) -> str | None:
+    """Name the producer that alone writes sections of such a form."""
+    for producer in PRODUCERS:
+        if producer.is_own_form is not None and producer.is_own_form(section):
+            return producer.name
+    return None
+
+
+def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
+    """Return the method of a section that names none, by its form."""
+    for producer in PRODUCERS:
+        if producer.unnamed_method is not None and (
+            method := producer.unnamed_method(key, section)
+        ):
+            return method
+    return None

@@ -1,0 +1,86 @@
+"""What a producer states of one weight, and the forms of values in its statements.
+
+Files are untrusted: a value of another type than its producer writes counts as if it were not
+there.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Collection, Mapping
+from typing import Any, NamedTuple
+
+
+class Stated(NamedTuple):
+    """What is stated of one weight, None if it is not.
+
+    `needs` are the roles, or the last part of the names, of tensors that must be beside it;
+    `problem` follows the name of the file and says why it is not decoded; `elsewhere` is the module
+    of another prefix of which something is stated; `details` is what else must be stated alike.
+    """
+
+    scheme: str | None = None
+    block: tuple[int, ...] | None = None
+    needs: tuple[str, ...] = ()
+    problem: str | None = None
+    elsewhere: str | None = None
+    details: tuple[tuple[str, Any], ...] = ()
+
+
+Describe = Callable[[str, str | None], Stated]
+"""From the module and the format of its payload to what is stated."""
+
+Reader = Callable[[Mapping[str, Any]], Describe]
+"""From the section of a configuration to what it states."""
+
+
+def parsed_object(text: str | None) -> dict[str, Any]:
+    """Parse JSON of an object; of anything else nothing is left."""
+    try:
+        value = json.loads(text or "null")
+    except (ValueError, RecursionError):
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
+def positive_integer(value: object) -> int | None:
+    if not isinstance(value, int) or isinstance(value, bool):
+        return None
+    return value if value > 0 else None
+
+
+def pair_of_sizes(value: object) -> tuple[int, ...] | None:
+    if not isinstance(value, list) or len(value) != 2 or not all(map(positive_integer, value)):  # noqa: PLR2004
+        return None
+    return tuple(value)
+
+
+def group_block(value: object) -> tuple[int, ...] | None:
+    size = positive_integer(value)
+    return None if size is None else (1, size)
+
+
+def integer_scheme(bits: object, group_size: object, kind: str = "int") -> Stated:
+    """Describe integers of some bits that share a scale in groups; in whole rows for -1."""
+    block = group_block(group_size)
+    number = positive_integer(bits)
+    if number is None or (block is None and group_size != -1):
+        return Stated(None, block)
+    return Stated(f"{kind}{number}_{'channel' if block is None else 'group'}", block)
+
+
+def no_statements(section: Mapping[str, Any]) -> Describe:
+    del section
+    return lambda module, payload: Stated()
+
+
+def constant_reader(scheme: str, block: tuple[int, ...] | None = None) -> Reader:
+    return lambda section: lambda module, payload: Stated(scheme, block)
+
+
+def unknown_key(stated: Mapping[str, Any], known: Collection[str]) -> str | None:
+    """Say which key of a layer is not known; None if all are. Values of None state nothing."""
+    for key, value in stated.items():
+        if key not in known and value is not None:
+            return f"states {key!r} of it, which castwise does not know"
+    return None

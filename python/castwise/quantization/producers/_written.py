@@ -1,0 +1,161 @@
+"""What producers write: the schemes of their checkpoints, and what states them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from castwise.quantization.producers._schemes import Scheme, find_scheme
+
+Form = tuple[str, str]
+"""The scheme of a stored weight, and the one that it becomes with the same values."""
+
+INTEGERS = tuple(
+    f"int{bits}_{unit}"
+    for bits, unit in ((8, "channel"), (4, "channel"), (4, "group"), (8, "group"))
+)
+MXFP4_TO_NVFP4 = ("mxfp4", "nvfp4")
+
+
+def same_schemes(*schemes: str) -> tuple[Form, ...]:
+    """Return the forms of schemes that stay what they are."""
+    return tuple((scheme, scheme) for scheme in schemes)
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """A scheme as a producer's checkpoints hold it.
+
+    Attributes
+    ----------
+    scheme
+        One of `castwise.quantization.schemes()`.
+    code
+        What its configuration calls that.
+    block
+        The default block, if it is not the scheme's.
+    tile
+        Rows and columns of which those of a weight must be multiples, so that nothing is padded.
+    step
+        Slabs are multiples of so many rows, beside whole blocks.
+    stacks
+        Experts may be stacked in one tensor.
+    transposed
+        Only such experts are stored so, and in a plain model their matrices are (in, out).
+    shares
+        What engines fuse must have the same global scale.
+    symmetric
+        False for groups that have a bias.
+    square
+        Blocks have as many rows as columns.
+    loaded_as
+        The one format to which transformers decodes it, whatever that of the model is; None if it
+        is the model's.
+    recipe
+        The producer, which the registry fills in.
+
+    """
+
+    scheme: str
+    code: str = ""
+    block: tuple[int, int] | None = None
+    tile: tuple[int, int] = (1, 1)
+    step: int = 1
+    stacks: bool = False
+    transposed: bool = False
+    shares: bool = False
+    symmetric: bool = True
+    square: bool = False
+    loaded_as: str | None = None
+    recipe: str = ""
+
+    @property
+    def row(self) -> Scheme:
+        """The row of the scheme."""
+        return find_scheme(self.scheme)
+
+
+@dataclass(frozen=True, slots=True)
+class Encoding:
+    """A row, and the block that is used.
+
+    Attributes
+    ----------
+    written
+        The row.
+    block
+        Rows and columns that share a scale.
+    symmetric
+        False for integers with zero points.
+    reordered
+        True if an index says in which group each column is.
+
+    """
+
+    written: Written
+    block: tuple[int, int]
+    symmetric: bool = True
+    reordered: bool = False
+
+    @property
+    def bits(self) -> int:
+        """The bits of a code."""
+        return self.written.row.bits
+
+
+@dataclass(frozen=True, slots=True)
+class Statements:
+    """What states how the weights of a component are stored.
+
+    Attributes
+    ----------
+    sections
+        Members of `config.json`.
+    files
+        Other files beside the tensors, with their texts.
+    metadata
+        The same for a file without a configuration; None if its producer has no such form.
+    edit
+        What makes the text of `config.json` follow, where its sections stay.
+
+    """
+
+    sections: Mapping[str, Any]
+    files: Mapping[str, str]
+    metadata: Mapping[str, str] | None
+    edit: Callable[[str], str] | None = None
+
+
+class Writer(Protocol):
+    """States how weights are stored, as a producer does."""
+
+    def __call__(
+        self,
+        distinct: Sequence[Encoding],
+        encodings: Mapping[str, Encoding],
+        kept: Sequence[str],
+        *,
+        inputs: bool,
+    ) -> Statements:
+        """Return what states it.
+
+        Parameters
+        ----------
+        distinct
+            The encodings that differ, the most frequent first.
+        encodings
+            That of each module.
+        kept
+            The modules that are not quantised.
+        inputs
+            True if there are scales of inputs, too.
+
+        """
+
+
+def in_section(section: Mapping[str, Any], **files: str) -> Statements:
+    """State it in the section that transformers reads."""
+    key = "quantization_config"
+    return Statements({key: section}, files, {key: json.dumps(section)})

@@ -1,0 +1,85 @@
+"""bitsandbytes: int8 in rows, and maps of 16 values in flat blocks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from castwise.quantization.producers._layouts import (
+    OF_F32,
+    OF_I8,
+    OF_U8,
+    OTHER,
+    SCALE,
+    Layout,
+    Part,
+    Storage,
+)
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import scale_part
+from castwise.quantization.producers._stated import no_statements
+from castwise.quantization.producers._stored_weight import Given, StoredWeight
+
+_NAME = "bitsandbytes"
+
+
+def _unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
+    del key
+    return _NAME if section.get("load_in_4bit") or section.get("load_in_8bit") else None
+
+
+def _rule(case: StoredWeight) -> Given:
+    """Describe bitsandbytes: int8 with a scale per row, or a map of 16 values in flat blocks."""
+    if case.scheme != "int8_channel":
+        case.named(".quant_map")
+        return Given(case.scheme)
+    return Given(case.scheme, (1, 0), case.matrix())
+
+
+BITSANDBYTES = Producer(
+    _NAME,
+    {_NAME: no_statements},
+    (
+        *(
+            Layout(
+                f"bnb_{kind}",
+                "",
+                (),
+                (
+                    Part(".absmax", SCALE, (*OF_F32, *OF_U8), required=True, distinct=True),
+                    Part(
+                        f".quant_state.bitsandbytes__{kind}",
+                        OTHER,
+                        OF_U8,
+                        required=True,
+                        distinct=True,
+                        use="state",
+                    ),
+                    *(
+                        Part(f".{name}", OTHER, OF_F32, distinct=True, use=use)
+                        for name, use in (
+                            ("quant_map", "code map"),
+                            ("nested_absmax", "nested scale"),
+                            ("nested_quant_map", "nested code map"),
+                        )
+                    ),
+                ),
+                storage=Storage(np.uint8, ("high-first",), flat=True),
+            )
+            for kind in ("nf4", "fp4")
+        ),
+        Layout(
+            "int8_channel",
+            "",
+            OF_I8,
+            (scale_part("SCB", distinct=True), Part("weight_format", use="marker")),
+            parameters=("weight",),
+            storage=Storage(after=127.0),
+        ),
+    ),
+    channels=1,
+    rule=_rule,
+    unnamed_method=_unnamed_method,
+)

@@ -1,0 +1,237 @@
+"""ComfyUI: float8, and blocks padded to tiles, each weight beside a tensor that names its form."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from castwise.quantization.producers._layouts import (
+    ACTIVATION,
+    OF_FP8,
+    OF_I8,
+    OF_U8,
+    OTHER,
+    SCALE,
+    TILE,
+    ZERO,
+    Layout,
+    Part,
+    Storage,
+    ceil_div,
+)
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import (
+    FP8_SCALE,
+    INT8,
+    MXFP8,
+    NVFP4,
+    PRE,
+    scale_part,
+)
+from castwise.quantization.producers._stated import Describe, Stated, parsed_object, unknown_key
+from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers._usual_rule import FLOAT_BITS, matrices, usual
+from castwise.quantization.producers._written import Encoding, Statements, Written, same_schemes
+
+_NAME = "comfy"
+_TILE_ROWS = TILE[0]
+
+_PADDING = {"nvfp4": 16, "mxfp8_e4m3": 32}
+"""Rows and columns are padded to multiples of so many."""
+
+
+def _tile(scheme: str) -> tuple[int, int]:
+    return _PADDING[scheme], _PADDING[scheme]
+
+
+_KEYS = frozenset(
+    (
+        "format",
+        "full_precision_matrix_mult",
+        "num_experts",
+        "group_size",
+        "orig_dtype",
+        "orig_shape",
+        "convrot",
+        "convrot_groupsize",
+    )
+)
+"""Of `convrot` the value decides: rotated codes are refused."""
+
+SCHEMES = {
+    "fp8": "fp8_tensor",  # as ModelOpt writes it for ComfyUI
+    "float8_e4m3fn": "fp8_tensor",
+    "float8_e5m2": "fp8_tensor",
+    "nvfp4": "nvfp4",
+    "mxfp8": "mxfp8_e4m3",
+    "int8_tensorwise": "int8_tensor",
+    "awq_w4a16": "int4_group",
+}
+"""The schemes that ComfyUI names as formats of layers."""
+
+_MARKER = Part("comfy_quant", OTHER, OF_U8, required=True, distinct=True, use="marker")
+
+_LAYOUTS = (
+    replace(FP8_SCALE, storage=Storage(inner=True)),
+    replace(MXFP8, storage=Storage(tile=_tile("mxfp8_e4m3"))),
+    replace(NVFP4, storage=Storage(np.uint8, ("high-first",), tile=_tile("nvfp4"), inner=True)),
+    INT8,
+)
+
+_WRITTEN = (
+    Written("fp8_tensor"),
+    *(Written(scheme, tile=_tile(scheme), step=_TILE_ROWS) for scheme in _PADDING),
+)
+
+
+def _read(layers: Mapping[str, Any]) -> Describe:
+    def describe(module: str, payload: str | None) -> Stated:
+        entry = layers.get(module)
+        if not isinstance(entry, dict):
+            return Stated()
+        name, problem = entry.get("format"), unknown_key(entry, _KEYS)
+        if entry.get("convrot"):
+            problem = "states convrot of it, so that its codes are rotated; ComfyUI reads it"
+        return Stated(SCHEMES.get(name) if isinstance(name, str) else None, problem=problem)
+
+    return describe
+
+
+def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
+    layers = parsed_object(metadata.get("_quantization_metadata")).get("layers")
+    return layers if isinstance(layers, dict) else None
+
+
+def _rule(case: StoredWeight) -> Given:
+    """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
+    scheme, marker = case.scheme, case.part("comfy_quant")
+    if marker is not None:
+        state = case.json(marker)
+        if (unknown := unknown_key(state, _KEYS)) is not None:
+            raise Undecodable(f"{marker!r} {unknown}; ComfyUI reads it")
+        experts, shape = state.get("num_experts"), case.shape(case.payload)
+        if experts is not None and (len(shape) != MATRIX + 1 or shape[0] != experts):
+            raise Undecodable(
+                f"{marker!r} states num_experts={experts!r}, and {case.payload!r} has the shape "
+                f"{shape}"
+            )
+    if scheme == "fp8_tensor":
+        return usual(case)
+    if scheme not in _PADDING:
+        raise case.unknown()
+    padding, (*experts, rows, width) = _PADDING[scheme], matrices(case)
+    columns = width * 8 // FLOAT_BITS.get(scheme, 8)
+    if rows % padding or columns % padding:
+        raise Undecodable(
+            f"{case.payload!r} has the shape {case.shape(case.payload)}, which is not padded to "
+            f"{padding}"
+        )
+    shape = (*experts, _true_rows(case, padding), columns)
+    _check_columns(case, last=0x0F if columns > width else 0xFF)
+    return Given(scheme, case.block(), shape)
+
+
+def _true_rows(case: StoredWeight, padding: int) -> int:
+    """Return the rows without padding: the bias tells, or some last row is not zeros."""
+    *experts, rows, _ = matrices(case)
+    bias = case.tensors.get(case.weight.name.removesuffix("weight") + "bias")
+    if bias is not None:
+        if experts and bias.shape[:-1] != (*experts,):
+            raise case.wrong(bias.name, f"({experts[0]}, rows)")
+        count = bias.shape[-1] if experts else math.prod(bias.shape)
+        if ceil_div(count, padding) * padding != rows:
+            raise Undecodable(
+                f"its bias has {count} elements, and {case.payload!r} has {rows} rows, which are "
+                f"multiples of {padding}"
+            )
+        return count
+    payload = case.lazy(case.payload)
+    lasts = (payload[*place, rows - 1] for place in np.ndindex(*experts) if rows)
+    if not any(row.view(np.uint8).any() for row in lasts):
+        raise Undecodable(
+            "its last row is zero, which may be padding, and no bias tells how many rows it has"
+        )
+    return rows
+
+
+def _check_columns(case: StoredWeight, last: int) -> None:
+    """Refuse a weight whose last column may be padding: nothing tells how many columns it has."""
+    payload, (*experts, rows, width) = case.lazy(case.payload), matrices(case)
+    for place in np.ndindex(*experts):
+        for start in range(0, rows, _TILE_ROWS):
+            column = payload[*place, start : start + _TILE_ROWS, width - 1 : width]
+            if (column.view(np.uint8) & last).any():
+                return
+    raise Undecodable("its last column is zero, which may be padding")
+
+
+def _write(
+    distinct: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool,
+) -> Statements:
+    """Every weight states it for itself, in a tensor."""
+    del distinct, encodings, kept, inputs
+    return Statements({}, {}, {})
+
+
+_FORMS = same_schemes("nvfp4", "mxfp8_e4m3", "fp8_tensor")
+
+COMFY = Producer(
+    _NAME,
+    {},
+    (
+        Layout(
+            "fp8_tensor",
+            "",
+            OF_FP8,
+            (scale_part("scale_weight", distinct=True), Part("scale_input", ACTIVATION)),
+            parameters=("weight",),
+            storage=Storage(inner=True, read_only=True),
+        ),
+        *(
+            replace(
+                layout,
+                parts=(
+                    *layout.parts,
+                    _MARKER,
+                ),
+                parameters=("weight",),
+            )
+            for layout in _LAYOUTS
+        ),
+        Layout(
+            "",
+            "",
+            (*OF_U8, *OF_I8),
+            (
+                Part("_scale", SCALE),
+                _MARKER,
+                Part("_s_rel", SCALE),
+                Part("_s_channel", SCALE),
+                Part("_codebook"),
+                Part("_zeros", ZERO),
+                PRE,
+            ),
+            families=("int",),
+            parameters=("weight",),
+        ),
+        *_LAYOUTS,
+    ),
+    tiles=True,
+    rule=_rule,
+    writes=_WRITTEN,
+    write=_write,
+    states_several=True,
+    metadata_section=_metadata_section,
+    metadata_reader=_read,
+    marker="scaled_fp8",
+    forms_from=_FORMS,
+    forms_to=_FORMS,
+)

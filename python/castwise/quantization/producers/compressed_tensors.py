@@ -1,0 +1,319 @@
+"""compressed-tensors: layouts, groups of its configurations, and what it writes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from castwise._core import PolicyMap
+from castwise.quantization.producers._layouts import (
+    ACTIVATION,
+    BF16,
+    E4M3,
+    GLOBAL,
+    I8,
+    OF_COUNTS,
+    OF_E4M3,
+    OF_E8M0,
+    OF_F32,
+    OF_U8,
+    OF_WORD,
+    OTHER,
+    U8,
+    ZERO,
+    Layout,
+    Part,
+    Storage,
+)
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import (
+    BYTES_LOW,
+    FP8_SCALE,
+    INPUTS,
+    INT8,
+    MXFP8,
+    scale_part,
+)
+from castwise.quantization.producers._stated import (
+    Describe,
+    Stated,
+    group_block,
+    pair_of_sizes,
+    positive_integer,
+    unknown_key,
+)
+from castwise.quantization.producers._written import (
+    INTEGERS,
+    MXFP4_TO_NVFP4,
+    Encoding,
+    Statements,
+    Written,
+    in_section,
+    same_schemes,
+)
+
+_NAME = "compressed-tensors"
+
+_FLAGS = re.compile(r"\(\?([aimsux]+)\)")
+"""The flags of a regular expression for the whole of it."""
+
+_SPARSE = ("sparse-", "marlin-")
+
+_KEYS = frozenset(
+    (
+        "num_bits",
+        "type",
+        "symmetric",
+        "group_size",
+        "strategy",
+        "block_structure",
+        "dynamic",
+        "actorder",
+        "scale_dtype",
+        "zp_dtype",
+        "observer",
+        "observer_kwargs",
+    )
+)
+"""The fields of `QuantizationArgs`."""
+
+_WRITTEN = (
+    *(Written(f"fp8_{unit}", "naive-quantized") for unit in ("tensor", "channel", "block")),
+    Written("nvfp4", "nvfp4-pack-quantized", shares=True, loaded_as=BF16),
+    Written("mxfp4", "mxfp4-pack-quantized", loaded_as=BF16),
+    Written("mxfp6_e2m3", "mxfp6-pack-quantized", loaded_as=BF16),
+    Written("mxfp8_e4m3", "mxfp8-quantized", loaded_as=BF16),
+    *(Written(scheme, "pack-quantized") for scheme in INTEGERS),
+)
+
+_PACKED_WORDS = Layout(
+    "int_{}",
+    "_packed",
+    OF_WORD,
+    (
+        scale_part("_scale"),
+        Part("_shape", OTHER, OF_COUNTS, required=True, use="shape"),
+        Part("_zero_point", ZERO, OF_WORD),
+        Part("_g_idx", OTHER, OF_WORD, use="group index"),
+        *INPUTS,
+    ),
+    storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", grouped=True),
+)
+
+
+def _read(section: Mapping[str, Any]) -> Describe:
+    inner = section.get("quantization_config")  # as in the older `compression_config`
+    values = inner if isinstance(inner, dict) else section
+    groups = values.get("config_groups")
+    schemes: dict[str, Stated] = {}
+    classes: set[Stated] = set()
+    patterns = PolicyMap("fullmatch", "first", linear=True)
+    for arguments in groups.values() if isinstance(groups, dict) else ():
+        weights = arguments.get("weights") if isinstance(arguments, dict) else None
+        if not isinstance(weights, dict):
+            continue
+        stated = _stated_arguments(weights)
+        targets = arguments.get("targets")
+        for target in targets if isinstance(targets, list) else ():
+            if not isinstance(target, str):
+                continue
+            if target.startswith("re:"):
+                _insert(patterns, target.removeprefix("re:"), stated)
+            else:
+                schemes[target] = stated
+                classes.add(stated)
+
+    def describe(module: str, payload: str | None) -> Stated:
+        if module in schemes:
+            return schemes[module]
+        match = patterns.find(module)
+        if match is not None:
+            matched: Stated = match[1]
+            return matched
+        # A target that names no module here names a class, which tensors do not tell.
+        return next(iter(classes)) if len(classes) == 1 else Stated()
+
+    return describe
+
+
+def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
+    try:
+        PolicyMap("fullmatch", linear=True).insert(pattern, value)
+        # It need not match to the end; its flags, which stand at the beginning, end with its group.
+        stated = _FLAGS.match(pattern)
+        flags = "" if stated is None else stated[1]
+        rest = pattern if stated is None else pattern[stated.end() :]
+        end = "\n" if "x" in flags else ""  # of a comment
+        patterns.insert(f"(?{flags}:{rest}{end})[\\s\\S]*", value)
+    except KeyError:  # the first group that has it counts
+        return
+    except ValueError as error:
+        try:
+            re.compile(pattern)
+        except (re.error, OverflowError, RecursionError):  # no pattern at all, which means nothing
+            return
+        raise ValueError(f"the target 're:{pattern}' of the configuration: {error}") from error
+
+
+def _stated_arguments(weights: Mapping[str, Any]) -> Stated:
+    """Describe what compressed-tensors calls the arguments of weights."""
+    bits, strategy = positive_integer(weights.get("num_bits")), weights.get("strategy")
+    block = group_block(weights.get("group_size"))
+    if strategy == "block":
+        block = pair_of_sizes(weights.get("block_structure"))
+    kind = {"int": "int", "float": "fp"}.get(str(weights.get("type")))
+    needs = (ZERO,) if weights.get("symmetric") is False else ()
+    if weights.get("actorder") == "group":
+        needs = (*needs, "g_idx")
+    problem = unknown_key(weights, _KEYS)
+    if problem is not None or bits is None or kind is None or not isinstance(strategy, str):
+        return Stated(None, block, problem=problem)
+    if kind == "fp" and strategy in ("group", "tensor_group"):
+        is_scaled_twice = strategy == "tensor_group"
+        named = {4: "nvfp4"} if is_scaled_twice else {4: "mxfp4", 6: "mxfp6_e2m3", 8: "mxfp8_e4m3"}
+        is_byte = weights.get("scale_dtype") in ("torch.uint8", "uint8")
+        if bits in named and (bits < 8 or is_byte):  # noqa: PLR2004
+            return Stated(named[bits], block)
+    return Stated(f"{kind}{bits}_{strategy}", block, needs)
+
+
+def _undecodable(section: Mapping[str, Any]) -> str | None:
+    """Say why weights of some forms, or of some transforms, are not decoded."""
+    sparsity = section.get("sparsity_config")
+    forms = [
+        section.get("format"),
+        *([sparsity.get("format")] if isinstance(sparsity, dict) else []),
+    ]
+    for form in forms:
+        if isinstance(form, str) and form.startswith(_SPARSE):
+            return f"castwise cannot decode the format {form!r}; compressed-tensors reads it"
+    if section.get("transform_config"):
+        return "its weights are transformed (transform_config), which castwise cannot undo"
+    return None
+
+
+def _unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
+    return _NAME if key == "compression_config" or "config_groups" in section else None
+
+
+def _write(
+    distinct: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool,
+) -> Statements:
+    groups = {}
+    for number, encoding in enumerate(distinct):
+        targets = ["Linear"]
+        if number:
+            targets = [
+                f"re:{re.escape(module)}$"
+                for module, other in encodings.items()
+                if other == encoding
+            ]
+        groups[f"group_{number}"] = {
+            "targets": targets,
+            "weights": _arguments_of_weights(encoding),
+            "input_activations": _arguments_of_inputs(encoding) if inputs else None,
+            "output_activations": None,
+            "format": encoding.written.code,
+        }
+    forms = {encoding.written.code for encoding in distinct}
+    return in_section(
+        {
+            "quant_method": _NAME,
+            "format": forms.pop() if len(forms) == 1 else "mixed-precision",
+            "quantization_status": "compressed",
+            "config_groups": groups,
+            "ignore": list(kept),
+            "kv_cache_scheme": None,
+            "global_compression_ratio": None,
+        }
+    )
+
+
+def _arguments_of_inputs(encoding: Encoding) -> dict[str, Any]:
+    """Say the same of inputs whose scale is stored: of NVFP4 only that of the scales is."""
+    return {
+        **_arguments_of_weights(encoding),
+        "dynamic": "local" if encoding.written.row.global_scale else False,
+    }
+
+
+def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
+    """Say what compressed-tensors calls the arguments of weights."""
+    scheme, (_, columns) = encoding.written.scheme, encoding.block
+    strategy = scheme.rpartition("_")[2]
+    bytes_of_scale = {"nvfp4": E4M3}.get(scheme, U8 if scheme.startswith("mx") else None)
+    if bytes_of_scale is not None:
+        strategy = "tensor_group" if encoding.written.row.global_scale else "group"
+    dtype = f"torch.{bytes_of_scale}" if bytes_of_scale else None
+    zero_dtype = dtype if encoding.symmetric else f"torch.{I8}"
+    return {
+        "num_bits": encoding.bits,
+        "type": "int" if scheme.startswith("int") else "float",
+        "symmetric": encoding.symmetric,
+        "strategy": strategy,
+        "group_size": columns if strategy.endswith("group") else None,
+        "block_structure": list(encoding.block) if strategy == "block" else None,
+        "dynamic": False,
+        "actorder": "group" if encoding.reordered else None,
+        "scale_dtype": dtype,
+        "zp_dtype": zero_dtype,
+    }
+
+
+_FORMS = (
+    *same_schemes("nvfp4", "mxfp8_e4m3", "fp8_tensor", "fp8_channel", "mxfp4"),
+    MXFP4_TO_NVFP4,
+)
+
+COMPRESSED_TENSORS = Producer(
+    _NAME,
+    {_NAME: _read, "sparseml": _read},
+    (
+        FP8_SCALE,
+        INT8,
+        MXFP8,
+        _PACKED_WORDS,
+        Layout(
+            "nvfp4",
+            "_packed",
+            OF_U8,
+            (
+                scale_part("_scale", OF_E4M3),
+                Part("_global_scale", GLOBAL, OF_F32, required=True),
+                Part("input_global_scale", ACTIVATION),
+                Part("output_global_scale", ACTIVATION),
+            ),
+            block=(1, 16),
+            storage=Storage(np.uint8, global_use="divide"),
+        ),
+        *(
+            Layout(
+                scheme,
+                "_packed",
+                OF_U8,
+                (scale_part("_scale", OF_E8M0), *INPUTS),
+                block=(1, 32),
+                columns=columns,
+                storage=BYTES_LOW,
+            )
+            for scheme, columns in (("mxfp4", (16, 1)), ("mxfp6_e2m3", (24, 1)))
+        ),
+        Layout("marlin-24", "_packed", OF_WORD, (scale_part("scale_packed"), Part("meta"))),
+    ),
+    scales="weight",
+    scalar=(1,),
+    writes=_WRITTEN,
+    write=_write,
+    states_several=True,
+    undecodable=_undecodable,
+    unnamed_method=_unnamed_method,
+    forms_from=_FORMS,
+    forms_to=(*_FORMS, *same_schemes(*INTEGERS)),
+)

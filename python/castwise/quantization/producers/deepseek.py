@@ -1,0 +1,98 @@
+"""DeepSeek: float8 in blocks as of V3, which transformers writes alike, and float4 as of V4."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from functools import partial
+
+import numpy as np
+
+from castwise.quantization.producers._float8_statements import read_fp8
+from castwise.quantization.producers._layouts import (
+    ACTIVATION,
+    OF_E8M0,
+    OF_FP8,
+    OF_I8,
+    OF_POWER,
+    OF_REAL,
+    Layout,
+    Part,
+    Storage,
+)
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import INPUTS, PLAIN, scale_part
+from castwise.quantization.producers._stated import constant_reader
+from castwise.quantization.producers._written import Encoding, Statements, Written, in_section
+
+_FP8_INVERSE = Layout(
+    "fp8_{}",
+    "",
+    OF_FP8,
+    (
+        scale_part("_scale_inv", (*OF_REAL, *OF_E8M0), distinct=True),
+        *INPUTS,
+        Part("_activation_scale", ACTIVATION, distinct=True),
+    ),
+    families=("mxfp8",),
+    storage=PLAIN,
+)
+
+_EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')
+
+
+def _write(
+    distinct: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool,
+) -> Statements:
+    del encodings, inputs
+    section = {
+        "activation_scheme": "dynamic",
+        "fmt": "e4m3",
+        "quant_method": "fp8",
+        "weight_block_size": list(distinct[0].block),
+        "modules_to_not_convert": list(kept),
+    }
+    return in_section(section)
+
+
+def of_widened_experts() -> Statements:
+    """Return what states that experts of DeepSeek-V4 are stored as its other weights are."""
+    return Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
+
+
+DEEPSEEK = Producer(
+    "deepseek",
+    {"fp8": read_fp8, "mxfp8": constant_reader("mxfp8_e4m3", (1, 32))},
+    (_FP8_INVERSE,),
+    also=("transformers",),
+    writes=(Written("fp8_block", stacks=True),),
+    write=_write,
+)
+
+DEEPSEEK_V4 = Producer(
+    "deepseek-v4",
+    {"fp8": read_fp8},
+    (
+        *(
+            Layout(
+                scheme,
+                "",
+                formats,
+                (scale_part("scale", OF_POWER, distinct=True),),
+                block=block,
+                parameters=("weight",),
+                storage=storage,
+            )
+            for scheme, formats, block, storage in (
+                ("fp8_{}", OF_FP8, None, PLAIN),
+                ("mxfp4", OF_I8, (1, 32), Storage(np.int8)),
+            )
+        ),
+    ),
+    forms_from=(("mxfp4", "fp8_block"),),
+    forms_to=(("mxfp4", "fp8_block"),),
+)

@@ -1,0 +1,68 @@
+"""gpt-oss: experts of float4 in blocks, as OpenAI stores them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from castwise.quantization.producers._layouts import OF_E8M0, OF_U8, Layout, Storage
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import scale_part
+from castwise.quantization.producers._stated import constant_reader
+from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers._written import (
+    MXFP4_TO_NVFP4,
+    Encoding,
+    Statements,
+    Written,
+    in_section,
+    same_schemes,
+)
+
+
+def _rule(case: StoredWeight) -> Given:
+    """Describe gpt-oss' blocks; transformers wants the matrix of each expert transposed."""
+    stored = case.shape(case.payload)
+    if len(stored) < 3 or stored[-1] != 16:  # noqa: PLR2004
+        raise Undecodable(
+            f"{case.payload!r} has the shape {stored}, and blocks of 16 bytes end with 16"
+        )
+    if case.payload.endswith(".blocks"):
+        return Given(case.scheme, case.block())
+    if len(stored) == 3:  # noqa: PLR2004
+        raise Undecodable(f"{case.payload!r} has the shape {stored}, which is not that of experts")
+    return Given(case.scheme, case.block(), axis=-2)
+
+
+def _write(
+    distinct: Sequence[Encoding],
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool,
+) -> Statements:
+    del distinct, encodings, inputs
+    return in_section({"quant_method": "mxfp4", "modules_to_not_convert": list(kept)})
+
+
+GPT_OSS = Producer(
+    "gpt-oss",
+    {"mxfp4": constant_reader("mxfp4", (1, 32))},
+    tuple(
+        Layout(
+            "mxfp4",
+            f"{mark}blocks",
+            OF_U8,
+            (scale_part(f"{mark}scales", OF_E8M0, distinct=True),),
+            block=(1, 32),
+            storage=Storage(np.uint8, split=True),
+        )
+        for mark in ("_", ".")
+    ),
+    rule=_rule,
+    writes=(Written("mxfp4", stacks=True, transposed=True),),
+    write=_write,
+    forms_from=(*same_schemes("mxfp4"), MXFP4_TO_NVFP4),
+    forms_to=same_schemes("mxfp4"),
+)

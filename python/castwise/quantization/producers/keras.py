@@ -1,0 +1,49 @@
+"""Keras, whose files number the variables of layers: see `_keras_names` and `_keras_layers`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from castwise.quantization.producers._keras_layers import describe_kernel
+from castwise.quantization.producers._layouts import (
+    OF_I8,
+    OF_REAL,
+    OF_U8,
+    OTHER,
+    ZERO,
+    Layout,
+    Part,
+    Storage,
+)
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import scale_part
+
+KERAS = Producer(
+    "keras",
+    {},
+    (
+        *(
+            Layout(
+                "int_{}",
+                "",
+                (*OF_U8, *OF_I8),
+                (
+                    scale_part("_scale"),
+                    Part("_zero", ZERO, (*OF_U8, *OF_I8)),
+                    Part("g_idx", OTHER, OF_REAL, use="group index"),
+                    Part("awq_scales", OTHER, OF_REAL, use="divisor"),
+                ),
+                parameters=parameters,
+                storage=storage,
+            )
+            for parameters, storage in (
+                (("kernel",), Storage(np.int8, divides=True, transposed="weight")),
+                (("embeddings",), Storage(np.int8, divides=True)),
+                (("quantized_kernel",), Storage(np.uint8, unsigned=True, transposed="pairs")),
+            )
+        ),
+    ),
+    scales="weight",
+    channels=1,
+    rule=describe_kernel,
+)

@@ -1,0 +1,26 @@
+"""Mistral, whose own files name scales as no others do."""
+
+from __future__ import annotations
+
+from castwise.quantization.producers._float8_statements import read_fp8
+from castwise.quantization.producers._layouts import ACTIVATION, OF_FP8, Layout, Part
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import PLAIN, scale_part
+
+MISTRAL = Producer(
+    "mistral",
+    {"fp8": read_fp8},
+    (
+        Layout(
+            "fp8_{}",
+            "",
+            OF_FP8,
+            (
+                scale_part("qscale_weight", distinct=True),
+                Part("qscale_act", ACTIVATION, distinct=True),
+            ),
+            parameters=("weight",),
+            storage=PLAIN,
+        ),
+    ),
+)

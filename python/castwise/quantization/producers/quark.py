@@ -1,0 +1,97 @@
+"""Quark of AMD."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from castwise.quantization.producers._layouts import OF_WORD, Layout
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._shared_layouts import FP8_SCALE, INT8, MXFP4, MXFP8
+from castwise.quantization.producers._stated import Describe, Stated, group_block, unknown_key
+from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers._usual_rule import usual
+
+_KEYS = frozenset(
+    (
+        "dtype",
+        "qscheme",
+        "ch_axis",
+        "group_size",
+        "block_size",
+        "symmetric",
+        "round_method",
+        "scale_type",
+        "scale_format",
+        "scale_calculation_mode",
+        "mx_element_dtype",
+        "zero_point_type",
+        "is_dynamic",
+        "is_scale_quant",
+        "observer_cls",
+        "qat_spec",
+    )
+)
+"""The fields of Quark's `QTensorConfig`."""
+
+_ELEMENTS = {
+    "fp8_e4m3": "fp8",
+    "fp8_e5m2": "fp8",
+    "int8": "int8",
+    "int4": "int4",
+    "uint4": "uint4",
+    "uint8": "uint8",
+    "fp4": "mxfp4",
+    "fp6_e2m3": "mxfp6_e2m3",
+    "fp6_e3m2": "mxfp6_e3m2",
+}
+
+_STRATEGIES = {"per_tensor": "tensor", "per_channel": "channel", "per_group": "group"}
+
+
+def _read(section: Mapping[str, Any]) -> Describe:
+    layers = section.get("layer_quant_config")
+    patterns: dict[str, Any] = layers if isinstance(layers, dict) else {}
+
+    def describe(module: str, payload: str | None) -> Stated:
+        # Patterns of layers have wildcards; with any, the global row need not hold.
+        chosen = patterns.get(module, None if patterns else section.get("global_quant_config"))
+        weight = chosen.get("weight") if isinstance(chosen, dict) else None
+        if not isinstance(weight, dict):
+            return Stated()
+        if (unknown := unknown_key(weight, _KEYS)) is not None:
+            return Stated(problem=unknown)
+        element = _ELEMENTS.get(str(weight.get("dtype")))
+        strategy = _STRATEGIES.get(str(weight.get("qscheme")))
+        block = group_block(weight.get("group_size")) if strategy == "group" else None
+        if element is not None and element.startswith("mx"):
+            return Stated(element, block)
+        return Stated(f"{element}_{strategy}" if element and strategy else None, block)
+
+    return describe
+
+
+def _rule(case: StoredWeight) -> Given:
+    """Refuse codes of 6 bits: Quark 0.9 packs their upper two bits apart, and later ones do not."""
+    if case.scheme.startswith("mxfp6_"):
+        raise Undecodable(
+            f"castwise cannot decode {case.scheme} of Quark, whose releases pack it in several "
+            "orders; the release that wrote it reads it"
+        )
+    return usual(case)
+
+
+QUARK = Producer(
+    "quark",
+    {"quark": _read},
+    (
+        FP8_SCALE,
+        INT8,
+        MXFP4,
+        replace(MXFP4, scheme="", families=("mxfp6",), columns=(24, 1), storage=None),
+        MXFP8,
+        Layout("int_{}", "", OF_WORD, INT8.parts),
+    ),
+    rule=_rule,
+)

@@ -1,0 +1,236 @@
+"""torchao: tensors of its classes, described in metadata of safetensors files."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from castwise.quantization.producers._layouts import (
+    ACTIVATION,
+    FLOAT8,
+    GLOBAL,
+    I8,
+    OF_F32,
+    OF_FP8,
+    OF_I8,
+    OF_REAL,
+    OF_U8,
+    OF_WORD,
+    SCALE,
+    TILE,
+    U8,
+    ZERO,
+    Layout,
+    Part,
+    ceil_div,
+)
+from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._schemes import schemes
+from castwise.quantization.producers._shared_layouts import BYTES_LOW, PLAIN
+from castwise.quantization.producers._stated import (
+    Describe,
+    Stated,
+    group_block,
+    no_statements,
+    pair_of_sizes,
+    parsed_object,
+)
+from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers._usual_rule import GRANULARITY, matrices
+
+_NAME, _BYTE = "torchao", 8
+
+_ELEMENTS = {
+    "Float8Tensor": "fp8",
+    "Int8Tensor": "int8",
+    "IntxUnpackedToInt8Tensor": "int8",
+    "Int4Tensor": "int4",
+    "NVFP4Tensor": "nvfp4",
+}
+
+_MX_SCHEMES = {
+    "float4_e2m1fn_x2": "mxfp4",
+    "fp6_e2m3": "mxfp6_e2m3",
+    "fp6_e3m2": "mxfp6_e3m2",
+    "float8_e4m3fn": "mxfp8_e4m3",
+    "float8_e5m2": "mxfp8_e5m2",
+}
+"""The schemes of torchao's `MXTensor`, by what it calls its elements."""
+
+_CLASSES = ("Float8Tensor", "Int8Tensor", "IntxUnpackedToInt8Tensor")
+"""The classes of tensors that are decoded."""
+
+_PARTS_OF_BLOCKS = {
+    "MXTensor": frozenset(("qdata", "scale")),
+    "NVFP4Tensor": frozenset(("qdata", "scale", "per_tensor_scale", "act_per_tensor_scale")),
+}
+"""Those in blocks of rows, with their parts."""
+
+_PARTS = frozenset(("qdata", "scale", "zero_point"))
+
+
+def described_in(metadata: Mapping[str, str]) -> list[str]:
+    """Name the tensors that metadata of torchao describe, each under its own name."""
+    try:
+        names = json.loads(metadata.get("tensor_names", "[]"))
+    except (ValueError, RecursionError):
+        return []
+    return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
+
+
+def _dtype(value: object) -> object:
+    """Return the name of a dtype as torchao states it: torch's in an object, others by name."""
+    return value.get("_data") if isinstance(value, dict) else value
+
+
+def _read(metadata: Mapping[str, str]) -> Describe:
+    def describe(module: str, payload: str | None) -> Stated:
+        entry = parsed_object(metadata.get(f"{module}.weight"))
+        data = entry.get("_data")
+        data = data if isinstance(data, dict) else {}
+        block = data.get("block_size")
+        if entry.get("_type") == "MXTensor":
+            return Stated(_MX_SCHEMES.get(str(_dtype(data.get("elem_dtype")))), group_block(block))
+        element = _ELEMENTS.get(str(entry.get("_type")))
+        if element == "nvfp4":
+            return Stated(element, (1, 16))
+        return Stated(f"{element}_" + "{}" if element else None, pair_of_sizes(block))
+
+    return describe
+
+
+def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
+    return metadata if "tensor_names" in metadata else None
+
+
+def _rule(case: StoredWeight) -> Given:
+    """Describe one code per byte, as the metadata of torchao's safetensors files state it."""
+    entry = parsed_object(case.section.get(case.weight.name))
+    kind, data, names = (entry.get(key) for key in ("_type", "_data", "_tensor_data_names"))
+    if not isinstance(data, dict) or not isinstance(names, list):
+        raise Undecodable(
+            f"no metadata state {case.weight.name!r}, so its block is not known; torchao reads it"
+        )
+    if kind not in (*_CLASSES, *_PARTS_OF_BLOCKS):
+        raise Undecodable(f"castwise cannot decode torchao's {kind} yet; torchao reads it")
+    prefix = case.payload.removesuffix("qdata")
+    stated, stored = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
+    if stated != stored:
+        raise Undecodable(
+            f"its metadata state {', '.join(sorted(stated))}, and there are "
+            f"{', '.join(sorted(stored))}; save it with torchao again"
+        )
+    known = _PARTS if kind in _CLASSES else _PARTS_OF_BLOCKS[kind]
+    if unused := sorted({str(name) for name in names} - known):
+        raise Undecodable(f"castwise cannot decode with its {unused[0]} yet; torchao reads it")
+    if kind in _PARTS_OF_BLOCKS:
+        return _blocks(case, kind, data)
+    element = "fp8" if case.format in FLOAT8 else I8
+    if (element == "fp8") != (kind == "Float8Tensor") or case.format not in (*FLOAT8, I8):
+        raise Undecodable(f"its metadata state {kind}, and {case.payload!r} is {case.format}")
+    block = _block(case, data.get("block_size"))
+    several = "block" if element == "fp8" else "group"
+    shape = case.shape(case.payload)
+    return Given(f"{element}_{GRANULARITY.get(block, several)}", block, shape)
+
+
+def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> Given:
+    """Describe float4 and float8 in blocks of rows, whose scales may be in tiles."""
+    element, size = _dtype(data.get("elem_dtype")), data.get("block_size")
+    scheme = "nvfp4" if kind == "NVFP4Tensor" else _MX_SCHEMES.get(str(element), "")
+    tiled = data.get("is_swizzled_scales", False)
+    row = next((known_row for known_row in schemes() if known_row.name == scheme), None)
+    if row is None:
+        raise Undecodable(f"castwise cannot decode torchao's {kind} of {element} yet")
+    if size != row.block[1] or not isinstance(tiled, bool):
+        raise Undecodable(
+            f"its metadata state block_size={size!r} and is_swizzled_scales={tiled!r}; blocks of "
+            f"{scheme} are of {row.block[1]}, and the other is true or false"
+        )
+    payload = row.element if row.bits == _BYTE else U8
+    loose = row.bits if row.bits not in (4, _BYTE) else None
+    for name, expected in ((case.payload, payload), (case.scale(), row.scale)):
+        if case.tensors[name].format != expected:
+            raise Undecodable(
+                f"{name!r} is {case.tensors[name].format}, and torchao's {kind} of {scheme} "
+                f"has {expected}"
+            )
+    *stack, rows, width = matrices(case)
+    columns = width if loose else case.whole(row.bits, width, _BYTE)
+    grid = *stack, rows, columns // size
+    if tiled:  # 128x4 of scales as 32x16
+        high, wide = TILE[0] // 4, TILE[1] * 4
+        grid = *stack, ceil_div(rows, TILE[0]) * high, ceil_div(grid[-1], TILE[1]) * wide
+    if columns % size or case.shape(case.scale()) != grid:
+        raise case.wrong(case.scale(), f"the shape {grid}")
+    if tiled and stack and rows % TILE[0]:
+        raise Undecodable(
+            f"{case.scale()!r} has tiles of {TILE[0]} rows, and {case.payload!r} matrices of {rows}"
+        )
+    return Given(scheme, row.block, (*stack, rows, columns), tiled=tiled, loose=loose)
+
+
+def _block(case: StoredWeight, stated: object) -> tuple[int, int]:
+    """Return the block of a matrix, or of one of a stack; refuse parts of another shape."""
+    shape, sizes = case.shape(case.payload), stated if isinstance(stated, list) else []
+    are_sizes = all(type(size) is int and size > 0 for size in sizes)
+    if len(shape) < MATRIX or len(sizes) != len(shape) or not are_sizes:
+        raise Undecodable(f"its metadata state block_size={stated!r} of the shape {shape}")
+    *outer, rows, columns = sizes
+    if any(count % size for count, size in zip(shape, sizes, strict=True)) or {*outer} - {1}:
+        raise Undecodable(
+            f"its blocks of {sizes} do not divide the shape {shape}, or hold several matrices"
+        )
+    grid = tuple(count // size for count, size in zip(shape, sizes, strict=True))
+    for name, role in case.weight.parts.items():
+        formats = (I8,) if role == ZERO else OF_REAL[1:]
+        if case.tensors[name].format not in formats:
+            raise Undecodable(
+                f"{name!r} is {case.tensors[name].format}, and torchao's is {' or '.join(formats)}"
+            )
+        if _without_ones(case.shape(name)) != _without_ones(grid):
+            raise case.wrong(name, f"the shape {grid}")
+    if (rows, columns) == shape[-MATRIX:]:
+        return 0, 0
+    return rows, 0 if (rows, columns) == (1, shape[-1]) else columns
+
+
+def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
+    return tuple(count for count in shape if count != 1)
+
+
+TORCHAO = Producer(
+    _NAME,
+    {_NAME: no_statements},
+    tuple(
+        Layout(
+            scheme,
+            "_qdata",
+            formats,
+            (
+                Part("_scale", SCALE),
+                Part("_zero_point", ZERO),
+                Part("_scale_and_zero", SCALE),
+                Part("_group_scale", SCALE),
+                Part("_group_zero", ZERO),
+                Part("_row_scale", SCALE),
+                Part("_per_tensor_scale", GLOBAL, OF_F32),
+                Part("_act_per_tensor_scale", ACTIVATION),
+                Part("_act_pre_scale"),
+            ),
+            families=families,
+            storage=storage,
+        )
+        for scheme, formats, families, storage in (
+            ("fp8_{}", OF_FP8, ("mxfp8",), PLAIN),
+            ("int8_{}", OF_I8, ("int",), PLAIN),
+            ("", (*OF_U8, *OF_WORD), ("int", "mxfp", "nvfp4"), BYTES_LOW),
+        )
+    ),
+    tiles=True,
+    rule=_rule,
+    metadata_section=_metadata_section,
+    metadata_reader=_read,
+    metadata_first=True,
+)
