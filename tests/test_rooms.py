@@ -42,12 +42,11 @@ CHECKPOINT_ROOMS = (
     ("_tensors", "files", "maps"),
     ("containers", "plan", "report"),
     ("_arguments", "_config", "_layers", "preview"),
-    ("decoding", "gguf", "planning"),
+    ("gguf",),
+    ("decoding", "encoding", "planning", "transcoding"),
     ("_verify", "arrays", "running"),
     ("requests",),
-    ("encoding",),
-    ("convert", "dequantize", "quantize", "transcoding"),
-    ("transcode",),
+    ("convert", "dequantize", "quantize", "transcode"),
     ("_finish",),
 )
 """Those of `castwise.checkpoint`."""

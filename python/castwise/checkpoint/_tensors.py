@@ -80,9 +80,8 @@ class Planned(NamedTuple):
         Key of the map or policy map that decided, None if none did.
     decided_by
         "dtype", "map" or "policy", None if nothing asked for a cast.
-    is_decoded
-        True for a quantised weight that is decoded to `target` while it is read, and for what a
-        weight is stored as that is quantised.
+    is_derived
+        True for a tensor that is decoded, encoded or transcoded to `target` while it is read.
     label
         What reports call the target, if not by the name of its format.
 
@@ -92,13 +91,13 @@ class Planned(NamedTuple):
     target: str | None = None
     pattern: str | None = None
     decided_by: str | None = None
-    is_decoded: bool = False
+    is_derived: bool = False
     label: str | None = None
 
     @property
     def is_cast(self) -> bool:
         """True if its elements are to be cast."""
-        return self.target is not None and not self.is_decoded
+        return self.target is not None and not self.is_derived
 
 
 def format_info(name: Any) -> FormatInfo:

@@ -23,10 +23,9 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.decoding._decode import FORMATS, decoding_of
 from castwise.checkpoint.decoding._decoded import DecodedReader
-from castwise.checkpoint.decoding._plain import decoded
+from castwise.checkpoint.decoding._plain import decode_checkpoint
 from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.files._filesystem import checked_path
-from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization.producers._layouts import BF16
 
@@ -260,13 +259,12 @@ class _Side:
         threads: int | None,
     ) -> None:
         how = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
-        model_of(opened, how.format, is_file=not beside.is_folder)
-        plain = decoded(opened, how)
-        plain.tell()
-        source = plain.source
+        derived = decode_checkpoint(opened, how, is_file=not beside.is_folder)
+        for plan in derived.plans:
+            plan.tell()
         self.names: dict[str, tuple[Reader, str]] = {}
         self._asked = None if dtype is None else how.format
-        for component in source.components:
+        for component in derived.source.components:
             StoredTensors(component.shards)  # which refuses two tensors of a name
             for reader in component.shards.values():
                 for name in reader.tensors:

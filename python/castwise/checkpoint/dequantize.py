@@ -10,17 +10,12 @@ from typing import Any, ClassVar, Literal, Unpack, overload
 
 from castwise._core import finfo
 from castwise._options import Arithmetic, FindingKind
-from castwise._wording import given
 from castwise.checkpoint._arguments import DequantizeArguments, PathArgument
-from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.decoding._decode import Decode, decoding_of
-from castwise.checkpoint.decoding._plain import decide, decoded
-from castwise.checkpoint.decoding._plain_config import PlainConfig
-from castwise.checkpoint.gguf._from_gguf import model_of
+from castwise.checkpoint.decoding._decode import decoding_of
+from castwise.checkpoint.decoding._plain import decode_checkpoint
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
-from castwise.checkpoint.requests._quantizing import Made, Make, MakingRequest, RunOptions
+from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
 from castwise.checkpoint.requests._request import Request
 from castwise.quantization.producers._layouts import BF16
 
@@ -173,33 +168,10 @@ class DequantizeRequest(MakingRequest):
         """Check how weights are to be decoded."""
         decode = decoding_of(self.dtype, self.arithmetic, self.only, threads)
         asked = {"dtype": decode.format, "arithmetic": decode.arithmetic, "only": decode.only}
-        return RunOptions(threads=decode.threads, asked=asked), partial(_plain, decode=decode)
+        return RunOptions(threads=decode.threads, asked=asked), partial(
+            decode_checkpoint, decode=decode
+        )
 
     def plain_values(self) -> dict[str, Any]:
         """Return the arguments by name, the dtype as that of its format."""
         return {**Request.plain_values(self), "dtype": finfo(self.dtype).name}
-
-
-def _plain(source: Checkpoint, decode: Decode, *, is_file: bool) -> Made:
-    """Make the plain checkpoint."""
-    model = model_of(source, decode.format, is_file=is_file)
-    if model.config and decode.only is not None:
-        raise CheckpointError(
-            f"{given('only', decode.only)}: what stays quantised of {source.path} is no model of "
-            "transformers; leave it out, or name a .safetensors file"
-        )
-    plain = decoded(source, decode)
-
-    def tell() -> None:
-        plain.tell()
-        model.tell()
-
-    return Made(
-        plain.source,
-        lambda tensors, prefix: decide(
-            decode, tensors, model.dtypes, plain.following.get(prefix, frozenset())
-        ),
-        partial(PlainConfig, exceptions=plain.exceptions),
-        lambda _: model.added({}),
-        tell=tell,
-    )

@@ -16,7 +16,7 @@ from castwise._wording import argument
 from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.decoding._decode import checked_threads
-from castwise.checkpoint.encoding._encoding import Encode, encoded
+from castwise.checkpoint.encoding._encoding import Encode, encode_checkpoint
 from castwise.checkpoint.encoding._written_schemes import expected_zeros, is_scheme, written
 from castwise.checkpoint.files._filesystem import checked_path
 from castwise.checkpoint.maps import is_map_name, named_map
@@ -195,7 +195,9 @@ class QuantizeRequest(MakingRequest):
             "map": dict(encode.mapping),
             "ignore": list(encode.ignore),
         }
-        return RunOptions(threads=encode.threads, asked=asked), partial(encoded, encode=encode)
+        return RunOptions(threads=encode.threads, asked=asked), partial(
+            encode_checkpoint, encode=encode
+        )
 
 
 def _encode(

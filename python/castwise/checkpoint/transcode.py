@@ -19,7 +19,7 @@ from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._quantizing import SAFETENSORS, Make, MakingRequest, RunOptions
 from castwise.checkpoint.transcoding._new_forms import GGUF
-from castwise.checkpoint.transcoding._transcoding import transcoded
+from castwise.checkpoint.transcoding._transcoding import transcode_checkpoint
 
 
 @overload
@@ -187,7 +187,7 @@ class TranscodeRequest(MakingRequest):
                 "decode (castwise dequantize) and quantise (castwise quantize)"
             )
         make = partial(
-            transcoded,
+            transcode_checkpoint,
             recipe=self.recipe,
             scheme=self.scheme,
             threads=threads or get_num_threads(),

@@ -59,6 +59,8 @@ class DecodedWeight:
         Tells, when all slabs are made, what encoding or decoding lost; None for others.
     counts
         Lists the elements of each slab; None if only making a slab tells.
+    label
+        What reports call it; None for its format.
 
     """
 
@@ -69,6 +71,7 @@ class DecodedWeight:
     slabs: Callable[[str], Iterable[Slab]]
     measured: Callable[[], Report] | None = None
     counts: Callable[[], Iterable[int]] | None = None
+    label: str | None = None
 
 
 PlanAgain = Callable[[], Mapping[Path, "DecodedReader"]]

@@ -3,31 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NamedTuple
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import PolicyMap
-from castwise._dtype_map import DTYPE, DtypeMap
 from castwise._spelling import nearest
 from castwise._wording import about, argument, given
+from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._tensors import Planned, TensorInfo, numpy_dtype
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.decoding._decode import FORMATS, Decode
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
-from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._losses import LossCounter
-from castwise.checkpoint.decoding._plain_config import HALVES, Exceptions, follows
-from castwise.checkpoint.plan import plan
-from castwise.checkpoint.planning._component import ComponentPlan
+from castwise.checkpoint.decoding._plain_config import HALVES, Exceptions, PlainConfig, follows
+from castwise.checkpoint.gguf._from_gguf import model_of
+from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays._decode import wrapped_zeros
 from castwise.quantization.producers._attention import scale_of_attention
@@ -57,9 +58,6 @@ WRAPPED = (
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
 
-_DECODED = "float"
-"""Kind of a weight that is decoded; its format is None, as that of no other tensor of this kind."""
-
 _OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral", "keras"))
 """Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
 
@@ -75,30 +73,8 @@ _EXCEPTIONS = {
 """The key of a method's section that lists the modules that are not quantised."""
 
 
-class Plain(NamedTuple):
-    """An opened checkpoint as it is without quantisation.
-
-    Attributes
-    ----------
-    source
-        The readers that decode.
-    exceptions
-        By the paths of configurations, the modules that they must except from it now.
-    tell
-        Warns of what a plain model does not have.
-    following
-        By the prefixes of components, the other tensors whose format becomes that of the weights.
-
-    """
-
-    source: Checkpoint
-    exceptions: dict[str, Exceptions]
-    tell: Callable[[], None]
-    following: Mapping[str, Set[str]]
-
-
-def decoded(source: Checkpoint, decode: Decode) -> Plain:
-    """Return an opened checkpoint as it is without quantisation.
+def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> DerivedCheckpoint:
+    """Return an opened checkpoint as it is without quantisation; `is_file` if it becomes one file.
 
     Raises
     ------
@@ -107,67 +83,32 @@ def decoded(source: Checkpoint, decode: Decode) -> Plain:
         of another shape, nothing says how it is stored, or castwise does not decode it.
 
     """
-    plans = [_Plain(source, component, decode) for component in source.components]
+    model = model_of(source, decode.format, is_file=is_file)
+    if model.config and decode.only is not None:
+        raise CheckpointError(
+            f"{given('only', decode.only)}: what stays quantised of {source.path} is no model of "
+            "transformers; leave it out, or name a .safetensors file"
+        )
+    plans = [DecodePlan(source, component, decode) for component in source.components]
     # No other command reads a GGUF file.
     may_be_plain = decode.may_be_plain or isinstance(source.file, GgufReader)
-    if not (
-        may_be_plain
-        or any(component_plan.names or component_plan.left_out for component_plan in plans)
-    ):
+    if not (may_be_plain or any(plan.names or plan.left_out for plan in plans)):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"
         )
     _check_only(decode, plans)
-
-    def tell() -> None:
-        for component_plan in plans:
-            component_plan.tell()
-
-    following = {plan.prefix: plan.following for plan in plans if plan.following}
-    consumed = {name for component_plan in plans for name in component_plan.consumed}
-    components = [component_plan.component() for component_plan in plans]
-    exceptions = {
-        component.prefix + _CONFIG: plan.exceptions
-        for component, plan in zip(components, plans, strict=True)
-        if plan.exceptions is not None
-    }
-    plain = replace(source, components=components, consumed=frozenset(consumed))
-    return Plain(plain, exceptions, tell, following)
+    return DerivedCheckpoint(source, plans, model.dtypes, is_file=is_file, model=model)
 
 
-def decide(
-    decode: Decode, tensors: Iterable[TensorInfo], dtypes: DtypeMap, following: Set[str]
-) -> list[Planned]:
-    """Plan that weights are decoded, and what becomes of all other tensors.
-
-    That is the same format for those of the names `following`, and else what a map says.
-    """
-
-    def planned(info: TensorInfo) -> Planned:
-        is_decoded = info.format is None and info.kind == _DECODED
-        if is_decoded or info.name in following:
-            return Planned(info, decode.format, None, DTYPE, is_decoded=is_decoded)
-        return plan([info], dtypes)[0]
-
-    return [planned(info) for info in tensors]
-
-
-class _Plain(ComponentPlan):
+class DecodePlan(ComponentPlan):
     """The plan for one component.
 
     Attributes
     ----------
-    shards
-        What stands for its shards, by path; those without any tensor are not there.
-    consumed
-        Paths of its files that tell how tensors were stored, and of shards without any tensor.
-    left_out
-        The tensors that a plain model does not have, each with what it is; "" for those that were
-        needed to decode others.
+    names
+        The full names of its quantised weights, as they will be.
     exceptions
         The modules that its configuration must except; None if all of it is decoded.
-    following
-        The names, as they will be, of other tensors that become what the weights become.
 
     """
 
@@ -179,13 +120,8 @@ class _Plain(ComponentPlan):
         self._decode = decode
         is_folder = source.is_folder
         self.names: list[str] = []
-        self.consumed: list[str] = []
         self.exceptions: Exceptions | None = None
-        self.shards: dict[str, Reader] = dict(component.shards)
-        self._weights: dict[str, DecodedWeight] = {}
-        self._renamed: dict[str, str] = {}
-        self.left_out: dict[str, str] = {}
-        self.following: Set[str] = frozenset()
+        self.threads = decode.threads
         self._warned: set[str] = set()
         if self.quantization is None:
             return
@@ -208,8 +144,7 @@ class _Plain(ComponentPlan):
                 if name in self._configs and name != _CONFIG
             ]
         if (is_folder or isinstance(source.file, SafetensorsReader)) and chosen and not is_partial:
-            self.following = self._follow(self._configs.get(_CONFIG))
-        self._stand_in()
+            self.followers = self._follow(self._configs.get(_CONFIG))
 
     def _check(self, quantization: Quantization) -> None:
         """Refuse what does not say for certain how each weight is stored."""
@@ -276,20 +211,20 @@ class _Plain(ComponentPlan):
             names = [name for name in self.quantization.others if chosen or numbered_kernel(name)]
             self.left_out |= {name: _kind_of_other(name) for name in names}
         for weight in chosen:
-            self._weights[weight.payload] = self._weight(weight)
+            self.derived[weight.payload] = [self._weight(weight)]
             for name in weight.parts:
                 if name not in kept:
                     is_stated = name in weight.activations
                     self.left_out[name] = _kind_of_activation(name) if is_stated else ""
-        for decoded_weight in self._weights.values():
+        for decoded_weight in self.tensors():
             name = decoded_weight.info.name
             if name == decoded_weight.payload or name not in self._stored or name in self.left_out:
                 continue
-            if numbered_kernel(decoded_weight.payload) != name or name in self._weights:
+            if numbered_kernel(decoded_weight.payload) != name or name in self.derived:
                 raise self._refusal(
                     f"{decoded_weight.payload!r} is to become {name!r}, which is there too"
                 )
-            self._renamed[name] = (
+            self.renamed[name] = (
                 decoded_weight.payload
             )  # the bias comes before codes, and after a kernel
 
@@ -322,9 +257,7 @@ class _Plain(ComponentPlan):
 
         losses = LossCounter()
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
-        info = TensorInfo(
-            weight.name, None, _DECODED, weight.scheme or "quantised", plan.shape, nbytes
-        )
+        info = TensorInfo(weight.name, None, KIND, weight.scheme or "quantised", plan.shape, nbytes)
         return DecodedWeight(
             info,
             self._decode.format,
@@ -364,12 +297,12 @@ class _Plain(ComponentPlan):
 
         return check
 
-    def _follow(self, config: Any) -> Set[str]:
+    def _follow(self, config: object) -> dict[str, str]:
         """Name the other tensors in a format that the configuration would contradict."""
         formats = (HALVES - {self._decode.format}) if follows(config) else ()
-        used = {*self._weights, *self.left_out}
+        used = {*self.derived, *self.left_out}
         return {
-            self._renamed.get(name, name)
+            self.renamed.get(name, name): self._decode.format
             for name in self._stored
             if name not in used and self._stored[name].format in formats
         }
@@ -379,76 +312,26 @@ class _Plain(ComponentPlan):
         self._warned.add(kind)
         _LOGGER.warning("%s: %s", self._path, text)
 
-    def _stand_in(self) -> None:
-        """Let readers stand for the shards."""
-        is_plain = len(self._weights) == len(self.names)
-        for path, reader in self._component.shards.items():
-            removed = {*METADATA, *described_in(reader.metadata)} if is_plain else set()
-            metadata = {key: text for key, text in reader.metadata.items() if key not in removed}
-            weights = {
-                name: [weight] for name, weight in self._weights.items() if name in reader.tensors
-            }
-            stays = not weights and self.left_out.keys().isdisjoint(reader.tensors)
-            if stays and metadata == reader.metadata:
-                continue
-            self.shards[path] = decoded_reader(
-                reader,
-                self._stored,
-                weights,
-                left_out=self.left_out,
-                metadata=metadata,
-                threads=self._decode.threads,
-                renamed={
-                    stored_name: new_name
-                    for stored_name, new_name in self._renamed.items()
-                    if stored_name in reader.tensors
-                },
-            )
-            if not self.shards[path].tensors:
-                del self.shards[path]
-                self.consumed.append(path)
+    def _metadata(self, reader: Reader) -> dict[str, str]:
+        if self.quantization is None or len(self.derived) < len(self.names):
+            return reader.metadata
+        removed = {*METADATA, *described_in(reader.metadata)}
+        return {key: text for key, text in reader.metadata.items() if key not in removed}
 
-    @property
-    def is_changed(self) -> bool:
-        """True if a weight is decoded."""
-        return bool(self._weights)
-
-    def component(self) -> Component:
-        """Return the component as it is without quantisation."""
-        index, prefix = dict(self._component.index), len(self._component.prefix)
-        indexed = {path: self._component.indexed[path] for path in self.shards}
-        if "weight_map" in index:
-            index["weight_map"] = {
-                self._weights[name].info.name
-                if name in self._weights
-                else self._renamed.get(name, name): shard
-                for name, shard in index["weight_map"].items()
-                if name not in self.left_out
-            }
-            homes: dict[str, list[str]] = {}
-            for name, shard in index["weight_map"].items():
-                homes.setdefault(shard, []).append(name)
-            indexed = {path: tuple(homes[path[prefix:]]) for path in self.shards}
-        return replace(self._component, index=index, shards=self.shards, indexed=indexed)
+    def config(self, path: Path, label: str) -> Config:
+        """Read a `config.json` that states no quantisation of what is decoded."""
+        return PlainConfig(path, label, self.exceptions)
 
     def tell(self) -> None:
-        """Say which tensors a plain model does not have, beside what decodes weights."""
-        for description in filter(None, dict.fromkeys(self.left_out.values())):
-            names = [name for name, kind in self.left_out.items() if kind == description]
-            _LOGGER.warning(
-                "%s: left out, as a plain model has none: %s, %d: %s",
-                self._path,
-                description,
-                len(names),
-                listed(names),
-            )
-        if self.following:
+        """Warn of what is left out, and of tensors that follow the weights."""
+        ComponentPlan.tell(self)
+        if self.followers:
             _LOGGER.warning(
                 "%s: other tensors become %s with the weights, as config.json will state, %d: %s",
                 self._path,
                 self._decode.format,
-                len(self.following),
-                listed(sorted(self.following)),
+                len(self.followers),
+                listed(sorted(self.followers)),
             )
 
 
@@ -464,9 +347,9 @@ def _kind_of_activation(name: str) -> str:
     return scale_of_attention(name) or f"scales of {named}"
 
 
-def _check_only(decode: Decode, plans: Sequence[_Plain]) -> None:
+def _check_only(decode: Decode, plans: Sequence[DecodePlan]) -> None:
     """Refuse a pattern that matches no weight."""
-    if decode.only is None or any(component_plan.is_changed for component_plan in plans):
+    if decode.only is None or any(component_plan.derived for component_plan in plans):
         return
     names = [name for component_plan in plans for name in component_plan.names]
     near = nearest([decode.only], names)[decode.only]

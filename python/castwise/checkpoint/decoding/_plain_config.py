@@ -7,7 +7,7 @@ layout of the rest stay as they are.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
@@ -36,7 +36,7 @@ class Exceptions(NamedTuple):
 class PlainConfig(Config):
     """A `config.json` that states no quantisation when its model is decoded.
 
-    `exceptions` are those of the configurations, by label, where some modules stay quantised.
+    `exceptions` are modules that it must except where others stay quantised; None for none.
 
     Raises
     ------
@@ -45,9 +45,9 @@ class PlainConfig(Config):
 
     """
 
-    def __init__(self, path: Path, label: str, exceptions: Mapping[str, Exceptions]) -> None:
+    def __init__(self, path: Path, label: str, exceptions: Exceptions | None) -> None:
         super().__init__(path, label)
-        self._exceptions = exceptions.get(label)
+        self._exceptions = exceptions
         self._is_rewritten = True
 
     def following(self, rows: Sequence[CastRow]) -> str | None:

@@ -2,21 +2,17 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import re
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import NoReturn
 
 from castwise._core import PolicyMap, finfo
-from castwise._dtype_map import DTYPE, KEEP, DtypeMap
+from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
 from castwise._wording import about, argument, given, quoted
-from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import (
     MATRIX,
@@ -29,35 +25,24 @@ from castwise.checkpoint._layers import (
     kept_modules,
     turned_type,
 )
-from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
-from castwise.checkpoint.decoding._decoded_files import decoded_reader
-from castwise.checkpoint.decoding._plain_config import without_quantization
+from castwise.checkpoint.decoding._decoded import DecodedWeight
 from castwise.checkpoint.decoding._quantized import model_types
-from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
 from castwise.checkpoint.encoding._written_configs import Statements, statements
 from castwise.checkpoint.encoding._written_schemes import (
     encoding,
-    loading_warning,
     padding_problem,
     written,
 )
-from castwise.checkpoint.gguf._from_gguf import ModelFiles
 from castwise.checkpoint.maps import warn_of_other_models
-from castwise.checkpoint.plan import plan
-from castwise.checkpoint.planning._component import ComponentPlan
-from castwise.checkpoint.report import CastRow
-from castwise.checkpoint.requests._quantizing import Made
+from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.quantization import Quantization
 from castwise.quantization.producers._written import Encoding
 
-_LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
-KIND = "float"
-"""Kind of the tensors that a weight becomes; their format as stored is None."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,145 +91,8 @@ class Encode:
         return encoding(row, self.block if scheme == self.scheme else None)
 
 
-class Part(NamedTuple):
-    """The format of a tensor that is made, and what reports call it."""
-
-    format: str
-    label: str
-
-
-@dataclass(slots=True)
-class Encoded:
-    """A checkpoint as it is with quantised weights.
-
-    Attributes
-    ----------
-    source
-        The readers that encode.
-    parts
-        What is made, by full names.
-    stated
-        What states it, by the prefix of the component.
-    dtypes
-        What becomes of tensors that are not made.
-    model
-        What a folder of a GGUF file has beside its tensors.
-    unused
-        Patterns of a map that matched nothing, each with the nearest name.
-    recipe
-        The producer of a folder that is made; None for one file.
-
-    """
-
-    source: Checkpoint
-    dtypes: DtypeMap
-    recipe: str | None
-    model: ModelFiles = field(default_factory=ModelFiles)
-    parts: dict[str, Part] = field(default_factory=dict)
-    stated: dict[str, Statements] = field(default_factory=dict)
-    unused: dict[str, str | None] = field(default_factory=dict)
-
-    def _decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
-        """Plan what becomes of tensors: what is made, what a map casts, and all others."""
-        planned: dict[str, Planned] = {}
-        remaining = []
-        for info in tensors:
-            if (part := self.parts.get(prefix + info.name)) is None:
-                remaining.append(info)
-                continue
-            planned[info.name] = Planned(
-                info, part.format, None, "dtype", is_decoded=True, label=part.label
-            )
-        kept = {tensor.info.name: tensor for tensor in plan(remaining, self.dtypes, prefix)}
-        return [planned.get(info.name) or kept[info.name] for info in tensors]
-
-    def result(self) -> Made:
-        """Return what is to be written."""
-        return Made(self.source, self._decide, self._config, self._added, self.unused, self._warn)
-
-    def _warn(self) -> None:
-        """Warn of what is left out, and where transformers does not run the model as it stands."""
-        self.model.tell()
-        for component in self.source.components if self.stated else ():
-            stated = self.stated.get(component.prefix)
-            if stated is None or not stated.sections:
-                continue
-            tensors = [
-                info for reader in component.shards.values() for info in reader.tensors.values()
-            ]
-            decided = self._decide(tensors, component.prefix)
-            schemes = {tensor.label for tensor in decided if tensor.label}
-            formats = Counter(
-                tensor.target or tensor.info.format
-                for tensor in decided
-                if not tensor.label and tensor.info.kind == KIND
-            )
-            kept = formats.most_common(1)[0][0] if formats else None
-            if (warning := loading_warning(self.recipe, schemes, kept)) is not None:
-                _LOGGER.warning("%s: %s", self.source.path / component.prefix, warning)
-
-    def _config(self, path: Path, label: str) -> Config:
-        """Read a `config.json` to which what states the quantisation is added."""
-        return QuantizedConfig(path, label, self.stated.get(label.removesuffix(CONFIG)))
-
-    def _added(self, prefixes: Mapping[str, bool]) -> dict[str, str]:
-        """Return the files to add, by path; `prefixes` say whether a folder has a configuration."""
-        files: dict[str, str] = {}
-        for prefix, statement in self.stated.items():
-            files |= {prefix + name: text for name, text in statement.files.items()}
-            if statement.sections and not prefixes.get(prefix, False):
-                files[prefix + CONFIG] = json.dumps(statement.sections, indent=2) + "\n"
-        for statement in self.stated.values() if self.model.config else ():
-            files |= self.model.added(statement.sections)
-        return files
-
-
-class QuantizedConfig(Config):
-    """A `config.json` that states how the weights of its model are quantised.
-
-    `statement` says what states it; None if nothing of it changes.
-
-    Raises
-    ------
-    OSError
-        It cannot be read.
-
-    """
-
-    def __init__(self, path: Path, label: str, statement: Statements | None) -> None:
-        super().__init__(path, label)
-        self._statement = statement
-        self._is_rewritten = statement is not None
-
-    def following(self, rows: Sequence[CastRow]) -> str | None:
-        """Return the text with the sections at its end; None if it is to stay.
-
-        Its dtype follows what a map casts beside the weights, as in a cast.
-        """
-        text = super().following([row for row in rows if row.decided_by != DTYPE])
-        if self._statement is None or not self._text:
-            return text
-        before = self._text
-        text = text or before
-        if self._statement.edit is not None:
-            text = self._statement.edit(text)
-        else:
-            text = without_quantization(text)
-            if self._statement.sections:
-                text = _with_sections(text, self._statement.sections)
-        return None if text == before else text
-
-
-def _with_sections(text: str, sections: Mapping[str, object]) -> str:
-    end = text.rindex("}")
-    head, tail = text[:end].rstrip(), text[end:]
-    comma = "" if head.endswith("{") else ","
-    members = json.dumps(sections, indent=2)[2:-2]
-    return f"{head}{comma}\n{members}\n{tail}"
-
-
-def encoded(source: Checkpoint, encode: Encode, *, is_file: bool) -> Made:
-    """Return an opened checkpoint as it is with quantised weights.
+def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
+    """Return an opened checkpoint with quantised weights.
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
 
@@ -254,27 +102,24 @@ def encoded(source: Checkpoint, encode: Encode, *, is_file: bool) -> Made:
         It is quantised already; no weight of it would be; or the recipe cannot hold one.
 
     """
-    result = Encoded(source, encode.dtypes, None if is_file else encode.recipe)
-    plans = [_Plan(source, component, encode) for component in source.components]
-    names = [name for component_plan in plans for name in component_plan.names]
-    _check_used(encode, plans, names, result)
-    if not any(component_plan.chosen for component_plan in plans):
+    plans = [EncodePlan(source, component, encode) for component in source.components]
+    unused = _check_used(source, encode, plans)
+    if not any(plan.chosen for plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
             f"a map ({argument('dtype_map')}) gives a scheme to"
         )
-    components: list[Component] = []
-    for component_plan in plans:
-        components.append(component_plan.component(result, is_file=is_file))
-    result.source = replace(source, components=components)
-    return result.result()
+    return DerivedCheckpoint(
+        source, plans, encode.dtypes, is_file=is_file, recipe=encode.recipe, unused=unused
+    )
 
 
 def _check_used(
-    encode: Encode, plans: Sequence[_Plan], names: Sequence[str], result: Encoded
-) -> None:
-    """Refuse patterns of `ignore` that match nothing; note those of a map."""
-    used = {pattern for component_plan in plans for pattern in component_plan.used}
+    source: Checkpoint, encode: Encode, plans: Sequence[EncodePlan]
+) -> dict[str, str | None]:
+    """Refuse patterns of `ignore` that match nothing; return those of a map."""
+    names = [name for plan in plans for name in plan.names]
+    used = {pattern for plan in plans for pattern in plan.used}
     for pattern in encode.ignore:
         if pattern not in used:
             near = nearest([pattern], names)[pattern]
@@ -283,14 +128,12 @@ def _check_used(
                 + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
             )
     if encode.map_name is not None:
-        warn_of_other_models(encode.map_name, used, model_types(result.source))
-    else:
-        result.unused = nearest(
-            [key for key, _ in encode.dtypes.keys.items() if key not in used], names
-        )
+        warn_of_other_models(encode.map_name, used, model_types(source))
+        return {}
+    return nearest([key for key, _ in encode.dtypes.keys.items() if key not in used], names)
 
 
-class _Plan(ComponentPlan):
+class EncodePlan(ComponentPlan):
     """The plan for one component."""
 
     purpose = "quantised"
@@ -402,58 +245,21 @@ class _Plan(ComponentPlan):
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
 
-    def component(self, result: Encoded, *, is_file: bool) -> Component:
-        """Return the component with quantised weights, and note what it has."""
+    def _derive(self) -> None:
         if not self.chosen:
-            return self._component
-        component, prefix = self._component, self._component.prefix
+            return
         stored = self._stored
-        threads = encoding_threads(
+        self.threads = encoding_threads(
             [(stored[name].shape, encoding) for name, encoding in self.chosen.items()],
             self._encode.threads,
         )
         kept = Kept()
         weights = {
-            name: EncodedWeight(stored[name], stored, encoding, kept, threads)
+            name: EncodedWeight(stored[name], stored, encoding, kept, self.threads)
             for name, encoding in self.chosen.items()
         }
         self._share(weights)
-        stated = result.stated[prefix] = self._new_statements()
-        metadata: dict[str, str] = {}
-        if is_file:
-            if stated.metadata is None:
-                raise self._refusal(
-                    f"{next(iter(self.chosen.values())).written.recipe} states how weights are "
-                    "stored in config.json, which one file has not; name a folder"
-                )
-            metadata |= stated.metadata
-        parts = {name: self._parts(weight) for name, weight in weights.items()}
-        self._check_names(stored, parts)
-        for name, tensors in parts.items():
-            labels = [
-                weights[name].encoding.written.scheme,
-                *(tensor.format for tensor in tensors[1:]),
-            ]
-            for tensor, label in zip(tensors, labels, strict=True):
-                result.parts[prefix + tensor.info.name] = Part(tensor.format, label)
-        shards: dict[str, Reader] = {}
-        for path, reader in component.shards.items():
-            in_shard = {name: tensors for name, tensors in parts.items() if name in reader.tensors}
-            if not in_shard and not metadata:
-                shards[path] = reader
-                continue
-            shards[path] = decoded_reader(
-                reader,
-                stored,
-                in_shard,
-                left_out=(),
-                metadata={**reader.metadata, **metadata},
-                threads=threads,
-            )
-        made_of = {
-            name: [tensor.info.name for tensor in tensors] for name, tensors in parts.items()
-        }
-        return with_tensors(component, shards, made_of)
+        self.derived = {name: self._parts(weight) for name, weight in weights.items()}
 
     def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
         """Let weights that engines fuse have the same global scale."""
@@ -470,9 +276,17 @@ class _Plan(ComponentPlan):
                     )
             share(fused)
 
-    def _new_statements(self) -> Statements:
+    def _new_statements(self, *, is_file: bool) -> Statements | None:
+        if not self.chosen:
+            return None
         modules = {name.removesuffix(WEIGHT): encoding for name, encoding in self.chosen.items()}
-        return statements(modules, kept_modules(self._left, modules))
+        stated = statements(modules, kept_modules(self._left, modules))
+        if is_file and stated.metadata is None:
+            raise self._refusal(
+                f"{next(iter(self.chosen.values())).written.recipe} states how weights are "
+                "stored in config.json, which one file has not; name a folder"
+            )
+        return stated
 
     def _parts(self, weight: EncodedWeight) -> list[DecodedWeight]:
         """Describe the tensors that a weight becomes, the payload first."""
@@ -489,21 +303,13 @@ class _Plan(ComponentPlan):
             )
             slabs = partial(weight.slabs, part, not number)
             measured = None if number else weight.measured
+            label = part.format if number else weight.encoding.written.scheme
             tensors.append(
-                DecodedWeight(info, part.format, weight.info.name, sources, slabs, measured)
+                DecodedWeight(
+                    info, part.format, weight.info.name, sources, slabs, measured, label=label
+                )
             )
         return tensors
-
-    def _check_names(
-        self, stored: StoredTensors, parts: Mapping[str, Sequence[DecodedWeight]]
-    ) -> None:
-        seen: set[str] = set()
-        for name, tensors in parts.items():
-            for tensor in tensors:
-                new_name = tensor.info.name
-                if (new_name in stored and new_name != name) or new_name in seen:
-                    raise self._refusal(f"{name!r} is to become {new_name!r}, which is there too")
-                seen.add(new_name)
 
 
 def _pattern(text: str) -> PolicyMap:

@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Mapping
 from functools import cached_property
+from pathlib import Path
 from typing import ClassVar
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._config import Config
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
+from castwise.checkpoint.decoding._decoded_files import decoded_reader
 from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
 from castwise.checkpoint.decoding._stored import StoredTensors
+from castwise.checkpoint.encoding._quantized_config import QuantizedConfig
+from castwise.checkpoint.encoding._written_configs import Statements
 from castwise.quantization import Quantization
 from castwise.quantization.producers._configs import Statement, statements, undecodable
+
+_LOGGER = logging.getLogger(__name__)
+
+KIND = "float"
+"""Kind of derived tensors; their format as stored is None."""
 
 UNKNOWN = "castwise does not know the method {!r} ({}); the library of that method reads it"
 
@@ -28,6 +42,20 @@ class ComponentPlan:
         The folder of the component in the checkpoint, with a slash at its end.
     quantization
         What of it is quantised; None if nothing is.
+    derived
+        The tensors that are derived, by the stored tensor in whose place they come.
+    left_out
+        Stored tensors without a place, each with what it is; "" for those that others are made of.
+    renamed
+        Tensors that stay as they are under another name.
+    followers
+        Other tensors whose format follows that of weights, by their names as they will be.
+    threads
+        How many threads may derive tensors.
+    consumed
+        Paths of files that hold for what it was, and of shards without any tensor.
+    statements
+        What states how its tensors are stored; None if that needs nothing new.
 
     Raises
     ------
@@ -47,6 +75,13 @@ class ComponentPlan:
         if unreadable:
             raise self._refusal(f"{self.statement_text} cannot be read: {unreadable[0]}")
         self.quantization = found_in(component, self._tensors, self._configs, self._pairs)
+        self.derived: dict[str, list[DecodedWeight]] = {}
+        self.left_out: dict[str, str] = {}
+        self.renamed: dict[str, str] = {}
+        self.followers: Mapping[str, str] = {}
+        self.threads = 1
+        self.consumed: list[str] = []
+        self.statements: Statements | None = None
 
     @cached_property
     def _stored(self) -> StoredTensors:
@@ -76,3 +111,95 @@ class ComponentPlan:
         """Refuse a statement of weights that castwise cannot decode."""
         if (reason := undecodable(statement)) is not None:
             raise self._refusal(f"{statement.origin}: {reason}")
+
+    @property
+    def has_config(self) -> bool:
+        """False for an adapter beside its model."""
+        return self._component.has_config
+
+    def tensors(self) -> list[DecodedWeight]:
+        """List the tensors that are derived."""
+        return [tensor for tensors in self.derived.values() for tensor in tensors]
+
+    def config(self, path: Path, label: str) -> Config:
+        """Read a `config.json` that follows the tensors."""
+        return QuantizedConfig(path, label, self.statements)
+
+    def component(self, *, is_file: bool) -> Component:
+        """Return the component with readers that derive its tensors.
+
+        `is_file` says that it becomes one file, which states in its metadata how they are stored.
+
+        Raises
+        ------
+        CheckpointError
+            Two tensors would have the same name; or nothing can state how they are stored.
+
+        """
+        self._derive()
+        self._check_names()
+        self.statements = self._new_statements(is_file=is_file)
+        stated = self.statements.metadata if is_file and self.statements is not None else None
+        shards: dict[str, Reader] = {}
+        for path, reader in self._component.shards.items():
+            derived = {name: self.derived[name] for name in reader.tensors if name in self.derived}
+            renamed = {
+                name: new_name for name, new_name in self.renamed.items() if name in reader.tensors
+            }
+            metadata = {**self._metadata(reader), **(stated or {})}
+            stays = not (derived or renamed) and self.left_out.keys().isdisjoint(reader.tensors)
+            if stays and metadata == reader.metadata:
+                shards[path] = reader
+                continue
+            shards[path] = decoded_reader(
+                reader,
+                self._stored,
+                derived,
+                left_out=self.left_out,
+                metadata=metadata,
+                threads=self.threads,
+                renamed=renamed,
+            )
+            if not shards[path].tensors:
+                del shards[path]
+                self.consumed.append(path)
+        becomes: dict[str, list[str]] = {name: [] for name in self.left_out}
+        becomes |= {
+            name: [tensor.info.name for tensor in self.derived[name]] for name in self.derived
+        }
+        becomes |= {name: [new_name] for name, new_name in self.renamed.items()}
+        return with_tensors(self._component, shards, becomes)
+
+    def _derive(self) -> None:
+        """Plan the tensors that are derived, if they are not planned yet."""
+
+    def _new_statements(self, *, is_file: bool) -> Statements | None:
+        """Return what is to state how the tensors are stored."""
+        del is_file
+        return None
+
+    def _metadata(self, reader: Reader) -> dict[str, str]:
+        """Return the metadata of a shard without what states how it was."""
+        return reader.metadata
+
+    def _check_names(self) -> None:
+        """Refuse two tensors of the same name."""
+        gone = {*self.derived, *self.left_out, *self.renamed}
+        names: set[str] = set()
+        for home, tensors in self.derived.items():
+            for name in (tensor.info.name for tensor in tensors):
+                if (name in self._stored and name not in gone) or name in names:
+                    raise self._refusal(f"{home!r} is to become {name!r}, which is there too")
+                names.add(name)
+
+    def tell(self) -> None:
+        """Warn of what is left out, beside what other tensors are made of."""
+        for description in filter(None, dict.fromkeys(self.left_out.values())):
+            names = [name for name, kind in self.left_out.items() if kind == description]
+            _LOGGER.warning(
+                "%s: left out, as a plain model has none: %s, %d: %s",
+                self._path,
+                description,
+                len(names),
+                listed(names),
+            )

@@ -5,19 +5,19 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
-from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import container_of, is_container, open_checkpoint
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._filesystem import checked_path
-from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
 from castwise.checkpoint.running._other_files import Patterns
 from castwise.checkpoint.running._targets import shard_bytes
@@ -49,37 +49,8 @@ class RunOptions(CastOptions):
         return {"seed": None, **self.asked}
 
 
-@dataclass(frozen=True, slots=True)
-class Made:
-    """A checkpoint as it is to be written.
-
-    Attributes
-    ----------
-    source
-        The readers that decode or encode.
-    decide
-        Decides what becomes of tensors.
-    config
-        Reads a `config.json` that follows them.
-    added
-        Returns the files to add, by path, given whether each component has a configuration.
-    unused
-        Patterns of a map that matched nothing, each with the nearest name.
-    tell
-        Warns of what is left out.
-
-    """
-
-    source: Checkpoint
-    decide: Decide
-    config: Callable[[Path, str], Config]
-    added: Callable[[Mapping[str, bool]], Mapping[str, str]] = lambda _: {}
-    unused: Mapping[str, str | None] = field(default_factory=dict)
-    tell: Callable[[], None] = lambda: None
-
-
-Make = Callable[..., Made]
-"""Makes it of the opened source; `is_file` says that it becomes one file."""
+Make = Callable[..., DerivedCheckpoint]
+"""Plans what is made of the opened source; `is_file` says that it becomes one file."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -146,7 +117,7 @@ class MakingRequest(Request):
                 resumable=resumable or resume,
                 resume=resume,
                 config=result.config,
-                added={} if is_file else result.added(_configured(source, opened)),
+                added={} if is_file else result.added(),
                 restates=True,
             )
             run = new_run(
@@ -209,11 +180,3 @@ def _made_again(
     run: UUID,
 ) -> MadeAgain:
     return MadeAgain(request(**values), is_file, threads, run)
-
-
-def _configured(path: Path, opened: Checkpoint) -> dict[str, bool]:
-    """Say which components of a folder have a configuration."""
-    if not opened.is_folder:
-        return {}
-    prefixes = (component.prefix for component in opened.components)
-    return {prefix: (path / prefix / CONFIG).is_file() for prefix in prefixes}

@@ -19,7 +19,6 @@ from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.gguf import check_computed
 from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
 from castwise.checkpoint.decoding._stored import Range, StoredTensors
-from castwise.checkpoint.encoding._encoding import KIND
 from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.gguf._architectures import (
     EMBEDDING,
@@ -33,6 +32,7 @@ from castwise.checkpoint.gguf._architectures import (
 )
 from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
 from castwise.checkpoint.gguf._tokenizer_to_gguf import vocabulary
+from castwise.checkpoint.planning._component import KIND
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization.arrays._conversion import blocks_of, of_rows
 from castwise.quantization.arrays._views import Views
@@ -233,7 +233,9 @@ class GgufModel:
         described = TensorInfo(name, None, KIND, info.label, (*stack, *shape), nbytes)
         to = _F32 if FLOAT32.fullmatch(name) else info.format or ""
         slabs = partial(self._plain_slabs, sources, to)
-        return DecodedWeight(described, to, home, [source.stored for source in sources], slabs)
+        return DecodedWeight(
+            described, to, home, [source.stored for source in sources], slabs, label=to
+        )
 
     def _plain_slabs(self, sources: Iterable[_Source], to: str, _format: str) -> Iterator[Slab]:
         for source in sources:

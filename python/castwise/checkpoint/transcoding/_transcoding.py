@@ -24,12 +24,10 @@ from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modu
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
-from castwise.checkpoint.decoding._decoded_files import decoded_reader
+from castwise.checkpoint.decoding._decoded import DecodedWeight
 from castwise.checkpoint.decoding._losses import stored_losses
 from castwise.checkpoint.decoding._plain import METADATA, WRAPPED
 from castwise.checkpoint.encoding._encoder import Kept
-from castwise.checkpoint.encoding._encoding import KIND, Encoded, Part
 from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, Power, Reciprocal
 from castwise.checkpoint.encoding._written_configs import (
     SEVERAL,
@@ -40,8 +38,8 @@ from castwise.checkpoint.encoding._written_schemes import encoding, is_relaid, w
 from castwise.checkpoint.gguf._architectures import FLOAT32
 from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
-from castwise.checkpoint.planning._component import ComponentPlan
-from castwise.checkpoint.requests._quantizing import Made
+from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.transcoding._new_forms import (
     COMFY,
     COMPRESSED,
@@ -67,14 +65,14 @@ _OF_COMFY = "scaled_fp8"
 """A tensor that only tells that a model of ComfyUI is quantised."""
 
 
-def transcoded(
+def transcode_checkpoint(
     source: Checkpoint,
     recipe: str,
     scheme: str | None,
     threads: int,
     *,
     is_file: bool,
-) -> Made:
+) -> DerivedCheckpoint:
     """Return an opened checkpoint in the form of another producer, or of another scheme.
 
     `is_file` says that it becomes one file, which states in its metadata how weights are stored.
@@ -104,30 +102,24 @@ def transcoded(
         )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
     dtypes = to_float32 if recipe == GGUF else model.dtypes
-    result = Encoded(source, dtypes, None if is_file else recipe, model)
-    kind = _AsGguf if recipe == GGUF else _Relaid
-    plans = [kind(source, component, recipe, scheme) for component in source.components]
-    if not any(component_plan.weights for component_plan in plans):
+    plan_type = GgufPlan if recipe == GGUF else TranscodePlan
+    plans = [
+        plan_type(source, component, recipe, scheme, threads) for component in source.components
+    ]
+    if not any(plan.weights for plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
         )
-    components = [
-        component_plan.component(result, threads, is_file=is_file) for component_plan in plans
-    ]
-    consumed = {path for plan in plans for path in plan.consumed}
-    result.source = replace(source, components=components, consumed=frozenset(consumed))
-    return result.result()
+    return DerivedCheckpoint(source, plans, dtypes, is_file=is_file, recipe=recipe, model=model)
 
 
-class _Relaid(ComponentPlan):
+class TranscodePlan(ComponentPlan):
     """The plan for one component.
 
     Attributes
     ----------
     weights
         What of it is quantised.
-    consumed
-        Paths of its files that hold for what it was, and of shards without any tensor.
 
     """
 
@@ -140,23 +132,23 @@ class _Relaid(ComponentPlan):
         component: Component,
         recipe: str,
         scheme: str | None,
+        threads: int,
     ) -> None:
         self._recipe = recipe
         self._scheme = scheme
         self.purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
         ComponentPlan.__init__(self, source, component)
+        self.threads = threads
         self._check_index()
         quantization = self.quantization
         self.weights: Sequence[QuantizedWeight] = (
             () if quantization is None else quantization.weights
         )
-        self.consumed: list[str] = []
-        self._renamed: Mapping[str, str] = {}
         self._warned = False
         if quantization is None:
             return
         self._check(quantization)
-        self._left_out = {name for name in quantization.others if name.endswith(_OF_COMFY)}
+        self.left_out = {name: "" for name in quantization.others if name.endswith(_OF_COMFY)}
         self._kept = Kept()
         self._staying = [weight for weight in self.weights if self._stays(weight)]
         if len(self._staying) == len(self.weights):
@@ -294,16 +286,11 @@ class _Relaid(ComponentPlan):
                 transcoded_weight.level = reciprocals.setdefault(value.tobytes(), reciprocal)
                 transcoded_weight.level.scales.append(weight.scale or "")
 
-    def component(self, result: Encoded, threads: int, *, is_file: bool) -> Component:
-        """Return the component in the new form, and note what it has."""
-        component, prefix = self._component, self._component.prefix
-        if not self.weights:
-            return component
-        parts: dict[str, list[DecodedWeight]] = {}
-        for weight in self._relaid:
+    def _derive(self) -> None:
+        for weight in self._relaid if self.weights else ():
             tensors = self._new_tensors(weight)
             left_out = weight.left_out(tensors)
-            self._left_out |= left_out
+            self.left_out |= dict.fromkeys(left_out, "")
             lost = sum(self._stored[name].nbytes for name in left_out)
             # That of the codes, unless they stay where they are.
             payloads = (number for number, tensor in enumerate(tensors) if tensor.is_payload)
@@ -313,50 +300,11 @@ class _Relaid(ComponentPlan):
                 if number == reported:
                     measured = partial(stored_losses, weight.plan, SLAB_ELEMENTS)
                     described = replace(described, measured=measured)
-                label = self._scheme_of(weight.weight) if tensor.is_payload else tensor.format
-                result.parts[prefix + tensor.name] = Part(tensor.format, label)
-                parts.setdefault(tensor.home, []).append(described)
-        plain = self._of_plain()
-        for plain_tensors in plain.values():
-            result.parts |= {
-                prefix + tensor.info.name: Part(tensor.format, tensor.format)
-                for tensor in plain_tensors
-            }
-        parts |= plain
-        self._check_names(parts)
-        stated = result.stated[prefix] = self._new_statements()
-        metadata = (stated.metadata or {}) if is_file else {}
-        shards: dict[str, Reader] = {}
-        for path, reader in component.shards.items():
-            in_shard = {name: tensors for name, tensors in parts.items() if name in reader.tensors}
-            shards[path] = decoded_reader(
-                reader,
-                self._stored,
-                in_shard,
-                left_out=self._left_out,
-                metadata={**self._metadata(reader, stated), **metadata},
-                threads=threads,
-                renamed=self._renamed,
-            )
-            if not shards[path].tensors:
-                del shards[path]
-                self.consumed.append(path)
-        if stated.edit is None:
-            self.consumed += [prefix + name for name in CONFIGS if name != CONFIG]
-        made_of = {
-            name: [tensor.info.name for tensor in tensors] for name, tensors in parts.items()
-        }
-        made_of |= {name: [] for name in self._left_out - made_of.keys()}
-        made_of |= {name: [new_name] for name, new_name in self._renamed.items()}
-        return with_tensors(component, shards, made_of)
+                self.derived.setdefault(tensor.home, []).append(described)
 
     def _new_tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
         """List what comes in the place of the parts of a weight."""
         return weight.tensors()
-
-    def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
-        """Describe what is made of tensors that are not quantised, by that in whose place it is."""
-        return {}
 
     def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
         """Describe a new tensor; as stored it is what stands in its place."""
@@ -366,24 +314,22 @@ class _Relaid(ComponentPlan):
         )
         nbytes = info.nbytes + lost if is_first else 0
         described = TensorInfo(tensor.name, None, KIND, info.label, tensor.shape, nbytes)
-        return DecodedWeight(described, tensor.format, tensor.home, tensor.needed, tensor.slabs)
+        label = self._scheme_of(weight.weight) if tensor.is_payload else tensor.format
+        return DecodedWeight(
+            described, tensor.format, tensor.home, tensor.needed, tensor.slabs, label=label
+        )
 
-    def _check_names(self, parts: Mapping[str, Sequence[DecodedWeight]]) -> None:
-        seen: set[str] = set()
-        for name, tensors in parts.items():
-            for tensor in tensors:
-                new_name = tensor.info.name
-                is_taken = (
-                    new_name in self._stored
-                    and new_name not in parts
-                    and new_name not in self._left_out
-                )
-                if is_taken or new_name in seen:
-                    raise self._refusal(f"{name!r} is to become {new_name!r}, which is there too")
-                seen.add(new_name)
+    def component(self, *, is_file: bool) -> Component:
+        """Return the component in the new form, without files that state the old one."""
+        component = ComponentPlan.component(self, is_file=is_file)
+        if self.statements is not None and self.statements.edit is None:
+            self.consumed += [self.prefix + name for name in CONFIGS if name != CONFIG]
+        return component
 
-    def _new_statements(self) -> Statements:
-        """Return what states how the weights are stored."""
+    def _new_statements(self, *, is_file: bool) -> Statements | None:
+        del is_file
+        if not self.weights:
+            return None
         if self._recipe == DEEPSEEK_V4:
             return of_widened_experts()
         modules: dict[str, Encoding] = {}
@@ -406,14 +352,16 @@ class _Relaid(ComponentPlan):
         ]
         return statements(modules, kept_modules(left, modules), inputs=self._has_inputs)
 
-    def _metadata(self, reader: Reader, stated: Statements) -> dict[str, str]:
-        """Return the metadata of a shard without what states how it was."""
-        if stated.edit is not None:
-            return {key: stated.edit(text) for key, text in reader.metadata.items()}
+    def _metadata(self, reader: Reader) -> dict[str, str]:
+        if self.statements is None:
+            return reader.metadata
+        if self.statements.edit is not None:
+            edit = self.statements.edit
+            return {key: edit(text) for key, text in reader.metadata.items()}
         return {key: text for key, text in reader.metadata.items() if key not in METADATA}
 
 
-class _AsGguf(_Relaid):
+class GgufPlan(TranscodePlan):
     """The plan for a component that becomes a GGUF file."""
 
     def _complete(self, source: Checkpoint) -> None:
@@ -427,23 +375,25 @@ class _AsGguf(_Relaid):
             self._model = GgufModel(folder, config, self._stored, weights)
         except CheckpointError as error:
             raise self._refusal(str(error)) from error
-        self._renamed = self._model.renamed
-        self._left_out |= self._model.left_out
+        self.renamed = self._model.renamed
+        self.left_out |= dict.fromkeys(self._model.left_out, "")
         self.consumed += [component.prefix + name for name in (CONFIG, *FILES)]
 
     def _new_tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
         return self._model.tensors(weight)
 
-    def _of_plain(self) -> Mapping[str, list[DecodedWeight]]:
-        return self._model.plain()
+    def _derive(self) -> None:
+        TranscodePlan._derive(self)
+        if self.weights:
+            self.derived |= self._model.plain()
 
     def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
         lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
         return super()._described(weight, tensor, lost)
 
-    def _new_statements(self) -> Statements:
-        return Statements({}, {}, self._model.metadata)
+    def _new_statements(self, *, is_file: bool) -> Statements | None:
+        del is_file
+        return Statements({}, {}, self._model.metadata) if self.weights else None
 
-    def _metadata(self, reader: Reader, stated: Statements) -> dict[str, str]:
-        del reader, stated
-        return {}
+    def _metadata(self, reader: Reader) -> dict[str, str]:
+        return {} if self.weights else reader.metadata

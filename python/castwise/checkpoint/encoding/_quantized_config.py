@@ -1,0 +1,57 @@
+"""The configuration of a model whose weights are quantised."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from castwise._dtype_map import DTYPE
+from castwise.checkpoint._config import Config
+from castwise.checkpoint.decoding._plain_config import without_quantization
+from castwise.checkpoint.encoding._written_configs import Statements
+from castwise.checkpoint.report import CastRow
+
+
+class QuantizedConfig(Config):
+    """A `config.json` that states how the weights of its model are quantised.
+
+    `statement` says what states it; None if nothing of it changes.
+
+    Raises
+    ------
+    OSError
+        It cannot be read.
+
+    """
+
+    def __init__(self, path: Path, label: str, statement: Statements | None) -> None:
+        super().__init__(path, label)
+        self._statement = statement
+        self._is_rewritten = statement is not None
+
+    def following(self, rows: Sequence[CastRow]) -> str | None:
+        """Return the text with the sections at its end; None if it is to stay.
+
+        Its dtype follows what a map casts beside the weights, as in a cast.
+        """
+        text = super().following([row for row in rows if row.decided_by != DTYPE])
+        if self._statement is None or not self._text:
+            return text
+        before = self._text
+        text = text or before
+        if self._statement.edit is not None:
+            text = self._statement.edit(text)
+        else:
+            text = without_quantization(text)
+            if self._statement.sections:
+                text = _with_sections(text, self._statement.sections)
+        return None if text == before else text
+
+
+def _with_sections(text: str, sections: Mapping[str, object]) -> str:
+    end = text.rindex("}")
+    head, tail = text[:end].rstrip(), text[end:]
+    comma = "" if head.endswith("{") else ","
+    members = json.dumps(sections, indent=2)[2:-2]
+    return f"{head}{comma}\n{members}\n{tail}"

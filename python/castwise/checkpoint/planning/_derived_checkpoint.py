@@ -1,0 +1,145 @@
+"""A checkpoint whose tensors are derived from those of another: what is to be written of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from castwise._dtype_map import DTYPE, DtypeMap
+from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.encoding._written_configs import Statements
+from castwise.checkpoint.encoding._written_schemes import loading_warning
+from castwise.checkpoint.gguf._from_gguf import ModelFiles
+from castwise.checkpoint.plan import plan as plan_casts
+from castwise.checkpoint.planning._component import KIND, ComponentPlan
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class DerivedCheckpoint:
+    """A checkpoint with tensors that are decoded, encoded or transcoded as they are read.
+
+    Parameters
+    ----------
+    source
+        The checkpoint that is read.
+    plans
+        The plans of its components.
+    dtypes
+        What becomes of tensors that are not derived.
+    is_file
+        Whether it becomes one file, which states in its metadata how weights are stored.
+    recipe
+        The producer whose form it gets; None if it is not quantised.
+    model
+        What a folder of a GGUF file has beside its tensors.
+    unused
+        Patterns of a map that matched nothing, each with the nearest name.
+
+    Attributes
+    ----------
+    source
+        The readers that derive.
+    plans, unused
+        As given.
+
+    Raises
+    ------
+    CheckpointError
+        Two tensors would have the same name; or nothing can state how they are stored.
+
+    """
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        plans: Sequence[ComponentPlan],
+        dtypes: DtypeMap,
+        *,
+        is_file: bool,
+        recipe: str | None = None,
+        model: ModelFiles | None = None,
+        unused: Mapping[str, str | None] | None = None,
+    ) -> None:
+        components = [plan.component(is_file=is_file) for plan in plans]
+        consumed = frozenset(path for plan in plans for path in plan.consumed)
+        self.source = replace(source, components=components, consumed=consumed)
+        self.plans = plans
+        self.unused = unused or {}
+        self._dtypes = dtypes
+        self._recipe = None if is_file else recipe
+        self._model = model or ModelFiles()
+        self._derived = {
+            plan.prefix + tensor.info.name: tensor for plan in plans for tensor in plan.tensors()
+        }
+        self._followers = {
+            plan.prefix + name: dtype for plan in plans for name, dtype in plan.followers.items()
+        }
+
+    def decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+        """Plan what becomes of tensors: what is derived, what follows that, and all others."""
+
+        def planned(info: TensorInfo) -> Planned:
+            name = prefix + info.name
+            if (tensor := self._derived.get(name)) is not None:
+                return Planned(
+                    info, tensor.format, None, DTYPE, is_derived=True, label=tensor.label
+                )
+            if (dtype := self._followers.get(name)) is not None:
+                return Planned(info, dtype, None, DTYPE)
+            return plan_casts([info], self._dtypes, prefix)[0]
+
+        return [planned(info) for info in tensors]
+
+    def config(self, path: Path, label: str) -> Config:
+        """Read a `config.json` that follows the tensors; `label` is its path in the checkpoint."""
+        prefix = label.removesuffix(CONFIG)
+        plan = next(plan for plan in self.plans if plan.prefix == prefix and plan.has_config)
+        return plan.config(path, label)
+
+    def added(self) -> dict[str, str]:
+        """Return the files to add to a folder, by path."""
+        files: dict[str, str] = {}
+        sections: Mapping[str, object] = {}
+        for prefix, statements in self._statements():
+            files |= {prefix + name: text for name, text in statements.files.items()}
+            sections = statements.sections
+            is_stated = self.source.is_folder and (self.source.path / prefix / CONFIG).is_file()
+            if sections and not is_stated:
+                files[prefix + CONFIG] = json.dumps(sections, indent=2) + "\n"
+        return files | self._model.added(sections)
+
+    def tell(self) -> None:
+        """Warn of what is left out, and where transformers does not run the model as it stands."""
+        for plan in self.plans:
+            plan.tell()
+        self._model.tell()
+        stated = {prefix for prefix, statements in self._statements() if statements.sections}
+        for component in self.source.components:
+            if component.prefix not in stated:
+                continue
+            tensors = [
+                info for shard in component.shards.values() for info in shard.tensors.values()
+            ]
+            decided = self.decide(tensors, component.prefix)
+            schemes = {planned.label for planned in decided if planned.label}
+            formats = Counter(
+                planned.target or planned.info.format
+                for planned in decided
+                if not planned.label and planned.info.kind == KIND
+            )
+            kept = formats.most_common(1)[0][0] if formats else None
+            if (warning := loading_warning(self._recipe, schemes, kept)) is not None:
+                _LOGGER.warning("%s: %s", self.source.path_of(component), warning)
+
+    def _statements(self) -> Iterator[tuple[str, Statements]]:
+        """Return what states how the tensors of components are stored, each with its prefix."""
+        for plan in self.plans:
+            if plan.statements is not None:
+                yield plan.prefix, plan.statements
