@@ -5,17 +5,15 @@ from __future__ import annotations
 import argparse
 import shlex
 from collections.abc import Mapping, Sequence
-from functools import partial
 
 from castwise._core import finfo, formats
 from castwise.checkpoint import CastSummary, CheckpointError, Finding
 from castwise.checkpoint.encoding._written_schemes import scheme_beside
 from castwise.checkpoint.report import FINDINGS as KINDS
-from castwise.checkpoint.report import LOSSES, MAX_ZEROS, DecodeReport
+from castwise.checkpoint.report import LOSSES, DecodeReport
+from castwise.cli._arguments import NO_KINDS
 from castwise.cli._output import FINDINGS, OK, say, tensors_text
 
-_NONE = "none"
-_PERCENT = 100
 _WIDER = "a wider format"
 _NARROW = "float16"
 _SAFETENSORS = ".safetensors"
@@ -66,41 +64,13 @@ DECODING = ("dequantize", "transcode")
 """The commands that count losses of decoding: `LOSSES` alone."""
 
 
-def add_arguments(
-    parser: argparse.ArgumentParser,
-    max_zeros: float | None = MAX_ZEROS,
-    zeros: str = "1%%",
-    kinds: Sequence[str] = KINDS,
-) -> None:
-    """Add the options that say which losses are findings, of the kinds that a command counts."""
-    parser.add_argument(
-        "--fail-on",
-        metavar="KINDS",
-        type=partial(_kinds_argument, kinds),
-        default=LOSSES,
-        help=f"which losses give exit code 1: {_NONE}, or of {', '.join(kinds)}, separated by "
-        f"commas (default: {','.join(LOSSES)})",
-    )
-    parser.add_argument(
-        "--max-zeros",
-        metavar="SHARE",
-        type=_share_argument,
-        default=max_zeros,
-        help="the share of a tensor's nonzero values that may become zero before that is an "
-        f"underflow: 0.05 or 5%% (default: {zeros})",
-    )
-    parser.add_argument(
-        "--exit-zero", action="store_true", help="exit code 0 whatever was lost; errors stay 2"
-    )
-
-
 def check_kinds(options: argparse.Namespace, command: str) -> None:
     """Refuse a kind of loss that the parts of a command do not count."""
     given = set(options.fail_on) if command in DECODING else set()
     if lacking := sorted(given.difference(LOSSES)):
         raise CheckpointError(
-            f"--fail-on {','.join(lacking)}: castwise {command} does not count that; use {_NONE}, "
-            f"or of {', '.join(LOSSES)}"
+            f"--fail-on {','.join(lacking)}: castwise {command} does not count that; use "
+            f"{NO_KINDS}, or of {', '.join(LOSSES)}"
         )
 
 
@@ -183,25 +153,3 @@ def _where(findings: Sequence[Finding]) -> str:
     if len(findings) == 1:
         return f" in {worst!r}"
     return f" in {tensors_text(len(findings))}, most in {worst!r}"
-
-
-def _kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
-    kinds = tuple(part.strip() for part in text.split(","))
-    if kinds == (_NONE,):
-        return ()
-    for kind in kinds:
-        if kind not in known:
-            raise argparse.ArgumentTypeError(
-                f"{kind!r} is not a kind of loss; use {_NONE}, or of {', '.join(known)}"
-            )
-    return kinds
-
-
-def _share_argument(text: str) -> float:
-    try:
-        share = float(text.removesuffix("%")) / (_PERCENT if text.endswith("%") else 1)
-    except ValueError:
-        share = -1
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share, such as 0.01 or 1%")
-    return share

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import argparse
-import sys
-from typing import get_args
+from typing import Any, get_args
 
 from castwise import checkpoint
 from castwise._core import finfo
@@ -13,12 +12,10 @@ from castwise._options import Rounding
 from castwise._spelling import typed_format
 from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
-from castwise.cli import _findings, _folder_options
-from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, say
+from castwise.cli import _arguments
+from castwise.cli._conversion import run_conversion
+from castwise.cli._output import say
 from castwise.cli._paths import map_argument
-from castwise.cli._progress import ProgressLine
-from castwise.cli._showing import add_arguments, shown
 
 _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, .h5, .keras, a file of torch (.pt, .pth,
@@ -34,23 +31,20 @@ mebibyte. Metadata is kept, and so is, byte for byte, every integer, bool and co
 tensor that no key of a map names.
 Codes and scales of quantised weights are not cast as if they were plain numbers.
 """
-_EXIT_CODES = """\
-exit codes:
-  0  the checkpoint was written, or a part of it, or it is a dry run
+_FINDINGS = """\
   1  it was written, but values were lost as --fail-on says: numbers became infinite or
      NaN, integers wrapped, NaN became numbers without --nan zero, or more nonzero values
      of a tensor became zero than --max-zeros allows; each is said on standard error
+"""
+_ERROR = """\
   2  an error; DST is as it was, unless the message says that it was written
-  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
-  141  it was written, but whoever read standard output had gone
 """
 
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description, parser.epilog = _CAST, _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _folder_options.add_paths(parser)
+    _arguments.describe_conversion(parser, _CAST, findings=_FINDINGS, error=_ERROR)
+    _arguments.add_arguments(parser, *_arguments.PATHS)
     parser.add_argument(
         "--dtype",
         metavar="D",
@@ -94,18 +88,15 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--seed", metavar="S", type=int, help="for stochastic rounding (default: a new one)"
     )
-    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
-    parser.add_argument(
-        "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
-    )
-    add_arguments(parser)
-    _findings.add_arguments(parser)
+    _arguments.add_arguments(parser, "--threads", "--assume")
+    _arguments.add_output(parser)
+    _arguments.add_losses(parser)
     parser.add_argument(
         "--keep-config",
         action="store_true",
         help="leave config.json as it is: its dtype then need not be that of the tensors",
     )
-    _folder_options.add_arguments(parser)
+    _arguments.add_folder(parser)
     parser.add_argument(
         "--raw",
         action="store_true",
@@ -124,11 +115,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 def _cast(options: argparse.Namespace) -> int:
     if (options.policy is None) == (options.dtype is None and options.map is None):
         options.refuse("give --dtype, --map or --policy; only the first two go together")
-    summary = shown(options, lambda: _cast_file(options))
-    _warn(summary, options)
-    if options.dry_run or _folder_options.say_part(options):
-        return OK
-    return say_findings(summary, options)
+    return run_conversion(options, _cast_file, warn=_warn)
 
 
 def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
@@ -151,25 +138,23 @@ def _say_nothing_changed(options: argparse.Namespace) -> None:
     )
 
 
-def _cast_file(options: argparse.Namespace) -> CastSummary:
-    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        summary: CastSummary = checkpoint.cast_file(
-            options.source,
-            options.destination,
-            typed_format(options.dtype, "--dtype"),
-            dtype_map=options.map,
-            policy=options.policy,
-            role=options.role,
-            rounding=options.rounding,
-            overflow=options.overflow,
-            nan=options.nan,
-            seed=options.seed,
-            threads=options.threads,
-            assume=typed_format(options.assume, "--assume"),
-            keep_config=options.keep_config,
-            raw=options.raw,
-            as_bytes=options.as_bytes,
-            progress=progress.show if progress.visible else None,
-            **_folder_options.folder_options(options),
-        )
+def _cast_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    summary: CastSummary = checkpoint.cast_file(
+        options.source,
+        options.destination,
+        typed_format(options.dtype, "--dtype"),
+        dtype_map=options.map,
+        policy=options.policy,
+        role=options.role,
+        rounding=options.rounding,
+        overflow=options.overflow,
+        nan=options.nan,
+        seed=options.seed,
+        threads=options.threads,
+        assume=typed_format(options.assume, "--assume"),
+        keep_config=options.keep_config,
+        raw=options.raw,
+        as_bytes=options.as_bytes,
+        **shared,
+    )
     return summary

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import argparse
-import sys
+from typing import Any
 
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.decoding._decode import ARITHMETIC, FORMATS
 from castwise.checkpoint.report import LOSSES
-from castwise.cli import _findings, _folder_options
+from castwise.cli import _arguments
+from castwise.cli._conversion import run_conversion
 from castwise.cli._decode_table import decode_lines
-from castwise.cli._findings import say_findings
-from castwise.cli._output import OK
-from castwise.cli._progress import ProgressLine
-from castwise.cli._showing import add_arguments, shown
 
 _DEQUANTIZE = """\
 Decode the quantised weights of a checkpoint, a file or a folder of shards, and write
@@ -34,24 +31,21 @@ contradicts itself is refused. A GGUF file, also a plain one, becomes a folder t
 transformers loads, if castwise knows its architecture, or a .safetensors file with the
 names of llama.cpp.
 """
-_EXIT_CODES = """\
-exit codes:
-  0  the checkpoint was written, or a part of it, or it is a dry run
+_FINDINGS = """\
   1  it was written, but values were lost as --fail-on says: they are infinite or NaN, or
      more nonzero codes of a weight became zero than --max-zeros allows; each is said on
      standard error
+"""
+_ERROR = """\
   2  an error, such as a weight without its scale; DST is as it was, unless the message
      says that it was written
-  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
-  141  it was written, but whoever read standard output had gone
 """
 
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description, parser.epilog = _DEQUANTIZE, _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _folder_options.add_paths(parser)
+    _arguments.describe_conversion(parser, _DEQUANTIZE, findings=_FINDINGS, error=_ERROR)
+    _arguments.add_arguments(parser, *_arguments.PATHS)
     parser.add_argument(
         "--dtype",
         metavar="D",
@@ -70,30 +64,25 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         help="decode only the weights whose whole names, as of the plain model, match",
     )
-    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
-    add_arguments(parser)
-    _findings.add_arguments(parser, kinds=LOSSES)
-    _folder_options.add_arguments(parser)
+    _arguments.add_arguments(parser, "--threads")
+    _arguments.add_output(parser)
+    _arguments.add_losses(parser, kinds=LOSSES)
+    _arguments.add_folder(parser)
     parser.set_defaults(run=_dequantize, map=None)
 
 
 def _dequantize(options: argparse.Namespace) -> int:
-    summary = shown(options, lambda: _dequantize_file(options), decode_lines)
-    if options.dry_run or _folder_options.say_part(options):
-        return OK
-    return say_findings(summary, options)
+    return run_conversion(options, _dequantize_file, decode_lines)
 
 
-def _dequantize_file(options: argparse.Namespace) -> CastSummary:
-    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        summary: CastSummary = checkpoint.dequantize_file(
-            options.source,
-            options.destination,
-            typed_format(options.dtype, "--dtype"),
-            arithmetic=options.arithmetic,
-            only=options.only,
-            threads=options.threads,
-            progress=progress.show if progress.visible else None,
-            **_folder_options.folder_options(options),
-        )
+def _dequantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    summary: CastSummary = checkpoint.dequantize_file(
+        options.source,
+        options.destination,
+        typed_format(options.dtype, "--dtype"),
+        arithmetic=options.arithmetic,
+        only=options.only,
+        threads=options.threads,
+        **shared,
+    )
     return summary

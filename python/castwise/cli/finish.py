@@ -10,12 +10,13 @@ from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.checkpoint.running._parts import Parts
-from castwise.cli import _findings, _folder_options, quantize, transcode
+from castwise.cli import quantize, transcode
+from castwise.cli._arguments import add_arguments, add_losses, add_output, loss_options
 from castwise.cli._cast_output import report_lines
+from castwise.cli._conversion import show_conversion
 from castwise.cli._decode_table import decode_lines
-from castwise.cli._findings import say_findings
+from castwise.cli._findings import check_kinds, say_findings
 from castwise.cli._paths import path_argument
-from castwise.cli._showing import add_arguments, shown
 
 _LINES: dict[str, Callable[..., Iterator[str]]] = {
     "cast": report_lines,
@@ -35,31 +36,31 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "destination", metavar="DST", type=path_argument, help="as given with --part"
     )
-    _folder_options.add_overwrite(parser)
-    add_arguments(parser)
-    _findings.add_arguments(
-        parser, max_zeros=None, zeros="1%% of a cast; what castwise quantize allows"
-    )
+    add_arguments(parser, "--overwrite")
+    add_output(parser)
+    add_losses(parser, max_zeros=None, zeros="1%% of a cast; what castwise quantize allows")
     parser.set_defaults(run=_finish, source=None, map=None, dry_run=False)
 
 
 def _finish(options: argparse.Namespace) -> int:
     arguments = Parts(options.destination).arguments
     command = arguments.get("command", "")
-    _findings.check_kinds(options, command)
+    check_kinds(options, command)
     if options.report is not None:  # which must not replace the source
         options.source = Path(arguments["source"])
     if options.max_zeros is None and command != "quantize":
         options.max_zeros = MAX_ZEROS
-    summary = shown(options, lambda: _finished(options), _LINES.get(command, report_lines))
+    summary = show_conversion(
+        options, lambda: _finish_parts(options), _LINES.get(command, report_lines)
+    )
     return say_findings(summary, options)
 
 
-def _finished(options: argparse.Namespace) -> CastSummary:
+def _finish_parts(options: argparse.Namespace) -> CastSummary:
     summary = checkpoint.finish(
         options.destination,
         overwrite=options.overwrite,
-        **_folder_options.loss_options(options),
+        **loss_options(options),
     )
     quantize.allow_zeros(summary, options)
     return summary

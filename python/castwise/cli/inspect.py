@@ -11,6 +11,7 @@ import castwise
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import Inspection, Quantization, TensorInfo
+from castwise.cli._arguments import add_arguments
 from castwise.cli._output import OK, group_name, json_text, shape_text, show, size_text, table
 from castwise.cli._paths import path_argument
 
@@ -24,16 +25,10 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "file", metavar="FILE", type=path_argument, help="a file, or a folder of shards"
     )
-    parser.add_argument(
-        "--assume", metavar="D", help="the format of arrays that numpy saved as raw bytes (|V2)"
-    )
+    add_arguments(parser, "--assume")
     shown = parser.add_mutually_exclusive_group()
     shown.add_argument("--json", action="store_true", help="print JSON")
-    shown.add_argument(
-        "--all",
-        action="store_true",
-        help="a row for every tensor, not one for all layers (layers.*.weight)",
-    )
+    add_arguments(shown, "--all")
     parser.set_defaults(run=_inspect)
 
 

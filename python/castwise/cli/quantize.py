@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
+from typing import Any
 
 from castwise import checkpoint
 from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.encoding._written_schemes import expected_zeros, recipes, scheme_names
-from castwise.cli import _findings, _folder_options
+from castwise.cli import _arguments
 from castwise.cli._cast_output import report_lines
-from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, say
+from castwise.cli._conversion import run_conversion
+from castwise.cli._output import say
 from castwise.cli._paths import map_argument
-from castwise.cli._progress import ProgressLine
-from castwise.cli._showing import add_arguments, shown
 
 _QUANTIZE = """\
 Quantise the weights of a checkpoint, a file or a folder of shards, and write it as a
@@ -30,15 +28,13 @@ itself, which a loss leaves as it was. Weights pass through memory in slabs of w
 blocks; for a scale of the whole tensor they are read twice. Scales of inputs, which
 need data, are not made.
 """
-_EXIT_CODES = """\
-exit codes:
-  0  the checkpoint was written, or a part of it, or it is a dry run
+_FINDINGS = """\
   1  it was written, but of a tensor more nonzero values became zero than --max-zeros
      allows, or what else --fail-on names; each is said on standard error
+"""
+_ERROR = """\
   2  an error, such as a weight that is infinite; DST is as it was, unless the message
      says that it was written
-  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
-  141  it was written, but whoever read standard output had gone
 """
 
 
@@ -48,9 +44,8 @@ LINES = partial(report_lines, done="quantised")
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description, parser.epilog = _QUANTIZE, _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _folder_options.add_paths(parser)
+    _arguments.describe_conversion(parser, _QUANTIZE, findings=_FINDINGS, error=_ERROR)
+    _arguments.add_arguments(parser, *_arguments.PATHS)
     parser.add_argument(
         "--scheme",
         metavar="S",
@@ -83,12 +78,12 @@ def define(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="leave the weights whose whole names, or whose modules', match; as often as needed",
     )
-    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
-    add_arguments(parser)
-    _findings.add_arguments(
+    _arguments.add_arguments(parser, "--threads")
+    _arguments.add_output(parser)
+    _arguments.add_losses(
         parser, max_zeros=None, zeros="as few bits give: 3%% for 8 bits, 50%% for 4"
     )
-    _folder_options.add_arguments(parser)
+    _arguments.add_folder(parser)
     parser.set_defaults(run=_quantize, refuse=parser.error)
 
 
@@ -103,28 +98,27 @@ def _block_argument(text: str) -> int | tuple[int, int]:
 def _quantize(options: argparse.Namespace) -> int:
     if options.scheme is None and options.map is None:
         options.refuse("give --scheme or --map")
-    summary = shown(options, lambda: _quantize_file(options), LINES)
+    return run_conversion(options, _quantize_file, LINES, _warn)
+
+
+def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
+    """Say which keys of a map had no effect."""
     for line in unused_lines(summary.unused_patterns):
         say(f"warning: {options.map}: {line}")
-    if options.dry_run or _folder_options.say_part(options):
-        return OK
-    return say_findings(summary, options)
 
 
-def _quantize_file(options: argparse.Namespace) -> CastSummary:
-    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        summary: CastSummary = checkpoint.quantize_file(
-            options.source,
-            options.destination,
-            options.scheme,
-            recipe=options.recipe,
-            block=options.block,
-            dtype_map=options.map,
-            ignore=options.ignore,
-            threads=options.threads,
-            progress=progress.show if progress.visible else None,
-            **_folder_options.folder_options(options),
-        )
+def _quantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    summary: CastSummary = checkpoint.quantize_file(
+        options.source,
+        options.destination,
+        options.scheme,
+        recipe=options.recipe,
+        block=options.block,
+        dtype_map=options.map,
+        ignore=options.ignore,
+        threads=options.threads,
+        **shared,
+    )
     allow_zeros(summary, options)
     return summary
 

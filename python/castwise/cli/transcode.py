@@ -3,19 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from functools import partial
+from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import LOSSES
-from castwise.cli import _findings, _folder_options
+from castwise.cli import _arguments
+from castwise.cli._conversion import run_conversion
 from castwise.cli._decode_table import decode_lines
-from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, show
-from castwise.cli._progress import ProgressLine
-from castwise.cli._showing import add_arguments, shown
+from castwise.cli._output import show
 
 _TRANSCODE = """\
 Write a quantised checkpoint, a file or a folder of shards, as another producer stores
@@ -40,16 +38,14 @@ DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
 itself, which a loss leaves as it was. For other producers: castwise dequantize, then
 castwise quantize.
 """
-_EXIT_CODES = """\
-exit codes:
-  0  the checkpoint was written, or a part of it, or it is a dry run
+_FINDINGS = """\
   1  it was written, but has values that are lost as --fail-on says: whoever decodes it
      finds them infinite, NaN, or nonzero codes that become zero; each is said on
      standard error
+"""
+_ERROR = """\
   2  an error, such as a part that the other producer has no place for; DST is as it
      was, unless the message says that it was written
-  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
-  141  it was written, but whoever read standard output had gone
 """
 
 
@@ -63,9 +59,8 @@ LINES = partial(decode_lines, done="transcoded")
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description, parser.epilog = _TRANSCODE, _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    _folder_options.add_paths(parser)
+    _arguments.describe_conversion(parser, _TRANSCODE, findings=_FINDINGS, error=_ERROR)
+    _arguments.add_arguments(parser, *_arguments.PATHS)
     parser.add_argument(
         "--to", metavar="R", required=True, help=f"the producer: {', '.join(form_names())}"
     )
@@ -74,29 +69,28 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"another scheme to hold the values: {' or '.join(changed_schemes())}",
     )
-    add_arguments(parser)
-    _findings.add_arguments(parser, kinds=LOSSES)
-    _folder_options.add_arguments(parser)
+    _arguments.add_output(parser)
+    _arguments.add_losses(parser, kinds=LOSSES)
+    _arguments.add_folder(parser)
     parser.set_defaults(run=_transcode, map=None)
 
 
 def _transcode(options: argparse.Namespace) -> int:
-    summary = shown(options, lambda: _transcode_file(options), LINES)
+    return run_conversion(options, _transcode_file, LINES, _warn)
+
+
+def _warn(_summary: CastSummary, options: argparse.Namespace) -> None:
+    """Say what a dry run has not checked."""
     if options.dry_run and not options.json:
         show([_UNREAD])
-    if options.dry_run or _folder_options.say_part(options):
-        return OK
-    return say_findings(summary, options)
 
 
-def _transcode_file(options: argparse.Namespace) -> CastSummary:
-    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        summary: CastSummary = checkpoint.transcode_file(
-            options.source,
-            options.destination,
-            options.to,
-            scheme=options.scheme,
-            progress=progress.show if progress.visible else None,
-            **_folder_options.folder_options(options),
-        )
+def _transcode_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    summary: CastSummary = checkpoint.transcode_file(
+        options.source,
+        options.destination,
+        options.to,
+        scheme=options.scheme,
+        **shared,
+    )
     return summary

@@ -12,6 +12,7 @@ from castwise._core import finfo
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
 from castwise.checkpoint.decoding._decode import ARITHMETIC, FORMATS
+from castwise.cli._arguments import add_arguments, describe
 from castwise.cli._output import FINDINGS, OK, json_text, shape_text, show, table, tensors_text
 from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
@@ -33,8 +34,7 @@ exit codes:
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description, parser.epilog = _VERIFY, _EXIT_CODES
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+    describe(parser, _VERIFY, _EXIT_CODES)
     parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
     parser.add_argument("second", metavar="B", type=path_argument, help="another")
     parser.add_argument(
@@ -50,7 +50,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
         "it (exact)",
     )
-    parser.add_argument("--threads", metavar="N", type=int, help="default: all cores")
+    add_arguments(parser, "--threads")
     output = parser.add_mutually_exclusive_group()
     output.add_argument("--json", action="store_true", help="print JSON")
     output.add_argument("--quiet", action="store_true", help="no output but errors")

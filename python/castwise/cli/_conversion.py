@@ -1,4 +1,4 @@
-"""Show what a conversion lost: on standard output, and in the file of `--report`."""
+"""Run what writes a checkpoint: its progress, table and report, its losses, its exit code."""
 
 from __future__ import annotations
 
@@ -6,37 +6,46 @@ import argparse
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
+from castwise.cli._arguments import folder_options
 from castwise.cli._cast_output import ALL, GROUPS, TOTALS, json_lines, report_lines
-from castwise.cli._output import abandon_output, show
-from castwise.cli._paths import local_path_argument
+from castwise.cli._findings import say_findings
+from castwise.cli._output import OK, abandon_output, say, show
 from castwise.cli._plan_table import show_plan
+from castwise.cli._progress import ProgressLine
 from castwise.cli._report_file import open_report
 
 
-def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Add the options that say what is shown."""
-    parser.add_argument(
-        "--report", metavar="FILE", type=local_path_argument, help="write the report as JSON"
-    )
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print the report as JSON")
-    output.add_argument(
-        "--all",
-        action="store_true",
-        help="a row for every tensor, not one for all layers (layers.*.weight)",
-    )
-    output.add_argument(
-        "--summary", action="store_true", help="a row for each pair of formats, and the total"
-    )
-    output.add_argument(
-        "--quiet", action="store_true", help="no table and no progress; losses are still said"
-    )
+def run_conversion(
+    options: argparse.Namespace,
+    convert: Callable[[argparse.Namespace, dict[str, Any]], CastSummary],
+    lines: Callable[..., Iterator[str]] = report_lines,
+    warn: Callable[[CastSummary, argparse.Namespace], None] | None = None,
+) -> int:
+    """Convert with a line of progress, show the result, and return the exit code.
+
+    `convert` gets the options, and the arguments of `castwise.checkpoint` that all commands share;
+    `lines` are those of the table; `warn` says what else a person should know.
+    """
+
+    def convert_visibly() -> CastSummary:
+        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+            shown = progress.show if progress.visible else None
+            return convert(options, {**folder_options(options), "progress": shown})
+
+    summary = show_conversion(options, convert_visibly, lines)
+    if warn is not None:
+        warn(summary, options)
+    if options.part is not None and not options.dry_run:
+        say(f"part {options.part} is done; when all are: castwise finish {options.destination}")
+    is_partial = options.dry_run or options.part is not None
+    return OK if is_partial else say_findings(summary, options)
 
 
-def shown(
+def show_conversion(
     options: argparse.Namespace,
     convert: Callable[[], CastSummary],
     lines: Callable[..., Iterator[str]] = report_lines,

@@ -1,0 +1,204 @@
+"""The arguments that commands share: one table of them, and their groups."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from castwise.checkpoint.report import FINDINGS as KINDS
+from castwise.checkpoint.report import LOSSES, MAX_ZEROS
+from castwise.cli._paths import local_path_argument, path_argument
+
+NO_KINDS = "none"
+"""What `--fail-on` takes for no kind of loss."""
+
+_PERCENT = 100
+
+_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
+    "source": {"metavar": "SRC", "type": path_argument, "help": "the checkpoint to read"},
+    "destination": {"metavar": "DST", "type": path_argument, "help": "the checkpoint to write"},
+    "--threads": {"metavar": "N", "type": int, "help": "default: all cores"},
+    "--assume": {
+        "metavar": "D",
+        "help": "the format of arrays that numpy saved as raw bytes (|V2)",
+    },
+    "--report": {
+        "metavar": "FILE",
+        "type": local_path_argument,
+        "help": "write the report as JSON",
+    },
+    "--json": {"action": "store_true", "help": "print the report as JSON"},
+    "--all": {
+        "action": "store_true",
+        "help": "a row for every tensor, not one for all layers (layers.*.weight)",
+    },
+    "--summary": {
+        "action": "store_true",
+        "help": "a row for each pair of formats, and the total",
+    },
+    "--quiet": {
+        "action": "store_true",
+        "help": "no table and no progress; losses are still said",
+    },
+    "--exit-zero": {
+        "action": "store_true",
+        "help": "exit code 0 whatever was lost; errors stay 2",
+    },
+    "--overwrite": {
+        "action": "store_true",
+        "help": "replace DST if it is there: a file, or a folder with a checkpoint; also SRC "
+        "itself, unless that loses what --fail-on names",
+    },
+    "--resumable": {
+        "action": "store_true",
+        "help": "if the conversion of a folder is interrupted, keep its complete shards beside DST",
+    },
+    "--resume": {
+        "action": "store_true",
+        "help": "go on with what --resumable kept; the same result",
+    },
+    "--include": {
+        "metavar": "GLOB",
+        "action": "append",
+        "default": [],
+        "help": "copy files of a folder that are otherwise left out: .git and .cache, states of "
+        "optimizers and trainers, the same weights in other formats and variants; as often as "
+        "needed",
+    },
+    "--exclude": {
+        "metavar": "GLOB",
+        "action": "append",
+        "default": [],
+        "help": "leave files of a folder out, also those with tensors; as often as needed",
+    },
+    "--max-shard-size": {
+        "metavar": "SIZE",
+        "help": "divide the tensors into shards of at most that size, such as 5GB or 2GiB; a file "
+        "then becomes a folder if DST is the name of one",
+    },
+    "--dry-run": {
+        "action": "store_true",
+        "help": "write nothing; print what would become of each tensor, and the room for it",
+    },
+    "--part": {
+        "metavar": "K/N",
+        "help": "convert only this part of the bytes, such as 3/16, in a run of its own; castwise "
+        "finish makes DST of all parts",
+    },
+}
+"""What argparse is told of each argument that more than one command has."""
+
+PATHS = ("source", "destination")
+_SHOWN = ("--json", "--all", "--summary", "--quiet")
+_FOLDER = (
+    "--overwrite",
+    "--resumable",
+    "--resume",
+    "--include",
+    "--exclude",
+    "--max-shard-size",
+    "--dry-run",
+    "--part",
+)
+
+_EXIT_CODES = """\
+exit codes:
+  0  the checkpoint was written, or a part of it, or it is a dry run
+{findings}{error}  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
+  141  it was written, but whoever read standard output had gone
+"""
+
+
+def describe(parser: argparse.ArgumentParser, description: str, epilog: str) -> None:
+    """Give a command its texts, whose lines stay as they are."""
+    parser.description, parser.epilog = description, epilog
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def describe_conversion(
+    parser: argparse.ArgumentParser, description: str, *, findings: str, error: str
+) -> None:
+    """Give a command that writes a checkpoint its texts: what its exit codes 1 and 2 say."""
+    describe(parser, description, _EXIT_CODES.format(findings=findings, error=error))
+
+
+def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
+    """Add arguments of the table."""
+    for name in names:
+        parser.add_argument(name, **_ARGUMENTS[name])
+
+
+def add_output(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what is shown."""
+    add_arguments(parser, "--report")
+    add_arguments(parser.add_mutually_exclusive_group(), *_SHOWN)
+
+
+def add_losses(
+    parser: argparse.ArgumentParser,
+    *,
+    max_zeros: float | None = MAX_ZEROS,
+    zeros: str = "1%%",
+    kinds: Sequence[str] = KINDS,
+) -> None:
+    """Add the arguments that say which losses are findings, of the kinds that a command counts."""
+    parser.add_argument(
+        "--fail-on",
+        metavar="KINDS",
+        type=partial(_kinds_argument, kinds),
+        default=LOSSES,
+        help=f"which losses give exit code 1: {NO_KINDS}, or of {', '.join(kinds)}, separated by "
+        f"commas (default: {','.join(LOSSES)})",
+    )
+    parser.add_argument(
+        "--max-zeros",
+        metavar="SHARE",
+        type=_share_argument,
+        default=max_zeros,
+        help="the share of a tensor's nonzero values that may become zero before that is an "
+        f"underflow: 0.05 or 5%% (default: {zeros})",
+    )
+    add_arguments(parser, "--exit-zero")
+
+
+def add_folder(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for what is replaced, resumed, copied and divided."""
+    add_arguments(parser, *_FOLDER)
+
+
+def folder_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what `add_folder` and `add_losses` added, as functions of `castwise.checkpoint` do."""
+    names = (name.removeprefix("--").replace("-", "_") for name in _FOLDER)
+    return {name: getattr(options, name) for name in names} | loss_options(options)
+
+
+def loss_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what leaves a source as it was that the result would replace."""
+    kinds = () if options.exit_zero else options.fail_on
+    return {"fail_on": kinds, "max_zeros": options.max_zeros}
+
+
+def _kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
+    """Parse kinds of losses, separated by commas."""
+    kinds = tuple(part.strip() for part in text.split(","))
+    if kinds == (NO_KINDS,):
+        return ()
+    for kind in kinds:
+        if kind not in known:
+            raise argparse.ArgumentTypeError(
+                f"{kind!r} is not a kind of loss; use {NO_KINDS}, or of {', '.join(known)}"
+            )
+    return kinds
+
+
+def _share_argument(text: str) -> float:
+    """Parse a share between 0 and 1, written as a number or with a percent sign."""
+    try:
+        share = float(text.removesuffix("%")) / (_PERCENT if text.endswith("%") else 1)
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share, such as 0.01 or 1%")
+    return share
