@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from castwise._core import FormatInfo, finfo
 from castwise._spelling import typed_format
@@ -100,7 +101,7 @@ class Planned(NamedTuple):
         return self.target is not None and not self.is_derived
 
 
-def format_info(name: Any) -> FormatInfo:
+def format_info(name: DTypeLike) -> FormatInfo:
     """The row of a format, given as `castwise.cast` takes it, that numpy can hold here.
 
     Raises
@@ -176,7 +177,7 @@ def assumed_format(
     return info
 
 
-def check_assume(assume: Any) -> None:
+def check_assume(assume: object) -> None:
     """TypeError unless `assume` is None, a dtype, or a mapping of tensor name to dtype."""
     if isinstance(assume, Mapping):
         for name, value in assume.items():
@@ -188,7 +189,7 @@ def check_assume(assume: Any) -> None:
         _check_format(assume, "assume" if isinstance(assume, str) else other)
 
 
-def check_texts(names: Any, metadata: Any) -> None:
+def check_texts(names: Iterable[object], metadata: object) -> None:
     """CheckpointError unless tensor names and metadata are strings that a file can hold."""
     for name in names:
         _check_text(name, "tensor name {!r}", name)
@@ -199,15 +200,15 @@ def check_texts(names: Any, metadata: Any) -> None:
         _check_text(text, "metadata key {!r}: the value {!r}", key, text)
 
 
-def _check_format(value: Any, subject: str) -> None:
-    typed_format(value, subject)
+def _check_format(value: object, subject: str) -> None:
+    dtype = typed_format(value, subject)
     try:
-        format_info(value)
+        format_info(dtype)
     except TypeError as error:
         raise TypeError(f"{subject}: {error}") from error
 
 
-def _check_text(text: Any, subject: str, *named: Any) -> None:
+def _check_text(text: object, subject: str, *named: object) -> None:
     if not isinstance(text, str):
         raise CheckpointError(f"{subject.format(*named)} must be a str, not {type(text).__name__}")
     try:

@@ -7,7 +7,7 @@ import tomllib
 from collections.abc import Collection, Sequence
 from functools import cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from castwise._core import PolicyMap
 from castwise._dtype_map import DtypeMap
@@ -80,7 +80,7 @@ def named_map(name: str) -> DtypeMap:
     )
 
 
-def refuse_map_name(name: str, value: Any) -> None:
+def refuse_map_name(name: str, value: object) -> None:
     """Raise CheckpointError if the value of an argument is the name of a map."""
     if isinstance(value, str) and value in map_names():
         raise CheckpointError(

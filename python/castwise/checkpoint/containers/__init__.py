@@ -50,18 +50,28 @@ class _Container:
     on_stores: bool = True
     only_decoded: bool = False
 
-    def reader(self, *arguments: Any) -> Reader:
+    def reader(self, path: Path, assume: str | Mapping[str, str] | None) -> Reader:
         """Open a file."""
+        arguments = (path, assume) if self.assumes else (path,)
         opened: Reader = self._class(self.reads)(*arguments)
         return opened
 
-    def writer(self, *arguments: Any, **options: Any) -> Writer:
+    def writer(
+        self,
+        file: BinaryIO,
+        planned: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+        **options: bool,
+    ) -> Writer:
         """Begin to write one."""
-        begun: Writer = self._class(self.writes)(*arguments, **options)
+        begun: Writer = self._class(self.writes)(file, planned, metadata, source, **options)
         return begun
 
-    def _class(self, name: str | None) -> Any:
-        return getattr(importlib.import_module(self.module), name or "")
+    def _class(self, name: str | None) -> Callable[..., Any]:
+        """Import the class of a name."""
+        named: Callable[..., Any] = getattr(importlib.import_module(self.module), name or "")
+        return named
 
 
 _TORCH = _Container("castwise.checkpoint.containers.torch", "TorchReader")
@@ -175,8 +185,7 @@ def open_checkpoint(
             "plain tensors as they are (checkpoint.dequantize_file); llama-quantize of llama.cpp "
             "changes its types"
         )
-    reader = container.reader(path, assume) if container.assumes else container.reader(path)
-    return Checkpoint.of_file(reader)
+    return Checkpoint.of_file(container.reader(path, assume))
 
 
 def new_writer(

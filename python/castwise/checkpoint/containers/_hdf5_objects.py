@@ -5,17 +5,20 @@ from __future__ import annotations
 import errno
 import io
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import Any, BinaryIO
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_of
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _MAX_DEPTH = 256
 _PIECE_BYTES = 1 << 20
@@ -26,6 +29,59 @@ _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset
 """The filters that come with HDF5 or h5py; for any other HDF5 would load a program."""
 
 _HEAP, _HEAP_HEADER = b"GCOL\1\0\0\0", 16
+
+
+class H5Attributes(Protocol):
+    """The attributes of an object of h5py, by name."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __getitem__(self, name: str) -> Any: ...
+
+    def get(self, name: str) -> Any:
+        """Return the value of an attribute; None if there is none of the name."""
+
+    def get_id(self, name: str) -> Any:
+        """Return the attribute with its shape and dtype."""
+
+    def create(self, name: str, data: object, shape: object, dtype: object) -> None:
+        """Make an attribute."""
+
+
+class H5Object(Protocol):
+    """A group or a dataset of h5py."""
+
+    attrs: H5Attributes
+    id: Any
+
+
+class H5Dataset(H5Object, Protocol):
+    """A dataset of h5py."""
+
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...] | None
+    is_virtual: bool
+    external: Sequence[tuple[str, int, int]]
+
+    def __getitem__(self, places: object) -> Any: ...
+
+
+class H5Group(H5Object, Protocol):
+    """A group of h5py."""
+
+    def __iter__(self) -> Iterator[str]: ...
+
+    def __getitem__(self, path: str) -> Any: ...
+
+    def get(self, path: str, *, getlink: bool) -> Any:
+        """Return what has a path, or the link to it."""
+
+    def create_group(self, path: str, *, track_order: bool) -> H5Group:
+        """Make a group."""
+
+    def create_dataset(self, path: str, *, data: object, dtype: object = None) -> H5Dataset:
+        """Make a dataset of this data."""
 
 
 def h5py_module() -> ModuleType:
@@ -83,7 +139,7 @@ class Window(io.RawIOBase):
         """Return the offset from the begin of the part."""
         return self._at
 
-    def readinto(self, buffer: Any) -> int:
+    def readinto(self, buffer: WriteableBuffer) -> int:
         """Read as many bytes as there are; h5py checks how many it wants."""
         view = memoryview(buffer).cast("B")
         if self._size is not None:
@@ -110,7 +166,7 @@ class Window(io.RawIOBase):
         if len(heap) - at not in range(_HEAP_HEADER):
             raise OSError("the objects of a global heap do not lie in it")
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         """Write at the current offset."""
         self._file.seek(self._begin + self._at)
         count = self._file.write(data)
@@ -130,7 +186,7 @@ class Window(io.RawIOBase):
             self._file.flush()
 
 
-def holds_numbers(thing: Any) -> bool:
+def holds_numbers(thing: object) -> bool:
     """Return True for a dataset whose elements numpy has a format for, or are raw bytes."""
     if not isinstance(thing, h5py_module().Dataset) or thing.shape is None:
         return False
@@ -139,7 +195,7 @@ def holds_numbers(thing: Any) -> bool:
     return raw or (dtype.kind in "biufc" and format_of(dtype) is not None)
 
 
-def walk(group: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def walk(group: H5Group, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
     """Yield every group, dataset and type of an HDF5 file by its path, groups before their members.
 
     Raises
@@ -165,7 +221,7 @@ def walk(group: Any, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]
             yield path, thing
 
 
-def texts(group: Any) -> dict[str, str]:
+def texts(group: H5Object) -> dict[str, str]:
     """Return the attributes that are one string each."""
     texts = {}
     for key in group.attrs:
@@ -175,7 +231,7 @@ def texts(group: Any) -> dict[str, str]:
     return texts
 
 
-def check_storage(name: str, dataset: Any, size: int) -> None:
+def check_storage(name: str, dataset: H5Dataset, size: int) -> None:
     """CheckpointError unless the data of a dataset is in a file of `size` bytes, and plausible."""
     if dataset.is_virtual:
         raise CheckpointError(
@@ -209,7 +265,7 @@ def opened(window: Window) -> Any:
     return h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
 
 
-def blocks(dataset: Any, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
+def blocks(dataset: H5Dataset, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:
     """Read a dataset in C order, about a mebibyte at a time.
 
     Chunks that HDF5 does not keep until the next block are read with all beside them, or each block

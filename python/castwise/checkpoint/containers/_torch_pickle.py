@@ -104,7 +104,7 @@ class TorchPickle:
             raise CheckpointError("the pickle is damaged: it names a function without an end")
         return line[:-1].decode()
 
-    def _push(self, value: Any) -> None:
+    def _push(self, value: object) -> None:
         self._stack.append(value)
 
     def _text(self, size: int) -> None:

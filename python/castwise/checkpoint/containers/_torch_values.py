@@ -6,10 +6,10 @@ what stands for them here only checks their arguments.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 from castwise.checkpoint._errors import CheckpointError
 
@@ -136,7 +136,9 @@ REFUSED_AT_ONCE = {
 """Those whose arguments cannot be read either."""
 
 
-def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = ()) -> TorchTensor:
+def _tensor(
+    dtype: str | None, view: tuple[object, ...], flags: tuple[object, ...] = ()
+) -> TorchTensor:
     """Check a tensor that torch describes by storage, offset, shape and strides."""
     storage, offset, shape, strides = view
     if not isinstance(storage, TorchStorage):
@@ -144,8 +146,9 @@ def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = (
     dtype = dtype or storage.dtype
     if dtype is None:
         raise CheckpointError(f"the tensor of storage {storage.key!r} has no dtype")
-    counts = isinstance(shape, tuple) and isinstance(strides, tuple)
-    if not counts or not all(is_count(number) for number in (offset, *shape, *strides)):
+    if not (
+        isinstance(shape, tuple) and isinstance(strides, tuple) and is_count(offset)
+    ) or not all(is_count(number) for number in (*shape, *strides)):
         raise CheckpointError(
             f"the tensor of storage {storage.key!r} has an offset, a shape or strides that are "
             "not numbers of elements"
@@ -161,18 +164,18 @@ def _tensor(dtype: str | None, view: tuple[Any, ...], flags: tuple[Any, ...] = (
     return TorchTensor(storage, dtype, offset, shape, strides, problem)
 
 
-def _unreadable(problem: str, *arguments: Any) -> TorchTensor:
+def _unreadable(problem: str, *arguments: object) -> TorchTensor:
     """Stand for a tensor that is refused if it is one of the model's."""
     del arguments
     return TorchTensor(TorchStorage("", None, 0), "uint8", 0, (), (), problem)
 
 
-def _tensor_v2(*arguments: Any) -> TorchTensor:
+def _tensor_v2(*arguments: object) -> TorchTensor:
     """Take storage, offset, shape, strides, two things about gradients, and at times flags."""
     return _tensor(None, arguments[:4], arguments[6:])
 
 
-def _tensor_v3(*arguments: Any) -> TorchTensor:
+def _tensor_v3(*arguments: object) -> TorchTensor:
     """Take the same, with the dtype before the flags."""
     dtype = arguments[6] if len(arguments) > 6 else None  # noqa: PLR2004
     if not isinstance(dtype, TorchDtype):
@@ -180,7 +183,7 @@ def _tensor_v3(*arguments: Any) -> TorchTensor:
     return _tensor(dtype.name, arguments[:4], arguments[7:])
 
 
-def _parameter(data: Any, *arguments: Any) -> TorchTensor:
+def _parameter(data: object, *arguments: object) -> TorchTensor:
     """Return the tensor of a parameter."""
     del arguments
     if not isinstance(data, TorchTensor):
@@ -188,7 +191,7 @@ def _parameter(data: Any, *arguments: Any) -> TorchTensor:
     return data
 
 
-def _from_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
+def _from_type(function: object, kind: object, arguments: object, state: object) -> object:
     """Return a tensor that has attributes; these are left out, as torch's flags of buffers are."""
     del state
     if kind != Opaque("torch.Tensor") and kind != Opaque("torch.nn.parameter.Parameter"):
@@ -196,7 +199,7 @@ def _from_type(function: Any, kind: Any, arguments: Any, state: Any) -> Any:
     return called(function, arguments)
 
 
-def _ordered(pairs: Any = ()) -> dict[Any, Any]:
+def _ordered(pairs: Iterable[object] = ()) -> dict[Any, Any]:
     """Return an `OrderedDict`, which older Pythons pickled with its items."""
     mapping: dict[Any, Any] = {}
     for pair in pairs:
@@ -206,14 +209,14 @@ def _ordered(pairs: Any = ()) -> dict[Any, Any]:
     return mapping
 
 
-def opaque(name: str, *arguments: Any) -> Opaque:
+def opaque(name: str, *arguments: object) -> Opaque:
     """Stand for an object that is no tensor and holds none."""
     if any(isinstance(value, TorchTensor) for part in arguments for value in _parts(part)):
         raise CheckpointError(f"a tensor is inside of a {name}; {REMEDY}")
     return Opaque(name)
 
 
-def _parts(value: Any) -> list[Any]:
+def _parts(value: object) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return list(value) if isinstance(value, list | tuple) else [value]
@@ -264,7 +267,7 @@ _TYPES = ("int", "long", "float", "str", "bool", "list", "dict", "tuple")
 GLOBALS = _globals()
 
 
-def called(function: Any, arguments: Any) -> Any:
+def called(function: object, arguments: object) -> object:
     """Return what stands for the result of a call."""
     if not isinstance(function, _Call) or not isinstance(arguments, tuple):
         raise CheckpointError(f"the pickle calls what is not a function of torch; {REMEDY}")
@@ -276,7 +279,7 @@ def called(function: Any, arguments: Any) -> Any:
         raise CheckpointError(f"the pickle calls {function.name} with other arguments") from error
 
 
-def key_of(value: Any) -> Any:
+def key_of(value: object) -> object:
     """Return a key of a dictionary; what is neither text nor number becomes one of its own."""
     plain = value is None or isinstance(value, str | bytes | int | float)
     return value if plain else _OtherKey()
@@ -286,5 +289,5 @@ class _OtherKey:
     """A key that no name can be made of; equal to itself only."""
 
 
-def is_count(value: Any) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

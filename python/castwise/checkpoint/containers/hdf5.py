@@ -39,6 +39,9 @@ from castwise.checkpoint._tensors import (
 )
 from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._hdf5_objects import (
+    H5Dataset,
+    H5Group,
+    H5Object,
     Window,
     blocks,
     check_storage,
@@ -116,7 +119,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         """Return offset and size of the HDF5 file in the file."""
         return 0, self._file.size
 
-    def _take(self, root: Any) -> None:
+    def _take(self, root: H5Group) -> None:
         """Take all datasets, in the order of their paths."""
         h5py = h5py_module()
         seen: set[Any] = set()
@@ -137,7 +140,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             else:
                 self.other_entries.append(name)
 
-    def _describe(self, name: str, dataset: Any) -> None:
+    def _describe(self, name: str, dataset: H5Dataset) -> None:
         h5py = h5py_module()
         check_storage(name, dataset, self._size)
         shape, dtype = check_shape(name, dataset.shape), dataset.dtype
@@ -267,7 +270,7 @@ class Hdf5Writer(Writer):
             ordered = bool(self._source.tree["/"].id.get_create_plist().get_link_creation_order())
         return h5py_module().File(Window(self._file, self._begin), "w", track_order=ordered)
 
-    def _copy_tree(self, source: Any, target: Any) -> None:
+    def _copy_tree(self, source: H5Group, target: H5Group) -> None:
         """Write what the source has; datasets that are cast are only created."""
         h5py = h5py_module()
         for name, thing in walk(source):
@@ -282,22 +285,23 @@ class Hdf5Writer(Writer):
             elif self._source is None or name not in self._source.left_out:
                 _copy_other(thing, target, name)
 
-    def _label(self, name: str, dataset: Any) -> Any:
+    def _label(self, name: str, kept: H5Dataset | None) -> Any:
         """Return the attribute that says the format, None if there is none."""
-        if self.keeps(name):
-            return dataset.attrs.get(_DTYPE_ATTRIBUTE)
+        if kept is not None and self.keeps(name):
+            return kept.attrs.get(_DTYPE_ATTRIBUTE)
         return _BFLOAT16 if self.elements(name).format == _BFLOAT16 else None
 
-    def _create(self, tree: Any, name: str, kept: Any) -> None:
+    def _create(self, tree: H5Group, name: str, kept: H5Dataset | None) -> None:
         """Create a dataset with room for its data, and take note of its place."""
         h5py = h5py_module()
         shape = self.planned[name].info.shape
         if "" in (parts := name.split("/")) or not {".", ".."}.isdisjoint(parts):
             raise CheckpointError(f"{name!r} cannot be the path of a dataset in HDF5; rename it")
-        if self.keeps(name) and self._source is not None and self._source.place(name) is not None:
-            kind = kept.id.get_type()
+        as_is = kept if self.keeps(name) else None
+        if as_is is not None and self._source is not None and self._source.place(name) is not None:
+            kind = as_is.id.get_type()
         else:
-            dtype = kept.dtype if self.keeps(name) else self._dtype(name)
+            dtype = self._dtype(name) if as_is is None else as_is.dtype
             kind = h5py.h5t.py_create(dtype, logical=True)
         properties = h5py.h5p.create(h5py.h5p.DATASET_CREATE)
         properties.set_alloc_time(h5py.h5d.ALLOC_TIME_EARLY)
@@ -366,13 +370,13 @@ class Hdf5Writer(Writer):
         self._file.write(to_bytes(array).data)
 
 
-def _new_group(tree: Any, name: str, group: Any) -> Any:
+def _new_group(tree: H5Group, name: str, group: H5Object) -> H5Group:
     """Create a group like another, with the order of its members."""
     ordered = bool(group.id.get_create_plist().get_link_creation_order())
     return tree.create_group(name, track_order=ordered)
 
 
-def _copy_other(source: Any, target: Any, name: str) -> None:
+def _copy_other(source: object, target: H5Group, name: str) -> None:
     """Copy a dataset of strings, or an empty one: libhdf5's own copy crashes on damaged files."""
     h5py = h5py_module()
     if isinstance(source, h5py.Dataset) and source.shape is None:
@@ -388,7 +392,7 @@ def _copy_other(source: Any, target: Any, name: str) -> None:
     _copy_attributes(source, copy, name)
 
 
-def _copy_attributes(source: Any, target: Any, name: str, but: str | None = None) -> None:
+def _copy_attributes(source: H5Object, target: H5Object, name: str, but: str | None = None) -> None:
     for key in source.attrs:
         if key != but:
             attribute = source.attrs.get_id(key)

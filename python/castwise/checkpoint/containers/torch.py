@@ -356,7 +356,7 @@ class _Contents:
         self._values = 0
         self._characters = 0
 
-    def add(self, value: Any, path: tuple[str, ...], default: str) -> list[str]:
+    def add(self, value: object, path: tuple[str, ...], default: str) -> list[str]:
         """Add the tensors of a value; returns the names of values in it without any."""
         self._values += 1
         if len(path) > _MAX_DEPTH or self._values > _MAX_VALUES:
@@ -382,7 +382,7 @@ class _Contents:
         return other_entries if len(self.tensors) > before else [name]
 
 
-def _named(value: Any, stem: str) -> _Contents:
+def _named(value: object, stem: str) -> _Contents:
     """Give every tensor of a value its name; a tensor that stands alone is named `stem`."""
     everything = _Contents()
     everything.other_entries = everything.add(value, (), stem)
@@ -406,23 +406,23 @@ def _named(value: Any, stem: str) -> _Contents:
     return contents
 
 
-def _tensors_in(value: Any) -> Mapping[str, TorchTensor]:
+def _tensors_in(value: object) -> Mapping[str, TorchTensor]:
     contents = _Contents()
     contents.add(value, (), "")
     return contents.tensors
 
 
-def _entries(value: Any) -> Iterator[tuple[Any, Any]]:
+def _entries(value: object) -> Iterator[tuple[Any, Any]]:
     if isinstance(value, dict):
         yield from value.items()
     elif isinstance(value, list | tuple):
         yield from enumerate(value)
 
 
-def _is_name(key: Any) -> bool:
+def _is_name(key: object) -> bool:
     number = isinstance(key, int) and not isinstance(key, bool) and 0 <= key < 2**63
     return isinstance(key, str) or number
 
 
-def _text(key: Any) -> str:
+def _text(key: object) -> str:
     return str(key) if _is_name(key) else "?"

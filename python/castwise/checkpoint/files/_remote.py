@@ -16,9 +16,12 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from castwise.checkpoint._errors import CheckpointError
+
+if TYPE_CHECKING:
+    from _typeshed import ReadableBuffer, WriteableBuffer
 
 _URL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+)://")
 _FETCH_BYTES = 8 << 20
@@ -87,7 +90,7 @@ class _Store:
     The methods of a path call it, and each store has a library with errors of its own.
     """
 
-    def __init__(self, store: Any, url: str) -> None:
+    def __init__(self, store: object, url: str) -> None:
         self._store = store
         self._url = url
 
@@ -208,7 +211,7 @@ class _Stream(io.RawIOBase):
         self._at = begins[whence] + offset
         return self._at
 
-    def readinto(self, data: Any) -> int:
+    def readinto(self, data: WriteableBuffer) -> int:
         """Fill `data` as far as what was fetched goes; fetch more if there is nothing."""
         if self._at >= self._source.size:
             return 0
@@ -219,8 +222,9 @@ class _Stream(io.RawIOBase):
             last = min(self._at + self._size, self._source.size)
             self._begin, self._data = self._at, self._source.fetch(self._at, last)
         place = self._at - self._begin
-        piece = self._data[place : place + len(data)]
-        data[: len(piece)] = piece
+        view = memoryview(data)
+        piece = self._data[place : place + len(view)]
+        view[: len(piece)] = piece
         self._at += len(piece)
         return len(piece)
 
@@ -318,11 +322,11 @@ def new_object(path: Path) -> Iterator[BinaryIO]:
 class Upload:
     """What is written of an object."""
 
-    def __init__(self, path: Path, file: Any) -> None:
+    def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
         self._file = file
 
-    def write(self, data: Any) -> int:
+    def write(self, data: ReadableBuffer) -> int:
         """Upload these bytes, or keep them until there is a block of them; returns how many."""
         with _errors_of(self._path):
             self._file.write(data)

@@ -142,7 +142,7 @@ def _blamed(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _tokens(tokenizer: Any, folder: Path, size: int) -> dict[str, str]:
+def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> dict[str, str]:
     """Return the tokens, how they are merged, and how text is split before."""
     model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
     vocab, path = model["vocab"], folder / TOKENIZER
@@ -216,11 +216,14 @@ def _added(token: Mapping[str, Any], path: Path) -> tuple[str, int]:
     return text.replace("\u2581", " "), USER_DEFINED
 
 
-def _merge(merge: Any, vocab: Mapping[str, Any], path: Path) -> str:
+def _merge(merge: object, vocab: Mapping[str, Any], path: Path) -> str:
     """Join a pair of tokens; a space in one of them is written as the byte that it is."""
     pair = merge.split(" ") if isinstance(merge, str) else merge
-    is_pair = isinstance(pair, list) and [type(half) for half in pair] == [str, str]
-    if not is_pair or not {*pair, "".join(pair)} <= vocab.keys():
+    if (
+        not isinstance(pair, list)
+        or [type(half) for half in pair] != [str, str]
+        or not {*pair, "".join(pair)} <= vocab.keys()
+    ):
         raise CheckpointError(
             f"{path} merges {merge!r}, and llama.cpp needs two tokens whose join is a token; "
             "remove it or add what it lacks"
@@ -229,7 +232,7 @@ def _merge(merge: Any, vocab: Mapping[str, Any], path: Path) -> str:
     return f"{left} {right}"
 
 
-def _pre_tokenizer(tokenizer: Any, folder: Path) -> str:
+def _pre_tokenizer(tokenizer: Mapping[str, Any], folder: Path) -> str:
     """Return what llama.cpp calls the way in which text is split, normalised as it must be."""
     whole = tokenizer["pre_tokenizer"]
     *splits, last = whole["pretokenizers"] if whole["type"] == "Sequence" else [whole]
@@ -295,7 +298,9 @@ def _special(
     return keys
 
 
-def _template(tokenizer: Any, texts: Mapping[str, str | None], folder: Path) -> dict[str, bool]:
+def _template(
+    tokenizer: Mapping[str, Any], texts: Mapping[str, str | None], folder: Path
+) -> dict[str, bool]:
     """Return which special tokens the tokenizer puts before and after a text."""
     whole = tokenizer.get("post_processor") or {"type": "ByteLevel"}
     flags = {"bos": False, "eos": False}
@@ -312,7 +317,7 @@ def _template(tokenizer: Any, texts: Mapping[str, str | None], folder: Path) -> 
     return flags
 
 
-def _templates(stated: Any, folder: Path) -> dict[str, str]:
+def _templates(stated: Mapping[str, Any], folder: Path) -> dict[str, str]:
     """Return the chat templates."""
     templates = stated.get("chat_template")
     if templates is None and (folder / _TEMPLATE).is_file():

@@ -9,7 +9,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import Any
 
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -63,7 +62,7 @@ class Patterns:
 
     """
 
-    def __init__(self, include: Any = (), exclude: Any = ()) -> None:
+    def __init__(self, include: object = (), exclude: object = ()) -> None:
         self._include = _globs("include", include)
         self._exclude = _globs("exclude", exclude)
         self._used: set[str] = set()
@@ -287,7 +286,7 @@ def _tell_of_link(entry: Path) -> None:
         )
 
 
-def _globs(option: str, given: Any) -> tuple[str, ...]:
+def _globs(option: str, given: object) -> tuple[str, ...]:
     if not isinstance(given, Iterable):
         raise TypeError(f"{option} is a glob or several, not {given!r}")
     globs = (given,) if isinstance(given, str) else tuple(given)
