@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use castwise_core::cast::{Scales, Settings, Source, Target, cast, cast_slice};
 use castwise_core::codec::options::{Named, NanRule, Options, Overflow, Rounding};
 use castwise_core::cpu::Level;
-use castwise_core::format::Format;
+use castwise_core::format::{Format, Specials};
 
 fn real() -> impl Iterator<Item = Format> {
     Format::all().filter(|format| format.component().is_none())
@@ -14,6 +14,10 @@ fn real() -> impl Iterator<Item = Format> {
 
 fn narrow_floats() -> impl Iterator<Item = Format> {
     real().filter(|format| format.float().is_some() && format.row().bits <= 32)
+}
+
+fn has_zero(format: Format) -> bool {
+    format.float().is_none_or(|spec| spec.specials != Specials::ExponentOnly)
 }
 
 /// The elements of one source.
@@ -112,8 +116,10 @@ impl Elements {
         results
     }
 
-    /// Compares the levels.
+    /// Compares the levels. NaN stay NaN in a format without zero, for which "zero" is refused.
     fn compare(&self, target: Format, options: Options, factor: Option<f64>) {
+        let nan = if has_zero(target) { options.nan } else { NanRule::Keep };
+        let options = Options { nan, ..options };
         let expected = self.cast(Level::PORTABLE, target, options, factor);
         for level in Level::available().filter(|level| *level != Level::PORTABLE) {
             let found = self.cast(level, target, options, factor);
