@@ -14,15 +14,14 @@ from castwise._core import finfo
 MAX_SIZE = 2**63 - 1
 MAX_SEED = 2**64 - 1
 _BLOCK_AXES = 2
-_INTEGERS = int | np.integer
+_INTEGERS = (int, np.integer)
 
 
-def integer(name: str, value: Any, low: int, high: int) -> int:
+def integer(name: str, value: object, low: int, high: int) -> int:
     """Return an argument as an int of a range, or raise ValueError that names it."""
-    is_int = isinstance(value, _INTEGERS) and not isinstance(value, bool)
-    if not is_int or not low <= value <= high:
-        raise ValueError(f"{name}={value!r} is not valid; use an int from {low} to {high}.")
-    return int(value)
+    if isinstance(value, _INTEGERS) and not isinstance(value, bool) and low <= value <= high:
+        return int(value)
+    raise ValueError(f"{name}={value!r} is not valid; use an int from {low} to {high}.")
 
 
 def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
@@ -41,19 +40,18 @@ def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
     return rows, columns
 
 
-def shape_of(shape: Any) -> tuple[int, ...]:
+def shape_of(shape: object) -> tuple[int, ...]:
     """Return a shape as a tuple of ints, or raise ValueError."""
     if isinstance(shape, Iterable) and not isinstance(shape, str):
         return tuple(integer("shape", count, 0, MAX_SIZE) for count in shape)
     raise ValueError(f"shape={shape!r} is not valid; use a tuple of ints, one for each axis.")
 
 
-def magnitude(amax: Any) -> float:
+def magnitude(amax: object) -> float:
     """Return a largest magnitude as a float, or raise ValueError if no array has it."""
-    is_real = isinstance(amax, Real) and not isinstance(amax, bool)
-    if not is_real or not math.isfinite(amax) or amax < 0:
-        raise ValueError(f"amax={amax!r} is not valid; use a finite number of 0 or more.")
-    return float(amax)
+    if isinstance(amax, Real) and not isinstance(amax, bool) and 0 <= float(amax) < math.inf:
+        return float(amax)
+    raise ValueError(f"amax={amax!r} is not valid; use a finite number of 0 or more.")
 
 
 def check_float(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:

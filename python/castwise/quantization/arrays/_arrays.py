@@ -10,10 +10,10 @@ from types import MappingProxyType
 from typing import Any, Self
 
 import ml_dtypes
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise._brief import brief
-from castwise._core import read_array
+from castwise._core import BlockDecoder, read_array
 from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
 from castwise._tables import aligned
 from castwise.quantization.arrays._arguments import block_pair, shape_of
@@ -98,7 +98,7 @@ class QuantizedArray:
     variant: Variant | None = field(default=None, kw_only=True)
     layout: Layout | None = field(default=None, kw_only=True, repr=False)
     """Private: the row of the table of layouts."""
-    _ready: dict[str, Any] = field(default_factory=dict, init=False, repr=False)
+    _ready: dict[str, BlockDecoder] = field(default_factory=dict, init=False, repr=False)
 
     def __post_init__(self) -> None:
         scheme = find_scheme(self.scheme)
@@ -120,7 +120,7 @@ class QuantizedArray:
         object.__setattr__(instance, "__dict__", fields)
         return instance
 
-    def _with(self, **fields: Any) -> Self:
+    def _with(self, **fields: object) -> Self:
         """Make an array of cuts of parts that fit each other."""
         return self._of_fields(self.__dict__ | {"_ready": {}} | fields)
 
@@ -243,7 +243,7 @@ class QuantizedArray:
             cls, parts, recipe, shape, scheme=scheme, block=block, axis=axis, variant=variant
         )
 
-    def report(self, x: Any, *, arithmetic: Arithmetic = "peer") -> QuantizationReport:
+    def report(self, x: ArrayLike, *, arithmetic: Arithmetic = "peer") -> QuantizationReport:
         """Compare the decoded values with the array that was quantised.
 
         Parameters
@@ -265,7 +265,7 @@ class QuantizedArray:
         """
         return compared(self, read_array("x", x), partial(decoded, arithmetic=arithmetic))
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> Array:
         """Refuse to become an array in silence: codes and scales are not values."""
         del dtype, copy
         raise TypeError("a QuantizedArray is decoded by castwise.quantization.dequantize")

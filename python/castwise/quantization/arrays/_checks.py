@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
 from castwise._core import finfo
 from castwise.quantization.arrays._lazy import LazyArray
-from castwise.quantization.arrays._views import Array, Views, grid_of_scales, views_of
+from castwise.quantization.arrays._views import Array, StoredArray, Views, grid_of_scales, views_of
 from castwise.quantization.producers._layouts import E4M3, E8M0, ceil_div
 
 _BYTE = 8
 _WORD_BITS = 32
 
 
-def check(q: Any) -> None:
+def check(q: StoredArray) -> None:
     """Refuse parts whose shapes or dtypes are not those that the block and the shape call for."""
     for name in ("data", "scale", "global_scale", "zero_point"):
         part = getattr(q, name)
@@ -55,7 +54,7 @@ def check(q: Any) -> None:
         )
 
 
-def _check_extras(q: Any, views: Views) -> None:
+def _check_extras(q: StoredArray, views: Views) -> None:
     """Refuse other parts of another shape."""
     columns, blocks = views.shape[q.axis], math.prod(views.grid)
     shapes = {
@@ -97,7 +96,7 @@ def _check_block(views: Views) -> None:
         raise ValueError(f"block={block} is not valid for {scheme.name}; use {use}.")
 
 
-def _check_dtypes(q: Any, views: Views) -> None:
+def _check_dtypes(q: StoredArray, views: Views) -> None:
     """Refuse payloads and scales of a dtype that the scheme does not have."""
     scheme, payload_dtype = views.scheme, q.data.dtype
     is_float8 = scheme.name.startswith("fp8_")
@@ -127,7 +126,7 @@ def _check_dtypes(q: Any, views: Views) -> None:
         _check_kind(name, q.extras[name], "float")
 
 
-def _check_kind(name: str, part: Any, kind: str) -> None:
+def _check_kind(name: str, part: Array | None, kind: str) -> None:
     """Refuse a part whose elements are not numbers of a kind, which would be taken for others."""
     if part is None:
         return
@@ -143,7 +142,7 @@ _FLOATS = frozenset(("bias", "code map", "divisor", "factor", "float8 scale", "n
 """What else decodes weights and is of floats."""
 
 
-def _label(name: str, part: Any) -> str:
+def _label(name: str, part: object) -> str:
     """Name a part, and the tensor that it is."""
     return f"{name} {part.name!r}" if isinstance(part, LazyArray) else name
 

@@ -14,7 +14,14 @@ from castwise import _core
 from castwise._core import finfo, formats
 from castwise._options import Arithmetic
 from castwise.quantization.arrays._row_slices import rows_of
-from castwise.quantization.arrays._views import Array, Views, dtype_of, format_of_bytes, views_of
+from castwise.quantization.arrays._views import (
+    Array,
+    StoredArray,
+    Views,
+    dtype_of,
+    format_of_bytes,
+    views_of,
+)
 from castwise.quantization.producers._layouts import E4M3
 from castwise.quantization.producers._schemes import Scheme
 
@@ -38,7 +45,7 @@ _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
 
 def decoded(
-    q: Any,
+    q: StoredArray,
     dtype: DTypeLike,
     *,
     arithmetic: Arithmetic,
@@ -51,7 +58,7 @@ def decoded(
     known = q._ready.get(arithmetic)
     if out is None:
         key: Any = dtype if isinstance(dtype, _NAMES) else np.dtype(dtype)
-        out = np.empty(q.shape, _target(key))
+        out = np.empty(q.shape or (), _target(key))
     if known is not None and known.decode(out, threads):
         return out
     if not isinstance(out, np.ndarray):
@@ -86,7 +93,7 @@ def decoded(
 
 
 def _decode_into(
-    q: Any, out: Array, data: Array, scale: Array, options: dict[str, Any]
+    q: StoredArray, out: Array, data: Array, scale: Array, options: dict[str, Any]
 ) -> _core.BlockDecoder | None:
     """Let the core decode codes and scales; what decodes them again, unless `out` was copied to."""
     views, moved, target = views_of(q), np.moveaxis(out, q.axis, -1), out
@@ -100,10 +107,10 @@ def _decode_into(
     return None
 
 
-def decoded_codes(q: Any) -> Array:
+def decoded_codes(q: StoredArray) -> Array:
     """Return what the codes stand for without their scales, in float32."""
     views = views_of(q)
-    codes: Array = np.empty(q.shape, np.float32)
+    codes: Array = np.empty(views.shape, np.float32)
     options = _decoding(q, views, inner=False, is_peer=True)
     options = {name: value for name, value in options.items() if name not in _SCALING}
     ones = np.broadcast_to(np.float32(1), views.grid)  # a group index is one of blocks of scales
@@ -111,7 +118,7 @@ def decoded_codes(q: Any) -> Array:
     return codes
 
 
-def product_range(q: Any) -> tuple[float, float]:
+def product_range(q: StoredArray) -> tuple[float, float]:
     """Bound the magnitudes of products of a code that is not 0 and its scale, as real numbers.
 
     Bounds are 0 and infinity where nothing is known: a scale is 0 or not finite, codes may be
@@ -152,27 +159,29 @@ def _code_range(options: Mapping[str, Any]) -> tuple[float, float]:
     return element.smallest_subnormal, float(element.max) if is_finite else np.inf
 
 
-def _by_matrices(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
+def _by_matrices(
+    q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: int | None
+) -> Array:
     """Decode each matrix of a stack by itself, as each has a global scale."""
-    for place in np.ndindex(q.shape[:-2]):
-        matrix = rows_of(q, 0, q.shape[-2], place)
+    *stack, rows, _ = out.shape
+    for place in np.ndindex(*stack):
+        matrix = rows_of(q, 0, rows, place)
         decoded(matrix, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
     return out
 
 
-def _in_steps(q: Any, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
+def _in_steps(q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
     """Decode an array, and change its products one by one."""
     check_steps(q, arithmetic)
     extras = {name: part for name, part in q.extras.items() if name not in _STEPS}
     plain = replace(q, extras=extras)
     level, factor = (q.extras.get(name) for name in ("float8 scale", "factor"))
     wide = np.float64 if arithmetic == "exact" else np.float32
-    is_float8 = level is not None and arithmetic == "peer"
-    product = decoded(
-        plain, out.dtype if is_float8 else wide, arithmetic=arithmetic, threads=threads
-    )
-    if is_float8:
-        product = _core.cast(_as_float8(product, level), wide)
+    float8_level = level if arithmetic == "peer" else None
+    dtype = wide if float8_level is None else out.dtype
+    product = decoded(plain, dtype, arithmetic=arithmetic, threads=threads)
+    if float8_level is not None:
+        product = _core.cast(_as_float8(product, float8_level), wide)
     if factor is not None:
         np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor.reshape(-1), wide)
     out[...] = _core.cast(product, out.dtype)
@@ -189,7 +198,7 @@ def _as_float8(values: Array, level: Array) -> Array:
     return _core.cast(codes * (np.float32(1) / scale), values.dtype)
 
 
-def check_steps(q: Any, arithmetic: Arithmetic) -> None:
+def check_steps(q: StoredArray, arithmetic: Arithmetic) -> None:
     """Refuse what products cannot be changed by.
 
     Raises
@@ -214,7 +223,7 @@ def check_steps(q: Any, arithmetic: Arithmetic) -> None:
 
 
 @cache
-def _target(dtype: Any) -> np.dtype[Any]:
+def _target(dtype: str | type | np.dtype[Any]) -> np.dtype[Any]:
     """Return a dtype to decode into."""
     info = finfo(dtype)
     if info.kind != "float":
@@ -222,7 +231,7 @@ def _target(dtype: Any) -> np.dtype[Any]:
     return dtype_of(info.name)
 
 
-def _only_views(q: Any, given: dict[str, Any]) -> bool:
+def _only_views(q: StoredArray, given: dict[str, Any]) -> bool:
     """Return True if a change of a part is a change of what the core is given."""
     names = ("data", "scale", "global_scale", "zero_point")
     parts = {name: getattr(q, name) for name in names} | dict(q.extras)
@@ -234,7 +243,7 @@ def _only_views(q: Any, given: dict[str, Any]) -> bool:
     )
 
 
-def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
+def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
     """Return the scales in the core's form, decoded where they are quantised themselves."""
     scale: Array = q.scale
     if "nested scale" in q.extras:
@@ -262,7 +271,7 @@ def _scales(q: Any, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array
     return scale
 
 
-def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, Any]:
+def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> dict[str, Any]:
     """Return the options of the core's decoding."""
     storage, scheme = views.storage, views.scheme
     half = 1 << (scheme.bits - 1)
@@ -309,7 +318,7 @@ def _decoding(q: Any, views: Views, *, inner: bool, is_peer: bool) -> dict[str, 
     return options
 
 
-def wrapped_zeros(q: Any) -> int:
+def wrapped_zeros(q: StoredArray) -> int:
     """Count zero points that are 0 only because what is added to them wraps."""
     views = views_of(q)
     add = added_to_zeros(q)
@@ -318,7 +327,7 @@ def wrapped_zeros(q: Any) -> int:
     return int((views.zeros_to_core(q.zero_point, add) == 0).sum())
 
 
-def added_to_zeros(q: Any) -> int:
+def added_to_zeros(q: StoredArray) -> int:
     """Return what is added to stored zero points."""
     adds = dict(views_of(q).storage.zeros_add)
     return adds.get(q.variant or next(iter(adds), ""), 0)
@@ -344,7 +353,7 @@ def _signed(bits: int) -> Array:
     return np.where(values < values.size // 2, values, values - np.float32(values.size))
 
 
-def _high(q: Any, views: Views) -> Array:
+def _high(q: StoredArray, views: Views) -> Array:
     """Return the bits that stand apart from the other bits of codes, in the core's form."""
     high: Array = q.extras["high"]
     return high[None] if len(views.shape) == 1 else high

@@ -10,12 +10,13 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._named_parts import bare, stem_of
-from castwise.quantization.arrays._views import fields_of, geometry, views_of
+from castwise.quantization.arrays._views import Array, StoredArray, fields_of, geometry, views_of
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
@@ -48,7 +49,7 @@ _EXTRAS = (
     "nested scale",
     "nested code map",
 )
-Made = TypeVar("Made")
+Made = TypeVar("Made", bound=StoredArray)
 
 
 class _NamedPart(NamedTuple):
@@ -119,7 +120,7 @@ def recognized_parts(
     raise ValueError(f"parts fit several: {fits}. State scheme=, block=, shape= or variant=.")
 
 
-def _named(name: str, part: Any) -> _NamedPart:
+def _named(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
     array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
     try:
         return _NamedPart(name, array, finfo(array.dtype).name)
@@ -127,7 +128,7 @@ def _named(name: str, part: Any) -> _NamedPart:
         raise TypeError(f"part {name!r}: {error}") from None
 
 
-def _is_exact(q: Any) -> bool:
+def _is_exact(q: StoredArray) -> bool:
     """Return True if scales have the very axes that the producer gives them."""
     return bool(q.scale.shape == views_of(q).scale_shape)
 
@@ -327,11 +328,11 @@ def _marked(match: Match[_NamedPart], scheme_name: str | None) -> str | None:
     return scheme
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
-def json_of(name: str, array: Any) -> dict[str, Any]:
+def json_of(name: str, array: Array | LazyArray) -> dict[str, Any]:
     """Parse the bytes of a tensor as JSON of an object.
 
     Raises

@@ -5,13 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from types import EllipsisType
+from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Range = tuple[int, int]
 """Where elements along an axis begin and end."""
+
+Item: TypeAlias = int | slice | EllipsisType
+Index: TypeAlias = Item | tuple[Item, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +79,7 @@ class LazyArray:
 
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
-    def __getitem__(self, index: Any) -> NDArray[Any]:
+    def __getitem__(self, index: Index) -> NDArray[Any]:
         items = [
             item for item in (index if isinstance(index, tuple) else (index,)) if item is not ...
         ]
@@ -91,7 +95,7 @@ class LazyArray:
                 ranges.append((item, item + 1))
         return self.box(self._stored(ranges)).reshape(shape)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self[...], dtype, copy=copy)
 
     def _stored(self, ranges: Sequence[Range]) -> list[Range]:

@@ -11,6 +11,7 @@ from castwise import _core
 from castwise._core import finfo
 from castwise._options import Arithmetic
 from castwise.quantization.arrays._decode import decoded, decoded_codes, product_range
+from castwise.quantization.arrays._views import StoredArray
 
 _MARGIN = 4
 """Products are rounded a few times on their way, so they may go beyond their bounds a little."""
@@ -39,7 +40,7 @@ class DecodingLosses(NamedTuple):
 NOTHING = DecodingLosses()
 
 
-def losses_of(q: Any, values: NDArray[Any], arithmetic: Arithmetic) -> DecodingLosses:
+def losses_of(q: StoredArray, values: NDArray[Any], arithmetic: Arithmetic) -> DecodingLosses:
     """Count what decoding a quantised array into `values` lost.
 
     Most slabs lose nothing, which the scales tell in little time.
@@ -60,19 +61,19 @@ def losses_of(q: Any, values: NDArray[Any], arithmetic: Arithmetic) -> DecodingL
     )
 
 
-def may_lose(q: Any, dtype: np.dtype[Any]) -> bool:
+def may_lose(q: StoredArray, dtype: np.dtype[Any]) -> bool:
     """Return False if the scales alone tell that decoding to a dtype loses nothing."""
     return not all(_bounds(q, dtype))
 
 
-def _bounds(q: Any, dtype: np.dtype[Any]) -> tuple[bool, bool]:
+def _bounds(q: StoredArray, dtype: np.dtype[Any]) -> tuple[bool, bool]:
     """Return whether no product becomes 0 for certain, and whether all values are finite."""
     (least, most), row = product_range(q), finfo(dtype)
     is_finite = "bias" not in q.extras and most <= float(row.max) / _MARGIN
     return least >= row.smallest_subnormal * _MARGIN, is_finite
 
 
-def _products(q: Any, dtype: np.dtype[Any], arithmetic: Arithmetic) -> NDArray[Any]:
+def _products(q: StoredArray, dtype: np.dtype[Any], arithmetic: Arithmetic) -> NDArray[Any]:
     """Decode without what is added to products."""
     extras = {name: part for name, part in q.extras.items() if name != "bias"}
     products = decoded(q._with(extras=extras), dtype, arithmetic=arithmetic, threads=1)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -12,7 +12,14 @@ import ml_dtypes
 import numpy as np
 
 from castwise._core import finfo
-from castwise.quantization.arrays._views import Array, Views, dtype_of, geometry, views_of
+from castwise.quantization.arrays._views import (
+    Array,
+    StoredArray,
+    Views,
+    dtype_of,
+    geometry,
+    views_of,
+)
 from castwise.quantization.producers._layouts import GLOBAL, OTHER, SCALE, ZERO, Layout, Part
 from castwise.quantization.producers._names import beside
 from castwise.quantization.producers._producer import Producer
@@ -23,7 +30,7 @@ from castwise.quantization.producers.comfy import SCHEMES
 _HEAD = "weight"
 
 
-def named_parts(q: Any, recipe: str | None) -> dict[str, Array]:
+def named_parts(q: StoredArray, recipe: str | None) -> dict[str, Array]:
     """Return the parts of a quantised array by a producer's names."""
     if recipe is not None and find_recipe(recipe) is not views_of(q).recipe:
         q = _stored_alike(q, find_recipe(recipe))
@@ -52,7 +59,7 @@ def _is_named(views: Views) -> bool:
     return recipe.name != "comfy" or views.scheme.name in SCHEMES.values()
 
 
-def _stored_alike(q: Any, recipe: Producer) -> Any:
+def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
     """Return the same bytes as the parts of another producer.
 
     Raises
@@ -92,20 +99,20 @@ def _stored_alike(q: Any, recipe: Producer) -> Any:
     return replace(q, recipe=recipe.name, layout=layout, **parts)
 
 
-def _dtype_of_codes(q: Any, target: Views) -> np.dtype[Any]:
+def _dtype_of_codes(q: StoredArray, target: Views) -> np.dtype[Any]:
     """Return the dtype that a producer has for the bytes of a payload."""
     is_own = target.storage.container is None and finfo(q.data.dtype).kind == "float"
     return q.data.dtype if is_own else target.container
 
 
-def _dtype_of_scales(q: Any, target: Views) -> np.dtype[Any]:
+def _dtype_of_scales(q: StoredArray, target: Views) -> np.dtype[Any]:
     """Return the dtype that a producer has for the bytes of scales."""
     formats = target.layout.parts[0].formats if q.scale.dtype.itemsize == 1 else ()
     name = next((candidate for candidate in formats if finfo(candidate).bits == _BYTE), None)
     return q.scale.dtype if name is None else dtype_of(name)
 
 
-def _differences(q: Any, views: Views, target: Views) -> Iterator[str]:
+def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
     """Say which bytes another producer does not store alike; the first reason is the best one."""
     of, by, layout = q.recipe or "q", target.recipe.name if target.recipe else "", target.layout
     if layout.storage is None or not _is_named(target) or by == "torchao":
@@ -166,7 +173,7 @@ def bare(name: str) -> str:
     return name.lstrip("._")
 
 
-def _value(q: Any, part: Part, views: Views) -> Array | None:
+def _value(q: StoredArray, part: Part, views: Views) -> Array | None:
     """Return the array of a part, or None if there is none."""
     values = {SCALE: q.scale, GLOBAL: q.global_scale, ZERO: q.zero_point}
     value = values.get(part.role)
@@ -182,7 +189,7 @@ def _value(q: Any, part: Part, views: Views) -> Array | None:
     return value
 
 
-def _json_bytes(value: Any) -> Array:
+def _json_bytes(value: Mapping[str, object]) -> Array:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
@@ -192,7 +199,7 @@ def comfy_marker(scheme: Scheme) -> Array:
     return _json_bytes({"format": named.get(scheme.name, scheme.name)})
 
 
-def _state(q: Any, views: Views) -> Array:
+def _state(q: StoredArray, views: Views) -> Array:
     """Write what bitsandbytes stores beside codes of 4 bits."""
     state: dict[str, Any] = {
         "quant_type": q.scheme.removeprefix("bnb_"),
@@ -209,7 +216,7 @@ def _state(q: Any, views: Views) -> Array:
     return _json_bytes(state)
 
 
-def _blocks(q: Any, views: Views) -> Array:
+def _blocks(q: StoredArray, views: Views) -> Array:
     """Join the fields of blocks of bytes."""
     parts = {"scale": q.scale, "data": q.data, **q.extras}
     lead = q.data.shape[:-1]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise import _core
 from castwise._core import read_array
@@ -125,7 +125,7 @@ def unpack(
     return out
 
 
-def _rows(name: str, value: Any) -> NDArray[Any]:
+def _rows(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return an array that has a last axis."""
     array = read_array(name, value)
     if array.ndim == 0:
@@ -196,7 +196,7 @@ def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray
     return out
 
 
-def _scales(name: str, value: Any) -> NDArray[Any]:
+def _scales(name: str, value: ArrayLike) -> NDArray[Any]:
     """Return an array of rows and columns of bytes."""
     array = read_array(name, value)
     if array.dtype.itemsize != 1:

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
 from types import MappingProxyType
-from typing import Any
+from typing import Any, TypeVar
 
-from castwise.quantization.arrays._views import Views, views_of
+from castwise.quantization.arrays._views import Array, StoredArray, Views, views_of
 from castwise.quantization.producers._layouts import TILE, ceil_div
 
 _BYTE = 8
 _MATRIX = 2
+Rows = TypeVar("Rows", bound=StoredArray)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class _RowAxis:
     multiple: int = 1
 
 
-def row_step(q: Any) -> int:
+def row_step(q: StoredArray) -> int:
     """Return the rows of which slabs of a matrix are multiples: whole blocks, words and tiles."""
     return _step(_row_axes(views_of(q), int(q.extras.get("nested block", 1))))
 
@@ -55,7 +56,7 @@ def _step(axes: Mapping[str, _RowAxis]) -> int:
     return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
 
 
-def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
+def rows_of(q: Rows, start: int, stop: int, place: Sequence[int] = ()) -> Rows:
     """Return rows of a matrix as a quantised array that shares memory.
 
     Parameters
@@ -83,32 +84,36 @@ def rows_of(q: Any, start: int, stop: int, place: Sequence[int] = ()) -> Any:
     if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
         raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
 
-    def cut(name: str, part: Any) -> Any:
+    within: tuple[Any, ...] = (*place, ...)
+
+    def cut_part(name: str, part: Array | None) -> Array | None:
         if part is None:
             return None
         row_axis = axes.get(name)
         if row_axis is None:
             # Each matrix may have a scale of its own.
             is_per_matrix = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
-            return part.reshape(shape[:-2])[*place, ...] if is_per_matrix else part[...]
+            return part.reshape(shape[:-2])[within] if is_per_matrix else part[...]
         lead = len(place) + (0 if row_axis.axis is None else row_axis.axis + 1)
         if part.shape[:lead] != tuple(row_axis.shape[:lead]):
             part = part.reshape(row_axis.shape)
-        if row_axis.axis is None:
-            return part[*place, ...]
-        end = ceil_div(stop, row_axis.multiple) * row_axis.multiple
-        where = slice(math.floor(start / row_axis.rows), math.ceil(end / row_axis.rows))
-        return part[*place, *[slice(None)] * row_axis.axis, where, ...]
+        where = within
+        if row_axis.axis is not None:
+            end = ceil_div(stop, row_axis.multiple) * row_axis.multiple
+            span = slice(math.floor(start / row_axis.rows), math.ceil(end / row_axis.rows))
+            where = (*place, *[slice(None)] * row_axis.axis, span, ...)
+        cut: Array = part[where]
+        return cut
 
     # They fit, as the whole parts do.
     return q._with(
-        data=cut("data", q.data),
-        scale=cut("scale", q.scale),
-        global_scale=cut("global scale", q.global_scale),
-        zero_point=cut("zero point", q.zero_point),
+        data=cut_part("data", q.data),
+        scale=cut_part("scale", q.scale),
+        global_scale=cut_part("global scale", q.global_scale),
+        zero_point=cut_part("zero point", q.zero_point),
         shape=(stop - start, shape[-1]),
         axis=views.axis if views.axis < 0 else views.axis - len(place),
-        extras=MappingProxyType({name: cut(name, part) for name, part in q.extras.items()}),
+        extras=MappingProxyType({name: cut_part(name, part) for name, part in q.extras.items()}),
     )
 
 

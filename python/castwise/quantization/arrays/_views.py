@@ -7,10 +7,10 @@ arrays into that form, by views where they are large, and back.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass
 from functools import cached_property, lru_cache
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol, Self
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -302,6 +302,26 @@ class Stored(Protocol):
     def variant(self) -> str | None: ...
     @property
     def layout(self) -> Layout | None: ...
+
+
+class StoredArray(Stored, Protocol):
+    """A quantised array, as the modules below its class see it: its geometry and its parts."""
+
+    __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
+
+    @property
+    def data(self) -> Array: ...
+    @property
+    def scale(self) -> Array: ...
+    @property
+    def global_scale(self) -> Array | None: ...
+    @property
+    def zero_point(self) -> Array | None: ...
+    @property
+    def extras(self) -> Mapping[str, Array]: ...
+    @property
+    def _ready(self) -> dict[str, _core.BlockDecoder]: ...
+    def _with(self, **fields: object) -> Self: ...
 
 
 def views_of(q: Stored) -> Views:
