@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, get_args
 
 import castwise
 import numpy as np
 import pytest
 from castwise import DTypePolicyMap, _options, loss_scale
+from castwise.checkpoint.encoding import _written_schemes
+from castwise.checkpoint.report import FINDINGS
+from castwise.quantization import dequantize, pack, quantize, schemes
+from castwise.quantization.producers import _schemes
 
 X = np.ones(2, np.float32)
+BLOCK = np.ones((2, 32), np.float32)
 
 REFUSALS: list[tuple[Any, Callable[[Any], object]]] = [
     (_options.Rounding, lambda value: castwise.cast(X, "float16", rounding=value)),
@@ -24,6 +29,11 @@ REFUSALS: list[tuple[Any, Callable[[Any], object]]] = [
     (_options.LossScalePreset, lambda value: loss_scale.DynamicLossScale(preset=value)),
     (_options.DelayedScalingPreset, lambda value: loss_scale.DelayedScaling(preset=value)),
     (_options.AmaxAlgorithm, lambda value: loss_scale.DelayedScaling(amax_algorithm=value)),
+    (_options.ScaleRule, lambda value: quantize(BLOCK, "mxfp4", scale_rule=value)),
+    (_options.Nonfinite, lambda value: quantize(BLOCK, "mxfp4", nonfinite=value)),
+    (_options.FourOverSix, lambda value: quantize(BLOCK, "nvfp4", four_over_six=value)),
+    (_options.Arithmetic, lambda value: dequantize(quantize(BLOCK, "mxfp4"), arithmetic=value)),
+    (_options.Packing, lambda value: pack(BLOCK.astype(np.uint8), 4, layout=value)),
 ]
 
 
@@ -32,6 +42,56 @@ def test_a_literal_lists_what_the_error_lists(literal: Any, call: Callable[[Any]
     with pytest.raises(ValueError, match=r"not (valid|known)") as caught:
         call("another")
     listed = re.split("use one of|valid", str(caught.value))[-1]
-    words = set(re.findall(r"[A-Za-z0-9_-]+", listed))
-    assert set(get_args(literal)) <= words, caught.value
-    assert len(get_args(literal)) == len(words), caught.value
+    found = set(re.findall(r"[A-Za-z0-9_-]+", listed)) - {"use", "or"}
+    assert set(get_args(literal)) == found, caught.value
+
+
+def words(alias: Any) -> list[str]:
+    """The words of a Literal, or of several in a union."""
+    parts = get_args(alias)
+    return [word for part in parts for word in ([part] if isinstance(part, str) else words(part))]
+
+
+def recipes_of_layouts() -> set[str]:
+    rows = (*_schemes.RECIPES, _schemes.GGUF)
+    return {name for row in rows for name in (row.name, *row.also)}
+
+
+def variants() -> set[str]:
+    storages = [
+        layout.storage
+        for recipe in (*_schemes.RECIPES, _schemes.GGUF)
+        for layout in recipe.layouts
+        if layout.storage is not None
+    ]
+    return {word for storage in storages for word in (*storage.packing, *dict(storage.zeros_add))}
+
+
+TABLES: dict[str, Callable[[], Collection[str]]] = {
+    "SchemeName": lambda: [row.name for row in schemes()],
+    "StoredScheme": _schemes._rows,
+    "WrittenScheme": _written_schemes.scheme_names,
+    "TranscodedScheme": _written_schemes.changed_schemes,
+    "Recipe": lambda: {name for row in schemes() for name in row.recipes},
+    "StoredRecipe": recipes_of_layouts,
+    "WrittenRecipe": _written_schemes.recipes,
+    "TranscodedRecipe": _written_schemes.form_names,
+    "Variant": variants,
+    "FindingKind": lambda: FINDINGS,
+}
+"""What each alias mirrors."""
+
+
+@pytest.mark.parametrize("name", TABLES)
+def test_an_alias_has_the_words_of_its_table(name: str) -> None:
+    found = words(getattr(_options, name))
+    assert len(found) == len(set(found))
+    assert set(found) == set(TABLES[name]())
+
+
+def test_every_alias_is_compared() -> None:
+    aliases = {name for name, value in vars(_options).items() if name[0].isupper() and words(value)}
+    checked = [literal for literal, _ in REFUSALS]
+    compared = {name for name, value in vars(_options).items() if value in checked}
+    # The levels of other machines are in no table of this one.
+    assert aliases - {"Level"} == {*TABLES, *compared}
