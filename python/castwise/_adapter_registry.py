@@ -41,14 +41,14 @@ class Adapter(ABC):
     """
 
     @abstractmethod
-    def is_array(self, value: Any) -> bool:
+    def is_array(self, value: object) -> bool:
         """Tell whether an instance of a class of the library is an array to cast."""
 
     @abstractmethod
     def dtype_of(self, array: Any) -> Any:
         """Return an array's dtype, as `castwise.finfo` takes it; None if no format describes it."""
 
-    def format_of(self, dtype: Any) -> str | None:
+    def format_of(self, dtype: object) -> str | None:
         """Return the name of the format that one of the library's own dtypes means, or None.
 
         For maps and `cast_tree`, if the library has dtypes that numpy does not understand.
@@ -64,7 +64,7 @@ class Adapter(ABC):
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
         """Return a numpy array, which the caller no longer uses, as an array where `like` is."""
 
-    def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
+    def cast(self, array: Any, dtype: object = None, **options: Any) -> Any:
         """Return the array in another dtype. By default it is cast on the host.
 
         Parameters
@@ -162,7 +162,7 @@ def find(cls: type) -> Adapter | None:
         return _search(cls)
 
 
-def array_adapter(x: Any) -> Adapter | None:
+def array_adapter(x: object) -> Adapter | None:
     """Return the adapter of another library's array, None for other values; for `cast`."""
     adapter = find(type(x))
     return adapter if adapter is not None and adapter.is_array(x) else None
@@ -215,7 +215,7 @@ def _loaded(entry: EntryPoint) -> Adapter:
     return _checked(adapter, subject)
 
 
-def _checked(adapter: Any, subject: str) -> Adapter:
+def _checked(adapter: object, subject: str) -> Adapter:
     instance = adapter() if isinstance(adapter, type) and issubclass(adapter, Adapter) else adapter
     if not isinstance(instance, Adapter):
         raise TypeError(

@@ -18,7 +18,7 @@ _BUFFERS = (memoryview, array)
 _NO_ARRAYS = (type, str, bytes, bytearray, range)
 
 
-def is_rebuilt(node: Any) -> bool:
+def is_rebuilt(node: object) -> bool:
     """Tell whether a value is a node of a tree, of a class that can be rebuilt.
 
     An array that is a dataclass, as of zarr, is not, nor is a mapping with attributes beside its
@@ -29,7 +29,7 @@ def is_rebuilt(node: Any) -> bool:
     return not (_is_array(node) or _has_attributes(node))
 
 
-def array_dtype(leaf: Any) -> np.dtype[Any] | None:
+def array_dtype(leaf: object) -> np.dtype[Any] | None:
     """Return the dtype of a leaf if it is an array for numpy, of numbers; None if it is not.
 
     Raises
@@ -63,15 +63,15 @@ def array_dtype(leaf: Any) -> np.dtype[Any] | None:
     return None
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     return any(hasattr(value, name) for name in _PROTOCOLS)
 
 
-def _has_attributes(value: Any) -> bool:
+def _has_attributes(value: object) -> bool:
     return hasattr(type(value), "attrs")
 
 
-def _dtype_of(leaf: Any) -> np.dtype[Any] | None:
+def _dtype_of(leaf: object) -> np.dtype[Any] | None:
     """Return the dtype of what numpy reads, without reading it where it has one of numpy's."""
     dtype = getattr(leaf, "dtype", None)
     if not isinstance(dtype, np.dtype):

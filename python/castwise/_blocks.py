@@ -7,7 +7,7 @@ The variable holds a chain of frames, the innermost first. A frame is a named tu
 from __future__ import annotations
 
 from contextvars import ContextVar, Token
-from typing import Any
+from typing import Any, Protocol, Self
 
 
 class Block:
@@ -26,12 +26,23 @@ class Block:
         self.token: Token[Any] | None = None
 
 
-def begin(variable: ContextVar[Any], frame: Any) -> None:
+class Frame(Protocol):
+    """A frame of a chain."""
+
+    @property
+    def block(self) -> Block | None: ...
+    @property
+    def outer(self) -> Self | None: ...
+    def _replace(self, *, outer: Any) -> Self: ...
+
+
+def begin(variable: ContextVar[Any], frame: Frame) -> None:
     """Put a frame with a block into its variable."""
+    assert frame.block is not None, "by the caller"  # noqa: S101
     frame.block.token = variable.set(frame)
 
 
-def open_frame(frame: Any) -> Any:
+def open_frame(frame: Frame | None) -> Any:
     """Return a frame, or the innermost one around it whose block has not ended."""
     while frame is not None and frame.block is not None and frame.block.has_ended:
         frame = frame.outer
@@ -58,7 +69,7 @@ def end_here(variable: ContextVar[Any], block: Block) -> bool:
     return True
 
 
-def _without(chain: Any, block: Block) -> Any:
+def _without(chain: Frame | None, block: Block) -> Frame | None:
     inner, frame = [], chain
     while frame is not None and frame.block is not block:
         inner.append(frame)

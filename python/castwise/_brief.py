@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 import reprlib
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 _LETTERS = 240
 """Three lines of 80 letters."""
@@ -33,16 +36,18 @@ def brief(instance: object, *facts: str | None) -> str:
     return f"<{type(instance).__name__} {cut(named, _LETTERS)}>"
 
 
-def brief_fields(instance: Any) -> str:
+def brief_fields(instance: object) -> str:
     """Return the `repr` of a dataclass or a named tuple, with long values cut."""
     names = getattr(instance, "_fields", None) or [
-        field.name for field in dataclasses.fields(instance) if field.repr
+        field.name
+        for field in dataclasses.fields(cast("DataclassInstance", instance))
+        if field.repr
     ]
     values = (f"{name}={short(getattr(instance, name))}" for name in names)
     return f"{type(instance).__name__}({cut(', '.join(values), _LETTERS)})"
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """Return the `repr` of a value on one line, of a text or container its ends."""
     return " ".join(_SHORT.repr(value).split())
 

@@ -31,7 +31,7 @@ _OWN_RESULT = ("out", "report", "copy")
 @overload
 def cast_tree(
     tree: NDArray[Any] | np.generic,
-    dtype_or_policy_or_map: Any,
+    dtype_or_policy_or_map: object,
     *,
     only_floating: bool = True,
     role: Role = "variable",
@@ -40,7 +40,7 @@ def cast_tree(
 @overload
 def cast_tree(
     tree: dict[Key, NDArray[Any]],
-    dtype_or_policy_or_map: Any,
+    dtype_or_policy_or_map: object,
     *,
     only_floating: bool = True,
     role: Role = "variable",
@@ -49,7 +49,7 @@ def cast_tree(
 @overload
 def cast_tree(
     tree: list[NDArray[Any]],
-    dtype_or_policy_or_map: Any,
+    dtype_or_policy_or_map: object,
     *,
     only_floating: bool = True,
     role: Role = "variable",
@@ -58,7 +58,7 @@ def cast_tree(
 @overload
 def cast_tree(
     tree: tuple[NDArray[Any], ...],
-    dtype_or_policy_or_map: Any,
+    dtype_or_policy_or_map: object,
     *,
     only_floating: bool = True,
     role: Role = "variable",
@@ -67,15 +67,15 @@ def cast_tree(
 @overload
 def cast_tree(
     tree: Tree,
-    dtype_or_policy_or_map: Any,
+    dtype_or_policy_or_map: object,
     *,
     only_floating: bool = True,
     role: Role = "variable",
     **options: Unpack[TreeOptions],
 ) -> Tree: ...
 def cast_tree(
-    tree: Any,
-    dtype_or_policy_or_map: Any,
+    tree: object,
+    dtype_or_policy_or_map: object,
     *,
     only_floating: bool = True,
     role: Role = "variable",
@@ -157,8 +157,8 @@ def check_tree_options(options: Mapping[str, Any], function: str) -> None:
 
 
 def cast_at(
-    array: Any,
-    target: Any,
+    array: object,
+    target: object,
     path: str,
     options: Mapping[str, Any],
     cast: Callable[..., Any] = cast,
@@ -190,7 +190,7 @@ class Walk:
     used: set[str] = dataclasses.field(default_factory=set)
     """The keys of the map that matched one."""
 
-    def leaf(self, leaf: Any, path: str) -> Any:
+    def leaf(self, leaf: object, path: str) -> Any:
         """Return the leaf, cast if it is an array and has a target."""
         adapter = None if isinstance(leaf, np.ndarray | np.generic) else find(type(leaf))
         if adapter is not None and adapter.is_array(leaf):
@@ -203,7 +203,7 @@ class Walk:
             raise TypeError(f"{path!r}: {error}" if path else str(error)) from error
         return leaf if dtype is None else self.array(leaf, path, is_floating(dtype))
 
-    def array(self, array: Any, path: str, floating: bool) -> Any:
+    def array(self, array: object, path: str, floating: bool) -> Any:
         """Return the array, cast if it has a target."""
         target, key, _ = self.targets.decide(path, floating or not self.only_floating)
         self.paths.append(path)
@@ -217,13 +217,13 @@ class Walk:
         return self.done[place][1]
 
     def container(
-        self, node: Any, path: str, adapter: Adapter, children: Sequence[tuple[Any, Any]]
+        self, node: object, path: str, adapter: Adapter, children: Sequence[tuple[Any, Any]]
     ) -> Any:
         """Return another library's container with its arrays cast."""
         walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
         return adapter.rebuild(node, walked)
 
-    def below(self, tree: Any, path: str) -> Any:
+    def below(self, tree: object, path: str) -> Any:
         """Cast a tree below a path."""
         path = path.removeprefix("/")
         return map_leaves(

@@ -118,7 +118,7 @@ class DtypeMap:
         return aligned([("pattern", "format"), *rows])
 
     @classmethod
-    def of(cls, value: Any, role: str = "variable") -> DtypeMap:
+    def of(cls, value: object, role: str = "variable") -> DtypeMap:
         """Return the map for a dtype, a policy, the name of either, or a mapping.
 
         Raises
@@ -247,7 +247,7 @@ class DtypeMap:
         """
         return cls.from_mapping(mapping_in(path), str(path))
 
-    def with_default(self, dtype: Any) -> DtypeMap:
+    def with_default(self, dtype: object) -> DtypeMap:
         """Return the map with a dtype as the default, which it must not have yet.
 
         Raises
@@ -372,7 +372,7 @@ _ROLES = ("variable", "compute")
 _CONFIG_SUFFIX = ".json"
 
 
-def _policy(value: Any) -> Any:
+def _policy(value: object) -> Any:
     """Return the dtype policy that a value is or names, of any library; None for other values."""
     if all(hasattr(value, f"{role}_dtype") for role in _ROLES):
         return value
@@ -388,7 +388,7 @@ def _policy(value: Any) -> Any:
     return None
 
 
-def _target(value: Any, role: str) -> str | None:
+def _target(value: object, role: str) -> str | None:
     if isinstance(value, str) and value == KEEP:
         return None
     policy = _policy(value)
@@ -406,7 +406,7 @@ def _target(value: Any, role: str) -> str | None:
     return name
 
 
-def _name(dtype: Any) -> Any:
+def _name(dtype: object) -> Any:
     """Return the format's name for another library's dtype, and other values as they are."""
     adapter = None if isinstance(dtype, str | type | np.dtype) else find(type(dtype))
     return dtype if adapter is None else adapter.format_of(dtype) or dtype

@@ -55,7 +55,7 @@ def default_policy(make: Callable[[str], Any]) -> Any:
     return policy
 
 
-def set_current_policy(policy: Any) -> None:
+def set_current_policy(policy: object) -> None:
     """Put a policy in force: in the scope that is open here, else in this thread."""
     _thread.default = None
     scoped = _scope_here()
@@ -76,7 +76,7 @@ def _scope_here() -> _Scoped | None:
 
 
 @contextmanager
-def policy_scope(policy: Any) -> Iterator[None]:
+def policy_scope(policy: object) -> Iterator[None]:
     """Put a policy in force until the end of a `with` block, however and wherever it ends."""
     block = Block(threading.get_ident())
     begin(_scoped, _Scoped(policy, block, open_frame(_scoped.get())))

@@ -4,12 +4,18 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Hashable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 
-def serialize_with(value: Any, of_object: Callable[[Any], Any]) -> Any:
+class _Configured(Protocol):
+    """An object that says by which arguments it is made again."""
+
+    def get_config(self) -> dict[str, Any]: ...
+
+
+def serialize_with(value: object, of_object: Callable[[Any], Any]) -> Any:
     """Serialize a value: plain ones as they are, containers by element, others by `of_object`."""
     if value is None or isinstance(value, str | int | float):
         return value
@@ -20,7 +26,7 @@ def serialize_with(value: Any, of_object: Callable[[Any], Any]) -> Any:
     return of_object(value)
 
 
-def checked_arguments(cls: type, config: Any) -> dict[str, Any]:
+def checked_arguments(cls: type, config: object) -> dict[str, Any]:
     """Return the arguments of a class that are in a config.
 
     Raises
@@ -43,13 +49,13 @@ def checked_arguments(cls: type, config: Any) -> dict[str, Any]:
     return dict(config)
 
 
-def plain_number(value: Any) -> Any:
+def plain_number(value: object) -> Any:
     """Return numpy's scalars as Python's, which JSON can hold, and other values as they are."""
     return value.item() if isinstance(value, np.generic) else value
 
 
 def to_dictionary(
-    instance: Any, keras_module: str | None, serialize: Callable[[Any], Any]
+    instance: _Configured, keras_module: str | None, serialize: Callable[[Any], Any]
 ) -> dict[str, Any]:
     """Return the dictionary of an object with `get_config`, of a class of Keras or another one."""
     cls = type(instance)

@@ -17,7 +17,7 @@ _OF_TORCH = {"float": 32, "int": 32}
 _FOR_ARRAYS = "for arrays, but not for checkpoints:"
 
 
-def typed_format(name: Any, argument: str) -> Any:
+def typed_format(name: object, argument: str) -> Any:
     """Return a dtype that is given for a checkpoint, unless numpy alone knows its name.
 
     The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where
@@ -63,13 +63,13 @@ _SUGGESTED = 3
 """The most names that are suggested."""
 
 
-def suggestion(name: Any, known: Iterable[str]) -> str:
+def suggestion(name: object, known: Iterable[str]) -> str:
     """Ask for the known names that a wrong one probably means, "" if none is spelled like it."""
     likely = likely_names(name, list(known))[:_SUGGESTED] if isinstance(name, str) else []
     return f"did you mean {' or '.join(map(repr, likely))}? " if likely else ""
 
 
-def format_hint(name: Any) -> str:
+def format_hint(name: object) -> str:
     """Say that a name is a format, where the name of something else is asked for; else ""."""
     row = format_name(name) if isinstance(name, str) else None
     if row is None:
@@ -77,7 +77,7 @@ def format_hint(name: Any) -> str:
     return f"{name!r} is a format, " if row == name else f"{name!r} is a format, {row}, "
 
 
-def scheme_hint(name: Any, known: Iterable[str]) -> str:
+def scheme_hint(name: object, known: Iterable[str]) -> str:
     """Say what a name that is not among the `known` schemes may mean; ends with a space, or ""."""
     hint = format_hint(name)
     scales = "and a scheme stores scales, too: " if hint else ""

@@ -20,7 +20,7 @@ _TEXT_SOURCES = ("torch", "jax.numpy")
 """Libraries whose dtypes have their name in `str(dtype)` only."""
 
 
-def standardize_dtype(dtype: Any) -> str:
+def standardize_dtype(dtype: object) -> str:
     """Return Keras 3's name of a dtype.
 
     Parameters
@@ -68,7 +68,7 @@ def standardize_dtype(dtype: Any) -> str:
     return standard
 
 
-def is_float_dtype(dtype: Any) -> bool:
+def is_float_dtype(dtype: object) -> bool:
     """Tell whether a dtype is a real float: float64 down to the float8s; None is floatx.
 
     Raises as `standardize_dtype`.
@@ -76,7 +76,7 @@ def is_float_dtype(dtype: Any) -> bool:
     return standardize_dtype(dtype).startswith(("float", "bfloat"))
 
 
-def is_int_dtype(dtype: Any) -> bool:
+def is_int_dtype(dtype: object) -> bool:
     """Tell whether a dtype is an integer, signed or not, and not bool.
 
     Raises as `standardize_dtype`.

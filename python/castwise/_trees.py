@@ -9,9 +9,12 @@ import copy
 import dataclasses
 from collections.abc import Callable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Leaf: TypeAlias = tuple[str, Any]
 """A leaf with its path."""
@@ -21,19 +24,19 @@ _NODES = (dict, list, tuple, Mapping)
 """The most common first, because `isinstance` of an abstract class is slow."""
 
 
-def is_node(tree: Any) -> bool:
+def is_node(tree: object) -> bool:
     """Tell whether a value is a mapping, list, tuple, namedtuple or dataclass instance."""
     # The class is asked, so that a dataclass itself, not an instance, is a leaf.
     return isinstance(tree, _NODES) or dataclasses.is_dataclass(type(tree))
 
 
-def leaves(tree: Any) -> Iterator[Leaf]:
+def leaves(tree: object) -> Iterator[Leaf]:
     """Yield every leaf that is not None, in order, with its path."""
     with _bounded(tree):
         yield from _leaves(tree, "")
 
 
-def _leaves(tree: Any, path: str) -> Iterator[Leaf]:
+def _leaves(tree: object, path: str) -> Iterator[Leaf]:
     if is_node(tree):
         for key, child in _children(tree):
             yield from _leaves(child, _join(path, key))
@@ -41,13 +44,13 @@ def _leaves(tree: Any, path: str) -> Iterator[Leaf]:
         yield path, tree
 
 
-def values(tree: Any) -> list[Any]:
+def values(tree: object) -> list[Any]:
     """Return every leaf that is not None, in the same order; faster than `leaves`."""
     with _bounded(tree):
         return _values(tree)
 
 
-def _values(tree: Any) -> list[Any]:
+def _values(tree: object) -> list[Any]:
     if isinstance(tree, list | tuple) and set(map(type, tree)) == {np.ndarray}:
         return list(tree)
     if not is_node(tree):
@@ -56,7 +59,7 @@ def _values(tree: Any) -> list[Any]:
 
 
 def map_leaves(
-    tree: Any,
+    tree: object,
     function: Callable[[Any, str], Any],
     *,
     is_node: Callable[[Any], bool] = is_node,
@@ -68,7 +71,7 @@ def map_leaves(
     If `shared`, a node whose leaves all stay the same objects is not copied.
     """
 
-    def mapped(node: Any, path: str) -> Any:
+    def mapped(node: object, path: str) -> Any:
         if not is_node(node):
             return function(node, path)
         children = _children(node)
@@ -83,12 +86,14 @@ def map_leaves(
         return mapped(tree, "")
 
 
-def replace(tree: Any, values: Iterator[Any]) -> Any:
+def replace(tree: object, values: Iterator[Any]) -> Any:
     """Replace each leaf that is not None, in the same order."""
     return map_leaves(tree, lambda leaf, path: None if leaf is None else next(values))
 
 
-def zip_leaves(left: Any, right: Any, names: tuple[str, str]) -> Iterator[tuple[str, Any, Any]]:
+def zip_leaves(
+    left: object, right: object, names: tuple[str, str]
+) -> Iterator[tuple[str, Any, Any]]:
     """Yield the leaves of two trees of equal structure in pairs; None pairs with None only.
 
     Raises
@@ -102,7 +107,7 @@ def zip_leaves(left: Any, right: Any, names: tuple[str, str]) -> Iterator[tuple[
 
 
 def _zip(
-    left: Any, right: Any, names: tuple[str, str], path: str
+    left: object, right: object, names: tuple[str, str], path: str
 ) -> Iterator[tuple[str, Any, Any]]:
     if not is_node(left) or not is_node(right):
         if is_node(left) != is_node(right) or (left is None) != (right is None):
@@ -119,7 +124,7 @@ def _zip(
 
 
 @contextmanager
-def _bounded(tree: Any, is_node: Callable[[Any], bool] = is_node) -> Iterator[None]:
+def _bounded(tree: object, is_node: Callable[[Any], bool] = is_node) -> Iterator[None]:
     """Replace the RecursionError of a tree that contains itself by an error with the path."""
     try:
         yield
@@ -132,7 +137,7 @@ def _bounded(tree: Any, is_node: Callable[[Any], bool] = is_node) -> Iterator[No
         ) from None
 
 
-def _way_into_itself(tree: Any, is_node: Callable[[Any], bool]) -> str | None:
+def _way_into_itself(tree: object, is_node: Callable[[Any], bool]) -> str | None:
     """Return the path of the first node that contains itself."""
     way = [(tree, iter(_children(tree)), "")]
     while way:
@@ -148,7 +153,7 @@ def _way_into_itself(tree: Any, is_node: Callable[[Any], bool]) -> str | None:
     return None
 
 
-def _differ(left: Any, right: Any, names: tuple[str, str], path: str) -> str:
+def _differ(left: object, right: object, names: tuple[str, str], path: str) -> str:
     where = f" at {path!r}" if path else ""
     shown = [_named(value) for value in (left, right)]
     return (
@@ -157,26 +162,27 @@ def _differ(left: Any, right: Any, names: tuple[str, str], path: str) -> str:
     )
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     return (
         str(value) if isinstance(value, set) else "None" if value is None else type(value).__name__
     )
 
 
-def _join(path: str, key: Any) -> str:
+def _join(path: str, key: object) -> str:
     return f"{path}/{key}" if path else str(key)
 
 
-def _children(node: Any) -> list[tuple[Any, Any]]:
+def _children(node: object) -> list[tuple[Any, Any]]:
     """Return the children of a node, by key, index or field name."""
     if isinstance(node, Mapping):
         return list(node.items())
     if isinstance(node, list | tuple):
         return list(zip(getattr(node, "_fields", None) or range(len(node)), node, strict=True))
-    return [(field.name, getattr(node, field.name)) for field in dataclasses.fields(node)]
+    fields = dataclasses.fields(cast("DataclassInstance", node))
+    return [(field.name, getattr(node, field.name)) for field in fields]
 
 
-def _rebuild(node: Any, parts: list[tuple[Any, Any]]) -> Any:
+def _rebuild(node: object, parts: list[tuple[Any, Any]]) -> Any:
     """Return a node of the same class with other children."""
     if isinstance(node, Mapping):
         # Of other classes a copy may share its items, or a file, with the original.

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 _OPTIONS = {
     "dtype_map": "--map",
@@ -30,7 +29,7 @@ def worded_for_command(name: str) -> Iterator[None]:
         _commands.pop()
 
 
-def argument(name: str, value: Any = _UNSAID, *, option: str | None = None) -> str:
+def argument(name: str, value: object = _UNSAID, *, option: str | None = None) -> str:
     """Say an argument, and the value that it has or should have.
 
     Parameters
@@ -57,7 +56,7 @@ def argument(name: str, value: Any = _UNSAID, *, option: str | None = None) -> s
     return called if value is _UNSAID or value is True else f"{called} {value}"
 
 
-def given(name: str, value: Any, *, option: str | None = None) -> str:
+def given(name: str, value: object, *, option: str | None = None) -> str:
     r"""Say an argument and the value that the caller gave, as the subject of a sentence.
 
     Examples
@@ -72,7 +71,7 @@ def given(name: str, value: Any, *, option: str | None = None) -> str:
     return argument(name, value, option=option) if _commands else f"{name} {value!r}"
 
 
-def quoted(text: Any) -> str:
+def quoted(text: object) -> str:
     """Quote what the caller wrote: as Python does, or as it was typed, without its escapes."""
     return f"'{text}'" if _commands and isinstance(text, str) else repr(text)
 

@@ -93,7 +93,7 @@ class dtype_policy_scope(ContextDecorator):  # noqa: N801 - used as a function
 
     """
 
-    def __init__(self, policy: Any) -> None:
+    def __init__(self, policy: object) -> None:
         self._policy = policy
         self._block: AbstractContextManager[None] | None = None
 
