@@ -14,6 +14,7 @@ from castwise.checkpoint.encoding import _written_schemes
 from castwise.checkpoint.report import FINDINGS
 from castwise.quantization import dequantize, pack, quantize, schemes
 from castwise.quantization.producers import _schemes
+from castwise.quantization.producers._registry import GGUF, PRODUCERS
 
 X = np.ones(2, np.float32)
 BLOCK = np.ones((2, 32), np.float32)
@@ -53,15 +54,14 @@ def words(alias: Any) -> list[str]:
 
 
 def recipes_of_layouts() -> set[str]:
-    rows = (*_schemes.RECIPES, _schemes.GGUF)
-    return {name for row in rows for name in (row.name, *row.also)}
+    return {name for row in (*PRODUCERS, GGUF) for name in (row.name, *row.also)}
 
 
 def variants() -> set[str]:
     storages = [
         layout.storage
-        for recipe in (*_schemes.RECIPES, _schemes.GGUF)
-        for layout in recipe.layouts
+        for producer in (*PRODUCERS, GGUF)
+        for layout in producer.layouts
         if layout.storage is not None
     ]
     return {word for storage in storages for word in (*storage.packing, *dict(storage.zeros_add))}
