@@ -59,7 +59,7 @@ class ReplacedFunction:
         function.__defaults__ = function.__kwdefaults__ = None
 
     def restore(self) -> None:
-        """Restore the function."""
+        """Give the function its own code, defaults and signature again."""
         self._function.__defaults__, self._function.__kwdefaults__ = self._defaults
         self._function.__code__ = self._code
         if self._signature is None:

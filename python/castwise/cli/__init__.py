@@ -54,6 +54,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: Sequence[str] | None) -> int:
+    """Prepare the streams and signals of the process, and run the command that is given."""
     if sys.stderr is None:  # closed; print would turn to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     for stream in (sys.stdout, sys.stderr):
@@ -105,16 +106,18 @@ class _PrintableFormatter(logging.Formatter):
     """Escapes control characters: what is logged quotes files that nobody trusts."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """The record on one line."""
+        """Format a record as one printable line."""
         return printable(super().format(record))
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
+    """Exit with the code that shells give to a signal."""
     del frame
     sys.exit(128 + number)
 
 
 def _message(error: BaseException) -> str:
+    """Return what an error says, with the name of the file that it is about."""
     if not isinstance(error, OSError) or not error.strerror:
         return of_core(str(error)) or type(error).__name__
     name, missing = error.filename, isinstance(error, FileNotFoundError)

@@ -125,7 +125,7 @@ def describe_conversion(
 
 
 def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
-    """Add arguments of the table."""
+    """Add arguments of the table to a command, or to a group of its arguments."""
     for name in names:
         parser.add_argument(name, **_ARGUMENTS[name])
 

@@ -132,5 +132,6 @@ def _percent(part: int, whole: int) -> str:
 
 
 def _kinds(rows: Sequence[CastRow]) -> str:
+    """Write how many tensors of each format were kept, in parentheses."""
     counts = Counter(row.source for row in rows)
     return f" ({', '.join(f'{count} {kind}' for kind, count in counts.items())})" if rows else ""

@@ -31,6 +31,7 @@ def decode_lines(
 
 
 def _cells(group: Sequence[CastRow], rows: str) -> tuple[str, ...]:
+    """Return a row of the table: name, shape, formats, count and sizes."""
     return (
         *group_names(group, rows),
         f"{len(group):,}",

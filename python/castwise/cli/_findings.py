@@ -145,10 +145,12 @@ def _is_known(remedy: str, summary: CastSummary) -> bool:
 
 
 def _count(findings: Sequence[Finding]) -> int:
+    """Return how many values all findings together lost."""
     return sum(finding.count for finding in findings)
 
 
 def _where(findings: Sequence[Finding]) -> str:
+    """Write in which tensor, or in how many and in which of them most, values were lost."""
     worst = max(findings, key=lambda finding: finding.count).tensor
     if len(findings) == 1:
         return f" in {worst!r}"

@@ -30,7 +30,7 @@ def abandon_output() -> None:
 
 
 def say(text: str) -> None:
-    """Print a message to standard error."""
+    """Print a message to standard error, after the name of the program."""
     print(f"castwise: {printable(text)}", file=sys.stderr)
 
 
@@ -67,12 +67,12 @@ def show(lines: Iterable[str]) -> None:
 
 
 def tensors_text(count: int) -> str:
-    """Write a number of tensors."""
+    """Write a number of tensors, with its noun in the singular or plural."""
     return f"{count:,} tensor{'' if count == 1 else 's'}"
 
 
 def shape_text(shape: tuple[int, ...]) -> str:
-    """Write a shape."""
+    """Write a shape as 2x3, and an empty one as "scalar"."""
     return "x".join(map(str, shape)) if shape else "scalar"
 
 

@@ -60,6 +60,7 @@ def show_plan(
 
 
 def _cells(group: Sequence[CastRow], rows: str) -> dict[str, str]:
+    """Return a row by column: a name, file or key if the group has one only, else how many."""
     name, shape, source, target = group_names(group, rows)
     files = {row.shard or "" for row in group}
     patterns = {row.pattern or "" for row in group}

@@ -17,6 +17,7 @@ _BEGIN = b'{\n  "schema": '
 
 
 def open_report(options: argparse.Namespace, stack: ExitStack) -> BinaryIO | None:
+    """Open the file of `--report`, which appears when `stack` is closed; None without it."""
     if options.report is None:
         return None
     _check_report(options)
@@ -60,6 +61,7 @@ def _is_report(path: Path) -> bool:
 
 
 def _is_output(status: os.stat_result) -> bool:
+    """Return True if a file is the one that standard output goes to."""
     try:
         return os.path.samestat(status, os.fstat(sys.stdout.fileno()))
     except (OSError, ValueError, AttributeError):  # a stream of a test or notebook

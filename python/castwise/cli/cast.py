@@ -113,6 +113,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _cast(options: argparse.Namespace) -> int:
+    """Run `castwise cast`, once its arguments agree; returns the exit code."""
     if (options.policy is None) == (options.dtype is None and options.map is None):
         options.refuse("give --dtype, --map or --policy; only the first two go together")
     return run_conversion(options, _cast_file, warn=_warn)
@@ -139,6 +140,7 @@ def _say_nothing_changed(options: argparse.Namespace) -> None:
 
 
 def _cast_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    """Cast by the arguments of this command and those that commands share."""
     summary: CastSummary = checkpoint.cast_file(
         options.source,
         options.destination,

@@ -72,10 +72,12 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _dequantize(options: argparse.Namespace) -> int:
+    """Run `castwise dequantize`; returns the exit code."""
     return run_conversion(options, _dequantize_file, decode_lines)
 
 
 def _dequantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    """Decode by the arguments of this command and those that commands share."""
     summary: CastSummary = checkpoint.dequantize_file(
         options.source,
         options.destination,

@@ -43,6 +43,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _finish(options: argparse.Namespace) -> int:
+    """Run `castwise finish`, with what the parts say of their run; returns the exit code."""
     arguments = Parts(options.destination).arguments
     command = arguments.get("command", "")
     check_kinds(options, command)
@@ -57,6 +58,7 @@ def _finish(options: argparse.Namespace) -> int:
 
 
 def _finish_parts(options: argparse.Namespace) -> CastSummary:
+    """Put the parts together, and allow the zeros of the schemes that they hold."""
     summary = checkpoint.finish(
         options.destination,
         overwrite=options.overwrite,

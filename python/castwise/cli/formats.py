@@ -38,6 +38,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _formats(options: argparse.Namespace) -> int:
+    """Run `castwise formats`; returns the exit code."""
     rows = [castwise.finfo(name) for name in castwise.formats()]
     show([json_text([_fields(row) for row in rows])] if options.json else _lines(rows))
     return OK
@@ -69,5 +70,6 @@ def _fields(row: castwise.FormatInfo) -> dict[str, Any]:
 
 
 def _number(row: castwise.FormatInfo, attribute: str) -> str:
+    """Write a number of the table; nothing if a kind does not have it."""
     value = getattr(row, attribute, None)
     return "" if value is None else f"{value:.7g}" if isinstance(value, float) else str(value)

@@ -33,6 +33,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _inspect(options: argparse.Namespace) -> int:
+    """Run `castwise inspect`; returns the exit code."""
     assume = typed_format(options.assume, "--assume")
     inspection = checkpoint.inspect(options.file, assume=assume)
     show(
@@ -125,10 +126,12 @@ def _quantized_lines(inspection: Inspection, quantization: Quantization) -> Iter
 
 
 def _bits_text(bits: float | None) -> str:
+    """Write how many bits a weight takes, its scales included; "-" if that is not known."""
     return "-" if bits is None else f"{bits:.2f}"
 
 
 def _times(count: int) -> str:
+    """Write how often a line would stand, if more than once."""
     return "" if count == 1 else f" ({count:,} times)"
 
 

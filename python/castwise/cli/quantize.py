@@ -88,6 +88,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _block_argument(text: str) -> int | tuple[int, int]:
+    """Parse the columns, or rows x columns, of a block."""
     numbers = text.lower().split("x")
     if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004
         raise argparse.ArgumentTypeError(f"{text!r} is not a block, such as 64 or 128x128")
@@ -96,6 +97,7 @@ def _block_argument(text: str) -> int | tuple[int, int]:
 
 
 def _quantize(options: argparse.Namespace) -> int:
+    """Run `castwise quantize`, once its arguments agree; returns the exit code."""
     if options.scheme is None and options.map is None:
         options.refuse("give --scheme or --map")
     return run_conversion(options, _quantize_file, LINES, _warn)
@@ -108,6 +110,7 @@ def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
 
 
 def _quantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    """Quantise by the arguments of this command and those that commands share."""
     summary: CastSummary = checkpoint.quantize_file(
         options.source,
         options.destination,

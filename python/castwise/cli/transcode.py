@@ -76,6 +76,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _transcode(options: argparse.Namespace) -> int:
+    """Run `castwise transcode`; returns the exit code."""
     return run_conversion(options, _transcode_file, LINES, _warn)
 
 
@@ -86,6 +87,7 @@ def _warn(_summary: CastSummary, options: argparse.Namespace) -> None:
 
 
 def _transcode_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
+    """Transcode by the arguments of this command and those that commands share."""
     summary: CastSummary = checkpoint.transcode_file(
         options.source,
         options.destination,

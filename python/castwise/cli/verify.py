@@ -58,6 +58,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
+    """Run `castwise verify`; returns 1 if the checkpoints differ."""
     with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
         verification = checkpoint.verify(
             options.first,
@@ -110,6 +111,7 @@ def _reason_text(difference: Difference) -> str:
 
 
 def _cells(difference: Difference) -> tuple[str, ...]:
+    """Return a row of the table: where two tensors differ first, and by how much at most."""
     first_value, second_value = (
         f"{value:.{_digits(difference.format)}g}" for value in difference.values or (0.0, 0.0)
     )

@@ -28,7 +28,7 @@ class JaxAdapter(Adapter):
         return array.dtype if isinstance(array.dtype, np.dtype) else None
 
     def to_host(self, array: Any) -> NDArray[Any]:
-        """Return the elements, read-only."""
+        """Return the elements as a numpy array that is read-only."""
         return to_host(array)
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
@@ -36,7 +36,7 @@ class JaxAdapter(Adapter):
         return from_host(array, like)
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """Call `castwise.adapters.jax.cast`."""
+        """Cast by `castwise.adapters.jax.cast`, on the host or by XLA."""
         return cast(array, dtype, **options)
 
 

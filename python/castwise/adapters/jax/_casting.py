@@ -131,6 +131,7 @@ def from_host(array: NDArray[Any], like: Any) -> Any:
 
 
 def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
+    """Cast by the kernels; a result on the host is handed to jax without a copy where it can be."""
     source = to_host(array)
     if isinstance(options.get("scale"), jax.Array):
         options = {**options, "scale": np.asarray(options["scale"])}
@@ -170,6 +171,7 @@ _UNCOMPILED = {("int", 1), ("uint", 1), ("float", 6)}
 
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     # The kernels refuse names and values that are wrong, and complex to real.
+    """Cast by operations of XLA; refuse options and dtypes that it does not have."""
     known = {name: value for name, value in options.items() if name not in ("scale", "seed")}
     if known.get("rounding") != "stochastic":
         _core.cast(np.empty(0, array.dtype), target, **known)

@@ -135,6 +135,7 @@ _LIMIT = 2**31
 
 
 def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
+    """Return scale, counter, hysteresis and steps at the floor after a step that is finite."""
     jnp = jax.numpy
     rules, interval = machine._rules, machine.growth_interval
     counter_limit = np.iinfo(state.counter.dtype).max
@@ -156,6 +157,7 @@ def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...
 
 
 def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
+    """Return scale, counter, hysteresis and steps at the floor after a step that is skipped."""
     jnp = jax.numpy
     rules = machine._rules
     hysteresis_limit = np.iinfo(state.hysteresis_left.dtype).min

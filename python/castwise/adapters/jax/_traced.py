@@ -113,7 +113,7 @@ def _of_floats(array: Any, row: FormatInfo, nearest: bool, saturate: bool) -> An
 
 
 def _of_whole(array: Any, row: FormatInfo) -> Any:
-    """Convert integers and booleans."""
+    """Convert integers and booleans: by XLA where it rounds once, else by their codes."""
     if row.kind == "bool":
         return array != 0
     bits = finfo(array.dtype).bits
@@ -246,7 +246,7 @@ def _special_codes(pivot: _Pivot, row: FormatInfo, saturate: bool) -> dict[str, 
 
 
 def _from_codes(codes: Any, row: FormatInfo) -> Any:
-    """Return the floats with these codes."""
+    """Return the floats that codes of a format stand for."""
     if row.bits < _BYTE:  # by its values: a bitcast would read several codes from a byte
         values = (
             np.arange(1 << row.bits, dtype=np.uint8).view(np.dtype(row.dtype)).astype(np.float32)

@@ -35,27 +35,27 @@ class KerasPolicy(DTypePolicy):
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the wrapped policy."""
         return str(self.keras_policy.name)
 
     @property
     def compute_dtype(self) -> str:
-        """Its compute dtype."""
+        """The compute dtype of the wrapped policy."""
         return str(self.keras_policy.compute_dtype)
 
     @property
     def variable_dtype(self) -> str:
-        """Its variable dtype."""
+        """The variable dtype of the wrapped policy."""
         return str(self.keras_policy.variable_dtype)
 
     @property
     def quantization_mode(self) -> str | None:
-        """Its quantization mode."""
+        """The quantization mode of the wrapped policy."""
         mode: str | None = self.keras_policy.quantization_mode
         return mode
 
     def get_config(self) -> dict[str, Any]:
-        """Return the wrapped policy's config."""
+        """Return the config that the wrapped policy itself would give."""
         config: dict[str, Any] = self.keras_policy.get_config()
         return config
 
@@ -98,28 +98,28 @@ class HeldPolicy:
 
     @property
     def name(self) -> str:
-        """Its name."""
+        """The name of the wrapped policy."""
         return self.castwise_policy.name
 
     _name = name  # Keras' comparisons read this
 
     @property
     def compute_dtype(self) -> str:
-        """Its compute dtype."""
+        """The compute dtype of the wrapped policy."""
         return self.castwise_policy.compute_dtype
 
     @property
     def variable_dtype(self) -> str:
-        """Its variable dtype."""
+        """The variable dtype of the wrapped policy."""
         return self.castwise_policy.variable_dtype
 
     @property
     def quantization_mode(self) -> str | None:
-        """Its quantization mode."""
+        """The quantization mode of the wrapped policy."""
         return self.castwise_policy.quantization_mode
 
     def get_config(self) -> dict[str, Any]:
-        """Return the wrapped policy's config."""
+        """Return the config that the wrapped policy itself would give."""
         return self.castwise_policy.get_config()
 
     @property  # type: ignore[misc] # as unittest.mock does

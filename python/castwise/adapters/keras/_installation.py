@@ -75,6 +75,7 @@ def _hooked() -> Callable[[], None]:
 
 
 def _hooked_in(keras: Any) -> ExitStack:
+    """Replace Keras' functions by hooks; closing the stack puts the originals back."""
     policies = import_module("keras.src.dtype_policies")
     policy = import_module("keras.src.dtype_policies.dtype_policy")
     state = import_module("keras.src.backend.common.global_state")

@@ -49,7 +49,7 @@ class MapView:
 
     @property
     def name(self) -> str:
-        """The map's name."""
+        """The name of castwise's map."""
         return self.castwise_policy.name
 
     _name = name  # Keras' comparisons read this

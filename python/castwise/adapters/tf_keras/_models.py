@@ -145,6 +145,7 @@ class _Cloner:
         return clone
 
     def _clone(self, model: Any, prefix: str) -> Any:
+        """Copy the layers of a model by Keras, and of a Sequential without an input one by one."""
         keras = require("tf_keras")
 
         def clone_layer(layer: Any) -> Any:

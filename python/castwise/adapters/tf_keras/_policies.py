@@ -78,6 +78,7 @@ def from_tf_keras(policy: Any) -> Policy:
 
 
 def _refuse(policy: Any) -> None:
+    """Refuse maps, policies that quantize, and those with a loss scale of TF before 2.4."""
     if isinstance(policy, DTypePolicyMap):
         raise ValueError(  # noqa: TRY004 - a policy, but of more than one
             f"policy={policy!r} is a map, which layers of TF 2 do not take; use apply_policy_map"
@@ -95,6 +96,7 @@ def _refuse(policy: Any) -> None:
 
 
 def _check_dtypes(given: Any, converted: Any) -> None:
+    """Refuse a policy whose name means other dtypes in the other library."""
     for role in ("compute_dtype", "variable_dtype"):
         if getattr(given, role) != getattr(converted, role):
             raise ValueError(

@@ -37,7 +37,7 @@ class TorchAdapter(Adapter):
         return from_numpy(array, copy=None).to(like.device)
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """Call `castwise.adapters.torch.cast`."""
+        """Cast by `castwise.adapters.torch.cast`, which keeps the device and the graph."""
         return cast(array, dtype, **options)
 
     def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:

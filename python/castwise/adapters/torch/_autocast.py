@@ -160,7 +160,7 @@ class Autocast:
                 link(module, Computation(self, dtype))
 
     def unlink(self) -> None:
-        """Undo a `link`."""
+        """Undo a `link`; after the last the modules compute as before."""
         self._links -= 1
         if not self._links:
             for module in list(self._dtypes):

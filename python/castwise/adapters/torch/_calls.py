@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
 from castwise._frameworks import require
-from castwise.adapters.torch._in_force import Casting, is_in_force
+from castwise.adapters.torch._in_force import AutocastLike, is_in_force
 
 torch: Any = require("torch")
 
@@ -20,7 +20,7 @@ torch: Any = require("torch")
 class Computation(NamedTuple):
     """The dtype in which a module computes while an autocast is in force."""
 
-    autocast: Casting
+    autocast: AutocastLike
     dtype: Any
 
 
@@ -134,7 +134,7 @@ def link(module: Any, computation: Computation) -> None:
     call.computations = (*remaining, computation)
 
 
-def unlink(module: Any, autocast: Casting) -> None:
+def unlink(module: Any, autocast: AutocastLike) -> None:
     """Let a module compute as before; without autocasts, its `forward` is the previous one."""
     call = module.__dict__.get("forward")
     if not isinstance(call, Call):

@@ -10,7 +10,7 @@ from typing import Any, Protocol
 from weakref import WeakSet
 
 
-class Casting(Protocol):
+class AutocastLike(Protocol):
     """What changes the calls of modules, and has an end.
 
     Attributes
@@ -29,35 +29,35 @@ class Casting(Protocol):
         """Change the calls of the modules, unless they are changed; `unlink` as often."""
 
     def unlink(self) -> None:
-        """Undo a `link`."""
+        """Undo a `link`; after the last the modules compute as before."""
 
     def follow(self, module: Any, dtype: Any) -> bool:
         """Count a copy of a module among the modules, unless it has ended."""
 
     def run(self, call: Any, dtype: Any, args: Any, kwargs: Any) -> Any:
-        """Run a call, cast."""
+        """Run a call of a module with its inputs and variables cast to `dtype`."""
 
 
-_PROCESS: WeakSet[Casting] = WeakSet()
+_PROCESS: WeakSet[AutocastLike] = WeakSet()
 _thread = threading.local()
 _numbers = itertools.count()
 _lock = threading.RLock()
 
 
-def is_in_force(autocast: Casting) -> bool:
+def is_in_force(autocast: AutocastLike) -> bool:
     """Tell whether an autocast is in force for the calls of this thread."""
-    again: set[Casting] | None = getattr(_thread, "again", None)
-    return autocast.is_begun if again is None else autocast in again
+    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
+    return autocast.is_begun if rerun is None else autocast in rerun
 
 
-def autocasts_in_force() -> tuple[Casting, ...]:
+def autocasts_in_force() -> tuple[AutocastLike, ...]:
     """Return all autocasts that are in force for the calls of this thread."""
-    again: set[Casting] | None = getattr(_thread, "again", None)
+    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
     with _lock:
-        return tuple(_PROCESS if again is None else again)
+        return tuple(_PROCESS if rerun is None else rerun)
 
 
-def begin(autocast: Casting) -> None:
+def begin(autocast: AutocastLike) -> None:
     """Put an autocast in force, as the last; in all threads."""
     with _lock:
         autocast.number = next(_numbers)
@@ -65,16 +65,16 @@ def begin(autocast: Casting) -> None:
             autocast.is_begun = True
             _PROCESS.add(autocast)
             autocast.link()
-    again: set[Casting] | None = getattr(_thread, "again", None)
-    if again is not None:
-        again.add(autocast)
+    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
+    if rerun is not None:
+        rerun.add(autocast)
 
 
-def end(autocast: Casting) -> None:
+def end(autocast: AutocastLike) -> None:
     """Let an autocast be in force no longer."""
-    again: set[Casting] | None = getattr(_thread, "again", None)
-    if again is not None:
-        again.discard(autocast)
+    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
+    if rerun is not None:
+        rerun.discard(autocast)
     with _lock:
         if autocast.is_begun:
             autocast.is_begun = False
@@ -83,21 +83,21 @@ def end(autocast: Casting) -> None:
 
 
 @contextmanager
-def in_force_again(autocasts: Iterable[Casting]) -> Iterator[None]:
+def in_force_again(autocasts: Iterable[AutocastLike]) -> Iterator[None]:
     """Put these autocasts, and no others, in force in this thread for a block.
 
     Those that begin within the block are in force in it as well.
     """
     linked = tuple(autocasts)
-    previous = getattr(_thread, "again", None)
+    previous = getattr(_thread, "rerun", None)
     with _lock:
         for autocast in linked:
             autocast.link()
-    _thread.again = set(linked)
+    _thread.rerun = set(linked)
     try:
         yield
     finally:
-        _thread.again = previous
+        _thread.rerun = previous
         with _lock:
             for autocast in linked:
                 autocast.unlink()

@@ -16,7 +16,7 @@ from castwise.adapters.torch._casting import cast
 from castwise.adapters.torch._plan import (
     Named,
     NameMap,
-    Planned,
+    PlannedTensorCast,
     Summary,
     decide,
     refuse_unused,
@@ -188,7 +188,7 @@ def named_tensors(module: Any) -> Iterator[Named]:
                     yield Named(f"{path}.{name}" if path else name, path, tensor)
 
 
-def _cast_all(plan: list[Planned], options: Mapping[str, Any]) -> None:
+def _cast_all(plan: list[PlannedTensorCast], options: Mapping[str, Any]) -> None:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
     tensors = {id(planned.named.tensor): planned for planned in plan if planned.target is not None}

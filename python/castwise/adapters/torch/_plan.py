@@ -18,7 +18,7 @@ torch: Any = require("torch")
 
 
 class Named(NamedTuple):
-    """A tensor and its place."""
+    """A tensor, its name, and the module that has it."""
 
     path: str
     """torch's name of the tensor, with dots."""
@@ -35,8 +35,8 @@ class TensorCast(NamedTuple):
     key: str | None
 
 
-class Planned(NamedTuple):
-    """A tensor and its target."""
+class PlannedTensorCast(NamedTuple):
+    """A tensor, the dtypes that a map gives it, and what tells whether it shares memory."""
 
     named: Named
     cast: TensorCast
@@ -190,7 +190,7 @@ def prefix_of(names: Iterable[str]) -> str:
     return prefix
 
 
-def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
+def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[PlannedTensorCast]:
     """Yield every tensor with what a map makes of it.
 
     Raises
@@ -215,7 +215,7 @@ def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[Planned]:
                 f"and {dtype_name(dtype)}; give both the same dtype."
             )
         cast = TensorCast(dtype_name(named.tensor.dtype), dtype_name(dtype), key)
-        yield Planned(named, cast, None if dtype == named.tensor.dtype else dtype, place)
+        yield PlannedTensorCast(named, cast, None if dtype == named.tensor.dtype else dtype, place)
 
 
 def refuse_unused(names: NameMap, module: Any) -> None:
