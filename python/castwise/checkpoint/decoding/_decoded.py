@@ -17,6 +17,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import accumulate
 from pathlib import Path
+from threading import Lock
 from types import MappingProxyType
 from typing import Any, BinaryIO, Self, TypeVar, cast
 
@@ -308,10 +309,11 @@ class PlannedElsewhere:
             One of them was changed since they were first opened.
 
         """
-        planned = next((readers for again, readers in _PLANNED if again == self.again), None)
-        if planned is None:
-            planned = self.again()
-            _PLANNED[:] = [(self.again, planned)]
+        with _PLANNING:
+            planned = next((readers for again, readers in _PLANNED if again == self.again), None)
+            if planned is None:
+                planned = self.again()
+                _PLANNED[:] = [(self.again, planned)]
         reader = planned.get(self.path)
         if reader is None or reader.state != self.state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
@@ -321,6 +323,9 @@ class PlannedElsewhere:
 
 _PLANNED: list[tuple[PlanAgain, Mapping[Path, DecodedReader]]] = []
 """What another process planned last, for all batches of a run."""
+
+_PLANNING = Lock()
+"""Held while that is read or replaced: the threads of a worker convert batches of one run."""
 
 
 def with_tensors(
