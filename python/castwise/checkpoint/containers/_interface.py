@@ -106,12 +106,15 @@ class Reader(Protocol):
     other_entries: list[str]
     """What else the file holds, which another container cannot hold."""
 
+    reopens: bool
+    """Whether its file can be closed and opened again, as that of a shard."""
+
     @property
     def state(self) -> list[int]:
         """Size and time of the file, which a change of its contents changes."""
 
     def check_unchanged(self) -> None:
-        """CheckpointError if the file was changed since its headers were read."""
+        """Refuse a file that was changed since its headers were read."""
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor stands in the file; None if castwise cannot read its elements."""
@@ -125,6 +128,9 @@ class Reader(Protocol):
     def stated(self) -> Any:
         """Return what the file itself states of its quantised layers; None if nothing."""
         return None
+
+    def lost_entries(self) -> list[str]:
+        """List what would be lost if a file of its tensors took its place."""
 
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read by pieces, in this order."""
@@ -146,6 +152,8 @@ class FileReader(Generic[_File]):
     Opened again, it must be as it was.
     """
 
+    reopens = False
+
     def __init__(self, file: _File) -> None:
         self.path = file.path
         self._file = file
@@ -157,7 +165,7 @@ class FileReader(Generic[_File]):
         return self._file.state
 
     def check_unchanged(self) -> None:
-        """CheckpointError if the file was changed since it was first opened."""
+        """Refuse a file that was changed since it was first opened."""
         self._file.check_unchanged()
 
     def expect(self, names: Iterable[str]) -> None:
@@ -166,6 +174,10 @@ class FileReader(Generic[_File]):
     def stated(self) -> Any:
         """Say that nothing is stated of quantised layers, unless a container can do so."""
         return None
+
+    def lost_entries(self) -> list[str]:
+        """List what would be lost if a file of its tensors took its place."""
+        return self.other_entries
 
     def arrangement(self, name: str) -> Arrangement | None:
         """Say that tensors are in C order, unless a container can have others."""
@@ -205,14 +217,12 @@ class PlacedReader(FileReader[_File]):
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return the file and the offset of a tensor's bytes; None for an object of a store."""
-        file = self._file
-        return None if isinstance(file, RemoteSource) else (file.stream, self._begins[name])
+        return self._file.place(self._begins[name])
 
     def expect(self, names: Iterable[str]) -> None:
         """Begin to fetch the tensors that will be read by pieces, if they are on a store."""
-        if isinstance(self._file, RemoteSource):
-            begins = ((name, self._begins[name]) for name in names)
-            self._file.expect((begin, begin + self._length(name)) for name, begin in begins)
+        begins = ((name, self._begins[name]) for name in names)
+        self._file.expect((begin, begin + self._length(name)) for name, begin in begins)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read a tensor's bytes as they lie in the file, `nbytes` at a time."""

@@ -65,6 +65,8 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
     Closed and entered again, it opens its file again, which then must be as it was.
     """
 
+    reopens = True
+
     def __init__(self, path: Path) -> None:
         super().__init__(source_file(path))
         try:

@@ -71,6 +71,8 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
     `warns` says whether to warn of tensors beside those of the model.
     """
 
+    reopens = True
+
     def __init__(self, path: Path, *, warns: bool = True) -> None:
         super().__init__(source_file(path))
         self._checksums = Checksums(self._file.read)
@@ -99,6 +101,10 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
                 contents.wrapper,
                 listed(contents.dropped),
             )
+
+    def lost_entries(self) -> list[str]:
+        """List what would be lost if a file of its tensors took its place."""
+        return self.other_entries + self.dropped
 
     def _read_zip(self) -> tuple[Any, dict[str, tuple[int, int]], _Order]:
         """Return the value, place and size of each storage, and the byte order."""
@@ -238,7 +244,7 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
         self.tensors[name] = TensorInfo(name, *_format_and_kind(dtype), dtype, shape, nbytes)
 
     def check_unchanged(self) -> None:
-        """CheckpointError if the file was changed, or data that was read is not as it was saved."""
+        """Refuse a file that was changed, or of which data that was read is not as it was saved."""
         super().check_unchanged()
         with explained(self.path):
             self._checksums.check_all()

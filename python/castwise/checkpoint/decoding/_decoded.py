@@ -107,6 +107,8 @@ class DecodedReader:
 
     """
 
+    reopens = True
+
     def __init__(
         self,
         reader: Reader,
@@ -150,6 +152,10 @@ class DecodedReader:
         """CheckpointError if a file was changed since it was first opened."""
         for file in self._files:
             file.check_unchanged()
+
+    def lost_entries(self) -> list[str]:
+        """List what would be lost if a file of its tensors took its place."""
+        return self.other_entries
 
     def decoded(self, name: str) -> DecodedWeight | None:
         """Return the weight of this name if it is decoded."""

@@ -12,7 +12,7 @@ import reprlib
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from io import BufferedReader
 from pathlib import Path
@@ -104,13 +104,20 @@ class SourceFile:
                 raise CheckpointError(f"{self.path} was changed while the folder was read")
 
     def check_unchanged(self) -> None:
-        """CheckpointError if the open file is not as it was when it was first opened."""
+        """Refuse the open file if it is not as it was when it was first opened."""
         if self._state() != self._opened_state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
 
     def close(self) -> None:
-        """Close it."""
+        """Close the file; `reopen` opens it again."""
         self.stream.close()
+
+    def place(self, begin: int) -> tuple[BinaryIO, int]:
+        """Return the file and an offset in it, for who reads it without this object."""
+        return self.stream, begin
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Do nothing: the system reads ahead."""
 
     def read(self, begin: int, count: int) -> bytes:
         """Return so many bytes; fewer where the file ends."""
@@ -137,7 +144,7 @@ class SourceFile:
         return done
 
     def _state(self) -> tuple[int, int, int, int]:
-        """Which file it is, and of which state."""
+        """Return which file it is, with its size and the time of its last change."""
         status = os.fstat(self.stream.fileno())
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
 

@@ -140,7 +140,7 @@ class RemoteSource:
             self._closed = False
 
     def check_unchanged(self) -> None:
-        """CheckpointError if the object is not as it was when it was first opened."""
+        """Refuse the object if it is not as it was when it was first opened."""
         if self._state() != self._opened_state:
             raise CheckpointError(f"{self.path} was changed while it was read; run again")
 
@@ -150,6 +150,10 @@ class RemoteSource:
         if self._ahead is not None:
             self._ahead.close()
             self._ahead = None
+
+    def place(self, begin: int) -> None:
+        """Return None: an object has no file that can be read without this one."""
+        del begin
 
     def expect(self, spans: Iterable[tuple[int, int]]) -> None:
         """Begin to fetch spans, given by begin and end, that will be read in this order."""

@@ -28,8 +28,6 @@ from castwise.checkpoint.containers.safetensors import (
     SafetensorsWriter,
     check_codes,
 )
-from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._filesystem import folder_of
 from castwise.checkpoint.files._remote import Upload
 from castwise.checkpoint.plan import CastOptions
@@ -378,8 +376,7 @@ def _metadata(shards: Mapping[str, Reader]) -> dict[str, str]:
 
 def opened(reader: Reader) -> AbstractContextManager[Reader]:
     """Open the file of a shard for a block; that of another container is open as the run lasts."""
-    can_be_shard = isinstance(reader, SafetensorsReader | TorchReader | DecodedReader)
-    return reader if can_be_shard else nullcontext(reader)
+    return reader if reader.reopens else nullcontext(reader)
 
 
 def _source(target: Target) -> Reader | None:

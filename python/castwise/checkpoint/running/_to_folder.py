@@ -23,7 +23,6 @@ from castwise.checkpoint.containers.folder import (
     walk,
     weight_folders,
 )
-from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files._filesystem import (
     check_place,
     is_same,
@@ -384,9 +383,7 @@ def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
 def _refuse_losses(folder: Checkpoint) -> None:
     """CheckpointError if files to be replaced hold more than the tensors of the model."""
     for reader in folder.shards.values():
-        if lost := reader.other_entries + (
-            reader.dropped if isinstance(reader, TorchReader) else []
-        ):
+        if lost := reader.lost_entries():
             raise CheckpointError(
                 f"{reader.path} also holds {listed(lost)}, which would be lost; name another folder"
             )
