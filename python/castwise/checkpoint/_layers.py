@@ -60,7 +60,7 @@ def _is_embedding(module: str) -> bool:
     return _EMBEDDING.fullmatch(module.rpartition(".")[2]) is not None
 
 
-def turned_type(configs: Mapping[str, Any]) -> str | None:
+def transposed_type(configs: Mapping[str, Any]) -> str | None:
     """Return the type of a model that keeps its matrices as (in, out); None for others."""
     config = configs.get(CONFIG)
     kind = config.get("model_type") if isinstance(config, dict) else None

@@ -102,7 +102,7 @@ class Planned(NamedTuple):
 
 
 def format_info(name: DTypeLike) -> FormatInfo:
-    """The row of a format, given as `castwise.cast` takes it, that numpy can hold here.
+    """Return the row of a format, given as `castwise.cast` takes it, that numpy can hold here.
 
     Raises
     ------
@@ -117,7 +117,7 @@ def format_info(name: DTypeLike) -> FormatInfo:
 
 
 def format_named(name: str) -> FormatInfo | None:
-    """The row of a format by the name in a file; None if there is none that numpy can hold here."""
+    """Find the row of a format by the name in a file; None if numpy can hold none here."""
     try:
         return format_info(name)
     except (TypeError, UnicodeEncodeError):  # the second: half of a surrogate pair
@@ -125,7 +125,7 @@ def format_named(name: str) -> FormatInfo | None:
 
 
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The native numpy dtype of a format; raises as `format_info`."""
+    """Return the native numpy dtype of a format; raises as `format_info`."""
     dtype: np.dtype[Any] | None = format_info(name).dtype
     assert dtype is not None  # noqa: S101  (format_info checked it)
     return dtype
@@ -133,7 +133,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 @cache
 def format_of(dtype: np.dtype[Any]) -> FormatInfo | None:
-    """The row of the table that describes a numpy dtype of either byte order, None if none does."""
+    """Find the row of the table for a numpy dtype of either byte order; None if there is none."""
     if dtype.names is not None or dtype.subdtype is not None:
         return None
     try:
@@ -143,7 +143,7 @@ def format_of(dtype: np.dtype[Any]) -> FormatInfo | None:
 
 
 def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """`shape` as a tuple that numpy can hold, or CheckpointError naming the tensor."""
+    """Return `shape` as a tuple that numpy can hold, or refuse it, naming the tensor."""
     checked = tuple(shape)
     if len(checked) > _MAX_AXES:
         raise CheckpointError(f"tensor {name!r} has {len(checked)} axes; numpy allows {_MAX_AXES}")
@@ -156,7 +156,7 @@ def check_shape(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 def assumed_format(
     assume: str | Mapping[str, str] | None, name: str, itemsize: int
 ) -> FormatInfo | None:
-    """The format that the caller says a tensor of unknown elements has, if it fits.
+    """Return the format that the caller says a tensor of unknown elements has, if it fits.
 
     `assume` is one format for all such tensors (those of another element size stay unknown), or a
     mapping from tensor name to format, which then must fit.
@@ -178,7 +178,7 @@ def assumed_format(
 
 
 def check_assume(assume: object) -> None:
-    """TypeError unless `assume` is None, a dtype, or a mapping of tensor name to dtype."""
+    """Refuse an `assume` that is no dtype and no mapping of tensor name to dtype: TypeError."""
     if isinstance(assume, Mapping):
         for name, value in assume.items():
             if not isinstance(name, str):
@@ -190,7 +190,7 @@ def check_assume(assume: object) -> None:
 
 
 def check_texts(names: Iterable[object], metadata: object) -> None:
-    """CheckpointError unless tensor names and metadata are strings that a file can hold."""
+    """Refuse tensor names and metadata that are not strings that a file can hold."""
     for name in names:
         _check_text(name, "tensor name {!r}", name)
     if not isinstance(metadata, Mapping):

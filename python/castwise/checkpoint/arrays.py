@@ -281,7 +281,7 @@ def save(
 
 
 def _array(name: str, tensor: Any) -> NDArray[Any]:
-    """The elements on the host, in native byte order; copied only where that needs a copy."""
+    """Bring elements to the host, in native byte order; copied only where that needs a copy."""
     adapter = array_adapter(tensor)
     array = read_array(f"tensor {name!r}", tensor) if adapter is None else tensor
     try:
@@ -336,7 +336,7 @@ def _names(names: Iterable[str]) -> list[str]:
 
 
 def _checked(chosen: list[str] | None, stored: Iterable[str], path: Path) -> list[str]:
-    """The names to load; CheckpointError naming the first that is not there."""
+    """Return the names to load; refuse the first that is not stored."""
     known = dict.fromkeys(stored)
     if chosen is None:
         return list(known)

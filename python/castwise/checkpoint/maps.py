@@ -81,7 +81,7 @@ def named_map(name: str) -> DtypeMap:
 
 
 def refuse_map_name(name: str, value: object) -> None:
-    """Raise CheckpointError if the value of an argument is the name of a map."""
+    """Refuse the name of a map as the value of another argument."""
     if isinstance(value, str) and value in map_names():
         raise CheckpointError(
             f"{argument(name, value)} is a map that says what to keep; give it as "

@@ -123,7 +123,7 @@ def is_container(path: Path) -> bool:
 
 
 def container_of(path: Path) -> str:
-    """Return the suffix that decides the container, or CheckpointError naming those there are."""
+    """Return the suffix that decides the container; the refusal names those there are."""
     suffix = path.suffix.lower()
     if suffix in _OTHER_TOOLS:
         raise CheckpointError(f"{path}: castwise does not read {suffix}; {_OTHER_TOOLS[suffix]}")
@@ -137,7 +137,7 @@ def container_of(path: Path) -> str:
 
 
 def check_store(path: Path) -> None:
-    """CheckpointError for what cannot be read, or written, on an object store."""
+    """Refuse what cannot be read, or written, on an object store."""
     if is_remote(path) and not _TABLE[container_of(path)].on_stores:
         raise CheckpointError(
             f"{path}: {path.suffix} files cannot be read from a store or written to it; copy it to "

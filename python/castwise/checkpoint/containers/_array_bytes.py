@@ -85,6 +85,6 @@ def lanes(info: FormatInfo) -> int:
 
 
 def _lane(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """The unsigned integer of one lane's size: what byte order applies to."""
+    """Return the unsigned integer of one lane's size: what byte order applies to."""
     size = dtype.itemsize // lanes(finfo(dtype))
     return np.dtype(f"u{size}")

@@ -85,6 +85,7 @@ class H5Group(H5Object, Protocol):
 
 
 def h5py_module() -> ModuleType:
+    """Import h5py, which only these files need; the refusal says how to install it."""
     try:
         import h5py  # noqa: PLC0415
     except ImportError as error:
@@ -186,11 +187,11 @@ class Window(io.RawIOBase):
             self._file.flush()
 
 
-def holds_numbers(thing: object) -> bool:
+def holds_numbers(item: object) -> bool:
     """Return True for a dataset whose elements numpy has a format for, or are raw bytes."""
-    if not isinstance(thing, h5py_module().Dataset) or thing.shape is None:
+    if not isinstance(item, h5py_module().Dataset) or item.shape is None:
         return False
-    dtype = thing.dtype
+    dtype = item.dtype
     raw = dtype.kind == "V" and dtype.names is None and dtype.subdtype is None
     return raw or (dtype.kind in "biufc" and format_of(dtype) is not None)
 
@@ -214,11 +215,11 @@ def walk(group: H5Group, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
         if not isinstance(link, h5py.HardLink):
             kind = "another file" if isinstance(link, h5py.ExternalLink) else "another name"
             raise CheckpointError(f"{path!r} is a link to {kind}, which castwise does not follow")
-        thing = group[key]
-        if isinstance(thing, h5py.Group):
-            yield from walk(thing, path, depth + 1)
+        item = group[key]
+        if isinstance(item, h5py.Group):
+            yield from walk(item, path, depth + 1)
         else:
-            yield path, thing
+            yield path, item
 
 
 def texts(group: H5Object) -> dict[str, str]:
@@ -232,7 +233,7 @@ def texts(group: H5Object) -> dict[str, str]:
 
 
 def check_storage(name: str, dataset: H5Dataset, size: int) -> None:
-    """CheckpointError unless the data of a dataset is in a file of `size` bytes, and plausible."""
+    """Refuse a dataset whose data is not in a file of `size` bytes, or not plausible."""
     if dataset.is_virtual:
         raise CheckpointError(
             f"dataset {name!r} is a view of other datasets, which may be anywhere"

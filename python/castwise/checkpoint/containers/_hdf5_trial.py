@@ -59,16 +59,16 @@ def read(path: str, begin: int, size: int) -> None:
     h5py = h5py_module()
     try:
         with open(path, "rb") as file, opened(Window(file, begin, size)) as tree:
-            for name, thing in walk(tree):
-                for key in thing.attrs:
-                    _ = thing.attrs.get_id(key).dtype, thing.attrs[key]
-                if not isinstance(thing, h5py.Dataset) or thing.shape is None:
+            for name, item in walk(tree):
+                for key in item.attrs:
+                    _ = item.attrs.get_id(key).dtype, item.attrs[key]
+                if not isinstance(item, h5py.Dataset) or item.shape is None:
                     continue
-                check_storage(name, thing, size)
-                if not holds_numbers(thing):
-                    _ = thing[()]
-                elif thing.id.get_offset() is None:
-                    for _ in blocks(thing, thing.shape):
+                check_storage(name, item, size)
+                if not holds_numbers(item):
+                    _ = item[()]
+                elif item.id.get_offset() is None:
+                    for _ in blocks(item, item.shape):
                         pass
     except Exception:  # noqa: S110
         pass

@@ -290,4 +290,5 @@ class _OtherKey:
 
 
 def is_count(value: object) -> TypeGuard[int]:
+    """Return True for a whole number that can count elements: not negative, below 2^63."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**63

@@ -60,7 +60,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: str) -> None:
-    """CheckpointError for a directory that cannot be true in a file of `size` bytes.
+    """Refuse a directory that cannot be true in a file of `size` bytes.
 
     `remedy` is for members that are neither stored nor deflated.
     """
@@ -165,7 +165,7 @@ class Checksums:
             self._expected.append(member.CRC)
 
     def check(self, place: int) -> None:
-        """CheckpointError if the bytes of the member at a place are not those that were saved."""
+        """Refuse the member at a place if its bytes are not those that were saved."""
         self._sort()
         index = bisect_right(self._begins, place) - 1
         if index >= 0 and place < self._begins[index] + self._sizes[index]:

@@ -121,7 +121,7 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
 
 
 def check_link(entry: Path) -> None:
-    """CheckpointError if a link leads nowhere: what it stands for would be lost unsaid."""
+    """Refuse a link that leads nowhere: what it stands for would be lost unsaid."""
     if entry.is_symlink() and not entry.exists():
         raise CheckpointError(
             f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
@@ -220,7 +220,7 @@ def _open_component(
 def _check_unlisted(
     folder: Path, index: str, stems: Mapping[str, str], unlisted: Collection[str]
 ) -> None:
-    """CheckpointError if a file of weights has tensors, and the index has it nowhere."""
+    """Refuse a file of weights that has tensors, and that the index has nowhere."""
     listed_series = {series_of(stem) for name, stem in stems.items() if name not in unlisted}
     listed_series -= {series_of(stems[index])}
     for name in unlisted:
@@ -257,7 +257,7 @@ def _check_forms(
     torch_names: Collection[str],
     shards: Collection[Reader],
 ) -> None:
-    """CheckpointError if what is named as another form of the weights has none of the tensors.
+    """Refuse what is named as another form of the weights, and has none of the tensors.
 
     What cannot be read is not one to lose, and Mistral's names of tensors are others.
     """
@@ -282,7 +282,7 @@ def _check_forms(
 
 
 def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
-    """CheckpointError if a file beside torch's has tensors, which engines load with the others."""
+    """Refuse a file beside torch's that has tensors, which engines load with the others."""
     for name in names:
         tensors: Collection[str] = ()
         with suppress(CheckpointError, OSError):
@@ -331,7 +331,7 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[str, ...]]:
-    """The names of each shard, every shard's name checked to stay in the folder."""
+    """Return the tensors of each shard, whose name is checked to stay in the folder."""
     shards: dict[str, list[str]] = {}
     for tensor, shard in index["weight_map"].items():
         if not _PLAIN_NAME.fullmatch(shard) or shard in {".", ".."}:

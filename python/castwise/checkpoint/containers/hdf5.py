@@ -123,20 +123,20 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         """Take all datasets, in the order of their paths."""
         h5py = h5py_module()
         seen: set[Any] = set()
-        for name, thing in walk(root):
-            if not isinstance(thing, h5py.Dataset):
-                address = h5py.h5o.get_info(thing.id).addr
+        for name, item in walk(root):
+            if not isinstance(item, h5py.Dataset):
+                address = h5py.h5o.get_info(item.id).addr
                 if address in seen:
                     raise CheckpointError(f"group {name!r} stands at two places")
                 seen.add(address)
-                if name and isinstance(layer := thing.attrs.get("name"), str):
+                if name and isinstance(layer := item.attrs.get("name"), str):
                     self.layer_names[name] = layer
-                said = {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES
+                known = {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES
                 self.other_entries += [
-                    f"attribute {name}/@{key}" for key in thing.attrs if key not in said
+                    f"attribute {name}/@{key}" for key in item.attrs if key not in known
                 ]
-            elif holds_numbers(thing):
-                self._describe(name, thing)
+            elif holds_numbers(item):
+                self._describe(name, item)
             else:
                 self.other_entries.append(name)
 
@@ -146,8 +146,8 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         shape, dtype = check_shape(name, dataset.shape), dataset.dtype
         row = format_of(dtype)
         if row is None and dtype.kind == "V":
-            said = dataset.attrs.get(_DTYPE_ATTRIBUTE)
-            row = format_named(said) if isinstance(said, str) else None
+            stated = dataset.attrs.get(_DTYPE_ATTRIBUTE)
+            row = format_named(stated) if isinstance(stated, str) else None
             if row is not None and row.itemsize != dtype.itemsize:
                 raise CheckpointError(f"{name!r} is said to be {row.name}, of another size")
             row = row or assumed_format(self._assume, name, dtype.itemsize)
@@ -273,17 +273,17 @@ class Hdf5Writer(Writer):
     def _copy_tree(self, source: H5Group, target: H5Group) -> None:
         """Write what the source has; datasets that are cast are only created."""
         h5py = h5py_module()
-        for name, thing in walk(source):
-            if isinstance(thing, h5py.Group):
-                self._legacy |= "layer_names" in thing.attrs
-                group = target if not name else _new_group(target, name, thing)
-                _copy_attributes(thing, group, name)
+        for name, item in walk(source):
+            if isinstance(item, h5py.Group):
+                self._legacy |= "layer_names" in item.attrs
+                group = target if not name else _new_group(target, name, item)
+                _copy_attributes(item, group, name)
             elif name in self.planned:
-                kept = thing if self._source is None else source[self._source.stored_name(name)]
+                kept = item if self._source is None else source[self._source.stored_name(name)]
                 self._create(target, name, kept)
                 _copy_attributes(kept, target[name], name, but=_DTYPE_ATTRIBUTE)
             elif self._source is None or name not in self._source.left_out:
-                _copy_other(thing, target, name)
+                _copy_other(item, target, name)
 
     def _label(self, name: str, kept: H5Dataset | None) -> Any:
         """Return the attribute that says the format, None if there is none."""

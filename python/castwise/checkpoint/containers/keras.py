@@ -73,7 +73,7 @@ class KerasReader(Hdf5Reader):
             return begin, weights.file_size
 
     def check_unchanged(self) -> None:
-        """CheckpointError if the file was changed, or the weights are not as they were saved."""
+        """Refuse a file that was changed, or whose weights are not as they were saved."""
         super().check_unchanged()
         with explained(self.path):
             self._checksums.check_all()
@@ -112,7 +112,7 @@ class KerasReader(Hdf5Reader):
 
 
 def _check_name(name: str) -> None:
-    """CheckpointError if a member would be unpacked outside of its folder."""
+    """Refuse a member that would be unpacked outside of its folder."""
     path = PureWindowsPath(name)
     if ".." in path.parts or path.anchor:
         raise CheckpointError(f"member {name!r} of the zip file leads out of it")

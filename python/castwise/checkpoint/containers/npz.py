@@ -119,7 +119,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         return explained(self.path)
 
     def _checked_members(self) -> dict[str, zipfile.ZipInfo]:
-        """The members by name without `.npy`; a name stands for one member only."""
+        """Return the members by name without `.npy`; a name stands for one member only."""
         members: dict[str, zipfile.ZipInfo] = {}
         check_members(self._zip, self._file.stream, self._file.size, _REMEDY)
         for member in self._zip.infolist():

@@ -23,7 +23,7 @@ from castwise.checkpoint._layers import (
     is_left,
     is_matrix,
     kept_modules,
-    turned_type,
+    transposed_type,
 )
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
@@ -145,7 +145,7 @@ class EncodePlan(ComponentPlan):
         self._check_index()
         if self.quantization is not None:
             self._refuse_quantised(self.quantization)
-        self._transposed_type = turned_type(self._configs)
+        self._transposed_type = transposed_type(self._configs)
         config = self._configs.get(CONFIG, {})
         if not isinstance(config, dict):
             raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")

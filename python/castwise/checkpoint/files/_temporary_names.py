@@ -95,7 +95,7 @@ class TemporaryName:
             raise
 
     def _ends_process(self, number: int) -> bool:
-        """True if the handler before this one, or in nested blocks before them all, is none."""
+        """Return True if the handler before this one, and before all nested blocks, is none."""
         before = self._before[number]
         if isinstance(before, TemporaryName):
             return before._ends_process(number)
@@ -149,7 +149,7 @@ def journal_name(temporary: Path) -> Path:
 
 
 def is_temporary(name: str) -> bool:
-    """True for the name of something not complete."""
+    """Return True for the name of something not complete."""
     return name.startswith(".") and name.endswith(_SUFFIX)
 
 
@@ -230,7 +230,7 @@ def _put_back(temporary: Path, path: Path) -> None:
 
 
 def _default_ends(number: int) -> bool:
-    """True if a signal that Python does not handle ends this process."""
+    """Return True if a signal that Python does not handle ends this process."""
     if os.getpid() == 1:
         return False  # the first process of a container, where Linux ignores such signals
     try:

@@ -130,9 +130,9 @@ def _rotary(row: Architecture, config: Mapping[str, Any]) -> tuple[str, dict[str
             "which differ; remove the one that is wrong"
         )
     rope = {} if rope is None else rope
-    is_one = isinstance(rope, dict)
-    rope = {key: value for key, value in rope.items() if value is not None} if is_one else rope
-    kind = str(rope.get("rope_type", rope.get("type", UNSCALED)) if is_one else None)
+    is_mapping = isinstance(rope, dict)
+    rope = {key: value for key, value in rope.items() if value is not None} if is_mapping else rope
+    kind = str(rope.get("rope_type", rope.get("type", UNSCALED)) if is_mapping else None)
     known = {*ROPE_TOO, *(key.stated for key in ROPE.get(kind, ()))}
     known |= {*_LLAMA3} if kind == _OF_FACTORS and row.factors else set()
     if kind not in ROPE or rope.keys() - known or (kind == _OF_FACTORS and not row.factors):

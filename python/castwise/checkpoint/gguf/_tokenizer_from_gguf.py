@@ -135,7 +135,7 @@ def _tokenizer(
     texts: Mapping[int, tuple[str, int]],
     around: Mapping[str, tuple[str, Any]],
 ) -> dict[str, Any]:
-    """Return what `tokenizer.json` states."""
+    """Make what `tokenizer.json` states: tokens, merges, and how text is split and decoded."""
     split = SPLITS[_split(stated)]
     vocab = {text: at for at, (text, _) in texts.items()}
     merges = stated.get(_OF + "merges")
