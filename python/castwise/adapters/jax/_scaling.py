@@ -1,24 +1,28 @@
 """castwise's loss scales as pytrees, whose steps can be traced.
 
-The state consists of arrays. The rules of a step come from the table of presets in Rust.
+The state consists of arrays, whose steps `castwise.loss_scale` takes.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 
 from castwise._core import DynamicLossScale, FixedLossScale, restore_loss_scale
 from castwise._frameworks import require
+from castwise.loss_scale._array_steps import State, next_state, rules_of
 from castwise.loss_scale._scaler import get
 
 jax: Any = require("jax")
 
 __all__ = ["LossScale", "loss_scale"]
 
-_FIELDS = ("scale", "counter", "hysteresis_left", "floor_steps")
+_FIELDS = State._fields
 """The state, in the order of the leaves."""
 
 
@@ -111,12 +115,12 @@ class LossScale:
             )
         if isinstance(self.machine, FixedLossScale):
             return self, finite if self.machine.skip_nonfinite else jnp.ones_like(finite)
-        after = [_after_finite(self, self.machine), _after_nonfinite(self, self.machine)]
-        state = {
-            name: jnp.where(finite, good, bad).astype(getattr(self, name).dtype)
-            for name, good, bad in zip(_FIELDS, *after, strict=True)
+        state = next_state(_ARRAYS, State(*self._arrays()), rules_of(self.machine), finite)
+        numbers = {
+            name: number.astype(getattr(self, name).dtype)
+            for name, number in state._asdict().items()
         }
-        return dataclasses.replace(self, **state), finite
+        return dataclasses.replace(self, **numbers), finite
 
     def to_machine(self) -> DynamicLossScale | FixedLossScale:
         """Return the loss scale of `castwise.loss_scale` in this state, to print or to save."""
@@ -134,66 +138,18 @@ _LIMIT = 2**31
 """Counts below this have 32 bits."""
 
 
-def _after_finite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
-    """Return scale, counter, hysteresis and steps at the floor after a step that is finite."""
-    jnp = jax.numpy
-    rules, interval = machine._rules, machine.growth_interval
-    counter_limit = np.iinfo(state.counter.dtype).max
-    counter = jnp.where(state.counter == counter_limit, counter_limit, state.counter + 1)
-    reached = rules["growth"] == "Reached"
-    grows = counter >= interval if reached else counter == interval
-    if rules["growth"] == "Modulo":
-        counter = counter % interval if interval else jnp.zeros_like(counter)
-    counter = jnp.where(grows, 0, counter)
-    grown = _computed(rules, lambda scale, factor: scale * factor, state, machine.growth_factor)
-    if rules["ceiling"] == "Unchanged":
-        grown = jnp.where(jnp.isfinite(grown), grown, state.scale)
-    elif rules["ceiling"] == "Maximum" and machine.maximum is not None:
-        maximum = grown.dtype.type(machine.maximum)
-        grown = jnp.where(grown < maximum, grown, maximum)
-    restored = grows if rules["restore"] == "Growth" else True
-    hysteresis_left = jnp.where(restored, machine.hysteresis, state.hysteresis_left)
-    return jnp.where(grows, grown, state.scale), counter, hysteresis_left, 0
+def _at_least(value: Any, limit: float) -> Any:
+    return jax.numpy.where(value < limit, limit, value)  # a limit that is NaN is none
 
 
-def _after_nonfinite(state: LossScale, machine: DynamicLossScale) -> tuple[Any, ...]:
-    """Return scale, counter, hysteresis and steps at the floor after a step that is skipped."""
-    jnp = jax.numpy
-    rules = machine._rules
-    hysteresis_limit = np.iinfo(state.hysteresis_left.dtype).min
-    hysteresis_left = jnp.where(
-        state.hysteresis_left == hysteresis_limit, hysteresis_limit, state.hysteresis_left - 1
-    )
-    keeps_scale = hysteresis_left > 0
-    if rules["backoff"] == "Multiply":
-        lower = _computed(rules, lambda scale, by: scale * by, state, machine.backoff_factor)
-    else:
-        lower = _computed(rules, lambda scale, by: scale / by, state, machine.growth_factor)
-    if machine.minimum is not None:
-        minimum = lower.dtype.type(machine.minimum)
-        lower = jnp.where(lower < minimum, minimum, lower)  # NaN stays NaN
-    step_limit = np.iinfo(state.floor_steps.dtype).max
-    at_floor = jnp.where(state.floor_steps == step_limit, step_limit, state.floor_steps + 1)
-    floor_steps = jnp.where(lower < state.scale, 0, at_floor)
-    return (
-        jnp.where(keeps_scale, state.scale, lower),
-        0,
-        hysteresis_left if rules["restore"] == "Growth" else jnp.maximum(hysteresis_left, 0),
-        jnp.where(keeps_scale, state.floor_steps, floor_steps),
-    )
+def _in_sixty_four_bits(function: Callable[..., Any], scale: Any, factor: float) -> Any:
+    """Compute in 64 bits: rounded to 32 afterwards, the result equals that of 32-bit arithmetic.
 
-
-def _computed(rules: dict[str, str], function: Any, state: LossScale, factor: float) -> Any:
-    """Multiply or divide the scale by a factor, and round as the machine does.
-
-    The computation has 64 bits: a product or quotient of 32-bit floats, rounded to 32 bits
-    afterwards, equals that of 32-bit arithmetic. XLA's 32-bit division may use a reciprocal.
+    XLA's 32-bit division may use a reciprocal.
     """
-    lax = jax.lax
+    convert = jax.lax.convert_element_type
     with _sixty_four_bits():
-        wide = lax.convert_element_type(state.scale, np.float64)
-        number = np.float64(np.float32(factor) if rules["arithmetic"] == "Single" else factor)
-        return lax.convert_element_type(function(wide, number), state.scale.dtype)
+        return convert(function(convert(scale, np.float64), np.float64(factor)), scale.dtype)
 
 
 def _sixty_four_bits() -> Any:
@@ -201,6 +157,17 @@ def _sixty_four_bits() -> Any:
     if hasattr(jax, "enable_x64"):
         return jax.enable_x64(True)
     return jax.experimental.enable_x64()  # the place of `enable_x64` in older releases
+
+
+_ARRAYS = SimpleNamespace(
+    where=jax.numpy.where,
+    isfinite=jax.numpy.isfinite,
+    minimum=jax.numpy.minimum,
+    maximum=_at_least,
+    multiply=lambda scale, factor: _in_sixty_four_bits(operator.mul, scale, factor),
+    divide=lambda scale, factor: _in_sixty_four_bits(operator.truediv, scale, factor),
+)
+"""jax's functions, with products and quotients that are rounded as the machine rounds them."""
 
 
 def _named(value: LossScale) -> Any:
