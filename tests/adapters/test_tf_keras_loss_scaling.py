@@ -12,7 +12,8 @@ import pytest
 from castwise import loss_scale
 from castwise.adapters.tf_keras import from_tf_keras_optimizer
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
-from castwise.compat.tf_keras.mixed_precision._around_tf_keras import next_state
+from castwise.compat.tf_keras.mixed_precision._around_tf_keras import arrays
+from castwise.loss_scale._array_steps import next_scale
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -263,7 +264,7 @@ def test_the_scale_moves_as_castwise_moves_it(seen: list[bool], scale: float, st
     found = tf.constant(scale, tf.float32), tf.constant(0, tf.int64)
     for finite in seen:
         machine, _ = machine.next(finite)
-        found = next_state(*found, tf.constant(finite), steps, 2.0)
+        found = next_scale(arrays(), *found, machine, tf.constant(finite))
         np.testing.assert_equal(found[0].numpy(), np.float32(machine.scale))
         assert int(found[1]) == machine.counter
 

@@ -13,7 +13,6 @@ otherwise  reduced   times the backoff factor or divided by the growth factor, d
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -28,18 +27,12 @@ class Arrays(Protocol):
     them.
     """
 
-    @property
-    def where(self) -> Callable[..., Any]: ...
-    @property
-    def isfinite(self) -> Callable[..., Any]: ...
-    @property
-    def minimum(self) -> Callable[..., Any]: ...
-    @property
-    def maximum(self) -> Callable[..., Any]: ...
-    @property
-    def multiply(self) -> Callable[..., Any]: ...
-    @property
-    def divide(self) -> Callable[..., Any]: ...
+    where: Callable[..., Any]
+    isfinite: Callable[..., Any]
+    minimum: Callable[..., Any]
+    maximum: Callable[..., Any]
+    multiply: Callable[..., Any]
+    divide: Callable[..., Any]
 
 
 class Scalar(Protocol):
@@ -60,91 +53,59 @@ class State(NamedTuple):
     floor_steps: Scalar
 
 
-@dataclass(frozen=True)
-class Rules:
-    """The numbers of a loss scale, which may be arrays, and how its preset takes a step."""
-
-    growth_interval: int
-    growth_factor: float | Scalar
-    backoff_factor: float
-    minimum: float | Scalar | None
-    maximum: float | None
-    hysteresis: int
-    growth: str
-    ceiling: str
-    backoff: str
-    restore: str
-
-
-def rules_of(machine: DynamicLossScale) -> Rules:
-    """Read the rules of a loss scale; its factors are rounded as its preset rounds them."""
-    columns = machine._rules
-    factors = np.array([machine.growth_factor, machine.backoff_factor])
-    if columns["arithmetic"] == "Single":
-        with np.errstate(over="ignore"):
-            factors = factors.astype(np.float32)
-    growth_factor, backoff_factor = factors.tolist()
-    return Rules(
-        machine.growth_interval,
-        growth_factor,
-        backoff_factor,
-        machine.minimum,
-        machine.maximum,
-        machine.hysteresis,
-        *(columns[name] for name in ("growth", "ceiling", "backoff", "restore")),
-    )
-
-
-def counted(arrays: Arrays, counter: Scalar, rules: Rules) -> tuple[Any, Any]:
+def counted(arrays: Arrays, counter: Scalar, machine: DynamicLossScale) -> tuple[Any, Any]:
     """Return the counter after a finite step, and whether the scale grows."""
-    interval, count = rules.growth_interval, _incremented(arrays, counter)
-    grows = count >= interval if rules.growth == "Reached" else count == interval
-    if rules.growth == "Modulo":
+    growth, interval = machine._rules["growth"], machine.growth_interval
+    count = _incremented(arrays, counter)
+    grows = count >= interval if growth == "Reached" else count == interval
+    if growth == "Modulo":
         count = count % interval if interval else count * 0
     return arrays.where(grows, 0, count), grows
 
 
-def grown(arrays: Arrays, scale: Scalar, rules: Rules) -> Any:
+def grown(arrays: Arrays, scale: Scalar, machine: DynamicLossScale) -> Any:
     """Return the scale after a growth."""
-    product = arrays.multiply(scale, rules.growth_factor)
-    if rules.ceiling == "Unchanged":
+    rules, maximum = machine._rules, machine.maximum
+    product = arrays.multiply(scale, _rounded(machine.growth_factor, rules))
+    if rules["ceiling"] == "Unchanged":
         return arrays.where(arrays.isfinite(product), product, scale)
-    if rules.ceiling == "Maximum" and rules.maximum is not None:
-        return arrays.where(product < rules.maximum, product, rules.maximum)
+    if rules["ceiling"] == "Maximum" and maximum is not None:
+        return arrays.where(product < maximum, product, maximum)
     return product
 
 
-def reduced(arrays: Arrays, scale: Scalar, rules: Rules) -> Any:
+def reduced(arrays: Arrays, scale: Scalar, machine: DynamicLossScale) -> Any:
     """Return the scale after it backed off; a NaN stays one."""
-    if rules.backoff == "Multiply":
-        lower = arrays.multiply(scale, rules.backoff_factor)
+    rules = machine._rules
+    if rules["backoff"] == "Multiply":
+        lower = arrays.multiply(scale, _rounded(machine.backoff_factor, rules))
     else:
-        lower = arrays.divide(scale, rules.growth_factor)
-    return lower if rules.minimum is None else arrays.maximum(lower, rules.minimum)
+        lower = arrays.divide(scale, _rounded(machine.growth_factor, rules))
+    return lower if machine.minimum is None else arrays.maximum(lower, machine.minimum)
 
 
 def next_scale(
-    arrays: Arrays, scale: Scalar, counter: Scalar, rules: Rules, finite: object
+    arrays: Arrays, scale: Scalar, counter: Scalar, machine: DynamicLossScale, finite: object
 ) -> tuple[Any, Any]:
     """Return the scale and the counter after a step, for presets without hysteresis."""
-    count, grows = counted(arrays, counter, rules)
-    larger = arrays.where(grows, grown(arrays, scale, rules), scale)
-    lower = reduced(arrays, scale, rules)
+    count, grows = counted(arrays, counter, machine)
+    larger = arrays.where(grows, grown(arrays, scale, machine), scale)
+    lower = reduced(arrays, scale, machine)
     return arrays.where(finite, larger, lower), arrays.where(finite, count, 0)
 
 
-def next_state(arrays: Arrays, state: State, rules: Rules, finite: object) -> State:
+def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: object) -> State:
     """Return the state after a step, of any preset."""
-    count, grows = counted(arrays, state.counter, rules)
-    left, full = _decremented(arrays, state.hysteresis_left), rules.hysteresis
+    count, grows = counted(arrays, state.counter, machine)
+    left, full = _decremented(arrays, state.hysteresis_left), machine.hysteresis
     by_growth, is_held, lower = (
-        rules.restore == "Growth",
+        machine._rules["restore"] == "Growth",
         left > 0,
-        reduced(arrays, state[0], rules),
+        reduced(arrays, state[0], machine),
     )
     at_floor = arrays.where(lower < state.scale, 0, _incremented(arrays, state.floor_steps))
     after_finite = (
-        arrays.where(grows, grown(arrays, state.scale, rules), state.scale),
+        arrays.where(grows, grown(arrays, state.scale, machine), state.scale),
         count,
         arrays.where(grows, full, state.hysteresis_left) if by_growth else full,
         0,
@@ -157,6 +118,14 @@ def next_state(arrays: Arrays, state: State, rules: Rules, finite: object) -> St
     )
     pairs = zip(after_finite, after_nonfinite, strict=True)
     return State(*(arrays.where(finite, *pair) for pair in pairs))
+
+
+def _rounded(factor: float, rules: dict[str, str]) -> float:
+    """Round a factor as the preset rounds it."""
+    if rules["arithmetic"] != "Single":
+        return factor
+    with np.errstate(over="ignore"):
+        return float(np.float32(factor))
 
 
 def _incremented(arrays: Arrays, count: Scalar) -> Any:

@@ -15,7 +15,7 @@ import numpy as np
 
 from castwise._core import DynamicLossScale, FixedLossScale, restore_loss_scale
 from castwise._frameworks import require
-from castwise.loss_scale._array_steps import State, next_state, rules_of
+from castwise.loss_scale._array_steps import State, next_state
 from castwise.loss_scale._scaler import get
 
 jax: Any = require("jax")
@@ -115,7 +115,7 @@ class LossScale:
             )
         if isinstance(self.machine, FixedLossScale):
             return self, finite if self.machine.skip_nonfinite else jnp.ones_like(finite)
-        state = next_state(_ARRAYS, State(*self._arrays()), rules_of(self.machine), finite)
+        state = next_state(_ARRAYS, State(*self._arrays()), self.machine, finite)
         numbers = {
             name: number.astype(getattr(self, name).dtype)
             for name, number in state._asdict().items()

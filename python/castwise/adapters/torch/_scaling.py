@@ -55,17 +55,13 @@ class GradScaler(compat.GradScaler):
             converted.load_state_dict(self.state_dict())
         return converted
 
-    def scale(self, outputs: Any) -> Any:
-        """Multiply a loss, or each loss of a list or tuple, by the scale."""
-        if not self._enabled:
-            return outputs
-        if isinstance(outputs, torch.Tensor):
-            if not self._in_use:
-                self._place = outputs.device
-            self._in_use = True
-            scale = torch.full((), self.get_scale(), dtype=torch.float32, device=outputs.device)
-            return outputs * scale
-        return super().scale(outputs)
+    def _product(self, outputs: Any) -> Any:
+        if not isinstance(outputs, torch.Tensor):
+            return super()._product(outputs)
+        if not self._in_use:
+            self._place = outputs.device
+        scale = torch.full((), self.get_scale(), dtype=torch.float32, device=outputs.device)
+        return outputs * scale
 
     def _gradient(self, parameter: Any) -> Any:
         # A sparse gradient is the sum of its values, so these are divided.

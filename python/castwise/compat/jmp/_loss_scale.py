@@ -13,14 +13,17 @@ import dataclasses
 import sys
 import threading
 import warnings
+from types import SimpleNamespace
 from typing import Any, TypeVar
 
 import numpy as np
 
 from castwise import _trees as trees
+from castwise._core import DynamicLossScale as Machine
 from castwise._floating import is_floating
-from castwise.compat import _scaling as scaling
 from castwise.loss_scale import _unscaling as unscaling
+from castwise.loss_scale._arithmetic import is_usable, times
+from castwise.loss_scale._array_steps import grown, reduced
 
 __all__ = [
     "DynamicLossScale",
@@ -182,9 +185,10 @@ class DynamicLossScale:
             dtype = np.float32
         numbers = (self.loss_scale, self.factor, self.min_loss_scale)
         scale, factor, minimum = (xp.asarray(number).astype(dtype) for number in numbers)
-        grown, reduced = scale * factor, xp.maximum(minimum, scale / factor)
-        grows = completes & xp.isfinite(grown)
-        return xp.where(finite, xp.where(grows, grown, scale), reduced)
+        machine: Any = SimpleNamespace(growth_factor=factor, minimum=minimum, maximum=None)
+        machine._rules = _RULES
+        larger = xp.where(completes, grown(xp, scale, machine), scale)
+        return xp.where(finite, larger, reduced(xp, scale, machine))
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Return the leaves and the static data, for jax. The minimum is a leaf, unlike in jmp."""
@@ -197,6 +201,8 @@ class DynamicLossScale:
         period, factor = meta
         return cls(loss_scale, counter, period, factor, min_loss_scale)
 
+
+_RULES = {**Machine(preset="jmp")._rules, "arithmetic": "that of the scale's dtype"}
 
 LossScale = NoOpLossScale | StaticLossScale | DynamicLossScale
 
@@ -292,7 +298,7 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _times(tree: Tree, factor: Any) -> Tree:
-    products = (scaling.times(leaf, _beside(factor, leaf)) for leaf in trees.values(tree))
+    products = (times(leaf, _beside(factor, leaf)) for leaf in trees.values(tree))
     result: Tree = trees.replace(tree, products)
     return result
 
@@ -307,7 +313,7 @@ def _beside(factor: Any, leaf: Any) -> Any:
 def _unscale(tree: Tree, scale: Any) -> Tree:
     leaves = trees.values(tree)
     strong = isinstance(scale, np.ndarray | np.generic) and scale.dtype == np.float32
-    if strong and scaling.is_usable(scale) and all(map(_becomes_single, leaves)):
+    if strong and is_usable(scale) and all(map(_becomes_single, leaves)):
         result, _ = unscaling.unscale(tree, float(scale))
         return result
     with np.errstate(all="ignore"):

@@ -6,8 +6,8 @@ Importing this module imports Keras.
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from functools import cache
 from typing import Any
 
@@ -15,8 +15,8 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
-from castwise.compat import _scaling as scaling
 from castwise.compat.keras import _loss_scale_arguments as arguments
+from castwise.loss_scale._optimizer import unchanged_on_failure
 
 keras: Any = require("keras")
 ops: Any = keras.ops
@@ -72,7 +72,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
         self._check_variables(var_list)
         super().build(var_list)
         if self._loaded is not None:
-            self.load_state_dict(self._loaded.state_dict())
+            self._machine = self._loaded
 
     def scale_loss(self, loss: Any) -> Any:
         """Multiply the loss by the scale: in float32 once built, before in the loss' dtype."""
@@ -125,21 +125,16 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
 
     def _apply_on_jax(self, grads: list[Any], variables: Sequence[Any]) -> None:
         """Take a step without `jax.lax.cond`, whose branches must not assign."""
-        if not self.check_finite(grads):
-            self._stateful_handle_non_finite_grads()
-            return
-        divided = [
-            grad
-            if grad is None or getattr(variable, "overwrite_with_gradient", False)
-            else ops.divide(grad, self.dynamic_scale)
-            for grad, variable in zip(grads, variables, strict=True)
-        ]
-        self.inner_optimizer.apply(divided, trainable_variables=variables)
-        if int(self.step_counter) == self.dynamic_growth_steps - 1:
-            self.step_counter.assign(0)
-            self.dynamic_scale.assign(ops.multiply(self.dynamic_scale, 2.0))
-        else:
-            self.step_counter.assign_add(1)
+        machine, applies = self._machine.next(bool(self.check_finite(grads)))
+        if applies:
+            divided = [
+                grad
+                if grad is None or getattr(variable, "overwrite_with_gradient", False)
+                else ops.divide(grad, self.dynamic_scale)
+                for grad, variable in zip(grads, variables, strict=True)
+            ]
+            self.inner_optimizer.apply(divided, trainable_variables=variables)
+        self._machine = machine
 
     def stateless_apply(
         self,
@@ -155,33 +150,22 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
             arguments.check_variable_list(optimizer_variables, self.variables)
         return super().stateless_apply(optimizer_variables, grads, trainable_variables)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the scale and the counter by the names of their variables."""
+    @property
+    def _machine(self) -> DynamicLossScale:
+        """The loss scale that the variables contain; before `build`, what they will contain."""
+        machine = arguments.machine(self.initial_scale, self.dynamic_growth_steps)
         if not self.built:
-            return (self._loaded or self._initial()).state_dict()
-        return {
-            "dynamic_scale": float(ops.convert_to_numpy(self.dynamic_scale)),
-            "step_counter": int(ops.convert_to_numpy(self.step_counter)),
-        }
+            return self._loaded or machine
+        scale, counter = map(ops.convert_to_numpy, (self.dynamic_scale, self.step_counter))
+        return machine.with_state({"dynamic_scale": float(scale), "step_counter": int(counter)})
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Load a saved scale and counter, also before `build`."""
-        restored = scaling.restored(self._initial(), state)
+    @_machine.setter
+    def _machine(self, machine: DynamicLossScale) -> None:
         if self.built:
-            self.dynamic_scale.assign(restored.scale)
-            self.step_counter.assign(restored.counter)
+            self.dynamic_scale.assign(machine.scale)
+            self.step_counter.assign(machine.counter)
         else:
-            self._loaded = restored
-
-    def _initial(self) -> DynamicLossScale:
-        return arguments.machine(self.initial_scale, self.dynamic_growth_steps)
-
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Make the optimizer of a config, which is not changed."""
-        return cls(**arguments.from_config(config, custom_objects))
+            self._loaded = machine
 
     def _check_variables(self, variables: Iterable[Any]) -> None:
         """Refuse variables on which Keras' optimizers would fail in the middle of a step."""
@@ -200,6 +184,7 @@ def class_for(cls: Any, base: Any) -> Any:
     """Derive the wrapper of Keras' optimizers: castwise's (`base`), or that of a user's `cls`."""
     if cls is base:
         names = {"__module__": __name__, "_stands_for_keras": True}
+        names["from_config"] = vars(base)["from_config"]  # that of Keras' class comes before it
         return type("KerasLossScaleOptimizer", (AroundKeras, base), names)
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, (cls, class_for(base, base)), names)
@@ -223,22 +208,18 @@ def _check_shapes(grads: Sequence[Any], variables: Sequence[Any]) -> None:
             )
 
 
-@contextmanager
-def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> Iterator[None]:
+def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> AbstractContextManager[None]:
     """Restore the values of all variables if the block raises.
 
     Nothing is copied for Keras' own optimizers and constraints: the former fail before they change
     anything, the latter do not fail.
     """
     safe = _is_safe(optimizer.inner_optimizer, variables)
-    guarded = [] if safe else [*variables, *optimizer.variables]
-    values = [ops.copy(variable.value) for variable in guarded]
-    try:
-        yield
-    except BaseException:
-        for variable, value in zip(guarded, values, strict=True):
-            variable.assign(value)
-        raise
+    return unchanged_on_failure(
+        [] if safe else [*variables, *optimizer.variables],
+        lambda variable: ops.copy(variable.value),
+        lambda variable, value: variable.assign(value),
+    )
 
 
 def _is_safe(inner: Any, variables: Sequence[Any]) -> bool:

@@ -7,8 +7,7 @@ import importlib
 import math
 import operator
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,7 +15,8 @@ import numpy as np
 from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
 from castwise._keras_objects import from_dictionary
-from castwise.compat import _scaling as scaling
+from castwise.loss_scale._arithmetic import number
+from castwise.loss_scale._optimizer import inner_config
 
 ONLY_DEFAULTS: dict[str, Any] = {
     "weight_decay": None,
@@ -70,7 +70,7 @@ def _check_numbers(initial_scale: Any, dynamic_growth_steps: Any) -> None:
             f"initial_scale={initial_scale!r} is not valid; use a number, as 32768.0."
         )
     with np.errstate(over="ignore"):
-        held = np.float32(scaling.number("initial_scale", initial_scale))
+        held = np.float32(number("initial_scale", initial_scale))
     if not 0 < held < math.inf:
         raise ValueError(
             f"initial_scale={initial_scale!r} is not valid; use a positive finite number that a "
@@ -116,27 +116,10 @@ def check_variable_list(given: Sequence[Any], expected: Sequence[Any]) -> None:
         )
 
 
-@contextmanager
-def unchanged_on_failure(variables: Sequence[Any]) -> Iterator[None]:
-    """Restore the values of arrays if the block raises."""
-    arrays = [
-        variable
-        for variable in variables
-        if isinstance(variable, np.ndarray) and variable.flags.writeable
-    ]
-    values = [array.copy() for array in arrays]
-    try:
-        yield
-    except BaseException:
-        for array, value in zip(arrays, values, strict=True):
-            array[...] = value
-        raise
-
-
 def from_config(config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None) -> Any:
     """Make the arguments of `LossScaleOptimizer`, with the inner optimizer, from a config."""
     rest = dict(config)
-    inner = scaling.inner_config(rest)
+    inner = inner_config(rest)
     if isinstance(inner, Mapping):
         inner = _inner_from_config(inner, custom_objects)
     return {"inner_optimizer": inner, **rest}

@@ -10,8 +10,9 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise._keras_objects import plain_number, to_dictionary
-from castwise.compat import _scaling as scaling
 from castwise.compat.keras import _loss_scale_arguments as arguments
+from castwise.loss_scale._arithmetic import is_usable
+from castwise.loss_scale._optimizer import ArrayOptimizer
 from castwise.loss_scale._unscaling import all_finite, unscale
 
 _OWN = 4
@@ -24,7 +25,7 @@ _FOR_AUTHORS = (
 """Attributes for saving that Keras' optimizers inherit."""
 
 
-class LossScaleOptimizer:
+class LossScaleOptimizer(ArrayOptimizer):
     """Scales the loss, divides gradients, and skips steps that are not finite.
 
     Around an optimizer of Keras it is also a ``keras.optimizers.LossScaleOptimizer``, with tensors
@@ -49,6 +50,13 @@ class LossScaleOptimizer:
         `inner_optimizer` has neither; a number is of a wrong type.
     ValueError
         A number is out of range; ``dynamic=False``; an unknown argument.
+
+    Examples
+    --------
+    >>> class Inner:
+    ...     def apply(self, grads, trainable_variables): ...
+    >>> LossScaleOptimizer(Inner()).state_dict()
+    {'dynamic_scale': 32768.0, 'step_counter': 0}
 
     """
 
@@ -89,15 +97,6 @@ class LossScaleOptimizer:
     def step_counter(self) -> int:
         """Finite steps since the scale last changed."""
         return self._machine.counter
-
-    @property
-    def learning_rate(self) -> Any:
-        """The inner optimizer's."""
-        return self.inner_optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self.inner_optimizer.learning_rate = value
 
     @property
     def iterations(self) -> Any:
@@ -154,12 +153,13 @@ class LossScaleOptimizer:
         arguments.check_number(grads, variables := variables or [None] * len(grads))
         if not self.built:
             self.build(trainable_variables or [])
-        finite = self.check_finite(grads)
-        if finite:
-            divided = self._divide(grads, variables, self.dynamic_scale)
-            with arguments.unchanged_on_failure(variables):
-                self._apply(divided, trainable_variables)
-        self._machine, _ = self._machine.next(finite)
+        self._take_step(
+            self.check_finite(grads),
+            lambda: self._apply(
+                self._divide(grads, variables, self.dynamic_scale), trainable_variables
+            ),
+            variables,
+        )
 
     def apply_gradients(self, grads_and_vars: Iterable[tuple[Any, Any]]) -> None:
         """Call `apply` with pairs of gradient and variable."""
@@ -220,7 +220,7 @@ class LossScaleOptimizer:
             for grad, variable in zip(grads, variables, strict=True)
         ]
         # The reciprocal of a power of two is exact.
-        if math.frexp(scale)[0] == 0.5 and scaling.is_usable(scale):  # noqa: PLR2004
+        if math.frexp(scale)[0] == 0.5 and is_usable(scale):  # noqa: PLR2004
             chosen = [
                 grad if divide and _is_single(grad) else None
                 for grad, divide in zip(grads, divided, strict=True)
@@ -247,17 +247,7 @@ class LossScaleOptimizer:
                 list(zip(grads, trainable_variables or [], strict=True))
             )
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the scale and the counter by the names of Keras' variables.
-
-        >>> class Inner:
-        ...     def apply(self, grads, trainable_variables): ...
-        >>> LossScaleOptimizer(Inner()).state_dict()
-        {'dynamic_scale': 32768.0, 'step_counter': 0}
-        """
-        return self._machine.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Load a saved scale and counter, also before `build`.
 
         Raises
@@ -266,7 +256,7 @@ class LossScaleOptimizer:
             Keys are missing or unknown; a number is invalid. Nothing has changed.
 
         """
-        self._machine = scaling.restored(self._machine, state)
+        super().load_state_dict(state)
         self._restored = True
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:

@@ -9,19 +9,19 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager
 from typing import Any
 
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
-from castwise.compat import _scaling as scaling
 from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import (
     checked_machine,
     checked_pairs,
     config_arguments,
-    refuse_state,
 )
+from castwise.loss_scale._array_steps import Arrays, next_scale
+from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
 
 
 def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
@@ -32,35 +32,20 @@ def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:
     return _class(base)(inner_optimizer, *args, **options)
 
 
-def next_state(
-    scale: Any, counter: Any, finite: Any, growth_steps: int, multiplier: float
-) -> tuple[Any, Any]:
-    """Compute the scale and the counter after a step, as ``DynamicLossScale(preset="tf_keras")``.
-
-    Parameters
-    ----------
-    scale, counter, finite : tf.Tensor
-        Scalars of float32, int64 and bool.
-    growth_steps : int
-        Finite steps after which the scale grows.
-    multiplier : float
-        The factor by which it grows, and is divided after a step that is not finite.
-
-    Returns
-    -------
-    tuple of tf.Tensor
-        Scalars of float32 and int64.
-
-    """
+@functools.cache
+def arrays() -> Arrays:
+    """Return TensorFlow's functions by numpy's names."""
     tf = _module().tf
-    full, grown = counter + 1 >= growth_steps, scale * multiplier
-    up = tf.where(full & tf.math.is_finite(grown), grown, scale)
-    down = tf.maximum(scale / multiplier, 1.0)
-    next_counter = tf.where(finite & ~full, counter + 1, tf.zeros_like(counter))
-    return tf.where(finite, up, down), next_counter
+
+    def where(condition: Any, x: Any, y: Any) -> Any:
+        dtype = (x if tf.is_tensor(x) else y).dtype
+        return tf.where(condition, tf.convert_to_tensor(x, dtype), tf.convert_to_tensor(y, dtype))
+
+    named = {name: getattr(tf, name) for name in ("minimum", "maximum", "multiply", "divide")}
+    return types.SimpleNamespace(where=where, isfinite=tf.math.is_finite, **named)
 
 
-class LossScaleOptimizer:
+class LossScaleOptimizer(ScaledOptimizer):
     """castwise's methods, before those of tf_keras' class; errors show this class' name."""
 
     _loss_scale: Any
@@ -107,18 +92,22 @@ class LossScaleOptimizer:
         with _restored_on_error([*variables, *(inner.variables() if legacy else inner.variables)]):
             return original._apply_gradients(grads, wrapped_vars, *name)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Return the scale and the counter, by the names of TensorFlow's checkpoints."""
-        return self._machine().state_dict() if self.dynamic else {}
+    @property
+    def _is_dynamic(self) -> bool:  # type: ignore[override]
+        return self.dynamic
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved scale and counter; after an exception, nothing has changed."""
-        if not self.dynamic:
-            return refuse_state(state)
-        machine = scaling.restored(self._machine(), state)
+    @property
+    def _machine(self) -> DynamicLossScale:
+        """The loss scale that the variables contain."""
+        state = self._loss_scale
+        machine = DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="tf_keras")
+        scale, counter = state.current_loss_scale.numpy(), state.counter.numpy()
+        return machine.with_state({"current_loss_scale": float(scale), "good_steps": int(counter)})
+
+    @_machine.setter
+    def _machine(self, machine: DynamicLossScale) -> None:
         self._loss_scale.current_loss_scale.assign(machine.scale)
         self._loss_scale.counter.assign(machine.counter)
-        return None
 
     @classmethod
     def from_config(
@@ -127,45 +116,28 @@ class LossScaleOptimizer:
         """Do what `LossScaleOptimizer.from_config` does."""
         return cls(**config_arguments(config, custom_objects))
 
-    def _machine(self) -> DynamicLossScale:
-        state = self._loss_scale
-        machine = DynamicLossScale(self.initial_scale, self.dynamic_growth_steps, preset="tf_keras")
-        scale, counter = state.current_loss_scale.numpy(), state.counter.numpy()
-        return machine.with_state({"current_loss_scale": float(scale), "good_steps": int(counter)})
-
     def _update(self, grads: Any) -> tuple[Any, Any]:
         """Return the operation that updates the scale, and whether the gradients apply."""
         tf, state = _module().tf, self._loss_scale
         finite = _all_finite(tf.nest.flatten(grads))
-        scale, counter = next_state(
-            tf.convert_to_tensor(state.current_loss_scale),
-            tf.convert_to_tensor(state.counter),
-            finite,
-            state.growth_steps,
-            state.multiplier,
-        )
+        scale, counter = map(tf.convert_to_tensor, (state.current_loss_scale, state.counter))
+        machine = DynamicLossScale(None, state.growth_steps, state.multiplier, preset="tf")
+        scale, counter = next_scale(arrays(), scale, counter, machine, finite)
         with tf.control_dependencies([scale, counter]):
             moved = state.current_loss_scale.assign(scale), state.counter.assign(counter)
         return tf.group(*moved), finite
 
 
-@contextmanager
-def _restored_on_error(variables: Iterable[Any]) -> Iterator[None]:
+def _restored_on_error(variables: Iterable[Any]) -> AbstractContextManager[None]:
     """Restore the values of variables if the block raises in eager execution."""
     tf = _module().tf
     eager = tf.executing_eagerly() and not tf.distribute.has_strategy()
     read = tf.raw_ops.ReadVariableOp  # a third of the time of read_value, also without a copy
-    before = [
-        (variable, read(resource=variable.handle, dtype=variable.dtype))
-        for variable in variables
-        if eager
-    ]
-    try:
-        yield
-    except BaseException:
-        for variable, value in before:
-            variable.assign(value)
-        raise
+    return unchanged_on_failure(
+        variables if eager else [],
+        lambda variable: read(resource=variable.handle, dtype=variable.dtype),
+        lambda variable, value: variable.assign(value),
+    )
 
 
 def _all_finite(grads: list[Any]) -> Any:

@@ -11,15 +11,15 @@ import numpy as np
 
 from castwise._core import cast, read_array
 from castwise._keras_objects import to_dictionary
-from castwise.compat import _scaling as scaling
 from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import (
     WRAPPED,
     checked_machine,
     checked_pairs,
     config_arguments,
     is_of_tf_keras,
-    refuse_state,
 )
+from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, times
+from castwise.loss_scale._optimizer import ArrayOptimizer, unchanged_on_failure
 from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
 
 _LOGGER = logging.getLogger(__name__)
@@ -39,7 +39,7 @@ _TRAINING = {
 """The methods of optimizers that take a step, or part of one."""
 
 
-class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are registered
+class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_keras are registered
     """Scales the loss, unscales gradients, and leaves out steps that are not finite.
 
     Around an optimizer of tf_keras, new or legacy, this is a subclass of tf_keras'
@@ -93,6 +93,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         self._machine = checked_machine(
             inner_optimizer, dynamic, initial_scale, dynamic_growth_steps
         )
+        self._is_dynamic = dynamic
         self._fixed = None if dynamic else self._machine.initial_scale
         self._optimizer = inner_optimizer
         setattr(inner_optimizer, WRAPPED, True)
@@ -106,7 +107,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
     @property
     def dynamic(self) -> bool:
         """Whether the scale changes."""
-        return self._fixed is None
+        return self._is_dynamic
 
     @property
     def loss_scale(self) -> np.float32:
@@ -128,16 +129,7 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         """Finite steps after which the scale doubles; None if it is fixed."""
         return self._machine.growth_interval if self.dynamic else None
 
-    @property
-    def learning_rate(self) -> Any:
-        """The inner optimizer's; `lr` is another name of it."""
-        return self._optimizer.learning_rate
-
-    @learning_rate.setter
-    def learning_rate(self, value: Any) -> None:
-        self._optimizer.learning_rate = value
-
-    lr = learning_rate
+    lr = ArrayOptimizer.learning_rate
 
     @property
     def iterations(self) -> Any:
@@ -198,21 +190,21 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
             raise TypeError(f"grads={grads!r} is not valid; give a list of gradients.")
         self._unscaled = True
         grads = list(grads)
-        reciprocal = scaling.reciprocal(self.loss_scale)
+        inverse = reciprocal(self.loss_scale)
         results: list[Any] = [None] * len(grads)
         fused = []
         for index, grad in enumerate(grads):
             if grad is None:
                 continue
             array = read_array(f"grads[{index}]", grad)
-            scaling.refuse_integers(f"grads[{index}]", array)
+            refuse_integers(f"grads[{index}]", array)
             with np.errstate(all="ignore"):
-                factor = float(factor_array := reciprocal.astype(array.dtype))
+                factor = float(factor_array := inverse.astype(array.dtype))
             if not (np.isfinite(factor) and factor):
-                results[index] = np.asarray(scaling.times(array, factor_array))
+                results[index] = np.asarray(times(array, factor_array))
                 continue
             # One pass over all gradients whose dtype holds the reciprocal; the others one by one.
-            if factor == float(reciprocal):
+            if factor == float(inverse):
                 fused.append(index)
             else:
                 results[index] = cast(array, array.dtype, scale=factor)
@@ -250,58 +242,23 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         pairs = [pair for pair in checked_pairs(grads_and_vars) if pair[0] is not None]
         if not pairs:
             raise ValueError("grads_and_vars holds no gradient; give at least one.")
-        machine, applies = self._machine, True
+        grads = [grad for grad, _ in pairs]
         if self.dynamic:
-            grads = [grad for grad, _ in pairs]
-            scaling.refuse_integers("grads_and_vars", grads)
-            machine, applies = machine.next(all_finite(grads))
-        if applies:
-            self._apply_or_restore(pairs, options)
-        elif hasattr(self._optimizer, "iterations"):
+            refuse_integers("grads_and_vars", grads)
+        with unchanged_on_failure([self._optimizer], _iterations, _restore_iterations):
+            applies = self._take_step(
+                not self.dynamic or all_finite(grads),
+                lambda: self._optimizer.apply_gradients(pairs, **options),
+                [variable for _, variable in pairs],
+            )
+        if not applies and hasattr(self._optimizer, "iterations"):
             self._count_skipped()
-        self._machine = machine
-
-    def _apply_or_restore(self, pairs: list[tuple[Any, Any]], options: dict[str, Any]) -> None:
-        """Apply gradients; if that raises, restore the values of arrays and the count."""
-        arrays = [v for _, v in pairs if isinstance(v, np.ndarray) and v.flags.writeable]
-        before = [array.copy() for array in arrays]
-        iterations = getattr(self._optimizer, "iterations", None)
-        try:
-            self._optimizer.apply_gradients(pairs, **options)
-        except BaseException:
-            for array, value in zip(arrays, before, strict=True):
-                array[...] = value
-            if getattr(self._optimizer, "iterations", None) is not iterations:
-                self._optimizer.iterations = iterations
-            raise
 
     def _count_skipped(self) -> None:
         if hasattr(self._optimizer.iterations, "assign_add"):  # a variable
             self._optimizer.iterations.assign_add(1)
         else:
             self._optimizer.iterations += 1
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return the scale and the counter, by the names of TensorFlow's checkpoints.
-
-        Empty if the scale is fixed, because the config has it. The inner optimizer's state is not
-        included.
-        """
-        return self._machine.state_dict() if self.dynamic else {}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Load a saved scale and counter.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Keys are missing or unknown; a number is invalid. Nothing has changed.
-
-        """
-        if self.dynamic:
-            self._machine = scaling.restored(self._machine, state)
-        else:
-            refuse_state(state)
 
     def get_config(self) -> dict[str, Any]:
         """Return what `from_config` takes."""
@@ -340,6 +297,15 @@ class LossScaleOptimizer(metaclass=ABCMeta):  # noqa: B024 for classes that are 
         return optimizer
 
 
+def _iterations(optimizer: Any) -> Any:
+    return getattr(optimizer, "iterations", None)
+
+
+def _restore_iterations(optimizer: Any, iterations: Any) -> None:
+    if _iterations(optimizer) is not iterations:
+        optimizer.iterations = iterations
+
+
 def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:
     return lambda: _in_its_dtype(loss(), scale())
 
@@ -349,4 +315,4 @@ def _in_its_dtype(loss: Any, scale: np.float32) -> Any:
         raise TypeError(f"loss={loss!r} has no dtype; give an array, as numpy.float32(3.0).")
     with np.errstate(over="ignore", invalid="ignore"):
         factor = scale.astype(loss.dtype)
-    return scaling.times(loss, factor)
+    return times(loss, factor)

@@ -10,8 +10,9 @@ from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
 from castwise._keras_objects import from_dictionary
-from castwise.compat import _scaling as scaling
 from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
+from castwise.loss_scale._arithmetic import number
+from castwise.loss_scale._optimizer import inner_config
 
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
 """The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it."""
@@ -46,9 +47,9 @@ def checked_machine(
         raise ValueError(
             f"dynamic_growth_steps={dynamic_growth_steps!r} must be None if dynamic=False."
         )
-    initial = scaling.number("initial_scale", 2.0**15 if initial_scale is None else initial_scale)
+    initial = number("initial_scale", 2.0**15 if initial_scale is None else initial_scale)
     steps = 2000 if dynamic_growth_steps is None else dynamic_growth_steps
-    steps = scaling.number("dynamic_growth_steps", steps, int)
+    steps = number("dynamic_growth_steps", steps, int)
     if not -(2**63) <= steps < 2**63:
         raise ValueError(f"dynamic_growth_steps={steps!r} is not valid; use an int of 64 bits.")
     with renamed(growth_interval="dynamic_growth_steps"):
@@ -74,24 +75,15 @@ def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
     return pairs
 
 
-def refuse_state(state: Mapping[str, Any]) -> None:
-    """Raise ValueError for a state that is given to a fixed loss scale, which has none."""
-    if state:
-        raise ValueError(
-            f"state has the unknown key {next(iter(state))!r}; a fixed loss scale has none. "
-            "Load it into a LossScaleOptimizer with dynamic=True."
-        )
-
-
 def config_arguments(
     config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
 ) -> dict[str, Any]:
     """Make the arguments of `LossScaleOptimizer`, with the inner optimizer, from a config."""
     arguments = dict(config)
     if "loss_scale" in arguments:
-        arguments["inner_optimizer"] = scaling.inner_config(arguments, "optimizer")
+        arguments["inner_optimizer"] = inner_config(arguments, "optimizer")
         arguments.update(_from_loss_scale(arguments.pop("loss_scale")))
-    inner = scaling.inner_config(arguments)
+    inner = inner_config(arguments)
     if isinstance(inner, Mapping):
         inner = _optimizer(inner, custom_objects or {})
     return {"inner_optimizer": inner, **arguments}

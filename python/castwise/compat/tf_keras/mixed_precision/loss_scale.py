@@ -18,7 +18,7 @@ import numpy as np
 from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale as Machine
 from castwise._keras_objects import checked_arguments, from_dictionary
-from castwise.compat import _scaling as scaling
+from castwise.loss_scale._arithmetic import number, refuse_integers
 from castwise.loss_scale._unscaling import all_finite
 
 __all__ = ["DynamicLossScale", "FixedLossScale", "LossScale", "deserialize", "get", "serialize"]
@@ -148,7 +148,7 @@ class DynamicLossScale(LossScale):
     ) -> None:
         initial = _float32("initial_loss_scale", initial_loss_scale)
         factor = _float32("multiplier", multiplier)
-        period = scaling.number("increment_period", increment_period, int)
+        period = number("increment_period", increment_period, int)
         with renamed(growth_interval="increment_period"):
             self._machine = Machine(initial, period, factor, preset="tf")
 
@@ -173,7 +173,7 @@ class DynamicLossScale(LossScale):
 
     def update(self, grads: Any) -> tuple[None, bool]:
         """Update the number; see LossScale. TypeError for gradients other than floats."""
-        scaling.refuse_integers("grads", grads)
+        refuse_integers("grads", grads)
         self._machine, applies = self._machine.next(all_finite(grads))
         return None, applies
 
@@ -205,10 +205,10 @@ class DynamicLossScale(LossScale):
 
 def _float32(name: str, value: Any) -> float:
     """Convert an argument to float; ValueError for NaN and numbers beyond float32."""
-    number: float = scaling.number(name, value)
-    if not abs(number) <= _LARGEST:
+    converted: float = number(name, value)
+    if not abs(converted) <= _LARGEST:
         raise ValueError(f"{name}={value!r} is not valid; use a number that a float32 holds.")
-    return number
+    return converted
 
 
 _CLASSES = {"FixedLossScale": FixedLossScale, "DynamicLossScale": DynamicLossScale}
