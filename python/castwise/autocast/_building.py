@@ -76,7 +76,9 @@ class Builder(Holder):
                 self._finish()
             return args, kwargs
 
-    def _build_by(self, build: Callable[..., None], args: Any, kwargs: Any) -> None:
+    def _build_by(
+        self, build: Callable[..., None], args: tuple[object, ...], kwargs: dict[str, object]
+    ) -> None:
         """Call a `build` once; after an error, forget the weights that it made."""
         outer = current()
         with _one_at_a_time(self), self._located(outer):
@@ -128,7 +130,7 @@ def _wrapped(build: Callable[..., None]) -> Callable[..., None]:
     """
 
     @functools.wraps(build)
-    def build_layer(self: Builder, *args: Any, **kwargs: Any) -> None:
+    def build_layer(self: Builder, *args: object, **kwargs: object) -> None:
         self._checked_rules()
         if self._building:
             build(self, *args, **kwargs)

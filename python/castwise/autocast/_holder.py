@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from typing import Any
 
 from castwise.autocast._variable import AutoCastVariable
 
@@ -14,7 +13,7 @@ class Holder:
     _variables: list[AutoCastVariable]
     _trainable: bool
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         before = vars(self).get(name)
         if isinstance(value, AutoCastVariable | Holder):
             self._check_new(name, value)
@@ -34,7 +33,7 @@ class Holder:
         """Tell whether a variable is forgotten when its attribute gets another value."""
         return False
 
-    def _forget(self, value: Any, instead: list[AutoCastVariable]) -> None:
+    def _forget(self, value: object, instead: list[AutoCastVariable]) -> None:
         """Forget a variable that is no longer an attribute; `instead` takes its place."""
         if not isinstance(value, AutoCastVariable):
             return
@@ -100,7 +99,7 @@ def held_by(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
     """Yield variables and holders in the attributes, in order: first those of `_variables`."""
     entered: set[int] = set()
 
-    def walk(value: Any) -> Iterator[Holder | AutoCastVariable]:
+    def walk(value: object) -> Iterator[Holder | AutoCastVariable]:
         if isinstance(value, AutoCastVariable | Holder):
             yield value
         elif isinstance(value, Mapping | list | tuple) and id(value) not in entered:

@@ -8,39 +8,39 @@ from collections.abc import Callable
 from typing import Any, TypeAlias
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Shape: TypeAlias = tuple[int, ...]
 Initializer: TypeAlias = Callable[..., Any]
 
 
-def zeros(shape: Shape, dtype: Any) -> NDArray[Any]:
+def zeros(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Return zeros."""
     return np.zeros(shape, dtype)
 
 
-def ones(shape: Shape, dtype: Any) -> NDArray[Any]:
+def ones(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Return ones."""
     return np.ones(shape, dtype)
 
 
-def random_normal(shape: Shape, dtype: Any) -> NDArray[Any]:
+def random_normal(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Draw from a normal distribution with a standard deviation of 0.05."""
     return np.random.normal(0.0, 0.05, shape)
 
 
-def random_uniform(shape: Shape, dtype: Any) -> NDArray[Any]:
+def random_uniform(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Draw from a uniform distribution between -0.05 and 0.05."""
     return np.random.uniform(-0.05, 0.05, shape)
 
 
-def glorot_uniform(shape: Shape, dtype: Any) -> NDArray[Any]:
+def glorot_uniform(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Draw from a uniform distribution with a variance of 2 / (inputs + outputs)."""
     limit = math.sqrt(6 / max(1, sum(_fans(shape))))
     return np.random.uniform(-limit, limit, shape)
 
 
-def he_normal(shape: Shape, dtype: Any) -> NDArray[Any]:
+def he_normal(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
     """Draw from a normal distribution with a variance of 2 / inputs."""
     return np.random.normal(0.0, math.sqrt(2 / max(1, _fans(shape)[0])), shape)
 
@@ -61,7 +61,7 @@ NAMED: dict[str, Initializer] = {
 `numpy.random.seed` sets."""
 
 
-def get(identifier: Any) -> Initializer | None:
+def get(identifier: object) -> Initializer | None:
     """Return the callable for a name or callable; None for a value, ValueError for other names."""
     if isinstance(identifier, str):
         if identifier not in NAMED:
@@ -75,7 +75,7 @@ def get(identifier: Any) -> Initializer | None:
     return identifier if callable(identifier) else None
 
 
-def call(make: Initializer, given: Any, shape: Shape, dtype: np.dtype[Any]) -> Any:
+def call(make: Initializer, given: object, shape: Shape, dtype: np.dtype[Any]) -> Any:
     """Return a value from an initializer. TypeError if it does not take a shape and a dtype."""
     try:
         inspect.signature(make).bind(shape, dtype=dtype)

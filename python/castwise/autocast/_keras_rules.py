@@ -36,11 +36,11 @@ class KerasRules(Rules):
     sets_policy = True
     wrong_type = ValueError
 
-    def policy(self, dtype: Any) -> DTypePolicy:
+    def policy(self, dtype: object) -> DTypePolicy:
         """Call `castwise.dtype_policies.get`."""
         return dtype_policies.get(dtype)
 
-    def serialized(self, policy: Any) -> Any:
+    def serialized(self, policy: object) -> Any:
         """Return the dictionary."""
         return dtype_policies.serialize(policy)
 
@@ -62,7 +62,7 @@ class KerasRules(Rules):
                     _check_unmixed(layer, name, value)
         return args, kwargs
 
-    def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
+    def cast_inputs(self, layer: Ruled, inputs: object) -> Any:
         """Cast floats to the layer's compute dtype, by `DTypePolicy.convert_input`."""
         policy, target = layer.dtype_policy, layer.input_dtype
         return structures.map_leaves(lambda leaf: _converted(policy, leaf, layer, target), inputs)
@@ -98,12 +98,12 @@ class KerasRules(Rules):
         """Return what the author wants."""
         return requested
 
-    def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
+    def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the argument's dtype, else the layer's."""
         return layer.variable_dtype if dtype is None else standardize_dtype(dtype)
 
 
-def _converted(policy: Any, leaf: Any, layer: Ruled, target: str) -> Any:
+def _converted(policy: DTypePolicy, leaf: object, layer: Ruled, target: str) -> Any:
     # The same as `convert_input`, but faster: this runs for each array of each call.
     usual = type(policy).convert_input is DTypePolicy.convert_input
     if usual and type(leaf) is np.ndarray and _is_unchanged(leaf.dtype, target):
@@ -128,7 +128,7 @@ def _is_unchanged(dtype: np.dtype[Any], target: str) -> bool:
     return dtype.name == target or not is_floating(dtype)
 
 
-def _check_positional(layer: Ruled, place: int, value: Any) -> None:
+def _check_positional(layer: Ruled, place: int, value: object) -> None:
     for leaf in structures.leaves(value):
         if leaf is not None and not structures.is_array(leaf):
             raise ValueError(
@@ -138,7 +138,7 @@ def _check_positional(layer: Ruled, place: int, value: Any) -> None:
             )
 
 
-def _check_unmixed(layer: Ruled, name: str, value: Any) -> None:
+def _check_unmixed(layer: Ruled, name: str, value: object) -> None:
     kinds = {structures.is_array(leaf) for leaf in structures.leaves(value) if leaf is not None}
     if len(kinds) > 1:
         other = next(

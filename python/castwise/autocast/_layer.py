@@ -89,11 +89,11 @@ class Layer(Builder):
         self,
         *,
         trainable: bool = True,
-        dtype: Any = None,
+        dtype: object = None,
         autocast: bool = True,
         name: str | None = None,
         dialect: Literal["keras", "tf_keras"] | None = None,
-        **unknown: Any,
+        **unknown: object,
     ) -> None:
         self.dialect = dialect or type(self).dialect
         rules = rules_of(self.dialect)
@@ -120,8 +120,8 @@ class Layer(Builder):
 
     # Dtypes.
 
-    def _set_policy(self, policy: Any) -> None:
-        self._dtype_policy = policy
+    def _set_policy(self, policy: object) -> None:
+        self._dtype_policy: Any = policy
         self._by_path = isinstance(policy, DTypePolicyMap)
 
     @property
@@ -130,7 +130,7 @@ class Layer(Builder):
         return self._dtype_policy
 
     @dtype_policy.setter
-    def dtype_policy(self, value: Any) -> None:
+    def dtype_policy(self, value: object) -> None:
         rules = self._checked_rules()
         if not rules.sets_policy:
             raise AttributeError(
@@ -182,8 +182,8 @@ class Layer(Builder):
     def add_weight(
         self,
         shape: Iterable[int] | None = None,
-        initializer: Any = None,
-        dtype: Any = None,
+        initializer: object = None,
+        dtype: object = None,
         *,
         trainable: bool = True,
         autocast: bool | None = None,
@@ -274,7 +274,7 @@ class Layer(Builder):
         """
         return self._checked_rules().cast_inputs(self, inputs)
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: object, **kwargs: object) -> Any:
         """Build the layer if necessary, cast the inputs, and return what `call` returns.
 
         Raises
@@ -345,7 +345,7 @@ def _is_of_keras(argument: str) -> bool:
     return argument in _OF_KERAS or argument.endswith(_ENDS_OF_KERAS)
 
 
-def _without_rules(outputs: Any) -> Any:
+def _without_rules(outputs: object) -> Any:
     if not is_structure(outputs):
         return plain(outputs)
     if any(isinstance(leaf, NarrowArray) for leaf in leaves(outputs)):

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 
-def get_layer_policy(layer: Any) -> Any:
+def get_layer_policy(layer: object) -> Any:
     """Return the policy of a layer of any framework.
 
     Raises

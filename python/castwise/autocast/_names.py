@@ -5,13 +5,12 @@ from __future__ import annotations
 import re
 import threading
 from collections import Counter
-from typing import Any
 
 _lock = threading.Lock()
 _counts: Counter[str] = Counter()
 
 
-def checked(name: Any, wrong_type: type[Exception] = ValueError) -> str:
+def checked(name: object, wrong_type: type[Exception] = ValueError) -> str:
     """Return a name, once it is checked.
 
     ValueError if it is empty or would make a path ambiguous, `wrong_type` if it is not a str.

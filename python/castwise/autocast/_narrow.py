@@ -11,10 +11,11 @@ no casts.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise._core import cast, finfo
 from castwise._floating import is_floating
@@ -43,19 +44,19 @@ def is_narrow(dtype: np.dtype[Any]) -> bool:
     return dtype.isbuiltin == _USER_DTYPE and is_floating(dtype)
 
 
-def narrowed(value: Any) -> Any:
+def narrowed(value: object) -> Any:
     """View an array of a narrow dtype as a `NarrowArray`; return other values as they are.
 
     A scalar becomes an array of no axes: scalars of ml_dtypes have the rules of ml_dtypes.
     """
-    if type(value) in _WITHOUT_RULES:
+    if type(value) in _WITHOUT_RULES and isinstance(value, np.ndarray):
         return value.view(NarrowArray) if is_narrow(value.dtype) else value
     if isinstance(value, np.generic) and is_narrow(value.dtype):
         return np.asarray(value).view(NarrowArray)
     return value
 
 
-def plain(value: Any) -> Any:
+def plain(value: object) -> Any:
     """View a `NarrowArray` as a plain array; return other values as they are."""
     return value.view(np.ndarray) if isinstance(value, NarrowArray) else value
 
@@ -103,7 +104,12 @@ class NarrowArray(np.ndarray):
         self[...] = np.partition(self, *args, **kwargs)
 
     def __array_ufunc__(
-        self, ufunc: np.ufunc, method: Any, *inputs: Any, out: Any = None, **options: Any
+        self,
+        ufunc: np.ufunc,
+        method: str,
+        *inputs: object,
+        out: tuple[Any, ...] | None = None,
+        **options: object,
     ) -> Any:
         if any(_has_own_rules(x) for x in (*inputs, *(out or ()))):
             return NotImplemented
@@ -124,7 +130,11 @@ class NarrowArray(np.ndarray):
         return tuple(given) if isinstance(result, tuple) else given[0]
 
     def __array_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Any
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Iterable[object],
+        kwargs: Mapping[str, object],
     ) -> Any:
         values = [value for name, value in kwargs.items() if name != "out"]
         dtype = None if _names_a_dtype(func, args, kwargs) else _common([*_arrays((args, values))])
@@ -139,7 +149,7 @@ class NarrowArray(np.ndarray):
 
 
 def _method(name: str) -> Callable[..., Any]:
-    def method(self: NarrowArray, *args: Any, **kwargs: Any) -> Any:
+    def method(self: NarrowArray, *args: object, **kwargs: object) -> Any:
         return getattr(np, name)(self, *args, **kwargs)
 
     return method
@@ -153,9 +163,9 @@ class _Widened:
     """Convert a function's arguments to float32, and write back what it wrote into them."""
 
     def __init__(self) -> None:
-        self._pairs: dict[int, tuple[Any, Any]] = {}
+        self._pairs: dict[int, tuple[NDArray[Any], NDArray[Any]]] = {}
 
-    def of(self, value: Any) -> Any:
+    def of(self, value: object) -> Any:
         """Return a narrow array in float32, always the same one, and other values as they are."""
         if not isinstance(value, np.ndarray) or not is_narrow(value.dtype):
             return value
@@ -165,7 +175,7 @@ class _Widened:
             self._pairs[id(value)] = value, wide
         return self._pairs[id(value)][1]
 
-    def written(self, value: Any, dtype: np.dtype[Any] | None) -> Any:
+    def written(self, value: object, dtype: np.dtype[Any] | None) -> Any:
         """Round a result; if it is one of the arguments (as ``out=``), return that argument."""
         for original, wide in self._pairs.values():
             if value is wide:
@@ -175,7 +185,7 @@ class _Widened:
         return narrowed(value if dtype is None else _rounded(value, dtype))
 
 
-def _names_a_dtype(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
+def _names_a_dtype(func: object, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
     """Tell whether a call says the dtype of its result."""
     if kwargs.get("dtype") is not None:
         return True
@@ -183,7 +193,7 @@ def _names_a_dtype(func: Any, args: Any, kwargs: dict[str, Any]) -> bool:
     return func is not np.einsum and any(_is_dtype(value) for value in args)
 
 
-def _is_dtype(value: Any) -> bool:
+def _is_dtype(value: object) -> bool:
     if not isinstance(value, str):
         return isinstance(value, np.dtype | type)
     try:
@@ -193,7 +203,7 @@ def _is_dtype(value: Any) -> bool:
     return len(value) > 1  # "F" is an order of elements
 
 
-def _has_own_rules(value: Any) -> bool:
+def _has_own_rules(value: object) -> bool:
     return hasattr(value, "__array_ufunc__") and not isinstance(value, np.ndarray | np.generic)
 
 
@@ -218,7 +228,7 @@ def _common(operands: list[Any]) -> np.dtype[Any] | None:
 
 
 def _computed(
-    ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any], dtype: Any
+    ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any], dtype: np.dtype[Any]
 ) -> Any:
     if ufunc in _OF_SUMS:
         operands = [_widened(x) for x in operands]
@@ -232,21 +242,21 @@ def _computed(
     return _map_items(result, lambda value: _rounded(value, dtype))
 
 
-def _widened(value: Any) -> Any:
+def _widened(value: object) -> Any:
     """Return a narrow array in float32, which holds all of its values."""
     if isinstance(value, np.ndarray | np.generic) and is_narrow(value.dtype):
         return cast(value, np.float32)
     return value
 
 
-def _rounded(value: Any, dtype: np.dtype[Any]) -> Any:
+def _rounded(value: object, dtype: np.dtype[Any]) -> Any:
     """Return an array of a float that numpy has widened."""
     if not isinstance(value, np.ndarray | np.generic) or value.dtype == dtype:
         return value
     return cast(value, dtype) if is_floating(value.dtype) else value
 
 
-def _store(targets: tuple[Any, ...], result: Any, casting: Any) -> None:
+def _store(targets: tuple[Any, ...], result: object, casting: Any) -> None:
     results = result if isinstance(result, tuple) else (result,)
     for target, value in zip(targets, results, strict=True):
         if target is not None:
@@ -258,7 +268,7 @@ def _store(targets: tuple[Any, ...], result: Any, casting: Any) -> None:
             )
 
 
-def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
+def _map_items(value: object, function: Callable[[Any], Any]) -> Any:
     """Apply a function to a value, or to each value of a list or tuple."""
     if isinstance(value, list):
         return [_map_items(item, function) for item in value]
@@ -268,7 +278,7 @@ def _map_items(value: Any, function: Callable[[Any], Any]) -> Any:
     return function(value)
 
 
-def _arrays(values: Any) -> Iterator[Any]:
+def _arrays(values: Iterable[object]) -> Iterator[Any]:
     for value in values:
         if isinstance(value, list | tuple):
             yield from _arrays(value)

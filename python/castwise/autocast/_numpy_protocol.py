@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -25,7 +25,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
     value: Any
     ndim: Any
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> NDArray[Any]:
+    def __array__(self, dtype: object = None, copy: bool | None = None) -> NDArray[Any]:
         array = self._converted()
         if dtype is not None and array.dtype != dtype:
             if copy is False:
@@ -40,7 +40,12 @@ class NumpyProtocol(NDArrayOperatorsMixin):
         return array
 
     def __array_ufunc__(
-        self, ufunc: np.ufunc, method: Any, *inputs: Any, out: Any = None, **options: Any
+        self,
+        ufunc: np.ufunc,
+        method: str,
+        *inputs: object,
+        out: tuple[Any, ...] | None = None,
+        **options: object,
     ) -> Any:
         if method == "at" and isinstance(inputs[0], NumpyProtocol):
             _refuse_in_place()
@@ -51,7 +56,11 @@ class NumpyProtocol(NDArrayOperatorsMixin):
         return getattr(ufunc, method)(*map(_seen, inputs), **options)
 
     def __array_function__(
-        self, func: Callable[..., Any], types: Iterable[type], args: Any, kwargs: Any
+        self,
+        func: Callable[..., Any],
+        types: Iterable[type],
+        args: Iterable[object],
+        kwargs: Mapping[str, object],
     ) -> Any:
         if isinstance(kwargs.get("out"), NumpyProtocol):
             _refuse_in_place()
@@ -64,14 +73,14 @@ class NumpyProtocol(NDArrayOperatorsMixin):
             f"{type(self).__name__!r} object has no attribute {name!r}; its `value` is the array."
         )
 
-    def astype(self, *args: Any, **kwargs: Any) -> Any:
+    def astype(self, *args: object, **kwargs: object) -> Any:
         """Cast the value, as `numpy.ndarray.astype` does."""
         return narrowed(self.value.astype(*args, **kwargs))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Any:
         return self.value[index]
 
-    def __setitem__(self, index: Any, value: Any) -> NoReturn:
+    def __setitem__(self, index: object, value: object) -> NoReturn:
         _refuse_in_place()
 
     def __iter__(self) -> Iterator[Any]:
@@ -103,7 +112,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
         return np.round(self.value, digits or 0)
 
 
-def _not_in_place(self: NumpyProtocol, other: Any) -> Any:
+def _not_in_place(self: NumpyProtocol, other: object) -> Any:
     """Let ``a += b`` mean ``a = a + b``, as in Keras and TF, without changing the variable."""
     return NotImplemented
 
@@ -114,7 +123,7 @@ for _operator in ("and", "or", "xor", "lshift", "rshift"):
     setattr(NumpyProtocol, f"__i{_operator}__", _not_in_place)
 
 
-def _seen(value: Any) -> Any:
+def _seen(value: object) -> Any:
     """Replace variables by their values, also in lists and tuples."""
     if isinstance(value, NumpyProtocol):
         return value.value

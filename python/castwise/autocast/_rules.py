@@ -28,8 +28,8 @@ class Ruled(Protocol):
     def variable_dtype(self) -> Any: ...
     @property
     def input_dtype(self) -> Any: ...
-    def cast_inputs(self, inputs: Any) -> Any: ...
-    def _set_policy(self, policy: Any) -> None: ...
+    def cast_inputs(self, inputs: object) -> Any: ...
+    def _set_policy(self, policy: object) -> None: ...
 
 
 class Rules(ABC):
@@ -50,11 +50,11 @@ class Rules(ABC):
     """The exception for constructor arguments of the wrong type, and for unknown ones."""
 
     @abstractmethod
-    def policy(self, dtype: Any) -> Any:
+    def policy(self, dtype: object) -> Any:
         """Return the policy for the argument `dtype` of a layer."""
 
     @abstractmethod
-    def serialized(self, policy: Any) -> Any:
+    def serialized(self, policy: object) -> Any:
         """Return a policy as layers' configs have it."""
 
     @abstractmethod
@@ -64,7 +64,7 @@ class Rules(ABC):
         """Return the arguments of `call`, cast. ValueError for arguments that are refused."""
 
     @abstractmethod
-    def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
+    def cast_inputs(self, layer: Ruled, inputs: object) -> Any:
         """Cast one argument, an array or a structure of arrays."""
 
     @abstractmethod
@@ -80,5 +80,5 @@ class Rules(ABC):
         """Tell whether scopes cast a new weight, if its author wants that."""
 
     @abstractmethod
-    def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
+    def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the dtype in which a new weight is stored."""

@@ -96,7 +96,7 @@ class AutocastScope:
 
     __slots__ = ("_blocks", "_dtype", "_numpy_dtype")
 
-    def __init__(self, dtype: Any) -> None:
+    def __init__(self, dtype: object) -> None:
         self._blocks: list[Block] = []
         self._dtype: str | None = None
         self._numpy_dtype: np.dtype[Any] | None = None

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeGuard
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise import _trees as trees
 
@@ -13,19 +14,19 @@ _LEAVES = frozenset((np.ndarray, type(None), bool, int, float, str))
 """Common types of leaves, for speed."""
 
 
-def is_structure(value: Any) -> bool:
+def is_structure(value: object) -> TypeGuard[Mapping[Any, Any] | Sequence[Any]]:
     """Tell whether a value is a mapping, list, tuple or namedtuple."""
     return type(value) not in _LEAVES and isinstance(value, Mapping | list | tuple)
 
 
-def map_leaves(function: Callable[[Any], Any], structure: Any) -> Any:
+def map_leaves(function: Callable[[Any], Any], structure: object) -> Any:
     """Return a structure of the same classes, with `function(leaf)` for each leaf, also None."""
     if not is_structure(structure):
         return function(structure)
     return trees.map_leaves(structure, lambda leaf, path: function(leaf), is_node=is_structure)
 
 
-def leaves(structure: Any) -> Iterator[Any]:
+def leaves(structure: object) -> Iterator[Any]:
     """Yield every leaf in order, also None."""
     if not is_structure(structure):
         yield structure
@@ -35,11 +36,11 @@ def leaves(structure: Any) -> Iterator[Any]:
         yield from leaves(child)
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> TypeGuard[NDArray[Any] | np.generic]:
     """Tell whether a value is an array or a scalar of numpy."""
     return isinstance(value, np.ndarray | np.generic)
 
 
-def shape_of(leaf: Any) -> tuple[int, ...] | None:
+def shape_of(leaf: object) -> tuple[int, ...] | None:
     """Return the shape of an array; None for other values."""
     return leaf.shape if is_array(leaf) else None

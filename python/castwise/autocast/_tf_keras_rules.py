@@ -31,7 +31,7 @@ class TfKerasVariable(AutoCastVariable):
     """A variable of TF: numpy converts the stored value, and assignments return the variable."""
 
     @staticmethod
-    def _named_dtype(dtype: Any) -> np.dtype[Any]:
+    def _named_dtype(dtype: object) -> np.dtype[Any]:
         return numpy_dtype(dtype_name(dtype))
 
     # On bits, as TF's integer variables.
@@ -47,7 +47,7 @@ class TfKerasVariable(AutoCastVariable):
         array: NDArray[Any] = plain(self._array)
         return array
 
-    def assign(self, value: Any, read_value: bool = True) -> Any:
+    def assign(self, value: object, read_value: bool = True) -> Any:
         """Store another value, rounded once; returns the variable, or None without `read_value`.
 
         Raises as `AutoCastVariable.assign`.
@@ -55,12 +55,12 @@ class TfKerasVariable(AutoCastVariable):
         super().assign(value)
         return self if read_value else None
 
-    def assign_add(self, value: Any, read_value: bool = True) -> Any:
+    def assign_add(self, value: object, read_value: bool = True) -> Any:
         """Add to what is stored, in its precision."""
         super().assign_add(value)
         return self if read_value else None
 
-    def assign_sub(self, value: Any, read_value: bool = True) -> Any:
+    def assign_sub(self, value: object, read_value: bool = True) -> Any:
         """Subtract from what is stored, in its precision."""
         super().assign_sub(value)
         return self if read_value else None
@@ -75,7 +75,7 @@ class TfKerasRules(Rules):
     sets_policy = False
     wrong_type = TypeError
 
-    def policy(self, dtype: Any) -> Policy:
+    def policy(self, dtype: object) -> Policy:
         """Call `castwise.compat.tf_keras.mixed_precision.get_policy`; refuse maps."""
         if isinstance(dtype, DTypePolicyMap):
             raise TypeError(
@@ -84,7 +84,7 @@ class TfKerasRules(Rules):
             )
         return get_policy(dtype)
 
-    def serialized(self, policy: Any) -> Any:
+    def serialized(self, policy: object) -> Any:
         """Return the name of a dtype, or a dictionary."""
         return serialize(policy)
 
@@ -108,20 +108,20 @@ class TfKerasRules(Rules):
             self._infer(layer, inputs)
         return (layer.cast_inputs(inputs), *further), kwargs
 
-    def _infer(self, layer: Ruled, inputs: Any) -> None:
+    def _infer(self, layer: Ruled, inputs: object) -> None:
         """Set the policy of a layer that has left it open, from the dtype of the first input."""
         leaf = next(structures.leaves(inputs), None)
         if isinstance(leaf, np.ndarray):
             layer._set_policy(get_policy(leaf.dtype))
 
-    def cast_inputs(self, layer: Ruled, inputs: Any) -> Any:
+    def cast_inputs(self, layer: Ruled, inputs: object) -> Any:
         """Cast floating arrays to the compute dtype, if that is a float."""
         compute = layer.compute_dtype
         if not layer.autocast or compute is None or not compute.startswith(FLOATS):
             return structures.map_leaves(narrowed, inputs)
         dtype = numpy_dtype(compute)
 
-        def converted(leaf: Any) -> Any:
+        def converted(leaf: object) -> Any:
             if not isinstance(leaf, np.ndarray) or leaf.dtype == dtype:
                 return narrowed(leaf)
             return narrowed(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
@@ -144,7 +144,7 @@ class TfKerasRules(Rules):
         mixed = layer.compute_dtype != layer.variable_dtype
         return requested and mixed and dtype.startswith(FLOATS)
 
-    def weight_dtype(self, layer: Ruled, dtype: Any) -> str:
+    def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the argument's dtype, else the layer's; set an open policy of the layer to it."""
         if dtype is None:
             dtype = layer.variable_dtype or floatx()
@@ -154,7 +154,7 @@ class TfKerasRules(Rules):
         return name
 
 
-def _as_array(leaf: Any) -> Any:
+def _as_array(leaf: object) -> Any:
     """Make an array of a Python number, with the dtype that TensorFlow uses."""
     if isinstance(leaf, float):  # np.float64 is a subclass
         return np.asarray(leaf, np.float64 if isinstance(leaf, np.generic) else np.float32)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any, TypeVar
 
 import numpy as np
@@ -20,7 +20,7 @@ _SHOWN = 8
 """Messages show arrays of up to this many elements."""
 
 
-def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
+def numbers(argument: str, value: object, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
     """Copy a value to a new array, in the dtype of the variable `owner`.
 
     Raises
@@ -53,7 +53,9 @@ def numbers(argument: str, value: Any, dtype: np.dtype[Any], owner: str) -> NDAr
     return stored
 
 
-def checked_shape(shape: Any, wrong_type: type[Exception] = ValueError) -> tuple[int, ...]:
+def checked_shape(
+    shape: Iterable[Any], wrong_type: type[Exception] = ValueError
+) -> tuple[int, ...]:
     """Return a shape as a tuple. ValueError for negative sizes, `wrong_type` for other values."""
     error = ValueError
     try:
@@ -71,7 +73,7 @@ def given_once(add_weight: _Method) -> _Method:
     """Raise Keras' ValueError for an argument that is given by position and by name."""
 
     @functools.wraps(add_weight)
-    def checked(self: Any, *args: Any, **options: Any) -> Any:
+    def checked(self: object, *args: object, **options: object) -> Any:
         for name, value in zip(("shape", "initializer", "dtype"), args, strict=False):
             if name in options:
                 raise ValueError(
@@ -83,7 +85,7 @@ def given_once(add_weight: _Method) -> _Method:
     return checked  # type: ignore[return-value]
 
 
-def natural_dtype(value: Any) -> np.dtype[Any]:
+def natural_dtype(value: object) -> np.dtype[Any]:
     """Return the default dtype for a value: its own, or Keras' for a Python value."""
     dtype = getattr(value, "dtype", None)
     if isinstance(dtype, np.dtype):
@@ -97,7 +99,8 @@ def natural_dtype(value: Any) -> np.dtype[Any]:
     return default
 
 
-def short(value: Any) -> str:
+def short(value: object) -> str:
     """Write a value for a message, large arrays by their dtype only."""
-    array = isinstance(value, np.ndarray) and value.size > _SHOWN
-    return f"array of {value.dtype}" if array else repr(value)
+    if isinstance(value, np.ndarray) and value.size > _SHOWN:
+        return f"array of {value.dtype}"
+    return repr(value)

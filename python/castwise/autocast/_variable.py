@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from castwise._brief import short_array
 from castwise._core import cast
@@ -67,9 +67,9 @@ class AutoCastVariable(NumpyProtocol):
 
     def __init__(
         self,
-        initializer: Any,
+        initializer: object,
         shape: Iterable[int] | None = None,
-        dtype: Any = None,
+        dtype: object = None,
         trainable: bool = True,
         autocast: bool = True,
         *,
@@ -87,7 +87,9 @@ class AutoCastVariable(NumpyProtocol):
         self._true_dtype: str = self._array.dtype.name
         self._casts = self._autocast and is_floating(self._array.dtype)
 
-    def _first_value(self, initializer: Any, shape: Any, dtype: Any) -> NDArray[Any]:
+    def _first_value(
+        self, initializer: object, shape: Iterable[int] | None, dtype: object
+    ) -> NDArray[Any]:
         target = None if dtype is None else self._named_dtype(dtype)
         sizes = None if shape is None else checked_shape(shape)
         make = initializers.get(initializer)
@@ -109,7 +111,7 @@ class AutoCastVariable(NumpyProtocol):
         return array
 
     @staticmethod
-    def _named_dtype(dtype: Any) -> np.dtype[Any]:
+    def _named_dtype(dtype: object) -> np.dtype[Any]:
         return numpy_dtype(standardize_dtype(dtype))
 
     # Attributes.
@@ -202,7 +204,7 @@ class AutoCastVariable(NumpyProtocol):
 
     # Assignments.
 
-    def assign(self, value: Any) -> Any:
+    def assign(self, value: object) -> Any:
         """Store another value, rounded once to the dtype of the storage; returns it as stored.
 
         Raises
@@ -220,15 +222,15 @@ class AutoCastVariable(NumpyProtocol):
         self._array = _frozen(array)
         return self._array
 
-    def assign_add(self, value: Any) -> Any:
+    def assign_add(self, value: object) -> Any:
         """Add to what is stored, in its precision; raises as `assign`."""
         return self._assign_result(np.add, value)
 
-    def assign_sub(self, value: Any) -> Any:
+    def assign_sub(self, value: object) -> Any:
         """Subtract from what is stored, in its precision; raises as `assign`."""
         return self._assign_result(np.subtract, value)
 
-    def _assign_result(self, ufunc: Callable[..., Any], value: Any) -> Any:
+    def _assign_result(self, ufunc: Callable[..., Any], value: object) -> Any:
         # Floats round the delta to the stored dtype first; for integers 1 - 0.5 is 0, not 1.
         keeps = is_floating(self._array.dtype)
         delta = self._numbers(
@@ -243,27 +245,27 @@ class AutoCastVariable(NumpyProtocol):
             ) from None
         return self.assign(ufunc(self._array, narrowed(delta)))
 
-    def _numbers(self, argument: str, value: Any, dtype: np.dtype[Any]) -> NDArray[Any]:
+    def _numbers(self, argument: str, value: object, dtype: np.dtype[Any]) -> NDArray[Any]:
         return numbers(argument, _stored(value), dtype, self._path)
 
     # As in Keras, these are logical for elements of every dtype.
 
-    def __and__(self, other: Any) -> Any:
+    def __and__(self, other: ArrayLike) -> Any:
         return np.logical_and(self, other)
 
-    def __rand__(self, other: Any) -> Any:
+    def __rand__(self, other: ArrayLike) -> Any:
         return np.logical_and(other, self)
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: ArrayLike) -> Any:
         return np.logical_or(self, other)
 
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, other: ArrayLike) -> Any:
         return np.logical_or(other, self)
 
-    def __xor__(self, other: Any) -> Any:
+    def __xor__(self, other: ArrayLike) -> Any:
         return np.logical_xor(self, other)
 
-    def __rxor__(self, other: Any) -> Any:
+    def __rxor__(self, other: ArrayLike) -> Any:
         return np.logical_xor(other, self)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -277,7 +279,7 @@ class AutoCastVariable(NumpyProtocol):
         )
 
 
-def _stored(value: Any) -> Any:
+def _stored(value: object) -> Any:
     """Return the stored value of a variable, and other values as they are."""
     return value._array if isinstance(value, AutoCastVariable) else value
 
@@ -287,7 +289,7 @@ def _frozen(array: NDArray[Any]) -> Any:
     return narrowed(array)
 
 
-def _callable_or_none(name: str, value: Any) -> Any:
+def _callable_or_none(name: str, value: object) -> Any:
     if value is not None and not callable(value):
         raise ValueError(f"{name}={value!r} is not valid; use a callable or None.")
     return value

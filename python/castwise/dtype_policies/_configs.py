@@ -48,7 +48,7 @@ def named(name: str) -> DTypePolicy:
     return CLASSES[class_name](*arguments)
 
 
-def of_other_library(identifier: Any) -> DTypePolicy | None:
+def of_other_library(identifier: object) -> DTypePolicy | None:
     """Convert another library's policy, if its adapter is installed; else return None."""
     for convert in OTHER_LIBRARIES:
         policy = convert(identifier)
@@ -57,7 +57,7 @@ def of_other_library(identifier: Any) -> DTypePolicy | None:
     return None
 
 
-def get(identifier: Any) -> DTypePolicy:
+def get(identifier: object) -> DTypePolicy:
     """Return the policy for an argument.
 
     Parameters
@@ -102,7 +102,7 @@ def get(identifier: Any) -> DTypePolicy:
         ) from error
 
 
-def serialize(dtype_policy: Any) -> Any:
+def serialize(dtype_policy: object) -> Any:
     """Return the dictionary that Keras writes for a policy, fit for JSON.
 
     As in Keras, numbers, texts and None are returned as they are, and policies in containers are
@@ -114,14 +114,14 @@ def serialize(dtype_policy: Any) -> Any:
     return serialize_with(dtype_policy, _serialize_policy)
 
 
-def _serialize_policy(policy: Any) -> dict[str, Any]:
+def _serialize_policy(policy: object) -> dict[str, Any]:
     if not isinstance(policy, DTypePolicy):
         raise TypeError(f"dtype_policy={policy!r} is not a policy; give a DTypePolicy")
     ours = CLASSES.get(type(policy).__name__) is type(policy)
     return to_dictionary(policy, policy.module if ours else None, serialize)
 
 
-def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+def deserialize(config: object, custom_objects: Mapping[str, Any] | None = None) -> Any:
     """Make the policy of a dictionary of `serialize`, or of Keras.
 
     Parameters

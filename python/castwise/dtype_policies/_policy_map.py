@@ -84,7 +84,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     def __init__(
         self,
-        default_policy: Any = None,
+        default_policy: object = None,
         policy_map: dict[str, Any] | None = None,
         *,
         match: Match = "fullmatch",
@@ -161,7 +161,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             policy = self._policies.lookup(path)
         return self.default_policy if policy is None else policy
 
-    def __setitem__(self, key: str, policy: Any) -> None:
+    def __setitem__(self, key: str, policy: object) -> None:
         """Set the policy of a new key, given as for `get`.
 
         Raises
@@ -182,7 +182,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
                 "delete it before you set it again"
             ) from error
 
-    def _checked(self, key: str, policy: Any) -> DTypePolicy:
+    def _checked(self, key: str, policy: object) -> DTypePolicy:
         try:
             return get(policy)
         except (TypeError, ValueError) as error:
@@ -200,14 +200,14 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     def __iter__(self) -> Iterator[str]:
         return iter([key for key, _ in self._policies.items()])
 
-    def get(self, path: str, default: Any = _MISSING) -> Any:
+    def get(self, path: str, default: object = _MISSING) -> Any:
         """Return the policy of a path; if no key matches, `default` if it is given."""
         policy = self._policies.lookup(path)
         if policy is not None:
             return policy
         return self.default_policy if default is _MISSING else default
 
-    def pop(self, key: str, default: Any = _MISSING) -> Any:
+    def pop(self, key: str, default: object = _MISSING) -> Any:
         """Remove a key and return its policy, else `default`; KeyError without one."""
         try:
             return self._policies.remove(_text("key", key))
@@ -220,7 +220,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         """Remove the key that was set last, and return it with its policy. KeyError if empty."""
         return self._policies.pop_last()
 
-    def setdefault(self, key: str, default: Any = None) -> DTypePolicy:
+    def setdefault(self, key: str, default: object = None) -> DTypePolicy:
         """Return the policy of a key; if the key is missing, set it to `default`."""
         policy: DTypePolicy | None = self._policies.get(_text("key", key))
         if policy is None:
@@ -355,7 +355,7 @@ class _Values(ValuesView[DTypePolicy]):
         return iter([policy for _, policy in self._mapping._policies.items()])
 
 
-def _text(argument: str, value: Any) -> str:
+def _text(argument: str, value: object) -> str:
     if not isinstance(value, str):
         raise TypeError(
             f"{argument}={value!r} must be a str: a layer's path, or a regular expression"
@@ -363,7 +363,7 @@ def _text(argument: str, value: Any) -> str:
     return value
 
 
-def _for_config(default_policy: Any) -> Any:
+def _for_config(default_policy: object) -> Any:
     """Return the default for configs: as it was given, but for dtype objects the policy."""
     if default_policy is None or isinstance(default_policy, str | DTypePolicy):
         return default_policy

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
 
 from castwise._argument_names import renamed
 from castwise._global_state import floatx
@@ -22,7 +21,7 @@ def global_policy() -> Policy:
     return _in_force["policy"] or Policy(floatx())
 
 
-def set_global_policy(policy: Any) -> None:
+def set_global_policy(policy: Policy | str | None) -> None:
     """Put a policy in force in the whole process; None returns to floatx.
 
     Raises
@@ -36,8 +35,8 @@ def set_global_policy(policy: Any) -> None:
     if policy is not None and not isinstance(policy, Policy):
         with renamed(name="policy"):
             policy = Policy(policy)
-    compute = policy and policy.compute_dtype
-    if compute is not None and not compute.startswith(("float", "bfloat")):
+    compute = None if policy is None else policy.compute_dtype
+    if policy is not None and compute is not None and not compute.startswith(("float", "bfloat")):
         raise ValueError(
             f"policy={policy.name!r} computes in {compute}; only floating-point policies can be in "
             "force for all layers, such as 'mixed_float16'"
@@ -46,7 +45,7 @@ def set_global_policy(policy: Any) -> None:
 
 
 @contextmanager
-def policy_scope(policy: Any) -> Iterator[None]:
+def policy_scope(policy: Policy | str | None) -> Iterator[None]:
     """Put a policy in force, in the whole process, until the end of a `with` block.
 
     >>> with policy_scope("mixed_float16"):

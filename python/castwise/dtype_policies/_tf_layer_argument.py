@@ -17,7 +17,7 @@ _TEXT_KINDS = "OSU"
 """The kinds of numpy's dtypes that are strings in TensorFlow."""
 
 
-def get_policy(identifier: Any) -> Policy:
+def get_policy(identifier: object) -> Policy:
     """Return the policy for the `dtype` argument of a layer.
 
     Parameters
@@ -50,7 +50,7 @@ def get_policy(identifier: Any) -> Policy:
     return Policy(parse_dtype(dtype_name(identifier), "tf_layer"))
 
 
-def dtype_name(identifier: Any) -> str:
+def dtype_name(identifier: object) -> str:
     """Return the name of the dtype that an argument means, unchecked. TypeError if it has none."""
     if isinstance(identifier, str):
         return identifier

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from castwise._argument_names import renamed
@@ -50,7 +51,9 @@ class Policy(PolicyBase):
             self._set_plain(name, "tf")
 
     @classmethod
-    def from_config(cls, config: dict[str, Any], custom_objects: Any = None) -> Policy:
+    def from_config(
+        cls, config: dict[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> Policy:
         """Make the policy of a config; a loss scale in it is dropped, as in TF."""
         del custom_objects  # accepted and unused, as in TF
         if not isinstance(config, dict):
@@ -70,7 +73,7 @@ class Policy(PolicyBase):
         return hash((type(self), self.name))
 
 
-def serialize(policy: Any) -> Any:
+def serialize(policy: object) -> Any:
     """Return TF 2's entry of a layer's config: a name for one dtype, None for "_infer".
 
     Other plain values are returned as they are; TypeError for anything else.
@@ -83,7 +86,7 @@ def serialize(policy: Any) -> Any:
     return serialize_with(policy, _serialize_policy)
 
 
-def _serialize_policy(policy: Any) -> str | dict[str, Any] | None:
+def _serialize_policy(policy: object) -> str | dict[str, Any] | None:
     if not isinstance(policy, Policy):
         raise TypeError(f"policy={policy!r} is not a policy; give a Policy")
     if type(policy).__dict__.get("config_class") == "PolicyV1":
@@ -97,7 +100,7 @@ def _serialize_policy(policy: Any) -> str | dict[str, Any] | None:
     return to_dictionary(policy, "keras.mixed_precision", serialize)
 
 
-def deserialize(config: Any, custom_objects: Any = None) -> Policy:
+def deserialize(config: object, custom_objects: Mapping[str, Any] | None = None) -> Policy:
     """Make the policy that `serialize`, or TF 2, wrote.
 
     Raises

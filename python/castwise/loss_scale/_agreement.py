@@ -166,7 +166,7 @@ def agree(
     return merge(together)
 
 
-def _is_vector(returned: Any) -> bool:
+def _is_vector(returned: object) -> bool:
     """Tell whether a value holds numbers; numpy makes an object array of a handle."""
     try:
         return np.asarray(returned).dtype.kind not in "OSU"

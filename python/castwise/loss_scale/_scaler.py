@@ -172,7 +172,7 @@ def get(identifier: LossScale | float | Literal["dynamic"] | None) -> LossScale:
         raise TypeError(_refusal(identifier)) from None
 
 
-def _refusal(identifier: Any) -> str:
+def _refusal(identifier: object) -> str:
     return (
         f'loss_scale={identifier!r} is not valid; use "dynamic", a number, None, or a '
         "FixedLossScale or DynamicLossScale."

@@ -18,8 +18,8 @@ Tree = TypeVar("Tree")
 @overload
 def unscale(
     grads: Tree,
-    scale: Any,
-    out: Any = None,
+    scale: object,
+    out: object = None,
     *,
     norm: Literal[False] = False,
     dtype: DTypeLike | None = None,
@@ -28,17 +28,17 @@ def unscale(
 @overload
 def unscale(
     grads: Tree,
-    scale: Any,
-    out: Any = None,
+    scale: object,
+    out: object = None,
     *,
     norm: Literal[True],
     dtype: DTypeLike | None = None,
     threads: int | None = None,
 ) -> tuple[Tree, bool, float]: ...
 def unscale(
-    grads: Any,
-    scale: Any,
-    out: Any = None,
+    grads: object,
+    scale: object,
+    out: object = None,
     *,
     norm: bool = False,
     dtype: DTypeLike | None = None,
@@ -117,7 +117,7 @@ def unscale(
     return (tree, finite, total_norm) if norm else (tree, finite)
 
 
-def unscale_as_originals(grads: Tree, scale: float, out: Any) -> tuple[Tree, bool]:
+def unscale_as_originals(grads: Tree, scale: float, out: object) -> tuple[Tree, bool]:
     """Unscale; also float64 gradients are multiplied by the reciprocal in float32.
 
     torch.amp.GradScaler and TensorFlow's LossScaleOptimizer do the same.
@@ -127,7 +127,7 @@ def unscale_as_originals(grads: Tree, scale: float, out: Any) -> tuple[Tree, boo
 
 
 def _unscale(
-    grads: Any, scale: Any, out: Any, *, dtype: DTypeLike | None = None, **options: Any
+    grads: object, scale: object, out: object, *, dtype: DTypeLike | None = None, **options: Any
 ) -> tuple[Any, bool, float]:
     _refuse_one_way("grads", grads)
     sources = trees.values(grads)
@@ -138,22 +138,22 @@ def _unscale(
     return trees.replace(grads, iter(results)) if out is None else out, finite, norm
 
 
-def _targets(grads: Any, out: Any) -> list[Any]:
+def _targets(grads: object, out: object) -> list[Any]:
     return [target for _, _, target in trees.zip_leaves(grads, out, ("grads", "out"))]
 
 
-def _refuse_one_way(argument: str, tree: Any) -> None:
+def _refuse_one_way(argument: str, tree: object) -> None:
     """Refuse objects that can be read once only, or have no order: generators, views, sets."""
     if isinstance(tree, Iterator | Set | MappingView):
         kind = type(tree).__name__
         raise TypeError(f"{argument} is of type {kind}; give a list of its arrays.")
 
 
-def _path(tree: Any, index: int) -> str:
+def _path(tree: object, index: int) -> str:
     return next(itertools.islice(trees.leaves(tree), index, None))[0]
 
 
-def all_finite(tree: Any, *, threads: int | None = None) -> bool:
+def all_finite(tree: object, *, threads: int | None = None) -> bool:
     """Tell whether every element of every array is finite; nothing is written.
 
     Parameters
@@ -202,7 +202,7 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
     return on_true if pred else on_false
 
 
-def require_alike(tree: Any, counterpart: Any, names: tuple[str, str]) -> None:
+def require_alike(tree: object, counterpart: object, names: tuple[str, str]) -> None:
     """Compare two trees, which errors call by `names`.
 
     Raises
