@@ -37,7 +37,7 @@ class Builder(Holder):
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """Its name within the layer that holds it."""
         return self._name
 
     @property

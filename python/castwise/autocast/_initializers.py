@@ -15,12 +15,12 @@ Initializer: TypeAlias = Callable[..., Any]
 
 
 def zeros(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
-    """Return zeros."""
+    """Make an array of zeros."""
     return np.zeros(shape, dtype)
 
 
 def ones(shape: Shape, dtype: DTypeLike) -> NDArray[Any]:
-    """Return ones."""
+    """Make an array of ones."""
     return np.ones(shape, dtype)
 
 

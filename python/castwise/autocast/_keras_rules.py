@@ -29,7 +29,7 @@ from castwise.dtype_policies import DTypePolicy
 
 
 class KerasRules(Rules):
-    """Keras 3."""
+    """What is cast in Keras 3: every floating argument of a call, and weights by its scope."""
 
     locks = True
     forgets_replaced = False
@@ -41,7 +41,7 @@ class KerasRules(Rules):
         return dtype_policies.get(dtype)
 
     def serialized(self, policy: object) -> Any:
-        """Return the dictionary."""
+        """Return the dictionary that Keras writes for a policy."""
         return dtype_policies.serialize(policy)
 
     def arguments(
@@ -95,7 +95,7 @@ class KerasRules(Rules):
         return scope_of(compute)
 
     def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
-        """Return what the author wants."""
+        """Return what the author asked for: layers of one dtype cast their weights, too."""
         return requested
 
     def weight_dtype(self, layer: Ruled, dtype: object) -> str:

@@ -150,13 +150,13 @@ class Layer(Builder):
 
     @property
     def compute_dtype(self) -> str:
-        """What the layer computes in."""
+        """The name of the dtype in which the layer computes."""
         dtype: str = self._policy_here().compute_dtype
         return dtype
 
     @property
     def variable_dtype(self) -> str:
-        """What its weights are stored in."""
+        """The name of the dtype in which its weights are stored."""
         dtype: str = self._policy_here().variable_dtype
         return dtype
 

@@ -42,7 +42,7 @@ _frame: ContextVar[Frame] = ContextVar("castwise_autocast", default=_OUTSIDE)
 
 
 def current() -> Frame:
-    """Return the current frame."""
+    """Return the frame of this thread or task, or the one outside of all scopes."""
     frame: Frame = open_frame(_frame.get())
     return frame if frame.thread == get_ident() else _OUTSIDE
 

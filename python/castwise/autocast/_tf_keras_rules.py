@@ -67,7 +67,7 @@ class TfKerasVariable(AutoCastVariable):
 
 
 class TfKerasRules(Rules):
-    """TF 2."""
+    """What is cast in TF 2: the first argument of a call, and weights of mixed layers."""
 
     variable_class = TfKerasVariable
     locks = False
@@ -85,7 +85,7 @@ class TfKerasRules(Rules):
         return get_policy(dtype)
 
     def serialized(self, policy: object) -> Any:
-        """Return the name of a dtype, or a dictionary."""
+        """Return the name of the dtype for a policy of one dtype, else its dictionary."""
         return serialize(policy)
 
     def arguments(

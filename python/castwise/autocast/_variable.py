@@ -118,7 +118,7 @@ class AutoCastVariable(NumpyProtocol):
 
     @property
     def name(self) -> str:
-        """Its own name."""
+        """Its name within its layer."""
         return self._name
 
     @property
@@ -128,13 +128,13 @@ class AutoCastVariable(NumpyProtocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """The shape."""
+        """The shape of the stored array."""
         shape: tuple[int, ...] = self._array.shape
         return shape
 
     @property
     def ndim(self) -> int:
-        """The number of axes."""
+        """The number of axes of the stored array."""
         ndim: int = self._array.ndim
         return ndim
 

@@ -347,7 +347,7 @@ class _Items(ItemsView[str, DTypePolicy]):
 
 
 class _Values(ValuesView[DTypePolicy]):
-    """The same for the policies alone."""
+    """A view of the policies that iterates over a copy."""
 
     _mapping: DTypePolicyMap
 

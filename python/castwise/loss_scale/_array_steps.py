@@ -64,7 +64,7 @@ def counted(arrays: Arrays, counter: Scalar, machine: DynamicLossScale) -> tuple
 
 
 def grown(arrays: Arrays, scale: Scalar, machine: DynamicLossScale) -> Any:
-    """Return the scale after a growth."""
+    """Return the scale after a growth; beyond the range, as the preset says."""
     rules, maximum = machine._rules, machine.maximum
     product = arrays.multiply(scale, _rounded(machine.growth_factor, rules))
     if rules["ceiling"] == "Unchanged":

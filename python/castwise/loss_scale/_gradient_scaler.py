@@ -302,7 +302,7 @@ class GradScaler:
         return self._machine.growth_factor
 
     def set_growth_factor(self, new_factor: float) -> None:
-        """Change it."""
+        """Change the factor by which the scale grows."""
         self._change("new_factor", "growth_factor", new_factor)
 
     def get_backoff_factor(self) -> float:
@@ -310,7 +310,7 @@ class GradScaler:
         return self._machine.backoff_factor
 
     def set_backoff_factor(self, new_factor: float) -> None:
-        """Change it."""
+        """Change the factor by which the scale is multiplied when it backs off."""
         self._change("new_factor", "backoff_factor", new_factor)
 
     def get_growth_interval(self) -> int:
@@ -318,7 +318,7 @@ class GradScaler:
         return self._machine.growth_interval
 
     def set_growth_interval(self, new_interval: int) -> None:
-        """Change it."""
+        """Change the number of finite steps between growths."""
         self._change("new_interval", "growth_interval", new_interval)
 
     def is_enabled(self) -> bool:

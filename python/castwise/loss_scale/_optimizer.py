@@ -62,7 +62,7 @@ class ArrayOptimizer(ScaledOptimizer):
 
     @property
     def learning_rate(self) -> Any:
-        """The inner optimizer's."""
+        """The inner optimizer's learning rate, which can be set here."""
         return self.inner_optimizer.learning_rate
 
     @learning_rate.setter

@@ -47,7 +47,7 @@ class NoOpLossScale:
 
     @property
     def loss_scale(self) -> int:
-        """1."""
+        """The factor 1, an int as in jmp."""
         return 1
 
     def scale(self, tree: Tree) -> Tree:
@@ -59,7 +59,7 @@ class NoOpLossScale:
         return tree
 
     def adjust(self, grads_finite: Any) -> NoOpLossScale:
-        """Return itself."""
+        """Return itself, whatever the gradients are."""
         del grads_finite
         return self
 
@@ -83,7 +83,7 @@ class StaticLossScale:
         return _unscale(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> StaticLossScale:
-        """Return itself."""
+        """Return itself, whatever the gradients are."""
         del grads_finite
         return self
 

@@ -97,7 +97,7 @@ class FixedLossScale(LossScale):
         self._loss_scale_value: float = float(loss_scale_value)
 
     def __call__(self) -> np.float32:
-        """Return the number."""
+        """Return the number by which to multiply every loss."""
         return np.float32(self._loss_scale_value)
 
     def update(self, grads: Any) -> tuple[None, bool]:
@@ -106,7 +106,7 @@ class FixedLossScale(LossScale):
         return None, True
 
     def get_config(self) -> dict[str, Any]:
-        """Return the arguments."""
+        """Return the argument of the constructor."""
         return {"loss_scale_value": self._loss_scale_value}
 
     __eq__ = LossScale.__eq__
@@ -168,7 +168,7 @@ class DynamicLossScale(LossScale):
         return self._machine.growth_factor
 
     def __call__(self) -> np.float32:
-        """Return the number."""
+        """Return the number by which to multiply the next loss."""
         return np.float32(self._machine.scale)
 
     def update(self, grads: Any) -> tuple[None, bool]:
