@@ -35,25 +35,16 @@ class Arrays(Protocol):
     divide: Callable[..., Any]
 
 
-class Scalar(Protocol):
-    """A number in an array of rank 0, of any library."""
-
-    @property
-    def dtype(self) -> Any: ...
-    def __add__(self, other: int, /) -> Any: ...
-    def __sub__(self, other: int, /) -> Any: ...
-
-
 class State(NamedTuple):
     """What a step changes: numbers in arrays of rank 0."""
 
-    scale: Scalar
-    counter: Scalar
-    hysteresis_left: Scalar
-    floor_steps: Scalar
+    scale: Any
+    counter: Any
+    hysteresis_left: Any
+    floor_steps: Any
 
 
-def counted(arrays: Arrays, counter: Scalar, machine: DynamicLossScale) -> tuple[Any, Any]:
+def counted(arrays: Arrays, counter: object, machine: DynamicLossScale) -> tuple[Any, Any]:
     """Return the counter after a finite step, and whether the scale grows."""
     growth, interval = machine._rules["growth"], machine.growth_interval
     count = _incremented(arrays, counter)
@@ -63,7 +54,7 @@ def counted(arrays: Arrays, counter: Scalar, machine: DynamicLossScale) -> tuple
     return arrays.where(grows, 0, count), grows
 
 
-def grown(arrays: Arrays, scale: Scalar, machine: DynamicLossScale) -> Any:
+def grown(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
     """Return the scale after a growth; beyond the range, as the preset says."""
     rules, maximum = machine._rules, machine.maximum
     product = arrays.multiply(scale, _rounded(machine.growth_factor, rules))
@@ -74,7 +65,7 @@ def grown(arrays: Arrays, scale: Scalar, machine: DynamicLossScale) -> Any:
     return product
 
 
-def reduced(arrays: Arrays, scale: Scalar, machine: DynamicLossScale) -> Any:
+def reduced(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
     """Return the scale after it backed off; a NaN stays one."""
     rules = machine._rules
     if rules["backoff"] == "Multiply":
@@ -85,7 +76,7 @@ def reduced(arrays: Arrays, scale: Scalar, machine: DynamicLossScale) -> Any:
 
 
 def next_scale(
-    arrays: Arrays, scale: Scalar, counter: Scalar, machine: DynamicLossScale, finite: object
+    arrays: Arrays, scale: object, counter: object, machine: DynamicLossScale, finite: object
 ) -> tuple[Any, Any]:
     """Return the scale and the counter after a step, for presets without hysteresis."""
     count, grows = counted(arrays, counter, machine)
@@ -96,25 +87,22 @@ def next_scale(
 
 def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: object) -> State:
     """Return the state after a step, of any preset."""
-    count, grows = counted(arrays, state.counter, machine)
-    left, full = _decremented(arrays, state.hysteresis_left), machine.hysteresis
-    by_growth, is_held, lower = (
-        machine._rules["restore"] == "Growth",
-        left > 0,
-        reduced(arrays, state[0], machine),
-    )
-    at_floor = arrays.where(lower < state.scale, 0, _incremented(arrays, state.floor_steps))
+    scale, counter, hysteresis_left, floor_steps = state
+    count, grows = counted(arrays, counter, machine)
+    full, by_growth = machine.hysteresis, machine._rules["restore"] == "Growth"
     after_finite = (
-        arrays.where(grows, grown(arrays, state.scale, machine), state.scale),
+        arrays.where(grows, grown(arrays, scale, machine), scale),
         count,
-        arrays.where(grows, full, state.hysteresis_left) if by_growth else full,
+        arrays.where(grows, full, hysteresis_left) if by_growth else full,
         0,
     )
+    left, lower = _decremented(arrays, hysteresis_left), reduced(arrays, scale, machine)
+    at_floor = arrays.where(lower < scale, 0, _incremented(arrays, floor_steps))
     after_nonfinite = (
-        arrays.where(is_held, state.scale, lower),
+        arrays.where(left > 0, scale, lower),
         0,
         left if by_growth else arrays.maximum(left, 0),
-        arrays.where(is_held, state.floor_steps, at_floor),
+        arrays.where(left > 0, floor_steps, at_floor),
     )
     pairs = zip(after_finite, after_nonfinite, strict=True)
     return State(*(arrays.where(finite, *pair) for pair in pairs))
@@ -128,11 +116,11 @@ def _rounded(factor: float, rules: dict[str, str]) -> float:
         return float(np.float32(factor))
 
 
-def _incremented(arrays: Arrays, count: Scalar) -> Any:
+def _incremented(arrays: Arrays, count: Any) -> Any:
     """Add 1, unless it is the largest number of its dtype."""
     return arrays.minimum(count, np.iinfo(count.dtype.name).max - 1) + 1
 
 
-def _decremented(arrays: Arrays, count: Scalar) -> Any:
+def _decremented(arrays: Arrays, count: Any) -> Any:
     """Subtract 1, unless it is the smallest number of its dtype."""
     return arrays.maximum(count, np.iinfo(count.dtype.name).min + 1) - 1

@@ -20,8 +20,6 @@ from castwise.loss_scale._scaler import get
 
 jax: Any = require("jax")
 
-__all__ = ["LossScale", "loss_scale"]
-
 _FIELDS = State._fields
 """The state, in the order of the leaves."""
 

@@ -13,8 +13,6 @@ from castwise.compat import torch as compat
 
 torch: Any = require("torch")
 
-__all__ = ["GradScaler"]
-
 
 class GradScaler(compat.GradScaler):
     """A GradScaler for torch's optimizers, with castwise's kernels for gradients on the CPU.

@@ -25,16 +25,6 @@ from castwise.loss_scale import _unscaling as unscaling
 from castwise.loss_scale._arithmetic import is_usable, times
 from castwise.loss_scale._array_steps import grown, reduced
 
-__all__ = [
-    "DynamicLossScale",
-    "LossScale",
-    "NoOpLossScale",
-    "StaticLossScale",
-    "all_finite",
-    "register",
-    "select_tree",
-]
-
 Tree = TypeVar("Tree")
 
 
@@ -64,15 +54,10 @@ class NoOpLossScale:
         return self
 
 
-@dataclasses.dataclass(frozen=True)
-class StaticLossScale:
-    """A scale that never changes; TypeError if it is not a real number."""
+class _Scaling:
+    """A scale by which trees are multiplied and divided."""
 
     loss_scale: Any
-
-    def __post_init__(self) -> None:
-        _register_if_imported()
-        _check_number("loss_scale", self.loss_scale)
 
     def scale(self, tree: Tree) -> Tree:
         """Return every array times the scale, in numpy's promotion."""
@@ -82,6 +67,17 @@ class StaticLossScale:
         """Return every array times the reciprocal of the scale."""
         return _unscale(tree, self.loss_scale)
 
+
+@dataclasses.dataclass(frozen=True)
+class StaticLossScale(_Scaling):
+    """A scale that never changes; TypeError if it is not a real number."""
+
+    loss_scale: Any
+
+    def __post_init__(self) -> None:
+        _register_if_imported()
+        _check_number("loss_scale", self.loss_scale)
+
     def adjust(self, grads_finite: Any) -> StaticLossScale:
         """Return itself, whatever the gradients are."""
         del grads_finite
@@ -89,7 +85,7 @@ class StaticLossScale:
 
 
 @dataclasses.dataclass(frozen=True)
-class DynamicLossScale:
+class DynamicLossScale(_Scaling):
     """A scale that is multiplied after `period` finite steps, and divided after any other step.
 
     Parameters
@@ -128,14 +124,6 @@ class DynamicLossScale:
             _check_number(field.name, value)
             if field.name.endswith("loss_scale") and not is_floating(dtype := _dtype(value)):
                 warnings.warn(f"{field.name} has dtype {dtype}; use a float", stacklevel=3)
-
-    def scale(self, tree: Tree) -> Tree:
-        """Return every array times the scale, in numpy's promotion."""
-        return _times(tree, self.loss_scale)
-
-    def unscale(self, tree: Tree) -> Tree:
-        """Return every array times the reciprocal of the scale."""
-        return _unscale(tree, self.loss_scale)
 
     def adjust(self, grads_finite: Any) -> DynamicLossScale:
         """Return the scale for the next step.

@@ -14,8 +14,6 @@ from castwise._core import cast, dtype_word, finfo, parse_assignment, parse_dtyp
 from castwise._floating import is_floating
 from castwise._trees import map_leaves
 
-__all__ = ["Policy", "cast_to_full", "cast_to_half", "get_policy", "half_dtype"]
-
 Tree = TypeVar("Tree")
 
 

@@ -229,15 +229,8 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
             The scale is dynamic, and a gradient holds integers.
 
         """
-        if not (self._scaled and self._unscaled):
-            missing = [
-                name
-                for name, called in (
-                    ("get_scaled_loss", self._scaled),
-                    ("get_unscaled_gradients", self._unscaled),
-                )
-                if not called
-            ]
+        calls = {"get_scaled_loss": self._scaled, "get_unscaled_gradients": self._unscaled}
+        if missing := [name for name, was_called in calls.items() if not was_called]:
             _LOGGER.warning("apply_gradients was called without %s", " and ".join(missing))
         pairs = [pair for pair in checked_pairs(grads_and_vars) if pair[0] is not None]
         if not pairs:
