@@ -26,8 +26,8 @@ class Block:
         self.token: Token[Any] | None = None
 
 
-class Frame(Protocol):
-    """A frame of a chain."""
+class AnyFrame(Protocol):
+    """A frame of a chain, whatever else it holds."""
 
     @property
     def block(self) -> Block | None: ...
@@ -36,13 +36,13 @@ class Frame(Protocol):
     def _replace(self, *, outer: Any) -> Self: ...
 
 
-def begin(variable: ContextVar[Any], frame: Frame) -> None:
+def begin(variable: ContextVar[Any], frame: AnyFrame) -> None:
     """Put a frame with a block into its variable."""
     assert frame.block is not None, "by the caller"  # noqa: S101
     frame.block.token = variable.set(frame)
 
 
-def open_frame(frame: Frame | None) -> Any:
+def open_frame(frame: AnyFrame | None) -> Any:
     """Return a frame, or the innermost one around it whose block has not ended."""
     while frame is not None and frame.block is not None and frame.block.has_ended:
         frame = frame.outer
@@ -59,7 +59,7 @@ def end(variable: ContextVar[Any], block: Block) -> None:
 
 
 def end_here(variable: ContextVar[Any], block: Block) -> bool:
-    """Do so if the block began in this context; return whether it did."""
+    """Take the frame of a block out if it began in this context; return whether it did."""
     chain = variable.get()
     try:
         variable.reset(block.token)  # type: ignore[arg-type]  # it has begun
@@ -69,7 +69,7 @@ def end_here(variable: ContextVar[Any], block: Block) -> bool:
     return True
 
 
-def _without(chain: Frame | None, block: Block) -> Frame | None:
+def _without(chain: AnyFrame | None, block: Block) -> AnyFrame | None:
     inner, frame = [], chain
     while frame is not None and frame.block is not block:
         inner.append(frame)

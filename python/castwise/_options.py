@@ -147,7 +147,7 @@ class TreeOptions(TypedDict, total=False):
     threads: int | None
 
 
-class CastOptions(TreeOptions, total=False):
+class ArrayOptions(TreeOptions, total=False):
     """The options of `cast` that leave the type of its result as it is."""
 
     copy: bool

@@ -42,7 +42,7 @@ class SharedArguments(TypedDict, total=False):
 
 
 class CastArguments(SharedArguments, total=False):
-    """Those of `cast_file`."""
+    """What `cast_file` takes beside its positional arguments and `dry_run`."""
 
     dtype_map: MapArgument | DtypeMap | None
     policy: object
@@ -59,7 +59,7 @@ class CastArguments(SharedArguments, total=False):
 
 
 class DequantizeArguments(SharedArguments, total=False):
-    """Those of `dequantize_file`."""
+    """What `dequantize_file` takes beside its positional arguments and `dry_run`."""
 
     arithmetic: Arithmetic
     only: str | None
@@ -67,7 +67,7 @@ class DequantizeArguments(SharedArguments, total=False):
 
 
 class QuantizeArguments(SharedArguments, total=False):
-    """Those of `quantize_file`."""
+    """What `quantize_file` takes beside its positional arguments and `dry_run`."""
 
     recipe: WrittenRecipe | None
     block: Block | None
@@ -77,6 +77,6 @@ class QuantizeArguments(SharedArguments, total=False):
 
 
 class TranscodeArguments(SharedArguments, total=False):
-    """Those of `transcode_file`."""
+    """What `transcode_file` takes beside its positional arguments and `dry_run`."""
 
     scheme: TranscodedScheme | None

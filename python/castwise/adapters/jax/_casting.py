@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from castwise import _core
 from castwise._core import CastReport, finfo
 from castwise._frameworks import require
-from castwise._options import CastOptions
+from castwise._options import ArrayOptions
 from castwise.adapters.jax._traced import convert
 
 if TYPE_CHECKING:
@@ -28,11 +28,11 @@ _ALIGNMENT = 64
 
 @overload
 def cast(
-    array: Array, dtype: Any, *, report: Literal[False] = False, **options: Unpack[CastOptions]
+    array: Array, dtype: Any, *, report: Literal[False] = False, **options: Unpack[ArrayOptions]
 ) -> Array: ...
 @overload
 def cast(
-    array: Array, dtype: Any, *, report: Literal[True], **options: Unpack[CastOptions]
+    array: Array, dtype: Any, *, report: Literal[True], **options: Unpack[ArrayOptions]
 ) -> tuple[Array, CastReport]: ...
 def cast(array: Any, dtype: Any, **options: Any) -> Any:
     """Cast a jax array to another dtype.

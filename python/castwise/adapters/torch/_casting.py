@@ -10,7 +10,7 @@ import numpy as np
 from castwise import _core
 from castwise._core import CastReport, finfo
 from castwise._frameworks import require
-from castwise._options import CastOptions
+from castwise._options import ArrayOptions
 from castwise.adapters.torch._bridge import (
     from_numpy,
     numpy_dtype,
@@ -34,7 +34,7 @@ def cast(
     *,
     out: Tensor | None = None,
     report: Literal[False] = False,
-    **options: Unpack[CastOptions],
+    **options: Unpack[ArrayOptions],
 ) -> Tensor: ...
 @overload
 def cast(
@@ -43,7 +43,7 @@ def cast(
     *,
     out: Tensor | None = None,
     report: Literal[True],
-    **options: Unpack[CastOptions],
+    **options: Unpack[ArrayOptions],
 ) -> tuple[Tensor, CastReport]: ...
 def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> Any:
     """Cast a tensor to another dtype, rounding once from the exact value.

@@ -55,7 +55,7 @@ def check(q: StoredArray) -> None:
 
 
 def _check_extras(q: StoredArray, views: Views) -> None:
-    """Refuse other parts of another shape."""
+    """Refuse an extra part whose shape is not the one that decoding needs."""
     columns, blocks = views.shape[q.axis], math.prod(views.grid)
     shapes = {
         "group index": (columns,),
@@ -152,7 +152,7 @@ def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _check_shape(name: str, part: Array, shape: tuple[int, ...], views: Views) -> None:
-    """Refuse another shape; axes of one element and the axes inside a row do not matter."""
+    """Refuse a part of another shape; axes of one element, and those inside a row, may differ."""
     if _squeezed(part.shape) == _squeezed(shape):
         if not isinstance(part, LazyArray) or part.size <= 1:
             return

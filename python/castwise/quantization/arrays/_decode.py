@@ -95,7 +95,7 @@ def decoded(
 def _decode_into(
     q: StoredArray, out: Array, data: Array, scale: Array, options: dict[str, Any]
 ) -> _core.BlockDecoder | None:
-    """Let the core decode codes and scales; what decodes them again, unless `out` was copied to."""
+    """Let the core decode; return the decoder to use again, or None if `out` was copied to."""
     views, moved, target = views_of(q), np.moveaxis(out, q.axis, -1), out
     if views.storage.flat and not moved.flags.c_contiguous:
         target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
@@ -199,7 +199,7 @@ def _as_float8(values: Array, level: Array) -> Array:
 
 
 def check_steps(q: StoredArray, arithmetic: Arithmetic) -> None:
-    """Refuse what products cannot be changed by.
+    """Refuse factors and float8 scales by which products cannot be changed.
 
     Raises
     ------
@@ -224,7 +224,7 @@ def check_steps(q: StoredArray, arithmetic: Arithmetic) -> None:
 
 @cache
 def _target(dtype: str | type | np.dtype[Any]) -> np.dtype[Any]:
-    """Return a dtype to decode into."""
+    """Return the dtype to decode into; refuse one that is not of real floats."""
     info = finfo(dtype)
     if info.kind != "float":
         raise TypeError(f"dtype={info.name!r} is not valid; use a real float dtype, as 'float32'.")
@@ -232,7 +232,7 @@ def _target(dtype: str | type | np.dtype[Any]) -> np.dtype[Any]:
 
 
 def _only_views(q: StoredArray, given: dict[str, Any]) -> bool:
-    """Return True if a change of a part is a change of what the core is given."""
+    """Return True if every operand of the core is a view of its part, and none a copy."""
     names = ("data", "scale", "global_scale", "zero_point")
     parts = {name: getattr(q, name) for name in names} | dict(q.extras)
     # Nested scales are not given to the core; the scales made of them share memory with no part.

@@ -88,7 +88,7 @@ def recognized_parts(
     most = max(len(match.parts) for match in matches)
     matches = [match for match in matches if len(match.parts) == most]
     _check_parts(matches[0], named, row)
-    stated = _Stated(
+    stated = _CallerStatements(
         row,
         scheme,
         None if shape is None else shape_of(shape),
@@ -181,7 +181,7 @@ def _no_layout(named: Mapping[str, _NamedPart], recipe: Producer) -> str:
 
 
 @dataclass(frozen=True)
-class _Stated:
+class _CallerStatements:
     """What the caller says of some parts."""
 
     recipe: Producer
@@ -192,7 +192,7 @@ class _Stated:
     variant: str | None
 
 
-def _candidates(match: Match[_NamedPart], stated: _Stated) -> Iterator[dict[str, Any]]:
+def _candidates(match: Match[_NamedPart], stated: _CallerStatements) -> Iterator[dict[str, Any]]:
     """Make the arguments of each scheme that a layout may hold."""
     arrays = _arrays(match)
     layout, storage = match.layout, match.layout.storage or Storage()
@@ -252,7 +252,7 @@ def _stated_shape(
 
 
 def _arrays(match: Match[_NamedPart]) -> dict[str, Any]:
-    """Return the arguments that the parts are."""
+    """Return the arguments of the quantised array for which the parts stand."""
     arguments: dict[str, Any] = {
         "data": match.payload.array,
         "extras": _state(match).get("extras", {}),

@@ -52,11 +52,11 @@ class LazyArray:
         return math.prod(self.shape)
 
     def reshape(self, shape: Sequence[int]) -> LazyArray:
-        """See it in another shape."""
+        """View the tensor in another shape."""
         return replace(self, shape=tuple(shape))
 
     def as_rows(self, shape: tuple[int, int]) -> LazyArray:
-        """See it as a matrix, whose rows may be in several first axes; any of them can be read."""
+        """View the tensor as a matrix whose rows may lie in several first axes; any can be read."""
         if self.ndim <= len(shape) or self.shape[0] == shape[0] or not self.size:
             return self.reshape(shape)
         inside = shape[0] // self.shape[0]  # of one index of the first axis
@@ -70,7 +70,7 @@ class LazyArray:
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
     def taken(self, index: NDArray[Any]) -> LazyArray:
-        """See, along the last axis, the elements at these places; all of that axis is read."""
+        """View the elements at these places of the last axis; all of that axis is read."""
         shape = (*self.shape[:-1], len(index))
 
         def box(ranges: Sequence[Range]) -> NDArray[Any]:

@@ -169,7 +169,7 @@ def stem_of(layout: Layout) -> str:
 
 
 def bare(name: str) -> str:
-    """Return what is added to a name as a name of its own."""
+    """Strip the separator from what is added to a name."""
     return name.lstrip("._")
 
 

@@ -1,4 +1,4 @@
-"""Quantise arrays."""
+"""Quantise arrays: plan what follows from the arguments, and let the core fill the parts."""
 
 from __future__ import annotations
 
@@ -407,7 +407,7 @@ def _result(  # noqa: PLR0917
     zero_point: Array | None = None,
     bias: Array | None = None,
 ) -> QuantizedArray:
-    """Make the result of its parts."""
+    """Make the quantised array of the parts that were filled."""
     fields = plan.fields.copy()
     fields["data"], fields["scale"], fields["_ready"] = data, scale, {}
     fields["global_scale"], fields["zero_point"] = global_scale, zero_point

@@ -47,7 +47,7 @@ def row_step(q: StoredArray) -> int:
 
 
 def step_of(views: Views) -> int:
-    """Return the same of a geometry without nested scales."""
+    """Return the row step of a geometry without nested scales."""
     return _step(_row_axes(views, 1))
 
 
@@ -154,6 +154,6 @@ def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
 
 
 def _codes(views: Views, itemsize: int) -> Fraction:
-    """Return the codes of a container."""
+    """Count the codes that a container holds."""
     width, bits = _BYTE * itemsize, views.scheme.bits - views.high_bits
     return Fraction(width // bits) if views.packing == "padded" else Fraction(width, bits)
