@@ -35,9 +35,14 @@ from castwise.quantization.producers._attention import scale_of_attention
 from castwise.quantization.producers._configs import Statement
 from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel
 from castwise.quantization.producers._names import tail
-from castwise.quantization.producers._registry import CONFIGS, NOT_DECODED
+from castwise.quantization.producers._registry import (
+    CONFIGS,
+    EVIDENT,
+    KEPT_KEYS,
+    NOT_DECODED,
+    described_in,
+)
 from castwise.quantization.producers._stored_weight import Undecodable
-from castwise.quantization.producers.torchao import described_in
 from castwise.quantization.weights._decoding import Decoding, decoding
 from castwise.quantization.weights._decoding import Slab as Cut
 
@@ -57,20 +62,6 @@ WRAPPED = (
 
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
-
-_OWN_NAMES = frozenset(("bitsandbytes", "gpt-oss", "comfy", "mistral", "keras"))
-"""Recipes that names of tensors, or what they hold, tell as well as a configuration does."""
-
-
-_EXCEPTIONS = {
-    "compressed-tensors": "ignore",
-    "fp8": "modules_to_not_convert",
-    "mxfp8": "modules_to_not_convert",
-    "mxfp4": "modules_to_not_convert",
-    "fbgemm_fp8": "modules_to_not_convert",
-    "bitsandbytes": "llm_int8_skip_modules",
-}
-"""The key of a method's section that lists the modules that are not quantised."""
 
 
 def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> DerivedCheckpoint:
@@ -163,7 +154,7 @@ class DecodePlan(ComponentPlan):
                     f"{weight.payload!r} is {weight.scheme or 'quantised'} as {producers} stores "
                     "it, which castwise cannot decode yet; that library reads it"
                 )
-            if not (quantization.stated or _OWN_NAMES.issuperset(weight.recipes)):
+            if not (quantization.stated or EVIDENT.issuperset(weight.recipes)):
                 raise self._refusal(
                     f"nothing says how {weight.payload!r} is stored, which may be as by "
                     f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
@@ -192,7 +183,7 @@ class DecodePlan(ComponentPlan):
         """Return what the configuration must except; refuse one that cannot."""
         if not statements:
             return None
-        keys = {_EXCEPTIONS.get(statement.method) for statement in statements}
+        keys = {KEPT_KEYS.get(statement.method) for statement in statements}
         key = keys.pop()
         if keys or key is None or any(statement.origin != _CONFIG for statement in statements):
             stated = ", ".join(

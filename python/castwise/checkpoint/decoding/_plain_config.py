@@ -17,7 +17,7 @@ from castwise.checkpoint.report import CastRow
 from castwise.quantization.producers._layouts import BF16
 
 _SECTIONS = frozenset(("quantization_config", "compression_config"))
-_MLX_SECTION, _MLX_KEY = "quantization", "group_size"
+_SECTION_OF_GROUPS, _GROUPS_KEY = "quantization", "group_size"
 _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
 _BOM = "\ufeff"
 _FLOAT32 = "float32"
@@ -180,5 +180,9 @@ def _sections(text: str) -> Iterator[tuple[_Member, int]]:
                 part = inside[-1] if inside else None
                 if part is not None and part.is_object and part.key is None:
                     part.key = json.loads(string)
-                    if part.key == _MLX_KEY and len(inside) > 1 and inside[-2].key == _MLX_SECTION:
+                    if (
+                        part.key == _GROUPS_KEY
+                        and len(inside) > 1
+                        and inside[-2].key == _SECTION_OF_GROUPS
+                    ):
                         inside[-2].goes = inside[-2].is_object

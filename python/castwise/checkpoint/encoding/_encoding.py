@@ -221,7 +221,7 @@ class EncodePlan(ComponentPlan):
             )
         if row.transposed and not is_stack:
             raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
-        if not (row.transposed or info.name.endswith("weight")) and row.recipe == "mlx":
+        if row.only_named and not info.name.endswith("weight"):
             raise refuse(
                 f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
             )

@@ -15,20 +15,25 @@ from castwise.quantization import QuantizedArray, QuantizedWeight
 from castwise.quantization.arrays._views import geometry, views_of
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
+    EXPERTS,
     GLOBAL,
     OF_E4M3,
     SCALE,
     ZERO,
     Layout,
 )
-from castwise.quantization.producers._names import tail
-from castwise.quantization.producers._registry import find_recipe, written_layout
+from castwise.quantization.producers._names import beside, tail
+from castwise.quantization.producers._registry import CONVERTED_TO, find_recipe, written_layout
 from castwise.quantization.producers._schemes import find_scheme
 
-COMPRESSED, DEEPSEEK_V4, GGUF = "compressed-tensors", "deepseek-v4", "gguf"
-COMFY = "comfy"
-_GPT_OSS, _MODELOPT = "gpt-oss", "modelopt"
-_MARKERS = ("comfy_quant", "weight_shape")
+GGUF = "gguf"
+_MARKERS = tuple(
+    beside(part.name, "weight")
+    for producer in CONVERTED_TO
+    for layout in producer.layouts
+    for part in layout.parts
+    if part.use in ("marker", "shape")
+)
 """Parts that only tell how a weight is stored, or its shape."""
 
 _SCALED_INPUTS = ("nvfp4", "fp8_tensor")
@@ -36,9 +41,9 @@ _SCALED_INPUTS = ("nvfp4", "fp8_tensor")
 
 
 def form_of_experts(weight: QuantizedWeight, scheme: str, recipe: str) -> Layout | None:
-    """Return how ModelOpt stores a weight as (experts, in, out); None for others, and elsewhere."""
+    """Return how a weight is stored as (experts, in, out); None for others, and elsewhere."""
     name = weight.name.removesuffix(WEIGHT)
-    for layout in find_recipe(recipe).layouts if recipe == _MODELOPT and is_experts(name) else ():
+    for layout in find_recipe(recipe).layouts if is_experts(name) else ():
         transposed = layout.storage is not None and layout.storage.transposed == "parts"
         if transposed and layout.scheme == scheme and tail(name) in layout.parameters:
             return layout
@@ -78,11 +83,12 @@ def check_parts(transcoded: TranscodedWeight, scheme: str, recipe: str) -> None:
             f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
             f"stores them as rows; {AGAIN}"
         )
-    stacks = recipe in (COMPRESSED, GGUF) or form_of_experts(weight, scheme, recipe) is not None
-    fits = is_stack if recipe == _GPT_OSS else is_matrix or (is_stack and stacks)
+    stacking = find_recipe(recipe).stacks
+    stacks = stacking == "also" or form_of_experts(weight, scheme, recipe) is not None
+    fits = is_stack if stacking == "only" else is_matrix or (is_stack and stacks)
     if plan.cut != plan.shape or not fits:
         arrangement = (
-            "experts in one tensor only" if recipe == _GPT_OSS else "each matrix by itself"
+            "experts in one tensor only" if stacking == "only" else "each matrix by itself"
         )
         raise ValueError(
             f"{weight.payload!r} has the shape {info.shape}, and {recipe} stores "
@@ -95,10 +101,11 @@ def check_parts(transcoded: TranscodedWeight, scheme: str, recipe: str) -> None:
 
 
 def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
-    """Return True for experts of ModelOpt whose blocks lie along the outputs."""
+    """Return True for experts in one tensor whose blocks lie along the outputs."""
     layout = views_of(whole).layout
-    of_experts = whole.recipe == _MODELOPT and bool(layout.parameters)
-    return of_experts and (layout.storage is None or not layout.storage.transposed)
+    return layout.parameters == EXPERTS and (
+        layout.storage is None or not layout.storage.transposed
+    )
 
 
 def give_form(
@@ -115,12 +122,13 @@ def give_form(
     weight, shape = transcoded.weight, transcoded.plan.cut
     experts = form_of_experts(weight, scheme, recipe)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
-    if recipe == DEEPSEEK_V4:
-        stated = section.get("weight_block_size")
-        if not isinstance(stated, list) or len(stated) != MATRIX:
+    producer = find_recipe(recipe)
+    if producer.block_of_form is not None:
+        block = producer.block_of_form(section)
+        if block is None:
             raise ValueError(f"{weight.payload!r}: nothing states weight_block_size")
-        high, wide = stated
-    elif recipe == GGUF:
+        high, wide = block
+    elif not producer.writes:
         high, wide = find_scheme(scheme).block
     else:
         row = written(scheme, recipe)
@@ -138,10 +146,8 @@ def give_form(
             f"group of {wide}, as {recipe} needs"
         )
     layout, stem = written_layout(recipe, find_scheme(scheme), symmetric=True), weight.name
-    if recipe == _GPT_OSS and is_experts(stem):
-        stem = stem.removesuffix(WEIGHT)
-    elif recipe == _GPT_OSS:  # as OpenAI names them
-        layout = next(layout for layout in find_recipe(recipe).layouts if layout.payload[0] == ".")
+    if producer.name_form is not None:
+        layout, stem = producer.name_form(layout, stem, is_experts(stem))
     elif experts is not None:
         layout, stem = experts, stem.removesuffix(WEIGHT)
     elif not stem.endswith("weight"):

@@ -27,7 +27,7 @@ from castwise.quantization.arrays._conversion import (
     same_parts,
     zeros_of,
 )
-from castwise.quantization.arrays._named_parts import comfy_marker
+from castwise.quantization.arrays._named_parts import marker_of
 from castwise.quantization.arrays._row_slices import step_of
 from castwise.quantization.arrays._views import Views, scale_dtype, views_of
 from castwise.quantization.producers._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
@@ -285,8 +285,8 @@ class TranscodedWeight:
         name, payload = self._called(part.name), self.weight.payload
         if part.use == "shape":
             return self._constant(payload, name, np.array(form.shape, np.int64))
-        if part.use == "marker":
-            return self._constant(payload, name, comfy_marker(form.scheme))
+        if part.use == "marker" and (marker := marker_of(form)) is not None:
+            return self._constant(payload, name, marker)
         if part.use != "group index" or self.encoding is None or not self.encoding.reordered:
             return None
         if self._index is None:

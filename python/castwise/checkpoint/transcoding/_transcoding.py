@@ -41,9 +41,6 @@ from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
 from castwise.checkpoint.planning._component import KIND, ComponentPlan
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.transcoding._new_forms import (
-    COMFY,
-    COMPRESSED,
-    DEEPSEEK_V4,
     GGUF,
     check_parts,
     form_of_experts,
@@ -53,16 +50,20 @@ from castwise.checkpoint.transcoding._to_gguf import GgufModel
 from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
-from castwise.quantization.producers._registry import CONFIGS
+from castwise.quantization.producers._registry import (
+    CONFIGS,
+    MARKERS,
+    find_recipe,
+    producer_of_model,
+)
 from castwise.quantization.producers._schemes import find_scheme
 from castwise.quantization.producers._stored_weight import Undecodable
 from castwise.quantization.producers._written import Encoding
-from castwise.quantization.producers.deepseek import of_widened_experts
 from castwise.quantization.weights._decoding import decoding
 
 _LOGGER = logging.getLogger(__name__)
-_OF_COMFY = "scaled_fp8"
-"""A tensor that only tells that a model of ComfyUI is quantised."""
+_MARKERS = tuple(MARKERS)
+"""Tensors that only tell that a model is quantised."""
 
 
 def transcode_checkpoint(
@@ -93,11 +94,12 @@ def transcode_checkpoint(
             f"leave out the others ({argument('exclude')})"
         )
     model = model_of(source, None, is_file=is_file)
-    if model.config.get("model_type") == "gpt_oss" and recipe == "compressed-tensors":
+    storing = producer_of_model(model.config.get("model_type"))
+    if storing is not None and find_recipe(recipe).is_loaded:
         raise CheckpointError(
             f"{source.path} cannot become a folder of {recipe}: transformers loads experts of "
-            "gpt-oss as gpt-oss stores them "
-            f"({argument('recipe', 'gpt-oss', option='--to')}), or as castwise "
+            f"{storing.name} as {storing.name} stores them "
+            f"({argument('recipe', storing.name, option='--to')}), or as castwise "
             "dequantize decodes them"
         )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
@@ -148,7 +150,7 @@ class TranscodePlan(ComponentPlan):
         if quantization is None:
             return
         self._check(quantization)
-        self.left_out = {name: "" for name in quantization.others if name.endswith(_OF_COMFY)}
+        self.left_out = {name: "" for name in quantization.others if name.endswith(_MARKERS)}
         self._kept = Kept()
         self._staying = [weight for weight in self.weights if self._stays(weight)]
         if len(self._staying) == len(self.weights):
@@ -183,7 +185,7 @@ class TranscodePlan(ComponentPlan):
                 raise self._refusal(f"caches are stated otherwise there ({statement.origin})")
         if not quantization.weights:
             raise self._refusal(f"no weight is stored as is stated ({stated})")
-        caches = [name for name in quantization.others if not name.endswith(_OF_COMFY)]
+        caches = [name for name in quantization.others if not name.endswith(_MARKERS)]
         if caches:
             raise self._refusal(f"scales of caches are stored otherwise there: {caches[0]!r}")
         for weight in quantization.weights:
@@ -260,7 +262,7 @@ class TranscodePlan(ComponentPlan):
         powers: dict[tuple[str, ...], Power] = {}
         reciprocals: dict[bytes, Reciprocal] = {}
         shared: dict[tuple[str, ...], tuple[str, np.ndarray[Any, Any]]] = {}
-        divides = self._recipe == COMPRESSED
+        divides = find_recipe(self._recipe).divides
         for transcoded_weight in self._relaid:
             weight = transcoded_weight.weight
             if not find_scheme(self._scheme_of(weight)).global_scale:
@@ -271,8 +273,7 @@ class TranscodePlan(ComponentPlan):
                 power.add(weight, transcoded_weight.plan)
                 transcoded_weight.level = power
                 continue
-            # Models of ComfyUI are run by what fuses none.
-            if COMFY not in (*weight.recipes, self._recipe):
+            if all(find_recipe(name).is_fused for name in (*weight.recipes, self._recipe)):
                 scale = self._stored.read(level)
                 other, first_scale = shared.setdefault(fused_with(weight.name), (level, scale))
                 if first_scale.tobytes() != scale.tobytes():
@@ -280,7 +281,7 @@ class TranscodePlan(ComponentPlan):
                         f"{other!r} and {level!r} are of weights that engines fuse, and differ; "
                         f"{AGAIN}"
                     )
-            if divides != (weight.recipes == (COMPRESSED,)):
+            if divides != all(find_recipe(name).divides for name in weight.recipes):
                 value = np.float32(self._stored.read(level).reshape(()))
                 reciprocal = Reciprocal(value, divides=not divides, stored=self._stored)
                 transcoded_weight.level = reciprocals.setdefault(value.tobytes(), reciprocal)
@@ -330,8 +331,8 @@ class TranscodePlan(ComponentPlan):
         del is_file
         if not self.weights:
             return None
-        if self._recipe == DEEPSEEK_V4:
-            return of_widened_experts()
+        if (statements_of_form := find_recipe(self._recipe).statements_of_form) is not None:
+            return statements_of_form
         modules: dict[str, Encoding] = {}
         for transcoded_weight in self._relaid:
             assert transcoded_weight.encoding is not None, "by `_give_form`"  # noqa: S101

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -16,7 +15,7 @@ from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._named_parts import bare, stem_of
-from castwise.quantization.arrays._views import Array, StoredArray, fields_of, geometry, views_of
+from castwise.quantization.arrays._views import StoredArray, fields_of, geometry, views_of
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
     GLOBAL,
@@ -31,13 +30,12 @@ from castwise.quantization.producers._names import beside
 from castwise.quantization.producers._producer import Producer
 from castwise.quantization.producers._registry import find_recipe
 from castwise.quantization.producers._schemes import Scheme, find_scheme, may_hold, schemes
-from castwise.quantization.producers.comfy import SCHEMES
+from castwise.quantization.producers._stated import json_of
 
 _BYTE = 8
 _WORD_BITS = 32
 _MATRIX = 2
 _MAX_AXES = 4
-_MAX_STATE_BYTES = 10_000
 _ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
 _EXTRAS = (
     "bias",
@@ -197,7 +195,7 @@ def _candidates(match: Match[_NamedPart], stated: _CallerStatements) -> Iterator
     arrays = _arrays(match)
     layout, storage = match.layout, match.layout.storage or Storage()
     state = _state(match)
-    marked = _marked(match, stated.scheme)
+    marked = _marked(match, stated.recipe, stated.scheme)
     shape = state.get("shape") or _stated_shape(match, stated.shape)
     for name in _schemes(layout) if stated.scheme is None else (stated.scheme,):
         if marked not in (None, name):
@@ -289,8 +287,8 @@ def _state(match: Match[_NamedPart]) -> dict[str, Any]:
     return arguments
 
 
-def _marked(match: Match[_NamedPart], scheme_name: str | None) -> str | None:
-    """Return the scheme that ComfyUI's marker names; refuse codes that a marker says are changed.
+def _marked(match: Match[_NamedPart], producer: Producer, scheme_name: str | None) -> str | None:
+    """Return the scheme that a marker names; refuse codes that a marker says are changed.
 
     Raises
     ------
@@ -299,29 +297,13 @@ def _marked(match: Match[_NamedPart], scheme_name: str | None) -> str | None:
 
     """
     marker = next((marker for part, marker in match.parts.values() if part.use == "marker"), None)
-    if marker is None:
+    if marker is None or producer.read_marker is None:
         return None
-    if marker.name.endswith("weight_format"):
-        layout = np.asarray(marker.array)
-        if layout.size != 1:
-            raise ValueError(
-                f"{marker.name!r} has the shape {layout.shape}, not that of one number; "
-                "fetch the checkpoint again."
-            )
-        if layout.any():
-            raise ValueError(
-                f"{marker.name!r} says that rows are reordered; bitsandbytes reads them."
-            )
+    scheme = producer.read_marker(marker.name, marker.array)
+    if scheme is None:
         return None
-    state = json_of(marker.name, marker.array)
-    form = state.get("format")
-    scheme = SCHEMES.get(form) if isinstance(form, str) else None
-    if scheme is None or state.get("convrot"):
-        raise ValueError(
-            f"castwise cannot decode the format {form!r} of ComfyUI yet, which "
-            f"{marker.name!r} names."
-        )
     if not may_hold(match.layout, scheme_name or scheme) or scheme_name not in (None, scheme):
+        form = json_of(marker.name, marker.array).get("format")
         raise ValueError(
             f"{marker.name!r} names the format {form!r}, and the tensors are of another."
         )
@@ -330,24 +312,6 @@ def _marked(match: Match[_NamedPart], scheme_name: str | None) -> str | None:
 
 def _is_count(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= 0
-
-
-def json_of(name: str, array: Array | LazyArray) -> dict[str, Any]:
-    """Parse the bytes of a tensor as JSON of an object.
-
-    Raises
-    ------
-    ValueError
-        They are not, or too many.
-
-    """
-    if array.size > _MAX_STATE_BYTES:
-        raise ValueError(f"{name!r} has more than {_MAX_STATE_BYTES:,} bytes.")
-    try:
-        state = json.loads(np.asarray(array).astype(np.uint8).tobytes())
-        return dict(**state)
-    except (ValueError, TypeError, RecursionError) as error:
-        raise ValueError(f"{name!r} is not JSON of an object.") from error
 
 
 def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | None:

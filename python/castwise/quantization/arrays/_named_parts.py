@@ -24,8 +24,6 @@ from castwise.quantization.producers._layouts import GLOBAL, OTHER, SCALE, ZERO,
 from castwise.quantization.producers._names import beside
 from castwise.quantization.producers._producer import Producer
 from castwise.quantization.producers._registry import find_recipe, written_layout
-from castwise.quantization.producers._schemes import Scheme
-from castwise.quantization.producers.comfy import SCHEMES
 
 _HEAD = "weight"
 
@@ -56,7 +54,8 @@ def _is_named(views: Views) -> bool:
     recipe = views.recipe
     if recipe is None or views.layout not in recipe.layouts:
         return False
-    return recipe.name != "comfy" or views.scheme.name in SCHEMES.values()
+    formats = recipe.marker_formats
+    return formats is None or views.scheme.name in formats.values()
 
 
 def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
@@ -115,7 +114,7 @@ def _dtype_of_scales(q: StoredArray, target: Views) -> np.dtype[Any]:
 def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
     """Say which bytes another producer does not store alike; the first reason is the best one."""
     of, by, layout = q.recipe or "q", target.recipe.name if target.recipe else "", target.layout
-    if layout.storage is None or not _is_named(target) or by == "torchao":
+    if layout.storage is None or not _is_named(target) or _needs_metadata(target):
         yield f"{by} has no names for the parts of {q.scheme} alone"
     roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
     given = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
@@ -183,8 +182,8 @@ def _value(q: StoredArray, part: Part, views: Views) -> Array | None:
         return np.array(views.shape, np.int64)
     if part.use == "state":
         return _state(q, views)
-    if part.name == "comfy_quant":
-        return comfy_marker(views.scheme)
+    if part.use == "marker" and (marker := marker_of(views)) is not None:
+        return marker
     value = q.extras.get(part.use) if part.use else None
     return value
 
@@ -193,10 +192,14 @@ def _json_bytes(value: Mapping[str, object]) -> Array:
     return np.frombuffer(json.dumps(value).encode(), np.uint8)
 
 
-def comfy_marker(scheme: Scheme) -> Array:
-    """Return what ComfyUI stores beside a weight: what it calls its scheme."""
-    named = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
-    return _json_bytes({"format": named.get(scheme.name, scheme.name)})
+def marker_of(views: Views) -> Array | None:
+    """Return what a producer stores beside a weight to name its scheme, None if it does not."""
+    mark = None if views.recipe is None else views.recipe.mark
+    return None if mark is None else _json_bytes(mark(views.scheme))
+
+
+def _needs_metadata(views: Views) -> bool:
+    return views.recipe is not None and views.recipe.needs_metadata
 
 
 def _state(q: StoredArray, views: Views) -> Array:

@@ -35,7 +35,7 @@ from castwise.quantization.arrays._views import (
 )
 from castwise.quantization.producers._layouts import ZERO, Storage
 from castwise.quantization.producers._registry import find_recipe, written_layout
-from castwise.quantization.producers._schemes import Scheme, find_scheme, has_bias
+from castwise.quantization.producers._schemes import Scheme, find_scheme, has_bias, has_global_scale
 
 _MATRIX = 2
 
@@ -341,7 +341,7 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
     biases = np.empty(grid, plan.dtype) if plan.bias else None
     zero = np.empty(grid, np.int8) if plan.zeros else None
     second = None
-    if scheme.global_scale and plan.producer != "mlx":
+    if scheme.global_scale and has_global_scale(views.layout):
         largest = 256.0 if "four_over_six" in plan.options else 448.0
         largest_value = _core.block_amax(weight) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.

@@ -9,6 +9,9 @@ import numpy as np
 
 from castwise._core import finfo, formats
 
+EXPERTS = ("gate_up_proj", "down_proj")
+"""Parameters of experts in one tensor, which have no "weight" of their own."""
+
 TILE = (128, 4)
 """Rows and columns of scales that some producers store together."""
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from castwise.quantization.producers._layouts import Layout
-from castwise.quantization.producers._stated import Reader
+from castwise.quantization.producers._schemes import Scheme
+from castwise.quantization.producers._stated import Reader, Stored
 from castwise.quantization.producers._stored_weight import Given, StoredWeight
-from castwise.quantization.producers._written import Form, Writer, Written
+from castwise.quantization.producers._written import Form, Statements, Writer, Written
 
 Rule = Callable[[StoredWeight], Given]
 """From a stored weight to what it is."""
@@ -74,6 +75,36 @@ class Producer:
         What reads that.
     metadata_first
         Metadata tell more than the configuration beside them.
+    is_evident
+        Names of tensors, or what they hold, tell as well as a configuration does.
+    kept_keys
+        By method, the key of a section that lists the modules that are not quantised.
+    described_tensors
+        Names the tensors that metadata describe, each under its own name.
+    needs_metadata
+        Its tensors mean nothing without metadata.
+    marker_formats
+        The schemes that a tensor beside a weight names, by the names there; no others are written.
+    mark
+        Returns what that tensor states, as an object of JSON.
+    read_marker
+        Returns the scheme that such a tensor names, from its name and its array, None if it names
+        none; ValueError if it says that codes are changed.
+    stacks
+        "also" if stored weights may become experts in one tensor, "only" if nothing else may.
+    name_form
+        Returns the layout of a weight that becomes its, and what it is called, given both as they
+        are for others, and whether it is experts.
+    block_of_form
+        Returns the block that a section states for weights that become others of its schemes.
+    statements_of_form
+        What states it once they have become so.
+    is_fused
+        Engines fuse some of its weights, which must share a global scale.
+    model_type
+        The type of models whose experts transformers loads only as this producer stores them.
+    is_loaded
+        transformers loads what it writes.
     marker
         A tensor that says, whatever else there is, that a model is quantised as it does.
 
@@ -105,3 +136,23 @@ class Producer:
     metadata_reader: Reader | None = None
     metadata_first: bool = False
     marker: str | None = None
+    is_evident: bool = False
+    kept_keys: Mapping[str, str] = field(default_factory=dict)
+    described_tensors: Callable[[Mapping[str, str]], list[str]] | None = None
+    needs_metadata: bool = False
+    marker_formats: Mapping[str, str] | None = None
+    mark: Callable[[Scheme], Mapping[str, Any]] | None = None
+    read_marker: Callable[[str, Stored], str | None] | None = None
+    stacks: Literal["", "also", "only"] = ""
+    name_form: Callable[[Layout, str, bool], tuple[Layout, str]] | None = None
+    block_of_form: Callable[[Mapping[str, Any]], tuple[int, int] | None] | None = None
+    statements_of_form: Statements | None = None
+    is_fused: bool = True
+    model_type: str | None = None
+    is_loaded: bool = False
+
+    @property
+    def divides(self) -> bool:
+        """True if a stored global scale divides."""
+        storages = (layout.storage for layout in self.layouts)
+        return any(storage is not None and storage.global_use == "divide" for storage in storages)

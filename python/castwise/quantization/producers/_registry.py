@@ -67,6 +67,12 @@ CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
 MARKERS = {producer.marker: producer.name for producer in PRODUCERS if producer.marker}
 """Names of tensors that say, whatever else there is, whose a quantised model is."""
 
+EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evident)
+"""Producers that names of tensors, or what they hold, tell as well as a configuration does."""
+
+KEPT_KEYS = {method: key for row in PRODUCERS for method, key in row.kept_keys.items()}
+"""The key of a method's section that lists the modules that are not quantised."""
+
 NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
 
 _PARTS = tuple(
@@ -123,6 +129,18 @@ def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> La
         return not packed, not named, storage.read_only, has_bias(layout) == symmetric
 
     return min(candidates, key=rank) if candidates else generic_layout(scheme)
+
+
+def described_in(metadata: Mapping[str, str]) -> list[str]:
+    """Name the tensors that metadata describe, each under its own name."""
+    describers = (row.described_tensors for row in PRODUCERS)
+    return [name for names in describers if names is not None for name in names(metadata)]
+
+
+def producer_of_model(model_type: object) -> Producer | None:
+    """Return the producer as which alone transformers loads experts of a type of models."""
+    of_models = (row for row in PRODUCERS if row.model_type is not None)
+    return next((row for row in of_models if row.model_type == model_type), None)
 
 
 def reader_of(method: str) -> Reader:

@@ -11,7 +11,7 @@ import numpy as np
 from castwise import _core
 from castwise._brief import brief_fields
 from castwise._spelling import scheme_hint
-from castwise.quantization.producers._layouts import Layout, Storage
+from castwise.quantization.producers._layouts import GLOBAL, Layout, Storage
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -128,6 +128,12 @@ def has_bias(layout: Layout) -> bool:
     """Return True if blocks of a layout have a bias."""
     storage = layout.storage or Storage()
     return any(part.use == "bias" for part in layout.parts) or "bias" in dict(storage.fields)
+
+
+@cache
+def has_global_scale(layout: Layout) -> bool:
+    """Return True if a layout has a place for a global scale, or names no parts."""
+    return not layout.parts or any(part.role == GLOBAL for part in layout.parts)
 
 
 @cache

@@ -8,7 +8,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Collection, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+_MAX_STATE_BYTES = 10_000
 
 
 class Stated(NamedTuple):
@@ -32,6 +37,35 @@ Describe = Callable[[str, str | None], Stated]
 
 Reader = Callable[[Mapping[str, Any]], Describe]
 """From the section of a configuration to what it states."""
+
+
+class Stored(Protocol):
+    """A tensor that numpy makes an array of."""
+
+    @property
+    def size(self) -> int:
+        """How many elements it has."""
+
+    def __array__(self) -> NDArray[Any]:
+        """Read it."""
+
+
+def json_of(name: str, array: Stored) -> dict[str, Any]:
+    """Parse the bytes of a tensor as JSON of an object.
+
+    Raises
+    ------
+    ValueError
+        They are not, or too many.
+
+    """
+    if array.size > _MAX_STATE_BYTES:
+        raise ValueError(f"{name!r} has more than {_MAX_STATE_BYTES:,} bytes.")
+    try:
+        state = json.loads(np.asarray(array).astype(np.uint8).tobytes())
+        return dict(**state)
+    except (ValueError, TypeError, RecursionError) as error:
+        raise ValueError(f"{name!r} is not JSON of an object.") from error
 
 
 def parsed_object(text: str | None) -> dict[str, Any]:

@@ -53,6 +53,8 @@ class Written:
     loaded_as
         The one format to which transformers decodes it, whatever that of the model is; None if it
         is the model's.
+    only_named
+        A weight must be named so, since its parts are named in its place.
     recipe
         The producer, which the registry fills in.
 
@@ -69,6 +71,7 @@ class Written:
     symmetric: bool = True
     square: bool = False
     loaded_as: str | None = None
+    only_named: bool = False
     recipe: str = ""
 
     @property

@@ -19,7 +19,7 @@ from castwise.quantization.producers._layouts import (
 )
 from castwise.quantization.producers._producer import Producer
 from castwise.quantization.producers._shared_layouts import scale_part
-from castwise.quantization.producers._stated import no_statements
+from castwise.quantization.producers._stated import Stored, no_statements
 from castwise.quantization.producers._stored_weight import Given, StoredWeight
 
 _NAME = "bitsandbytes"
@@ -28,6 +28,17 @@ _NAME = "bitsandbytes"
 def _unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
     del key
     return _NAME if section.get("load_in_4bit") or section.get("load_in_8bit") else None
+
+
+def _read_marker(name: str, array: Stored) -> None:
+    layout = np.asarray(array)
+    if layout.size != 1:
+        raise ValueError(
+            f"{name!r} has the shape {layout.shape}, not that of one number; "
+            "fetch the checkpoint again."
+        )
+    if layout.any():
+        raise ValueError(f"{name!r} says that rows are reordered; bitsandbytes reads them.")
 
 
 def _rule(case: StoredWeight) -> Given:
@@ -82,4 +93,7 @@ BITSANDBYTES = Producer(
     channels=1,
     rule=_rule,
     unnamed_method=_unnamed_method,
+    is_evident=True,
+    kept_keys={_NAME: "llm_int8_skip_modules"},
+    read_marker=_read_marker,
 )

@@ -24,6 +24,7 @@ from castwise.quantization.producers._layouts import (
     ceil_div,
 )
 from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._schemes import Scheme
 from castwise.quantization.producers._shared_layouts import (
     FP8_SCALE,
     INT8,
@@ -32,7 +33,14 @@ from castwise.quantization.producers._shared_layouts import (
     PRE,
     scale_part,
 )
-from castwise.quantization.producers._stated import Describe, Stated, parsed_object, unknown_key
+from castwise.quantization.producers._stated import (
+    Describe,
+    Stated,
+    Stored,
+    json_of,
+    parsed_object,
+    unknown_key,
+)
 from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
 from castwise.quantization.producers._usual_rule import FLOAT_BITS, matrices, usual
 from castwise.quantization.producers._written import Encoding, Statements, Written, same_schemes
@@ -62,7 +70,7 @@ _KEYS = frozenset(
 )
 """Of `convrot` the value decides: rotated codes are refused."""
 
-SCHEMES = {
+_SCHEMES = {
     "fp8": "fp8_tensor",  # as ModelOpt writes it for ComfyUI
     "float8_e4m3fn": "fp8_tensor",
     "float8_e5m2": "fp8_tensor",
@@ -96,7 +104,7 @@ def _read(layers: Mapping[str, Any]) -> Describe:
         name, problem = entry.get("format"), unknown_key(entry, _KEYS)
         if entry.get("convrot"):
             problem = "states convrot of it, so that its codes are rotated; ComfyUI reads it"
-        return Stated(SCHEMES.get(name) if isinstance(name, str) else None, problem=problem)
+        return Stated(_SCHEMES.get(name) if isinstance(name, str) else None, problem=problem)
 
     return describe
 
@@ -104,6 +112,22 @@ def _read(layers: Mapping[str, Any]) -> Describe:
 def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
     layers = parsed_object(metadata.get("_quantization_metadata")).get("layers")
     return layers if isinstance(layers, dict) else None
+
+
+def _mark(scheme: Scheme) -> Mapping[str, Any]:
+    named = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
+    return {"format": named.get(scheme.name, scheme.name)}
+
+
+def _read_marker(name: str, array: Stored) -> str:
+    state = json_of(name, array)
+    form = state.get("format")
+    scheme = _SCHEMES.get(form) if isinstance(form, str) else None
+    if scheme is None or state.get("convrot"):
+        raise ValueError(
+            f"castwise cannot decode the format {form!r} of ComfyUI yet, which {name!r} names."
+        )
+    return scheme
 
 
 def _rule(case: StoredWeight) -> Given:
@@ -234,4 +258,9 @@ COMFY = Producer(
     marker="scaled_fp8",
     forms_from=_FORMS,
     forms_to=_FORMS,
+    is_evident=True,
+    marker_formats=_SCHEMES,
+    mark=_mark,
+    read_marker=_read_marker,
+    is_fused=False,
 )

@@ -316,4 +316,7 @@ COMPRESSED_TENSORS = Producer(
     unnamed_method=_unnamed_method,
     forms_from=_FORMS,
     forms_to=(*_FORMS, *same_schemes(*INTEGERS)),
+    kept_keys={_NAME: "ignore"},
+    stacks="also",
+    is_loaded=True,
 )

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -23,6 +24,7 @@ from castwise.quantization.producers._layouts import (
 from castwise.quantization.producers._producer import Producer
 from castwise.quantization.producers._shared_layouts import INPUTS, PLAIN, scale_part
 from castwise.quantization.producers._stated import constant_reader
+from castwise.quantization.producers._stored_weight import MATRIX
 from castwise.quantization.producers._written import Encoding, Statements, Written, in_section
 
 _FP8_INVERSE = Layout(
@@ -59,9 +61,16 @@ def _write(
     return in_section(section)
 
 
-def of_widened_experts() -> Statements:
-    """Return what states that experts of DeepSeek-V4 are stored as its other weights are."""
-    return Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
+def _block_of_form(section: Mapping[str, Any]) -> tuple[int, int] | None:
+    stated = section.get("weight_block_size")
+    if not isinstance(stated, list) or len(stated) != MATRIX:
+        return None
+    high, wide = stated
+    return high, wide
+
+
+_WIDENED_EXPERTS = Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
+"""States that experts of DeepSeek-V4 are stored as its other weights are."""
 
 
 DEEPSEEK = Producer(
@@ -71,6 +80,7 @@ DEEPSEEK = Producer(
     also=("transformers",),
     writes=(Written("fp8_block", stacks=True),),
     write=_write,
+    kept_keys=dict.fromkeys(("fp8", "mxfp8"), "modules_to_not_convert"),
 )
 
 DEEPSEEK_V4 = Producer(
@@ -95,4 +105,6 @@ DEEPSEEK_V4 = Producer(
     ),
     forms_from=(("mxfp4", "fp8_block"),),
     forms_to=(("mxfp4", "fp8_block"),),
+    block_of_form=_block_of_form,
+    statements_of_form=_WIDENED_EXPERTS,
 )

@@ -55,6 +55,7 @@ GGUF = Producer(
     scales="float16",
     forms_from=(*same_schemes("mxfp4", *INTEGERS), MXFP4_TO_NVFP4),
     forms_to=same_schemes("mxfp4"),
+    stacks="also",
 )
 """Whose files state the scheme of each tensor, and whose tensors are single parts."""
 

@@ -46,6 +46,13 @@ def _write(
     return in_section({"quant_method": "mxfp4", "modules_to_not_convert": list(kept)})
 
 
+def _name_form(layout: Layout, stem: str, is_experts: bool) -> tuple[Layout, str]:
+    """Name experts as transformers does, and other weights as OpenAI does."""
+    if is_experts:
+        return layout, stem.removesuffix(".weight")
+    return next(layout for layout in GPT_OSS.layouts if layout.payload[0] == "."), stem
+
+
 GPT_OSS = Producer(
     "gpt-oss",
     {"mxfp4": constant_reader("mxfp4", (1, 32))},
@@ -65,4 +72,9 @@ GPT_OSS = Producer(
     write=_write,
     forms_from=(*same_schemes("mxfp4"), MXFP4_TO_NVFP4),
     forms_to=same_schemes("mxfp4"),
+    is_evident=True,
+    model_type="gpt_oss",
+    kept_keys={"mxfp4": "modules_to_not_convert"},
+    stacks="only",
+    name_form=_name_form,
 )

@@ -46,4 +46,5 @@ KERAS = Producer(
     scales="weight",
     channels=1,
     rule=describe_kernel,
+    is_evident=True,
 )

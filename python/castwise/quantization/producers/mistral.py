@@ -23,4 +23,5 @@ MISTRAL = Producer(
             storage=PLAIN,
         ),
     ),
+    is_evident=True,
 )

@@ -46,10 +46,17 @@ _GROUP, _BITS = 64, 4
 
 _WRITTEN = (
     *(
-        Written(f"int{bits}_group", "affine", block=(1, _GROUP), stacks=True, symmetric=False)
+        Written(
+            f"int{bits}_group",
+            "affine",
+            block=(1, _GROUP),
+            symmetric=False,
+            stacks=True,
+            only_named=True,
+        )
         for bits in (4, 8, 2, 3, 5, 6)
     ),
-    *(Written(scheme, mode, stacks=True) for mode, (scheme, _) in _MODES.items()),
+    *(Written(scheme, mode, stacks=True, only_named=True) for mode, (scheme, _) in _MODES.items()),
 )
 
 

@@ -12,6 +12,7 @@ import numpy as np
 
 from castwise._core import __version__
 from castwise.quantization.producers._layouts import (
+    EXPERTS,
     FLOAT8,
     OF_F32,
     OF_U8,
@@ -127,7 +128,7 @@ def _experts(
     return replace(
         layout,
         parts=tuple(parts),
-        parameters=("gate_up_proj", "down_proj"),
+        parameters=EXPERTS,
         columns=columns,
         storage=storage,
     )

@@ -70,7 +70,7 @@ _PARTS_OF_BLOCKS = {
 _PARTS = frozenset(("qdata", "scale", "zero_point"))
 
 
-def described_in(metadata: Mapping[str, str]) -> list[str]:
+def _described_tensors(metadata: Mapping[str, str]) -> list[str]:
     """Name the tensors that metadata of torchao describe, each under its own name."""
     try:
         names = json.loads(metadata.get("tensor_names", "[]"))
@@ -233,4 +233,6 @@ TORCHAO = Producer(
     metadata_section=_metadata_section,
     metadata_reader=_read,
     metadata_first=True,
+    described_tensors=_described_tensors,
+    needs_metadata=True,
 )

@@ -11,12 +11,13 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise.quantization.arrays._arrays import QuantizedArray
-from castwise.quantization.arrays._from_parts import json_of, recognized_parts
+from castwise.quantization.arrays._from_parts import recognized_parts
 from castwise.quantization.arrays._lazy import LazyArray, Range
 from castwise.quantization.arrays._views import dtype_of, grid_of_scales
 from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._layouts import ACTIVATION, SCALE, TILE, ZERO, ceil_div
 from castwise.quantization.producers._names import Described
+from castwise.quantization.producers._stated import json_of
 from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
 
 Read = Callable[[str, Sequence[Range]], NDArray[Any]]
@@ -73,7 +74,7 @@ class Case(StoredWeight):
             shared = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
             parts |= {names[name]: self.lazy(name).taken(index) for name in shared}
         if loose is not None:
-            parts[names[self.payload]] = _packed(payload, loose)
+            parts[names[self.payload]] = _packed(payload, loose, recipe)
         if tiled and block is not None and shape is not None:
             *stack, rows, columns = shape
             grid = *stack, rows, columns // block[1]
@@ -112,7 +113,7 @@ def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:
     return LazyArray(stored.name, grid, stored.dtype, grid, box)
 
 
-def _packed(stored: LazyArray, bits: int) -> LazyArray:
+def _packed(stored: LazyArray, bits: int, recipe: str) -> LazyArray:
     """See codes that stand one in a byte as a stream of bits."""
     shape = (*stored.shape[:-1], ceil_div(stored.shape[-1] * bits, 8))
 
@@ -121,7 +122,7 @@ def _packed(stored: LazyArray, bits: int) -> LazyArray:
         codes = stored[tuple(slice(*bounds) for bounds in leading)]
         if (codes >> bits).any():
             raise Undecodable(
-                f"{stored.name!r} has codes of more than {bits} bits; save it with torchao again"
+                f"{stored.name!r} has codes of more than {bits} bits; save it with {recipe} again"
             )
         out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
         _core.pack_codes(codes, out, bits=bits, layout="dense")

@@ -1,0 +1,116 @@
+"""A producer's name stands in its module alone; other rooms ask the registry."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+import castwise
+import pytest
+from castwise.quantization.producers._registry import PRODUCERS
+
+PACKAGE = Path(castwise.__file__).parent
+FOLDER = PACKAGE / "quantization" / "producers"
+REGISTRY = FOLDER / "_registry.py"
+MODULES = {
+    "autofp8": "autofp8.py",
+    "bitsandbytes": "bitsandbytes.py",
+    "comfy": "comfy.py",
+    "compressed-tensors": "compressed_tensors.py",
+    "deepseek": "deepseek.py",
+    "fbgemm": "fbgemm.py",
+    "gpt-oss": "gpt_oss.py",
+    "mistral": "mistral.py",
+    "mlx": "mlx.py",
+    "modelopt": "modelopt.py",
+    "quark": "quark.py",
+    "torchao": "torchao.py",
+    "transformer-engine": "transformer_engine.py",
+}
+"""The module of each producer whose name means nothing else here. Those of AWQ and GPTQ, of Keras
+and of GGUF are also modes, a framework and a container."""
+
+SOURCES = [
+    path
+    for room in ("quantization", "checkpoint")
+    for path in sorted((PACKAGE / room).rglob("*.py"))
+    # Where models are named, by which some producers are called.
+    if path != REGISTRY and path.parent.name != "gguf"
+]
+
+
+def words(path: Path) -> Iterator[str]:
+    """List the identifiers and the strings of a source, but not docstrings."""
+    tree = ast.parse(path.read_text("utf-8"))
+    texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str):
+            if id(node) not in texts:
+                yield node.value
+        elif isinstance(node, ast.Name):
+            yield node.id
+        elif isinstance(node, ast.Attribute):
+            yield node.attr
+        elif isinstance(node, ast.arg):
+            yield node.arg
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            yield node.name
+        elif isinstance(node, ast.ImportFrom):
+            yield from (str(node.module), *(alias.name for alias in node.names))
+        elif isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+
+
+def flat(text: str) -> str:
+    return re.sub(r"[-_ ]", "", text.lower())
+
+
+@cache
+def flat_words(path: Path) -> frozenset[str]:
+    return frozenset(map(flat, words(path)))
+
+
+def naming(path: Path, producer: str) -> list[str]:
+    """List what of a source names a producer."""
+    return [word for word in flat_words(path) if flat(producer) in word]
+
+
+@pytest.mark.parametrize(("producer", "module"), MODULES.items())
+def test_a_producer_is_named_in_its_module_alone(producer: str, module: str) -> None:
+    naming_sources = {
+        str(path.relative_to(PACKAGE)): named
+        for path in SOURCES
+        if path != FOLDER / module and (named := naming(path, producer))
+    }
+    assert naming_sources == {}
+    assert naming(FOLDER / module, producer) != []
+
+
+def test_every_producer_has_a_module() -> None:
+    modules = {path.name for path in FOLDER.glob("*.py") if path.name[0] != "_"}
+    assert modules == {*MODULES.values(), "awq_gptq.py", "gguf.py", "keras.py"}
+    names = {producer.name for producer in PRODUCERS} - {"awq", "gptq", "keras", "deepseek-v4"}
+    assert names == set(MODULES)
+
+
+@pytest.mark.parametrize(
+    ("line", "is_named"),
+    [
+        ("x = 'modelopt'", True),
+        ("x = f'as {y} of ModelOpt'", True),
+        ("of_modelopt = 1", True),
+        ("from producers.modelopt import y", True),
+        ("from producers import MODELOPT", True),
+        ("def f(modelopt): pass", True),
+        ("x.modelopt", True),
+        ("x = 1  # ModelOpt", False),
+        ("def f():\n    '''As ModelOpt does.'''", False),
+    ],
+)
+def test_what_counts_as_a_name(tmp_path: Path, line: str, is_named: bool) -> None:
+    source = tmp_path / "source.py"
+    source.write_text(line)
+    assert bool(naming(source, "modelopt")) == is_named
