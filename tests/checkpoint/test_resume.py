@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.files import _filesystem, _temporary_names
+from castwise.checkpoint.files import _replacing, _temporary_names
 from castwise.checkpoint.files._temporary_names import TemporaryName
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
@@ -322,9 +322,9 @@ def test_after_an_error_in_the_last_step(
 
     with monkeypatch.context() as patch:
         if replaces == "by a swap":
-            patch.setattr(_filesystem, "exchange", refuse)
+            patch.setattr(_replacing, "exchange", refuse)
         else:
-            patch.setattr(_filesystem, "exchange", _Swapless.exchange)
+            patch.setattr(_replacing, "exchange", _Swapless.exchange)
             rename = Path.rename
             patch.setattr(
                 Path, "rename", lambda old, new: refuse() if old == kept else rename(old, new)
@@ -387,9 +387,9 @@ def test_after_a_kill_at_each_of_the_last_steps(source: Path, replaces: bool) ->
 KILL_AT_THE_END = """
 import os, sys
 from castwise import checkpoint
-from castwise.checkpoint.files import _filesystem
+from castwise.checkpoint.files import _replacing
 source, destination, last = sys.argv[1:]
-put_in_place, steps = _filesystem._put_in_place, 0
+put_in_place, steps = _replacing._put_in_place, 0
 def hook(event, _):
     global steps
     if event.startswith(("open", "os.", "shutil.", "fcntl.", "ctypes.")):
@@ -399,7 +399,7 @@ def hook(event, _):
 def put(new, path, **options):
     sys.addaudithook(hook)
     put_in_place(new, path, **options)
-_filesystem._put_in_place = put
+_replacing._put_in_place = put
 checkpoint.cast_file(source, destination, "bfloat16", resumable=True, overwrite=True)
 """
 

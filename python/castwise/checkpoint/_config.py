@@ -15,7 +15,7 @@ from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
-from castwise.checkpoint.files._filesystem import read_file
+from castwise.checkpoint.files._source_files import read_file
 from castwise.checkpoint.report import CastRow
 
 CONFIG = "config.json"

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from castwise._options import FindingKind
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.dequantize import DequantizeRequest
-from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.quantize import QuantizeRequest
 from castwise.checkpoint.report import LOSSES, CastSummary
 from castwise.checkpoint.requests._cast_request import CastRequest

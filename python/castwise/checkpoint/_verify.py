@@ -25,7 +25,7 @@ from castwise.checkpoint.decoding._decode import FORMATS, decoding_of
 from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.decoding._plain import decode_checkpoint
 from castwise.checkpoint.decoding._stored import StoredTensors
-from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization.producers._layouts import BF16
 

@@ -18,7 +18,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.decoding._decode import checked_threads
 from castwise.checkpoint.encoding._encoding import Encode, encode_checkpoint
 from castwise.checkpoint.encoding._written_schemes import expected_zeros, is_scheme, written
-from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.maps import is_map_name, named_map
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress

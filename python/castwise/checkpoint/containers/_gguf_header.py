@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files._filesystem import SourceFile
+from castwise.checkpoint.files._source_files import SourceFile
 
 _MAX_TEXT = 64 << 20
 _AHEAD = 1 << 18

@@ -32,7 +32,7 @@ from castwise.checkpoint._tensors import (
 from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._gguf_header import Cursor, Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
-from castwise.checkpoint.files._filesystem import SourceFile
+from castwise.checkpoint.files._source_files import SourceFile
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

@@ -61,7 +61,7 @@ from castwise.checkpoint.containers._interface import (
     Reader,
     Writer,
 )
-from castwise.checkpoint.files._filesystem import SourceFile
+from castwise.checkpoint.files._source_files import SourceFile
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name

@@ -31,7 +31,7 @@ from castwise.checkpoint.containers._array_bytes import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.decoding._stored import StoredTensors
-from castwise.checkpoint.files._filesystem import handle
+from castwise.checkpoint.files._source_files import handle
 from castwise.checkpoint.report import Report
 
 _Result = TypeVar("_Result")

@@ -17,8 +17,9 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.decoding._quantized import model_types, refuse_changes
-from castwise.checkpoint.files._filesystem import checked_path, resumable_folder
+from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.files._remote import is_url
+from castwise.checkpoint.files._replacing import resumable_folder
 from castwise.checkpoint.maps import (
     is_map_name,
     named_map,

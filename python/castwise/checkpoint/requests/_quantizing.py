@@ -15,7 +15,7 @@ from castwise.checkpoint.containers import container_of, is_container, open_chec
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.decoding._decoded import DecodedReader
-from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run

@@ -16,7 +16,7 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files._filesystem import checked_path
+from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.preview import CastPlan

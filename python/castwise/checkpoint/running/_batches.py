@@ -18,7 +18,7 @@ from castwise._core import ElementCast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._interface import Elements
 from castwise.checkpoint.decoding._decoded import DecodedReader
-from castwise.checkpoint.files._filesystem import SourceFile, handle
+from castwise.checkpoint.files._source_files import SourceFile, handle
 from castwise.checkpoint.report import Report
 
 TILE = 1024

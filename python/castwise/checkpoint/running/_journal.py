@@ -27,7 +27,8 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.decoding._decoded import DecodedReader
-from castwise.checkpoint.files._filesystem import open_file, read_file, replacing_file, sync_folder
+from castwise.checkpoint.files._replacing import replacing_file, sync_folder
+from castwise.checkpoint.files._source_files import open_file, read_file
 from castwise.checkpoint.files._temporary_names import journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, DecodeReport, Report

@@ -20,8 +20,9 @@ from castwise.checkpoint.containers._weight_files import (
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
 from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.files._filesystem import new_file, open_file, sync_folder
 from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files._replacing import new_file, sync_folder
+from castwise.checkpoint.files._source_files import open_file
 from castwise.checkpoint.files._temporary_names import is_temporary
 
 _LOGGER = logging.getLogger(__name__)

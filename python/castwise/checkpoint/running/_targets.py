@@ -28,8 +28,8 @@ from castwise.checkpoint.containers.safetensors import (
     SafetensorsWriter,
     check_codes,
 )
-from castwise.checkpoint.files._filesystem import folder_of
 from castwise.checkpoint.files._remote import Upload
+from castwise.checkpoint.files._replacing import folder_of
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._pieces import Conversion, nbytes_after, row_of

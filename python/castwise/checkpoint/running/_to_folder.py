@@ -23,19 +23,18 @@ from castwise.checkpoint.containers.folder import (
     walk,
     weight_folders,
 )
-from castwise.checkpoint.files._filesystem import (
+from castwise.checkpoint.files._free_space import Room, check_room
+from castwise.checkpoint.files._paths import is_same, real_path
+from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files._replacing import (
     check_place,
-    is_same,
     new_file,
     put_folder,
-    real_path,
     replacing_folder,
     resumable_folder,
     sync_file,
     sync_folder,
 )
-from castwise.checkpoint.files._free_space import Room, check_room
-from castwise.checkpoint.files._remote import is_remote
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing

@@ -1,4 +1,4 @@
-"""Open files that are there, and make new ones that appear only when they are complete.
+"""Make files and folders that appear only when they are complete.
 
 A new file is written without a name where the system offers that (Linux), and else, like a folder,
 under a temporary name beside its destination; it is flushed to disk, and then named in one step.
@@ -8,21 +8,17 @@ Whatever stops the run before that, the destination is as it was.
 import ctypes
 import errno
 import os
-import reprlib
 import shutil
 import stat
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
-from io import BufferedReader
 from pathlib import Path
-from threading import Lock
 from typing import IO, Any, BinaryIO
 
-from castwise._regular_files import NotRegularError, checked_size, open_regular, read_regular
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files._remote import RemoteSource, is_remote, new_object, remote_path
+from castwise.checkpoint.files._remote import is_remote, new_object
 from castwise.checkpoint.files._temporary_names import (
     TemporaryName,
     aside,
@@ -32,171 +28,11 @@ from castwise.checkpoint.files._temporary_names import (
     resumable_name,
 )
 
-if sys.platform == "win32":
-    import msvcrt
-
 _BUFFER_BYTES = 1 << 20
-_MOST_READ = 1 << 30  # bytes of one call: macOS reads no 2 GiB at once
 _OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
 _CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow
 _RENAME_EXCHANGE = 2  # of <linux/fs.h>
 _RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
-
-
-def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
-    """Return `path`, unless it is empty: `Path` would make the current folder of that.
-
-    A URL becomes a path of its store. A TypeError calls it `argument`.
-
-    Raises
-    ------
-    CheckpointError
-        It is empty, or the packages for its store are not installed.
-    TypeError
-        It is not a path.
-
-    """
-    if (remote := remote_path(path)) is not None:
-        return remote
-    if not isinstance(path, str | os.PathLike):
-        raise TypeError(f"{argument} must be a str or an os.PathLike, not {reprlib.repr(path)}")
-    if not os.fspath(path):
-        raise CheckpointError("the path is empty; name a file or a folder")
-    return Path(path)
-
-
-class SourceFile:
-    """A regular file, open to read; a folder, pipe or device, which could block, is refused.
-
-    It can be closed and opened again, and is then known to be the same and unchanged.
-
-    Raises
-    ------
-    CheckpointError
-        It is not a regular file, or was changed meanwhile.
-    OSError
-        There is no such file, or it may not be read.
-
-    """
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-        self.stream: BufferedReader = open_file(path)
-        self._lock = Lock()
-        self._opened_state = self._state()
-
-    @property
-    def size(self) -> int:
-        """Its length in bytes, when it was first opened."""
-        return self._opened_state[2]
-
-    @property
-    def state(self) -> list[int]:
-        """Size and time of its last change."""
-        return list(self._opened_state[2:])
-
-    def reopen(self) -> None:
-        """Open it again if it was closed."""
-        if self.stream.closed:
-            self.stream = open_file(self.path)
-            if self._state() != self._opened_state:
-                self.close()
-                raise CheckpointError(f"{self.path} was changed while the folder was read")
-
-    def check_unchanged(self) -> None:
-        """Refuse the open file if it is not as it was when it was first opened."""
-        if self._state() != self._opened_state:
-            raise CheckpointError(f"{self.path} was changed while it was read; run again")
-
-    def close(self) -> None:
-        """Close the file; `reopen` opens it again."""
-        self.stream.close()
-
-    def place(self, begin: int) -> tuple[BinaryIO, int]:
-        """Return the file and an offset in it, for who reads it without this object."""
-        return self.stream, begin
-
-    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
-        """Do nothing: the system reads ahead."""
-
-    def read(self, begin: int, count: int) -> bytes:
-        """Return so many bytes; fewer where the file ends."""
-        with self._lock:
-            self.stream.seek(begin)
-            return self.stream.read(count)
-
-    def read_into(self, data: memoryview, begin: int) -> int:
-        """Fill `data` from there on; returns how many bytes there were.
-
-        Threads do that at the same time where the system lets them.
-        """
-        if not hasattr(os, "preadv"):  # Windows
-            with self._lock:
-                self.stream.seek(begin)
-                return self.stream.readinto(data)
-        done = 0
-        while done < len(data):
-            part = data[done : done + _MOST_READ]
-            count = os.preadv(self.stream.fileno(), [part], begin + done)
-            if not count:
-                break
-            done += count
-        return done
-
-    def _state(self) -> tuple[int, int, int, int]:
-        """Return which file it is, with its size and the time of its last change."""
-        status = os.fstat(self.stream.fileno())
-        return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
-
-
-def open_file(path: Path) -> BufferedReader:
-    """Open a regular file of this machine to read.
-
-    Raises
-    ------
-    CheckpointError
-        It is not a regular file.
-    OSError
-        There is no such file, or it may not be read.
-
-    """
-    try:
-        return open_regular(path)
-    except NotRegularError as error:
-        raise CheckpointError(str(error)) from None
-
-
-def read_file(path: Path, most: int) -> bytes:
-    """Return the bytes of a file or an object of a store, of which there may be at most `most`.
-
-    Raises
-    ------
-    CheckpointError
-        It is not a regular file, or has more bytes.
-    OSError
-        It cannot be read.
-
-    """
-    try:
-        if not is_remote(path):
-            return read_regular(path, most)
-        source = RemoteSource(path)
-        count = min(source.size, most + 1)
-        return checked_size(source.fetch(0, count) if count else b"", path, most)
-    except NotRegularError as error:
-        raise CheckpointError(str(error)) from None
-
-
-def source_file(path: Path) -> SourceFile | RemoteSource:
-    """Open a file, or an object of a store, to read."""
-    return RemoteSource(path) if is_remote(path) else SourceFile(path)
-
-
-def handle(file: BinaryIO) -> int:
-    """Return what the system calls an open file by: a descriptor, on Windows a handle."""
-    if sys.platform == "win32":
-        return msvcrt.get_osfhandle(file.fileno())
-    return file.fileno()
 
 
 @contextmanager
@@ -262,16 +98,6 @@ def check_absent(destination: Path) -> None:
             f"{destination} is there; choose another name, or allow it to be replaced "
             f"({argument('overwrite', True)})"
         )
-
-
-def is_same(path: Path, other: Path) -> bool:
-    """Return True if two paths lead to one file or folder, by whatever names and links."""
-    if is_remote(path) or is_remote(other):
-        return real_path(path) == real_path(other)
-    try:
-        return os.path.samefile(path, other)
-    except OSError:  # one is not there
-        return real_path(path) == real_path(other)
 
 
 def check_place(destination: Path, *, is_folder: bool = False) -> None:
@@ -534,11 +360,6 @@ def new_file(path: Path) -> Iterator[BinaryIO]:
     with path.open("xb") as file:
         yield file
         sync_file(file)
-
-
-def real_path(path: Path) -> Path:
-    """Return the path without links; an object of a store has one path."""
-    return path if is_remote(path) else Path(os.path.realpath(path))
 
 
 def sync_file(file: IO[Any]) -> None:
