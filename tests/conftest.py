@@ -286,7 +286,9 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, None, None]:
     if item.config.getoption("record"):
         REFUSED[name] = texts
     else:
-        assert texts == refusals.record().get(name, texts), "reworded; see tests/refusals.py"
+        assert texts == refusals.record().get(name, texts), (
+            "reworded; see tests/helpers/refusals.py"
+        )
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -324,7 +326,9 @@ def _answers(request: pytest.FixtureRequest) -> Iterator[None]:
     if mode == "recorded" or not request.config.getoption("record"):
         same = recorded in (None, given)  # read as values only where the texts differ
         same = same or list(map(read, recorded or ())) == list(map(read, given))
-        assert same, "the real packages answer otherwise than recorded; see tests/recorded.py"
+        assert same, (
+            "the real packages answer otherwise than recorded; see tests/helpers/recorded.py"
+        )
     elif is_recordable and not request.node.get_closest_marker("exhaustive"):
         RECORDED.setdefault(request.path, {})[test] = given
 

@@ -17,11 +17,15 @@ import argparse
 import sys
 import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import castwise
 import numpy as np
 import oracle
+
+sys.path.append(str(Path(__file__).with_name("helpers")))
+
 from comparison import first_wrong, wrong
 from oracle import DETERMINISTIC, FORMATS, OVERFLOWS, ROUNDINGS, Array, Expected, Format
 from sources import distinct, turning_points

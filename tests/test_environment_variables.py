@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from functools import cache
 from typing import Any
 
@@ -39,7 +40,7 @@ print(before == cast_slots())
 
 def run(*arguments: Any, **variables: str) -> subprocess.CompletedProcess[str]:
     kept = {key: value for key, value in os.environ.items() if not key.startswith("CASTWISE_")}
-    path = os.pathsep.join([os.path.dirname(__file__), os.environ.get("PYTHONPATH", "")])
+    path = os.pathsep.join(filter(None, sys.path))
     return run_python(*arguments, env={**kept, "PYTHONPATH": path, **variables})
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import readme
 
-HOW = "run `python tests/readme.py`"
+HOW = "run `python tests/helpers/readme.py`"
 PAGES = sorted(
     page
     for pages in ("*.md", ".github/*.md", "benches/*.md", "python/castwise/**/*.md")

@@ -63,7 +63,7 @@ def outcomes(folder: Path, backend: str, castwise_classes: bool) -> dict[str, st
         "CASTWISE_OUTCOMES": str(report),
         "JAX_PLATFORMS": "cpu",
         "KERAS_BACKEND": backend,
-        "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *filter(None, sys.path)]),
+        "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
         "TF_CPP_MIN_LOG_LEVEL": "3",
     }
     # An empty configuration, so that neither this project's nor one above Keras applies.

@@ -61,7 +61,7 @@ def test_three_layers() -> None:
 def test_with_the_jax_backend() -> None:
     """The same tables, made by a Keras on jax in a process of its own; jax has no float64."""
     peers.need("keras", "jax")
-    worker = Path(__file__).with_name("keras_jax_worker.py")
+    worker = Path(__file__).parents[1] / "helpers" / "autocast" / "keras_jax_worker.py"
     environment = {**os.environ, "KERAS_BACKEND": "jax", "JAX_PLATFORMS": "cpu"}
     done = subprocess.run(
         [sys.executable, "-W", "ignore", worker],

@@ -118,8 +118,10 @@ def test_worker_threads_inherit_nothing_harmful(level: str) -> None:
 def run(
     code: str, *arguments: Any, forked: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
-    """Run a program in which a warning is an error and the files of this folder are modules."""
-    path = os.pathsep.join([str(Path(__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    """Run a program in which a warning is an error and the helpers are modules."""
+    path = os.pathsep.join(
+        [str(Path(__file__).parents[1] / "helpers"), os.environ.get("PYTHONPATH", "")]
+    )
     variables = {**os.environ, "PYTHONPATH": path, **environment}
     return run_python("-W", "error", "-c", code, *arguments, env=variables, forked=forked)
 

@@ -436,7 +436,11 @@ def test_arrays_of_other_libraries(library: str) -> None:
     """In a process of its own, because they change the search for modules."""
     if find_spec(library) is None:
         pytest.skip(f"{library} is not installed")
-    done = run_python(Path(__file__).with_name("other_libraries.py"), library, forked=False)
+    done = run_python(
+        Path(__file__).parents[1] / "helpers" / "casting" / "other_libraries.py",
+        library,
+        forked=False,
+    )
     assert done.returncode == 0, done.stderr
 
 

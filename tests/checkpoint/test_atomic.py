@@ -22,7 +22,7 @@ from checkpoint_samples import floats, safetensors_file, write_sharded
 from processes import run_python
 
 KILLED = 9
-KILLER = Path(__file__).with_name("kill_at_every_step.py")
+KILLER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "kill_at_every_step.py"
 
 
 def _contents(path: Path) -> dict[str, bytes] | bytes | None:

@@ -27,7 +27,7 @@ from castwise.checkpoint.running._batches import TensorRange, cut
 from checkpoint_samples import floats, write_sharded
 
 BATCH_BYTES = 20_000
-CLUSTER = Path(__file__).with_name("cluster_cast.py")
+CLUSTER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "cluster_cast.py"
 
 
 @pytest.fixture(autouse=True)

@@ -14,7 +14,7 @@ from castwise.checkpoint.files import _replacing
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 
-SIGNALLER = Path(__file__).with_name("signal_at_every_step.py")
+SIGNALLER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "signal_at_every_step.py"
 WRITING = (
     "/checkpoint/files/_replacing.py",
     "/checkpoint/files/_temporary_names.py",

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from castwise.loss_scale import DynamicLossScale, LossScaler, agree, merge, pack
 
-RANK = Path(__file__).with_name("rank.py")
+RANK = Path(__file__).parents[1] / "helpers" / "loss_scale" / "rank.py"
 COMMUNICATIONS = (pytest.param("gloo", marks=pytest.mark.frameworks), "files")
 ROLES = [*itertools.permutations(range(2)), (0, 1, 2), (2, 0, 1), (1, 2, 0, 3), (3, 2, 1, 0)]
 

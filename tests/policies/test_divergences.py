@@ -130,7 +130,7 @@ def keras_names(system: keras_systems.System) -> dict[str, Any]:
 @functools.cache
 def sgd() -> Any:
     """The optimizer of numpy that the tests of loss scales use."""
-    path = Path(__file__).parents[1] / "loss_scale" / "optimizers.py"
+    path = Path(__file__).parents[1] / "helpers" / "loss_scale" / "optimizers.py"
     spec = importlib.util.spec_from_file_location("optimizers", path)
     assert spec is not None
     assert spec.loader is not None

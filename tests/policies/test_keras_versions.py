@@ -21,7 +21,7 @@ import pytest
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.network]
 VERSIONS = {"3.4.0": "search", "3.11.0": "search", "3.12.0": "fullmatch"}
-WORKER = Path(__file__).with_name("keras_version_worker.py")
+WORKER = Path(__file__).parents[1] / "helpers" / "policies" / "keras_version_worker.py"
 
 LITERALS = ("a", "b", "ab", "enc", "dense_1", "x/y", "/", "1", "é", "A", "layer-0", " ")
 ATOMS = (

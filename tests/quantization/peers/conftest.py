@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-sys.path.append(str(Path(__file__).parent.parent))  # the oracle
+sys.path.append(str(Path(__file__).parents[1]))  # what other tests share
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

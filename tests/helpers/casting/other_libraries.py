@@ -1,6 +1,6 @@
 """Check that `cast_tree` casts the arrays of a library as `cast` does, or names what it refuses.
 
-python tests/casting/other_libraries.py pandas
+python tests/helpers/casting/other_libraries.py pandas
 """
 
 from __future__ import annotations

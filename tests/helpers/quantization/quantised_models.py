@@ -30,7 +30,7 @@ class Model:
 @cache
 def record() -> dict[str, Any]:
     """What real producers wrote, and what models hold that none of them touched."""
-    path = Path(__file__).parent.parent / "recorded" / "quantization" / "models.json"
+    path = Path(__file__).parents[2] / "recorded" / "quantization" / "models.json"
     found: dict[str, Any] = json.loads(path.read_text("utf-8"))
     return found
 

@@ -1,9 +1,11 @@
 """Damage files of every container and convert them; a script, not a test.
 
-Usage: python tests/checkpoint/fuzz_headers.py [--seconds 600] [--seed 0]. Every case is inspected,
-and cast into its own container and into another. It may be refused with a CheckpointError, or be
-read; any other exception, a crash of the process, or more than two minutes is printed, the file is
-kept, and the exit code is then 1. Containers whose library is not installed are left out, by name.
+    python tests/helpers/checkpoint/fuzz_headers.py [--seconds 600] [--seed 0]
+
+Every case is inspected, and cast into its own container and into another. It may be refused with a
+CheckpointError, or be read; any other exception, a crash of the process, or more than two minutes
+is printed, the file is kept, and the exit code is then 1. Containers whose library is not installed
+are left out, by name.
 """
 
 import argparse

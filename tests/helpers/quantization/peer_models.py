@@ -17,7 +17,7 @@ from typing import Any
 
 from plain_models import CONFIGS, save
 
-RECORD = Path(__file__).parent.parent / "recorded" / "quantization" / "models.json"
+RECORD = Path(__file__).parents[2] / "recorded" / "quantization" / "models.json"
 _FILES = ("config.json", "hf_quant_config.json", "quantize_config.json")
 
 

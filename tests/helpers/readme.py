@@ -1,4 +1,4 @@
-"""The generated parts of the documentation: `python tests/readme.py` writes them anew.
+"""The generated parts of the documentation: `python tests/helpers/readme.py` writes them anew.
 
 README.md: what its own first command prints, and ten rows of the table of speed, which
 `benches/cast.py --readme` writes into benches/README.md. Other pages: the accuracy of the digits
@@ -18,7 +18,7 @@ import castwise
 from castwise import quantization
 from castwise.quantization import Scheme
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 BENCHES = ROOT / "benches" / "README.md"
 CASTING = ROOT / "python" / "castwise" / "casting.md"

@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 from hypothesis import currently_in_test_context
 
-TESTS = Path(__file__).parent
+TESTS = Path(__file__).parents[1]
 FOLDER = TESTS / "recorded"
 
 

@@ -16,7 +16,7 @@ import numpy as np
 from checkpoint_samples import random_array
 from numpy.typing import NDArray
 
-FOLDER = Path(__file__).parents[1] / "recorded" / "torch"
+FOLDER = Path(__file__).parents[2] / "recorded" / "torch"
 
 FORMATS = (
     *("bool", "uint8", "uint16", "uint32", "uint64", "int8", "int16", "int32", "int64"),

@@ -115,11 +115,12 @@ def run_on_terminal(*arguments: Any, columns: int = 0, stream: str = "stderr") -
 def _server(*packages: str) -> socket.socket:
     """Start a process that forks, after it has imported packages; it ends with this one."""
     ours, its = socket.socketpair()
+    path = os.pathsep.join(filter(None, sys.path))
     process = subprocess.Popen(
         [sys.executable, __file__, str(its.fileno()), *packages],
         pass_fds=[its.fileno()],
         stdin=subprocess.DEVNULL,
-        env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+        env={**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path},
     )
     its.close()
 
