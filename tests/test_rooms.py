@@ -43,7 +43,7 @@ CHECKPOINT_ROOMS = (
     ("containers", "plan", "report"),
     ("_arguments", "_config", "_layers", "preview"),
     ("gguf",),
-    ("decoding", "encoding", "planning", "transcoding"),
+    ("planning",),
     ("_verify", "arrays", "running"),
     ("requests",),
     ("convert", "dequantize", "quantize", "transcode"),

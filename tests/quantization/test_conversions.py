@@ -17,7 +17,7 @@ from typing import Any
 import castwise
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.encoding._written_schemes import form_names
+from castwise.checkpoint.planning.encode._written_schemes import form_names
 from checkpoint_samples import floats
 from decodable_models import MODELS, MORE, Decodable
 from recorded import FOLDER

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import DecodeReport
-from castwise.checkpoint.decoding import _plain
+from castwise.checkpoint.planning.decode import _decode
 from castwise.cli import main
 from castwise.quantization.arrays import _losses
 from decodable_models import MODELS
@@ -159,7 +159,7 @@ def test_parts_executors_and_resumed_runs_say_the_same(
     assert "castwise dequantize does not count that" in refused.stderr
     assert main(["finish", str(tmp_path / "parts"), "--quiet"]) == 1
 
-    decode, calls = _plain.dequantize, []
+    decode, calls = _decode.dequantize, []
 
     def stopped(*arguments: Any, **options: Any) -> Any:
         calls.append(arguments)
@@ -167,10 +167,10 @@ def test_parts_executors_and_resumed_runs_say_the_same(
             raise RuntimeError("stopped")
         return decode(*arguments, **options)
 
-    monkeypatch.setattr(_plain, "dequantize", stopped)
+    monkeypatch.setattr(_decode, "dequantize", stopped)
     with pytest.raises(RuntimeError, match="stopped"):
         checkpoint.dequantize_file(source, tmp_path / "kept", resumable=True)
-    monkeypatch.setattr(_plain, "dequantize", decode)
+    monkeypatch.setattr(_decode, "dequantize", decode)
     resumed = checkpoint.dequantize_file(source, tmp_path / "kept", resume=True)
     assert resumed.rows == expected.rows
     assert resumed.total == expected.total

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.decoding import _plain
+from castwise.checkpoint.planning.decode import _decode
 from checkpoint_samples import assert_same
 from decodable_models import MODELS, Decodable, Draw
 
@@ -53,7 +53,7 @@ def test_a_weight_is_decoded(tmp_path: Path, name: str) -> None:
 def test_slabs_do_not_matter(
     tmp_path: Path, name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_plain, "_SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_decode, "_SLAB_ELEMENTS", elements)
     model = MODELS[name]()
     out = tmp_path / "out"
     checkpoint.dequantize_file(write(tmp_path / "model", model), out)

@@ -235,11 +235,12 @@ def test_threads_do_not_matter(tmp_path: Path, threads: int) -> None:
 INTERRUPTED = """
 import os, signal, sys, time
 from castwise import checkpoint
-from castwise.checkpoint.decoding import _decoded, _plain
+from castwise.checkpoint.planning import _derived_reader
+from castwise.checkpoint.planning.decode import _decode
 
 signal.signal(signal.SIGINT, signal.default_int_handler)  # also if this process ignores it
-_plain._SLAB_ELEMENTS = 5000
-count, write = 0, _decoded._write
+_decode._SLAB_ELEMENTS = 5000
+count, write = 0, _derived_reader._write
 
 def write_slowly(*arguments):
     global count
@@ -249,7 +250,7 @@ def write_slowly(*arguments):
     time.sleep(0.02)
     write(*arguments)
 
-_decoded._write = write_slowly
+_derived_reader._write = write_slowly
 try:
     checkpoint.dequantize_file(sys.argv[1], sys.argv[2], threads=3)
 except KeyboardInterrupt:

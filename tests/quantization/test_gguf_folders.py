@@ -17,9 +17,8 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers import gguf
-from castwise.checkpoint.decoding import _plain
-from castwise.checkpoint.encoding import _global_scales
-from castwise.checkpoint.transcoding import _to_gguf, _transcoded_slabs
+from castwise.checkpoint.planning.decode import _decode
+from castwise.checkpoint.planning.transcode import _global_scales, _to_gguf, _transcoded_slabs
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
@@ -137,7 +136,7 @@ def test_there_and_back(
     """Tensors are what they were, byte for byte, and so is what is decoded of them."""
     for module, size in (
         (_global_scales, "_SLAB_BYTES"),
-        (_plain, "_SLAB_ELEMENTS"),
+        (_decode, "_SLAB_ELEMENTS"),
         (_to_gguf, "SLAB_ELEMENTS"),
         (_transcoded_slabs, "SLAB_ELEMENTS"),
         (gguf, "_GATHERED"),

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.decoding import _plain
+from castwise.checkpoint.planning.decode import _decode
 from keras import layers, ops, quantizers
 from numpy.typing import NDArray
 
@@ -159,7 +159,7 @@ def test_keras_loads_what_is_decoded(
     for layer in leaves(plain):
         if layer.name in biases:
             np.testing.assert_array_equal(np.asarray(layer.bias), biases[layer.name])
-    monkeypatch.setattr(_plain, "_SLAB_ELEMENTS", 16)
+    monkeypatch.setattr(_decode, "_SLAB_ELEMENTS", 16)
     checkpoint.dequantize_file(source, tmp_path / "out.weights.h5", "float32")
     other = make()
     other.load_weights(tmp_path / "out.weights.h5")

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.encoding import _encoder
+from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.checkpoint.running import _executors
 from castwise.checkpoint.running._pieces import Conversion
 from castwise.cli import main
@@ -318,8 +318,8 @@ def test_ranges_may_be_asked_for_at_any_time(
 
 def test_what_a_worker_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     """Scales that no batch of this worker asks for make room for newer ones."""
-    monkeypatch.setattr(_encoder, "_KEPT_BYTES", 100)
-    kept = _encoder.Kept()
+    monkeypatch.setattr(_encoded_weight, "_KEPT_BYTES", 100)
+    kept = _encoded_weight.Kept()
     for number in range(9):
         kept.put("a", number, {"scale": np.full(30, number, np.uint8)})
         kept.put("a", number, {"scale": np.full(30, number, np.uint8)})  # again

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress, _layers
-from castwise.checkpoint.encoding import _encoder
+from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from checkpoint_samples import assert_same, write_sharded
@@ -165,8 +165,8 @@ def test_slabs_and_threads_do_not_matter(
 ) -> None:
     source = write(tmp_path / "model")
     whole = checkpoint.quantize_file(source, tmp_path / "whole", scheme, recipe=recipe, threads=1)
-    monkeypatch.setattr(_encoder, "_FLIGHT_ELEMENTS", elements)
-    monkeypatch.setattr(_encoder, "_KEPT_BYTES", elements)
+    monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", elements)
+    monkeypatch.setattr(_encoded_weight, "_KEPT_BYTES", elements)
     cut = checkpoint.quantize_file(source, tmp_path / "cut", scheme, recipe=recipe, threads=3)
     assert cut.rows == whole.rows
     for path in (tmp_path / "whole").rglob("*.*"):
@@ -177,8 +177,8 @@ def test_slabs_and_threads_do_not_matter(
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elements = 1 << 18  # a sixteenth of what is used
-    monkeypatch.setattr(_encoder, "_FLIGHT_ELEMENTS", elements)
-    monkeypatch.setattr(_encoder, "_KEPT_BYTES", 1 << 16)
+    monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", elements)
+    monkeypatch.setattr(_encoded_weight, "_KEPT_BYTES", 1 << 16)
     for rows in (1 << 10, 4 << 10):
         array = np.arange(rows * 1024, dtype=np.float32).reshape(rows, 1024)
         source = one_file(tmp_path / f"{rows}.safetensors", a=array)

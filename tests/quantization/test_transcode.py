@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.encoding import _global_scales
+from castwise.checkpoint.planning.transcode import _global_scales
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import MODELS

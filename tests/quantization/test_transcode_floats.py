@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.transcoding import _transcoded_slabs
+from castwise.checkpoint.planning.transcode import _transcoded_slabs
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import MODELS, Decodable, Draw, compressed, stated

@@ -15,7 +15,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.gguf._tokenizer_to_gguf import SPLITS
-from castwise.checkpoint.transcoding import _to_gguf
+from castwise.checkpoint.planning.transcode import _to_gguf
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import Draw

@@ -21,11 +21,11 @@ from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.containers._array_bytes import from_bytes
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.decoding._decode import FORMATS, decoding_of
-from castwise.checkpoint.decoding._decoded import DecodedReader
-from castwise.checkpoint.decoding._plain import decode_checkpoint
-from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.files._paths import checked_path
+from castwise.checkpoint.planning._derived_reader import DerivedReader
+from castwise.checkpoint.planning._stored_tensors import StoredTensors
+from castwise.checkpoint.planning.decode._decode import decode_checkpoint
+from castwise.checkpoint.planning.decode._options import FORMATS, decoding_of
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization.producers._layouts import BF16
 
@@ -290,16 +290,16 @@ class _Side:
 
     def is_decoded(self, name: str) -> bool:
         reader, own = self.names[name]
-        return isinstance(reader, DecodedReader) and reader.decoded(own) is not None
+        return isinstance(reader, DerivedReader) and reader.derived(own) is not None
 
     def pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
         """Read a tensor as flat arrays of a format; as bytes if the format is None."""
         reader, own = self.names[name]
         with ExitStack() as stack:
-            if self._is_folder or isinstance(reader, DecodedReader):
+            if self._is_folder or isinstance(reader, DerivedReader):
                 stack.enter_context(reader)
             if to is not None and self.is_decoded(name):
-                assert isinstance(reader, DecodedReader)  # noqa: S101
+                assert isinstance(reader, DerivedReader)  # noqa: S101
                 yield from (array.reshape(-1) for array in reader.slabs(own, to))
                 return
             elements = reader.elements(own)
@@ -318,7 +318,7 @@ class _Side:
     def check_unchanged(self) -> None:
         for reader in self._readers:
             with ExitStack() as stack:
-                if self._is_folder or isinstance(reader, DecodedReader):
+                if self._is_folder or isinstance(reader, DerivedReader):
                     stack.enter_context(reader)
                 reader.check_unchanged()
 

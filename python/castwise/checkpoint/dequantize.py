@@ -11,11 +11,11 @@ from typing import Any, ClassVar, Literal, Unpack, overload
 from castwise._core import finfo
 from castwise._options import Arithmetic, FindingKind
 from castwise.checkpoint._arguments import DequantizeArguments, PathArgument
-from castwise.checkpoint.decoding._decode import decoding_of
-from castwise.checkpoint.decoding._plain import decode_checkpoint
+from castwise.checkpoint.planning.decode._decode import decode_checkpoint
+from castwise.checkpoint.planning.decode._options import decoding_of
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
-from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
+from castwise.checkpoint.requests._derive_request import DeriveRequest, Make, RunOptions
 from castwise.checkpoint.requests._request import Request
 from castwise.quantization.producers._layouts import BF16
 
@@ -155,7 +155,7 @@ def dequantize_file(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class DequantizeRequest(MakingRequest):
+class DequantizeRequest(DeriveRequest):
     """All that decides what is decoded, as given to `dequantize_file`."""
 
     command: ClassVar[str] = "dequantize"

@@ -15,14 +15,14 @@ from castwise._spelling import typed_values
 from castwise._wording import argument
 from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.decoding._decode import checked_threads
-from castwise.checkpoint.encoding._encoding import Encode, encode_checkpoint
-from castwise.checkpoint.encoding._written_schemes import expected_zeros, is_scheme, written
 from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.maps import is_map_name, named_map
+from castwise.checkpoint.planning.decode._options import checked_threads
+from castwise.checkpoint.planning.encode._encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning.encode._written_schemes import expected_zeros, is_scheme, written
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress
-from castwise.checkpoint.requests._quantizing import Make, MakingRequest, RunOptions
+from castwise.checkpoint.requests._derive_request import DeriveRequest, Make, RunOptions
 
 
 @overload
@@ -163,7 +163,7 @@ def quantize_file(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class QuantizeRequest(MakingRequest):
+class QuantizeRequest(DeriveRequest):
     """All that decides what is quantised, as given to `quantize_file`."""
 
     command: ClassVar[str] = "quantize"

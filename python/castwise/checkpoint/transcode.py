@@ -14,12 +14,17 @@ from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import given
 from castwise.checkpoint._arguments import PathArgument, TranscodeArguments
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.encoding._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.planning.encode._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.planning.transcode._new_forms import GGUF
+from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
-from castwise.checkpoint.requests._quantizing import SAFETENSORS, Make, MakingRequest, RunOptions
-from castwise.checkpoint.transcoding._new_forms import GGUF
-from castwise.checkpoint.transcoding._transcoding import transcode_checkpoint
+from castwise.checkpoint.requests._derive_request import (
+    SAFETENSORS,
+    DeriveRequest,
+    Make,
+    RunOptions,
+)
 
 
 @overload
@@ -158,7 +163,7 @@ def transcode_file(
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class TranscodeRequest(MakingRequest):
+class TranscodeRequest(DeriveRequest):
     """All that decides what is laid anew, as given to `transcode_file`."""
 
     command: ClassVar[str] = "transcode"

@@ -12,12 +12,12 @@ from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.decoding._decoded import DecodedWeight, with_tensors
-from castwise.checkpoint.decoding._decoded_files import decoded_reader
-from castwise.checkpoint.decoding._quantized import found_in, not_indexed, stated_of
-from castwise.checkpoint.decoding._stored import StoredTensors
-from castwise.checkpoint.encoding._quantized_config import QuantizedConfig
-from castwise.checkpoint.encoding._written_configs import Statements
+from castwise.checkpoint.planning._derived_files import derived_reader
+from castwise.checkpoint.planning._derived_reader import Derivation, DerivedTensor, with_tensors
+from castwise.checkpoint.planning._stated_quantization import found_in, not_indexed, stated_of
+from castwise.checkpoint.planning._stored_tensors import StoredTensors
+from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
+from castwise.checkpoint.planning.encode._written_configs import Statements
 from castwise.quantization import Quantization
 from castwise.quantization.producers._configs import Statement, statements, undecodable
 
@@ -34,6 +34,8 @@ class ComponentPlan:
 
     Attributes
     ----------
+    derivation
+        How its tensors are derived.
     purpose
         What refusals say that the component cannot be.
     statement_text
@@ -66,6 +68,7 @@ class ComponentPlan:
 
     purpose: str
     statement_text: ClassVar[str]
+    derivation: ClassVar[Derivation]
 
     def __init__(self, source: Checkpoint, component: Component) -> None:
         self._component = component
@@ -75,7 +78,7 @@ class ComponentPlan:
         if unreadable:
             raise self._refusal(f"{self.statement_text} cannot be read: {unreadable[0]}")
         self.quantization = found_in(component, self._tensors, self._configs, self._pairs)
-        self.derived: dict[str, list[DecodedWeight]] = {}
+        self.derived: dict[str, list[DerivedTensor]] = {}
         self.left_out: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
         self.followers: Mapping[str, str] = {}
@@ -117,7 +120,7 @@ class ComponentPlan:
         """False for an adapter beside its model."""
         return self._component.has_config
 
-    def tensors(self) -> list[DecodedWeight]:
+    def tensors(self) -> list[DerivedTensor]:
         """List the tensors that are derived."""
         return [tensor for tensors in self.derived.values() for tensor in tensors]
 
@@ -151,10 +154,11 @@ class ComponentPlan:
             if stays and metadata == reader.metadata:
                 shards[path] = reader
                 continue
-            shards[path] = decoded_reader(
+            shards[path] = derived_reader(
                 reader,
                 self._stored,
                 derived,
+                derivation=self.derivation,
                 left_out=self.left_out,
                 metadata=metadata,
                 threads=self.threads,

@@ -13,11 +13,11 @@ from castwise._dtype_map import DTYPE, DtypeMap
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.encoding._written_configs import Statements
-from castwise.checkpoint.encoding._written_schemes import loading_warning
 from castwise.checkpoint.gguf._from_gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning.encode._written_configs import Statements
+from castwise.checkpoint.planning.encode._written_schemes import loading_warning
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -16,7 +16,6 @@ from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
 from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.decoding._quantized import model_types, refuse_changes
 from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.files._remote import is_url
 from castwise.checkpoint.files._replacing import resumable_folder
@@ -27,6 +26,7 @@ from castwise.checkpoint.maps import (
     warn_of_other_models,
 )
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
+from castwise.checkpoint.planning._stated_quantization import model_types, refuse_changes
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
 from castwise.checkpoint.running._journal import resumed_options
 from castwise.checkpoint.running._other_files import Patterns

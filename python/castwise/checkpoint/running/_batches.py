@@ -17,8 +17,8 @@ from typing import Any, BinaryIO, NamedTuple
 from castwise._core import ElementCast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._interface import Elements
-from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._source_files import SourceFile, handle
+from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.report import Report
 
 TILE = 1024
@@ -71,7 +71,7 @@ class TensorRange(NamedTuple):
     casting
         How they are cast; None if they are copied, or made.
     made_nbytes
-        The bytes of a tensor that a `DecodedReader` makes of others, as a whole; None for others.
+        The bytes of a tensor that a `DerivedReader` makes of others, as a whole; None for others.
         Then `length` is the bytes that are read for it.
 
     """
@@ -166,7 +166,7 @@ class Batch:
     target: Path
     ranges: Sequence[TensorRange]
     threads: int | None
-    maker: DecodedReader | None = None
+    maker: DerivedReader | None = None
 
 
 _Job = tuple[int, int, tuple[int, int], ElementCast | None]
@@ -197,7 +197,7 @@ def convert_batch(batch: Batch) -> Outcome:
 
 
 def _with_made(
-    maker: DecodedReader,
+    maker: DerivedReader,
     target: BinaryIO,
     ranges: Sequence[TensorRange],
     cast_reports: Sequence[Report | None],

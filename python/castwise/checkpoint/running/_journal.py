@@ -26,11 +26,11 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._replacing import replacing_file, sync_folder
 from castwise.checkpoint.files._source_files import open_file, read_file
 from castwise.checkpoint.files._temporary_names import journal_name
 from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.report import CastRow, DecodeReport, Report
 from castwise.quantization.producers._registry import CONFIGS
 
@@ -198,7 +198,7 @@ def job_of(
 def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
     """Return the checksums of what states how the tensors are stored that are made of others."""
     derived = (
-        (path, reader) for path, reader in sources.items() if isinstance(reader, DecodedReader)
+        (path, reader) for path, reader in sources.items() if isinstance(reader, DerivedReader)
     )
     folders = {os.path.dirname(path): reader.path.parent for path, reader in derived}
     return {

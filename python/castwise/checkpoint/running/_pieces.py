@@ -17,8 +17,8 @@ from typing import cast
 from castwise._core import CastReport
 from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
-from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import (
     TILE,
@@ -65,7 +65,7 @@ class Conversion:
         names: Collection[str] | None = None,
     ) -> None:
         self.reader = reader
-        self._maker = reader if isinstance(reader, DecodedReader) else None
+        self._maker = reader if isinstance(reader, DerivedReader) else None
         self._writer = writer
         self._plans = writer.planned
         self._order = writer.order
@@ -281,7 +281,7 @@ class Conversion:
     def _range(self, name: str) -> TensorRange | None:
         """Return where a tensor lies in both files; None if it cannot be converted there."""
         source, target = self.reader.place(name), self._writer.place(name)
-        if target is not None and self._maker is not None and self._maker.decoded(name) is not None:
+        if target is not None and self._maker is not None and self._maker.derived(name) is not None:
             if self._casting(name) is not None:
                 return None
             nbytes = nbytes_after(self._writer, name)

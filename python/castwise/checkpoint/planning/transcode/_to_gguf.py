@@ -17,9 +17,6 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import STACK, WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.gguf import check_computed
-from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
-from castwise.checkpoint.decoding._stored import Range, StoredTensors
-from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.gguf._architectures import (
     EMBEDDING,
     FLOAT32,
@@ -33,7 +30,10 @@ from castwise.checkpoint.gguf._architectures import (
 from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
 from castwise.checkpoint.gguf._tokenizer_to_gguf import vocabulary
 from castwise.checkpoint.planning._component import KIND
-from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab
+from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
+from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
+from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization.arrays._conversion import blocks_of, of_rows
 from castwise.quantization.arrays._views import Views
 from castwise.quantization.weights._decoding import Slab as Cut
@@ -212,7 +212,7 @@ class GgufModel:
             for cut in plan.slabs(SLAB_ELEMENTS):
                 yield partial(_blocks_of, weight, cut, place.rows)
 
-    def plain(self) -> dict[str, list[DecodedWeight]]:
+    def plain(self) -> dict[str, list[DerivedTensor]]:
         """Describe what is made of plain tensors, by the one in whose place it comes."""
         return {
             home: [
@@ -223,7 +223,7 @@ class GgufModel:
             if home not in self._weights and (new_tensors := becomes.items())
         }
 
-    def _plain(self, name: str, sources: Sequence[_Source], number: int) -> DecodedWeight:
+    def _plain(self, name: str, sources: Sequence[_Source], number: int) -> DerivedTensor:
         home, axis, place = sources[0]
         info = self._stored[home]
         stack = () if place.expert is None else (len(sources),)
@@ -233,7 +233,7 @@ class GgufModel:
         described = TensorInfo(name, None, KIND, info.label, (*stack, *shape), nbytes)
         to = _F32 if FLOAT32.fullmatch(name) else info.format or ""
         slabs = partial(self._plain_slabs, sources, to)
-        return DecodedWeight(
+        return DerivedTensor(
             described, to, home, [source.stored for source in sources], slabs, label=to
         )
 

@@ -8,8 +8,8 @@ from pathlib import Path
 
 from castwise._dtype_map import DTYPE
 from castwise.checkpoint._config import Config
-from castwise.checkpoint.decoding._plain_config import without_quantization
-from castwise.checkpoint.encoding._written_configs import Statements
+from castwise.checkpoint.planning.decode._unquantized_config import without_quantization
+from castwise.checkpoint.planning.encode._written_configs import Statements
 from castwise.checkpoint.report import CastRow
 
 

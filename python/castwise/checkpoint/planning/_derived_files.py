@@ -1,4 +1,4 @@
-"""Readers that decode, one for each kind of file that has more than tensors."""
+"""Readers that derive tensors, one for each kind of file that has more than tensors."""
 
 from __future__ import annotations
 
@@ -9,20 +9,20 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.keras import KerasReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
-from castwise.checkpoint.decoding._decoded import DecodedReader
+from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.quantization.producers._keras_layers import plain_model
 
 
-class DecodedShard(DecodedReader, SafetensorsReader):
-    """A shard that is a safetensors file: tensors that are not decoded stay as they stand in it."""
+class DerivedShard(DerivedReader, SafetensorsReader):
+    """A shard that is a safetensors file: tensors that are not derived stay as they stand in it."""
 
     def layout(self, name: str) -> StoredLayout:
-        """Return code, shape and tag of a tensor that is not decoded."""
+        """Return code, shape and tag of a tensor that is not derived."""
         assert isinstance(self._reader, SafetensorsReader)  # noqa: S101
         return self._reader.layout(self.stored_name(name))
 
 
-class DecodedHdf5(DecodedReader, Hdf5Reader):
+class DerivedHdf5(DerivedReader, Hdf5Reader):
     """A file that is HDF5: groups and attributes stay as they stand in it."""
 
     def __init__(self, reader: Hdf5Reader, *arguments: Any, **options: Any) -> None:
@@ -31,7 +31,7 @@ class DecodedHdf5(DecodedReader, Hdf5Reader):
         self.left_out = frozenset(options["left_out"])
 
 
-class DecodedKeras(DecodedHdf5, KerasReader):
+class DerivedKeras(DerivedHdf5, KerasReader):
     """A `.keras` file: all but its weights and its configuration stays."""
 
     def __init__(self, reader: KerasReader, *arguments: Any, **options: Any) -> None:
@@ -40,11 +40,11 @@ class DecodedKeras(DecodedHdf5, KerasReader):
         self.new_config = json.dumps(plain_model(reader.model()))
 
 
-def decoded_reader(reader: Reader, *arguments: Any, **options: Any) -> DecodedReader:
-    """Make the reader that stands for a shard; see `DecodedReader`."""
+def derived_reader(reader: Reader, *arguments: Any, **options: Any) -> DerivedReader:
+    """Make the reader that stands for a shard; see `DerivedReader`."""
     if isinstance(reader, KerasReader):
-        return DecodedKeras(reader, *arguments, **options)
+        return DerivedKeras(reader, *arguments, **options)
     if isinstance(reader, Hdf5Reader):
-        return DecodedHdf5(reader, *arguments, **options)
-    reader_type = DecodedShard if isinstance(reader, SafetensorsReader) else DecodedReader
+        return DerivedHdf5(reader, *arguments, **options)
+    reader_type = DerivedShard if isinstance(reader, SafetensorsReader) else DerivedReader
     return reader_type(reader, *arguments, **options)

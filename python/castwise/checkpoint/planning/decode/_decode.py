@@ -22,13 +22,18 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.decoding._decode import FORMATS, Decode
-from castwise.checkpoint.decoding._decoded import DecodedWeight, Slab
-from castwise.checkpoint.decoding._losses import LossCounter
-from castwise.checkpoint.decoding._plain_config import HALVES, Exceptions, PlainConfig, follows
 from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.planning._component import KIND, ComponentPlan
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab
+from castwise.checkpoint.planning.decode._losses import LossCounter
+from castwise.checkpoint.planning.decode._options import FORMATS, Decode
+from castwise.checkpoint.planning.decode._unquantized_config import (
+    HALVES,
+    Exceptions,
+    UnquantizedConfig,
+    follows,
+)
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays._decode import wrapped_zeros
 from castwise.quantization.producers._attention import scale_of_attention
@@ -103,6 +108,7 @@ class DecodePlan(ComponentPlan):
 
     """
 
+    derivation = "decode"
     purpose = "decoded"
     statement_text = "what states how its tensors are stored"
 
@@ -207,24 +213,20 @@ class DecodePlan(ComponentPlan):
                 if name not in kept:
                     is_stated = name in weight.activations
                     self.left_out[name] = _kind_of_activation(name) if is_stated else ""
-        for decoded_weight in self.tensors():
-            name = decoded_weight.info.name
-            if name == decoded_weight.payload or name not in self._stored or name in self.left_out:
+        for tensor in self.tensors():
+            name = tensor.info.name
+            if name == tensor.home or name not in self._stored or name in self.left_out:
                 continue
-            if numbered_kernel(decoded_weight.payload) != name or name in self.derived:
-                raise self._refusal(
-                    f"{decoded_weight.payload!r} is to become {name!r}, which is there too"
-                )
-            self.renamed[name] = (
-                decoded_weight.payload
-            )  # the bias comes before codes, and after a kernel
+            if numbered_kernel(tensor.home) != name or name in self.derived:
+                raise self._refusal(f"{tensor.home!r} is to become {name!r}, which is there too")
+            self.renamed[name] = tensor.home  # the bias comes before codes, and after a kernel
 
     def _kept(self, chosen: Sequence[QuantizedWeight]) -> list[QuantizedWeight]:
         names = {weight.payload for weight in chosen}
         weights = () if self.quantization is None else self.quantization.weights
         return [weight for weight in weights if weight.payload not in names]
 
-    def _weight(self, weight: QuantizedWeight) -> DecodedWeight:
+    def _weight(self, weight: QuantizedWeight) -> DerivedTensor:
         section = next(
             (
                 statement.section
@@ -249,7 +251,7 @@ class DecodePlan(ComponentPlan):
         losses = LossCounter()
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
         info = TensorInfo(weight.name, None, KIND, weight.scheme or "quantised", plan.shape, nbytes)
-        return DecodedWeight(
+        return DerivedTensor(
             info,
             self._decode.format,
             weight.payload,
@@ -311,7 +313,7 @@ class DecodePlan(ComponentPlan):
 
     def config(self, path: Path, label: str) -> Config:
         """Read a `config.json` that states no quantisation of what is decoded."""
-        return PlainConfig(path, label, self.exceptions)
+        return UnquantizedConfig(path, label, self.exceptions)
 
     def tell(self) -> None:
         """Warn of what is left out, and of tensors that follow the weights."""

@@ -1,7 +1,7 @@
-"""The shards of a quantised checkpoint as they would be without quantisation.
+"""The shards of a checkpoint as they are derived: decoded, encoded or transcoded.
 
-A reader stands for each of them: its weights are decoded as they are read, in slabs of whole blocks
-by several threads, and all other tensors lie in the file as they are. What only decodes weights is
+A reader stands for each of them: its tensors are derived as they are read, in slabs of whole blocks
+by several threads, and all other tensors lie in the file as they are. What others are made of is
 not there any more.
 """
 
@@ -19,7 +19,7 @@ from itertools import accumulate
 from pathlib import Path
 from threading import Lock
 from types import MappingProxyType
-from typing import Any, BinaryIO, Self, TypeVar, cast
+from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,30 +30,30 @@ from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._array_bytes import to_bytes
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
 from castwise.checkpoint.containers.checkpoint import Component
-from castwise.checkpoint.decoding._stored import StoredTensors
 from castwise.checkpoint.files._source_files import handle
+from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.report import Report
 
 _Result = TypeVar("_Result")
 
 Slab = Callable[[], NDArray[Any]]
-"""Reads and decodes a slab of a weight; slabs follow each other in C order."""
+"""Reads and derives a slab of a tensor; slabs follow each other in C order."""
 
 
 @dataclass(frozen=True, slots=True)
-class DecodedWeight:
-    """A tensor that is decoded as it is read, or encoded.
+class DerivedTensor:
+    """A tensor that is decoded, encoded or transcoded as it is read.
 
     Attributes
     ----------
     info
-        Its name and shape as of a plain model; as stored its scheme, and the bytes of its parts.
+        Its name and shape as derived; as stored what it is made of, and the bytes of that.
     format
-        The format that it is decoded to.
-    payload
-        The tensor with its codes.
-    parts
-        All tensors that it is made of.
+        The format that it is derived in.
+    home
+        The stored tensor in whose place it comes, such as that with the codes.
+    sources
+        All stored tensors that it is made of.
     slabs
         Lists the slabs that make it, in a format.
     measured
@@ -67,20 +67,23 @@ class DecodedWeight:
 
     info: TensorInfo
     format: str
-    payload: str
-    parts: Collection[str]
+    home: str
+    sources: Collection[str]
     slabs: Callable[[str], Iterable[Slab]]
     measured: Callable[[], Report] | None = None
     counts: Callable[[], Iterable[int]] | None = None
     label: str | None = None
 
 
-PlanAgain = Callable[[], Mapping[Path, "DecodedReader"]]
+Derivation = Literal["decode", "encode", "transcode"]
+"""How tensors are derived of those that are stored."""
+
+PlanAgain = Callable[[], Mapping[Path, "DerivedReader"]]
 """Plans the readers of a run again, in another process; equal only to that of the same run."""
 
 
-class DecodedReader:
-    """One shard, its weights decoded.
+class DerivedReader:
+    """One shard, of which some tensors are decoded, encoded or transcoded.
 
     Parameters
     ----------
@@ -88,20 +91,24 @@ class DecodedReader:
         The shard as it is.
     stored
         The tensors of all shards.
-    weights
-        What tensors of this shard become, by their names: a payload one weight, a weight that is
-        encoded several parts.
+    derived
+        What tensors of this shard become, by their names: a payload that is decoded one weight, a
+        weight that is encoded several parts.
+    derivation
+        How they are derived.
     left_out
-        Tensors of the quantisation, which a plain model does not have.
+        Tensors that have no place in the new shard.
     renamed
         Tensors that stay as they are under another name.
     metadata
         The metadata of the new shard.
     threads
-        How many threads may read and decode.
+        How many threads may read and derive.
 
     Attributes
     ----------
+    derivation
+        "decode", "encode" or "transcode".
     again
         What plans it in another process; None if nobody asks for that.
 
@@ -113,29 +120,31 @@ class DecodedReader:
         self,
         reader: Reader,
         stored: StoredTensors,
-        weights: Mapping[str, Sequence[DecodedWeight]],
+        derived: Mapping[str, Sequence[DerivedTensor]],
         *,
+        derivation: Derivation,
         left_out: Collection[str],
         metadata: dict[str, str],
         threads: int,
         renamed: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
         self.path = reader.path
+        self.derivation = derivation
         self.metadata = metadata
         self.other_entries = reader.other_entries
         self.tensors: dict[str, TensorInfo] = {}
         self._reader = reader
-        self._weights = {weight.info.name: weight for group in weights.values() for weight in group}
+        self._derived = {tensor.info.name: tensor for group in derived.values() for tensor in group}
         self._stored = stored
         self._threads = threads
         for name, info in reader.tensors.items():
-            if name in weights:
-                self.tensors |= {weight.info.name: weight.info for weight in weights[name]}
+            if name in derived:
+                self.tensors |= {tensor.info.name: tensor.info for tensor in derived[name]}
             elif name not in left_out:
                 new_name = renamed.get(name, name)
                 self.tensors[new_name] = info if new_name == name else info._replace(name=new_name)
         self._stored_names = {new_name: name for name, new_name in renamed.items()}
-        lists = {id(weight.parts): weight.parts for weight in self._weights.values()}
+        lists = {id(tensor.sources): tensor.sources for tensor in self._derived.values()}
         parts = {part for names in lists.values() for part in names}  # many may share one
         other_readers = [other for other in stored.readers(parts) if other is not reader]
         self._files: Sequence[Reader] = [reader, *other_readers]
@@ -157,14 +166,14 @@ class DecodedReader:
         """List what would be lost if a file of its tensors took its place."""
         return self.other_entries
 
-    def decoded(self, name: str) -> DecodedWeight | None:
-        """Return the weight of this name if it is decoded."""
-        return self._weights.get(name)
+    def derived(self, name: str) -> DerivedTensor | None:
+        """Return the tensor of this name if it is derived."""
+        return self._derived.get(name)
 
     def report(self, name: str) -> Report | None:
         """Return what making a tensor lost, once it has been read; None for others."""
-        weight = self._weights.get(name)
-        return None if weight is None or weight.measured is None else weight.measured()
+        tensor = self._derived.get(name)
+        return None if tensor is None or tensor.measured is None else tensor.measured()
 
     def stored_name(self, name: str) -> str:
         """Return what a tensor that is not made is called in the file."""
@@ -172,8 +181,8 @@ class DecodedReader:
 
     def elements(self, name: str) -> Elements | None:
         """Return how a tensor comes."""
-        weight = self._weights.get(name)
-        return Elements(weight.format) if weight else self._reader.elements(self.stored_name(name))
+        tensor = self._derived.get(name)
+        return Elements(tensor.format) if tensor else self._reader.elements(self.stored_name(name))
 
     def stated(self) -> Any:
         """Say that nothing is stated of quantised layers: the plan was made from the source's."""
@@ -181,22 +190,22 @@ class DecodedReader:
 
     def arrangement(self, name: str) -> Arrangement | None:
         """Return where the items of a tensor stand; None if they are in C order, without gaps."""
-        is_made = name in self._weights
+        is_made = name in self._derived
         return None if is_made else self._reader.arrangement(self.stored_name(name))
 
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
-        is_made = name in self._weights
+        is_made = name in self._derived
         return None if is_made else self._reader.place(self.stored_name(name))
 
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read by pieces, in this order."""
-        self._reader.expect(self.stored_name(name) for name in names if name not in self._weights)
+        self._reader.expect(self.stored_name(name) for name in names if name not in self._derived)
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
-        """Read a tensor's bytes; those of a weight come in slabs."""
-        weight = self._weights.get(name)
-        if weight is None:
+        """Read a tensor's bytes; those of a derived one come in slabs."""
+        tensor = self._derived.get(name)
+        if tensor is None:
             yield from self._reader.pieces(self.stored_name(name), nbytes)
             return
         for array in self.slabs(name):
@@ -204,37 +213,37 @@ class DecodedReader:
 
     def read(self, name: str) -> NDArray[Any]:
         """Read a tensor as an array of its format."""
-        weight = self._weights.get(name)
-        if weight is None:
+        tensor = self._derived.get(name)
+        if tensor is None:
             return self._reader.read(self.stored_name(name))
-        whole = np.empty(math.prod(weight.info.shape), numpy_dtype(weight.format))
+        whole = np.empty(math.prod(tensor.info.shape), numpy_dtype(tensor.format))
         done = 0
         for array in self.slabs(name):
             whole[done : done + array.size] = array.reshape(-1)
             done += array.size
-        return whole.reshape(weight.info.shape)
+        return whole.reshape(tensor.info.shape)
 
     def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
-        """Decode the slabs of a weight, as many at a time as there are threads.
+        """Derive the slabs of a tensor, as many at a time as there are threads.
 
-        They are in C order, in the format `to` if it is not the weight's own.
+        They are in C order, in the format `to` if it is not the tensor's own.
         """
-        weight = self._weights[name]
-        return self._carried_out(weight.slabs(to or weight.format))
+        tensor = self._derived[name]
+        return self._carried_out(tensor.slabs(to or tensor.format))
 
     def write(self, name: str, file: BinaryIO, begin: int) -> bool:
-        """Make a weight at its place in a file: each thread writes the slabs that it makes.
+        """Make a tensor at its place in a file: each thread writes the slabs that it makes.
 
-        Returns False, and writes nothing, if it is no such weight, or the places of its slabs are
+        Returns False, and writes nothing, if it is no such tensor, or the places of its slabs are
         not known before.
         """
-        weight = self._weights.get(name)
-        if weight is None or weight.counts is None:
+        tensor = self._derived.get(name)
+        if tensor is None or tensor.counts is None:
             return False
         file.flush()  # what stands before
-        target, itemsize = OpenFile(handle(file)), numpy_dtype(weight.format).itemsize
-        places = accumulate((count * itemsize for count in weight.counts()), initial=begin)
-        slabs = zip(weight.slabs(weight.format), places, strict=False)  # one place more: the end
+        target, itemsize = OpenFile(handle(file)), numpy_dtype(tensor.format).itemsize
+        places = accumulate((count * itemsize for count in tensor.counts()), initial=begin)
+        slabs = zip(tensor.slabs(tensor.format), places, strict=False)  # one place more: the end
         for _ in self._carried_out(partial(_write, *arguments, target) for arguments in slabs):
             pass
         return True
@@ -258,7 +267,7 @@ class DecodedReader:
             wait(waiting)  # they may be writing
 
     @contextmanager
-    def beside_others(self) -> Iterator[DecodedReader]:
+    def beside_others(self) -> Iterator[DerivedReader]:
         """Open its files for a block of one of several threads."""
         copy = object.__new__(type(self))
         copy.__dict__ |= self.__dict__
@@ -288,7 +297,7 @@ def _write(slab: Slab, place: int, target: OpenFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedElsewhere:
-    """What a `DecodedReader` is in another process.
+    """What a `DerivedReader` is in another process.
 
     Attributes
     ----------
@@ -306,7 +315,7 @@ class PlannedElsewhere:
     state: Sequence[int]
 
     @contextmanager
-    def beside_others(self) -> Iterator[DecodedReader]:
+    def beside_others(self) -> Iterator[DerivedReader]:
         """Open its files for a block of one of several threads.
 
         Raises
@@ -327,7 +336,7 @@ class PlannedElsewhere:
             yield reopened
 
 
-_PLANNED: list[tuple[PlanAgain, Mapping[Path, DecodedReader]]] = []
+_PLANNED: list[tuple[PlanAgain, Mapping[Path, DerivedReader]]] = []
 """What another process planned last, for all batches of a run."""
 
 _PLANNING = Lock()

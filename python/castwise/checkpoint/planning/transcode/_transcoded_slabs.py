@@ -11,10 +11,10 @@ from typing import Any
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.decoding._decoded import Slab
-from castwise.checkpoint.decoding._stored import StoredTensors
-from castwise.checkpoint.encoding._encoder import Kept
-from castwise.checkpoint.encoding._global_scales import (
+from castwise.checkpoint.planning._derived_reader import Slab
+from castwise.checkpoint.planning._stored_tensors import StoredTensors
+from castwise.checkpoint.planning.encode._encoded_weight import Kept
+from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
     SLAB_ELEMENTS,
     Power,

@@ -24,30 +24,35 @@ from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modu
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.decoding._decoded import DecodedWeight
-from castwise.checkpoint.decoding._losses import stored_losses
-from castwise.checkpoint.decoding._plain import METADATA, WRAPPED
-from castwise.checkpoint.encoding._encoder import Kept
-from castwise.checkpoint.encoding._global_scales import AGAIN, SLAB_ELEMENTS, Power, Reciprocal
-from castwise.checkpoint.encoding._written_configs import (
-    SEVERAL,
-    Statements,
-    statements,
-)
-from castwise.checkpoint.encoding._written_schemes import encoding, is_relaid, written
 from castwise.checkpoint.gguf._architectures import FLOAT32
 from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
 from castwise.checkpoint.planning._component import KIND, ComponentPlan
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.transcoding._new_forms import (
+from castwise.checkpoint.planning._derived_reader import DerivedTensor
+from castwise.checkpoint.planning.decode._decode import METADATA, WRAPPED
+from castwise.checkpoint.planning.decode._losses import stored_losses
+from castwise.checkpoint.planning.encode._encoded_weight import Kept
+from castwise.checkpoint.planning.encode._written_configs import (
+    SEVERAL,
+    Statements,
+    statements,
+)
+from castwise.checkpoint.planning.encode._written_schemes import encoding, is_relaid, written
+from castwise.checkpoint.planning.transcode._global_scales import (
+    AGAIN,
+    SLAB_ELEMENTS,
+    Power,
+    Reciprocal,
+)
+from castwise.checkpoint.planning.transcode._new_forms import (
     GGUF,
     check_parts,
     form_of_experts,
     give_form,
 )
-from castwise.checkpoint.transcoding._to_gguf import GgufModel
-from castwise.checkpoint.transcoding._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
+from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
 from castwise.quantization.producers._registry import (
@@ -125,6 +130,7 @@ class TranscodePlan(ComponentPlan):
 
     """
 
+    derivation = "transcode"
     purpose = "transcoded"
     statement_text = "what states how it is stored"
 
@@ -307,7 +313,7 @@ class TranscodePlan(ComponentPlan):
         """List what comes in the place of the parts of a weight."""
         return weight.tensors()
 
-    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
+    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DerivedTensor:
         """Describe a new tensor; as stored it is what stands in its place."""
         info = self._stored[tensor.home]
         is_first = not tensor.is_further and (
@@ -316,7 +322,7 @@ class TranscodePlan(ComponentPlan):
         nbytes = info.nbytes + lost if is_first else 0
         described = TensorInfo(tensor.name, None, KIND, info.label, tensor.shape, nbytes)
         label = self._scheme_of(weight.weight) if tensor.is_payload else tensor.format
-        return DecodedWeight(
+        return DerivedTensor(
             described, tensor.format, tensor.home, tensor.needed, tensor.slabs, label=label
         )
 
@@ -388,7 +394,7 @@ class GgufPlan(TranscodePlan):
         if self.weights:
             self.derived |= self._model.plain()
 
-    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DecodedWeight:
+    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DerivedTensor:
         lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
         return super()._described(weight, tensor, lost)
 

@@ -33,7 +33,7 @@ class Exceptions(NamedTuple):
     modules: Sequence[str]
 
 
-class PlainConfig(Config):
+class UnquantizedConfig(Config):
     """A `config.json` that states no quantisation when its model is decoded.
 
     `exceptions` are modules that it must except where others stay quantised; None for none.

@@ -27,18 +27,23 @@ from castwise.checkpoint._layers import (
 )
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.decoding._decoded import DecodedWeight
-from castwise.checkpoint.decoding._quantized import model_types
-from castwise.checkpoint.encoding._encoder import EncodedWeight, Kept, encoding_threads, share
-from castwise.checkpoint.encoding._written_configs import Statements, statements
-from castwise.checkpoint.encoding._written_schemes import (
+from castwise.checkpoint.maps import warn_of_other_models
+from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning._derived_reader import DerivedTensor
+from castwise.checkpoint.planning._stated_quantization import model_types
+from castwise.checkpoint.planning.encode._encoded_weight import (
+    EncodedWeight,
+    Kept,
+    encoding_threads,
+    share,
+)
+from castwise.checkpoint.planning.encode._written_configs import Statements, statements
+from castwise.checkpoint.planning.encode._written_schemes import (
     encoding,
     padding_problem,
     written,
 )
-from castwise.checkpoint.maps import warn_of_other_models
-from castwise.checkpoint.planning._component import KIND, ComponentPlan
-from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.quantization import Quantization
 from castwise.quantization.producers._written import Encoding
 
@@ -136,6 +141,7 @@ def _check_used(
 class EncodePlan(ComponentPlan):
     """The plan for one component."""
 
+    derivation = "encode"
     purpose = "quantised"
     statement_text = "what may state how it is stored"
 
@@ -288,7 +294,7 @@ class EncodePlan(ComponentPlan):
             )
         return stated
 
-    def _parts(self, weight: EncodedWeight) -> list[DecodedWeight]:
+    def _parts(self, weight: EncodedWeight) -> list[DerivedTensor]:
         """Describe the tensors that a weight becomes, the payload first."""
         tensors = []
         sources = [sharer.info.name for sharer in weight.shared.weights]
@@ -305,7 +311,7 @@ class EncodePlan(ComponentPlan):
             measured = None if number else weight.measured
             label = part.format if number else weight.encoding.written.scheme
             tensors.append(
-                DecodedWeight(
+                DerivedTensor(
                     info, part.format, weight.info.name, sources, slabs, measured, label=label
                 )
             )

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
-from castwise.checkpoint.encoding._global_scales import AGAIN
-from castwise.checkpoint.encoding._written_schemes import encoding, padding_problem, written
-from castwise.checkpoint.transcoding._transcoded_weight import TranscodedWeight
+from castwise.checkpoint.planning.encode._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.planning.transcode._global_scales import AGAIN
+from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.quantization import QuantizedArray, QuantizedWeight
 from castwise.quantization.arrays._views import geometry, views_of
 from castwise.quantization.producers._layouts import (

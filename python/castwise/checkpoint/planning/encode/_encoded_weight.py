@@ -22,8 +22,8 @@ from castwise._core import CastReport, block_amax, restore_report
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
-from castwise.checkpoint.decoding._decoded import Slab
-from castwise.checkpoint.decoding._stored import Range, StoredTensors
+from castwise.checkpoint.planning._derived_reader import Slab
+from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.quantization import QuantizedArray, dequantize, quantize
 from castwise.quantization.producers._written import Encoding
 

@@ -14,11 +14,11 @@ from numpy.typing import NDArray
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import format_of, numpy_dtype
-from castwise.checkpoint.decoding._decoded import Slab
-from castwise.checkpoint.decoding._stored import StoredTensors
-from castwise.checkpoint.encoding._encoder import Kept
-from castwise.checkpoint.encoding._global_scales import Power, Reciprocal
-from castwise.checkpoint.transcoding._transcoded_slabs import SlabMaker, copied
+from castwise.checkpoint.planning._derived_reader import Slab
+from castwise.checkpoint.planning._stored_tensors import StoredTensors
+from castwise.checkpoint.planning.encode._encoded_weight import Kept
+from castwise.checkpoint.planning.transcode._global_scales import Power, Reciprocal
+from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays._conversion import (
     DATA,

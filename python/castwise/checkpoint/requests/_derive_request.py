@@ -14,10 +14,10 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import container_of, is_container, open_checkpoint
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import GgufReader
-from castwise.checkpoint.decoding._decoded import DecodedReader
 from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
 from castwise.checkpoint.running._other_files import Patterns
 from castwise.checkpoint.running._targets import shard_bytes
@@ -54,7 +54,7 @@ Make = Callable[..., DerivedCheckpoint]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class MakingRequest(Request):
+class DeriveRequest(Request):
     """All that decides what is made of the source by decoding or encoding weights.
 
     Attributes
@@ -110,7 +110,7 @@ class MakingRequest(Request):
                 )
             result = make(opened, is_file=is_file)
             result.tell()
-            again = MadeAgain(self, is_file, threads, uuid4())
+            again = DerivedAgain(self, is_file, threads, uuid4())
             for reader in _readers(result.source):
                 reader.again = again
             keeping = Keeping(
@@ -129,14 +129,14 @@ class MakingRequest(Request):
             )
 
 
-def _readers(source: Checkpoint) -> list[DecodedReader]:
+def _readers(source: Checkpoint) -> list[DerivedReader]:
     """Return the readers that make tensors."""
     readers = source.shards.values()
-    return [reader for reader in readers if isinstance(reader, DecodedReader)]
+    return [reader for reader in readers if isinstance(reader, DerivedReader)]
 
 
 @dataclass(frozen=True, slots=True)
-class MadeAgain:
+class DerivedAgain:
     """Plans a request again, in another process.
 
     Attributes
@@ -152,12 +152,12 @@ class MadeAgain:
 
     """
 
-    request: MakingRequest
+    request: DeriveRequest
     is_file: bool
     threads: int | None
     run: UUID
 
-    def __call__(self) -> dict[Path, DecodedReader]:
+    def __call__(self) -> dict[Path, DerivedReader]:
         """Return the readers that make tensors, by the paths of their files."""
         request = self.request
         _, make = request.checked(self.threads)
@@ -169,14 +169,14 @@ class MadeAgain:
     def __reduce__(self) -> tuple[Any, ...]:
         """Give the other process paths that hold in any folder."""
         values = self.request.plain_values()
-        return _made_again, (type(self.request), values, self.is_file, self.threads, self.run)
+        return _derived_again, (type(self.request), values, self.is_file, self.threads, self.run)
 
 
-def _made_again(
-    request: type[MakingRequest],
+def _derived_again(
+    request: type[DeriveRequest],
     values: dict[str, Any],
     is_file: bool,
     threads: int | None,
     run: UUID,
-) -> MadeAgain:
-    return MadeAgain(request(**values), is_file, threads, run)
+) -> DerivedAgain:
+    return DerivedAgain(request(**values), is_file, threads, run)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.decoding._stored import Range, StoredTensors
+from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays._conversion import PowerRange, common_power
 from castwise.quantization.weights._decoding import Decoding

@@ -1,1 +1,0 @@
-"""Find the quantised weights of a checkpoint, and read them as if they were plain."""

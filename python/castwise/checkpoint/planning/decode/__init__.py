@@ -1,0 +1,1 @@
+"""Decode quantised weights as they are read."""

@@ -1,0 +1,1 @@
+"""Quantise weights as they are read."""

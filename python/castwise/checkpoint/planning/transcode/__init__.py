@@ -1,0 +1,1 @@
+"""Store quantised weights as another producer does, without decoding them."""

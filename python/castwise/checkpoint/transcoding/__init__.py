@@ -1,1 +1,0 @@
-"""Lay quantised weights anew, as another producer stores them, without decoding."""
