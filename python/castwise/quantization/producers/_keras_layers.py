@@ -52,7 +52,7 @@ _I4 = f"int{find_scheme('int4_channel').bits}"
 
 
 @dataclass(frozen=True, slots=True)
-class Layer:
+class KerasLayer:
     """A layer as a configuration describes it.
 
     Attributes
@@ -81,7 +81,7 @@ class Layer:
 
 def stated_layers(
     model: Any, names: Mapping[str, str], coded: Collection[str] = ()
-) -> dict[str, list[Layer]]:
+) -> dict[str, list[KerasLayer]]:
     """Return what is stated of layers, by where their variables are; nothing if none is quantised.
 
     Parameters
@@ -99,7 +99,7 @@ def stated_layers(
         The configuration is nested too deep.
 
     """
-    by_name: dict[str, list[Layer]] = {}
+    by_name: dict[str, list[KerasLayer]] = {}
     for name, layer in _layers(model, 0):
         by_name.setdefault(name, []).append(layer)
     inner = {path: _in_attention(path, names, by_name) for path in coded}
@@ -112,8 +112,8 @@ def stated_layers(
 
 
 def _in_attention(
-    path: str, names: Mapping[str, str], by_name: Mapping[str, Sequence[Layer]]
-) -> list[Layer]:
+    path: str, names: Mapping[str, str], by_name: Mapping[str, Sequence[KerasLayer]]
+) -> list[KerasLayer]:
     """Describe a layer that an attention layer has made, whose path is below that of the other."""
     outer, _, child = path.removesuffix("/vars").rpartition("/")
     several = by_name.get(names.get(f"{outer}/vars", ""), ())
@@ -124,7 +124,7 @@ def _in_attention(
     ]
 
 
-def _projection(layer: Layer, child: str) -> Layer | None:
+def _projection(layer: KerasLayer, child: str) -> KerasLayer | None:
     """Describe a projection of an attention layer, an EinsumDense; None for what is not one."""
     config, built = layer.config, layer.built
     if isinstance(several := built.get("shapes_dict"), dict):
@@ -160,7 +160,7 @@ def _projection(layer: Layer, child: str) -> Layer | None:
         "output_shape": [*kept],
         "use_bias": config.get("use_bias"),
     }
-    return Layer("EinsumDense", _BY_SHAPE, None, None, stated, {"input_shape": [*summed]})
+    return KerasLayer("EinsumDense", _BY_SHAPE, None, None, stated, {"input_shape": [*summed]})
 
 
 def _ints(shape: Any) -> tuple[int, ...]:
@@ -168,7 +168,7 @@ def _ints(shape: Any) -> tuple[int, ...]:
     return tuple(size for size in shape if type(size) is int) if isinstance(shape, list) else ()
 
 
-def _layers(value: Any, depth: int) -> Iterator[tuple[str, Layer]]:
+def _layers(value: Any, depth: int) -> Iterator[tuple[str, KerasLayer]]:
     """Find everything that has a class, a name and a policy."""
     _check_depth(depth)
     if isinstance(value, dict):
@@ -177,7 +177,10 @@ def _layers(value: Any, depth: int) -> Iterator[tuple[str, Layer]]:
             name = config.get("name")
             if isinstance(name, str) and "dtype" in config:
                 mode = _mode(config["dtype"])
-                yield name, Layer(kind, *mode, config, built if isinstance(built, dict) else {})
+                yield (
+                    name,
+                    KerasLayer(kind, *mode, config, built if isinstance(built, dict) else {}),
+                )
     parts = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
     for part in parts:
         yield from _layers(part, depth + 1)
@@ -280,7 +283,7 @@ def describe_kernel(case: StoredWeight) -> Given:
     )
 
 
-def _told(case: StoredWeight, layer: Layer) -> Layer:
+def _told(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     """Tell the mode of a kernel whose shape is stated: int4 is packed in rows of a matrix."""
     plain, shape = _einsum(case, layer), case.shape(case.payload)
     if case.format == U8:
@@ -302,7 +305,7 @@ def _told(case: StoredWeight, layer: Layer) -> Layer:
     )
 
 
-def _told_by_parts(case: StoredWeight, layer: Layer) -> Layer:
+def _told_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     """Tell GPTQ and AWQ, which has scales of inputs, by their variables, and bits by the shapes."""
     extras, outputs = len(_indices_of(case)), case.shape(case.scale())[:1]
     if ZERO not in case.weight.parts.values() or extras not in (1, 2):
@@ -325,14 +328,14 @@ def _alone(case: StoredWeight, path: str) -> Given:
             return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
         has_groups = ZERO in case.weight.parts.values() and max(outputs, default=0) > 1
         if case.format == U8 and has_groups:
-            layer = _told_by_parts(case, Layer("Dense", None, None, None, {}, {}))
+            layer = _told_by_parts(case, KerasLayer("Dense", None, None, None, {}, {}))
             return _calibrated(case, layer, (shape[1], outputs[0]))
     raise Undecodable(
         f"nothing states how the layer {path!r} is quantised, and shapes do not tell; {_REMEDY}"
     )
 
 
-def _calibrated(case: StoredWeight, layer: Layer, plain: tuple[int, ...]) -> Given:
+def _calibrated(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -> Given:
     """Describe codes of GPTQ and AWQ, which are (outputs, inputs), beside the group of each input.
 
     Keras makes an integer of a group by leaving out its fraction.
@@ -403,7 +406,7 @@ def _names(case: StoredWeight, kernel: str) -> dict[str, str]:
     return names
 
 
-def _check_variables(case: StoredWeight, layer: Layer, path: str) -> None:
+def _check_variables(case: StoredWeight, layer: KerasLayer, path: str) -> None:
     """Refuse a layer whose variables are not as many as its configuration says."""
     has_bias = bool(layer.config.get("use_bias") or layer.config.get("bias_axes"))
     is_calibrated = layer.mode in _CALIBRATED
@@ -427,16 +430,16 @@ def _check_groups(case: StoredWeight, size: int) -> None:
         raise Undecodable(f"{indices!r} are not the indices of blocks of {size}")
 
 
-def _dense(case: StoredWeight, layer: Layer) -> tuple[int, ...]:
+def _dense(case: StoredWeight, layer: KerasLayer) -> tuple[int, ...]:
     return case.matrix()[layer.mode in _CALIBRATED], _count(layer, "units")
 
 
-def _embedding(case: StoredWeight, layer: Layer) -> tuple[int, ...]:
+def _embedding(case: StoredWeight, layer: KerasLayer) -> tuple[int, ...]:
     del case
     return _count(layer, "input_dim"), _count(layer, "output_dim")
 
 
-def _einsum(case: StoredWeight, layer: Layer) -> tuple[int, ...]:
+def _einsum(case: StoredWeight, layer: KerasLayer) -> tuple[int, ...]:
     """Return the shape of a kernel, whose letters are those of inputs and outputs."""
     inputs, kernel, outputs = _letters(layer)
     if layer.mode == I8:
@@ -460,7 +463,7 @@ _SHAPES = {
 }
 
 
-def _letters(layer: Layer) -> tuple[str, str, str]:
+def _letters(layer: KerasLayer) -> tuple[str, str, str]:
     """Return the letters of inputs, kernel and outputs of an equation."""
     equation = layer.config.get("equation")
     match = _EQUATION.fullmatch(equation) if isinstance(equation, str) else None
@@ -469,7 +472,7 @@ def _letters(layer: Layer) -> tuple[str, str, str]:
     return match[1], match[2], match[3]
 
 
-def _matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[int, int]:
+def _matrix(layer: KerasLayer, shape: tuple[int, ...]) -> tuple[int, int]:
     """Return a kernel's shape as (inputs, outputs), where its axes are in this order."""
     _, kernel, outputs = _letters(layer)
     kept = [letter for letter in kernel if letter in outputs]
@@ -483,7 +486,7 @@ def _matrix(layer: Layer, shape: tuple[int, ...]) -> tuple[int, int]:
     return math.prod(shape[:summed]), math.prod(shape[summed:])
 
 
-def _count(layer: Layer, key: str) -> int:
+def _count(layer: KerasLayer, key: str) -> int:
     value = layer.config.get(key)
     if not isinstance(value, int) or isinstance(value, bool) or value < 0:
         raise Undecodable(f"the model states {key}={value!r} of its layer")

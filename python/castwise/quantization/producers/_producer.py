@@ -10,7 +10,7 @@ from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._schemes import Scheme
 from castwise.quantization.producers._stated import Reader, Stored
 from castwise.quantization.producers._stored_weight import Given, StoredWeight
-from castwise.quantization.producers._written import Form, Statements, Writer, Written
+from castwise.quantization.producers._written import Form, Statements, StatementWriter, Written
 
 Rule = Callable[[StoredWeight], Given]
 """From a stored weight to what it is."""
@@ -122,7 +122,7 @@ class Producer:
     rule: Rule | None = None
     is_decoded: bool = True
     writes: tuple[Written, ...] = ()
-    write: Writer | None = None
+    write: StatementWriter | None = None
     loading_warning: str | None = None
     forms_from: tuple[Form, ...] = ()
     forms_to: tuple[Form, ...] = ()

@@ -131,7 +131,7 @@ class Statements:
     edit: Callable[[str], str] | None = None
 
 
-class Writer(Protocol):
+class StatementWriter(Protocol):
     """States how weights are stored, as a producer does."""
 
     def __call__(
