@@ -146,7 +146,7 @@ class DecodeReport:
         return {name: getattr(self, name) for name in _COUNTED}
 
 
-_COUNTED = tuple(one.name for one in fields(DecodeReport))
+_COUNTED = tuple(field.name for field in fields(DecodeReport))
 
 Report = CastReport | DecodeReport
 """What became of a tensor's values."""
@@ -217,10 +217,10 @@ class CastRow(NamedTuple):
         report = self.report
         if report is None or not report.underflowed:
             return 0.0
-        others = report.zero_in
+        without_value = report.zero_in
         if isinstance(report, CastReport):
-            others += report.nan_in + report.inf_in
-        return report.underflowed / (report.count - others)
+            without_value += report.nan_in + report.inf_in
+        return report.underflowed / (report.count - without_value)
 
     def not_finite(self, losses: Mapping[str, int]) -> int:
         """Count values that became infinite or NaN; overflow of a cast counts both."""
@@ -250,12 +250,12 @@ class CastRow(NamedTuple):
             counts = {"overflow": self.report.overflowed, "nan": self.report.nan_out}
             return dict.fromkeys(FINDINGS, 0) | counts | {"underflow": zeroed}
         report, asked = self.report, nan == "zero"
-        made = report.nan_out - (0 if asked else report.nan_in)
+        nan_added = report.nan_out - (0 if asked else report.nan_in)
         return {
             "overflow": 0 if self._wraps else report.overflowed,
-            "nan": max(made, 0),
+            "nan": max(nan_added, 0),
             "wrapped": report.overflowed if self._wraps else 0,
-            "nan-lost": 0 if asked else max(-made, 0),
+            "nan-lost": 0 if asked else max(-nan_added, 0),
             "underflow": zeroed,
             "saturated": report.saturated,
             "inexact": report.count - report.exact,
@@ -319,7 +319,7 @@ class CastSummary:
             f"{cut(str(self.source), 60)!r} -> {cut(str(self.destination), 60)!r}",
             f"{counted(cast, 'tensor')} {self._CAST}, {len(self.rows) - cast:,} kept",
             f"{before:,} -> {counted(after, 'byte')}",
-            f"lost: {listed(one.kind for one in findings)}" if findings else None,
+            f"lost: {listed(finding.kind for finding in findings)}" if findings else None,
         )
 
     def __str__(self) -> str:
@@ -336,7 +336,9 @@ class CastSummary:
             for row in self.rows
         ]
         header = ("tensor", "shape", "from", "to", "bytes before", "after")
-        findings = [f"{one.kind}: {one.count:,} of {one.tensor}" for one in self.findings()]
+        findings = [
+            f"{finding.kind}: {finding.count:,} of {finding.tensor}" for finding in self.findings()
+        ]
         unused = unused_lines(self.unused_patterns)
         return "\n".join([aligned([header, *rows], 4), *findings, *unused])
 
@@ -391,8 +393,8 @@ class CastSummary:
             There is no such kind, or `max_zeros` is not a share.
 
         """
-        wanted = list(kinds)
-        for kind in wanted:
+        chosen = list(kinds)
+        for kind in chosen:
             if kind not in FINDINGS:
                 raise ValueError(f"{kind!r} is not a finding; those are {', '.join(FINDINGS)}")
         if not 0 <= max_zeros <= 1:
@@ -401,7 +403,7 @@ class CastSummary:
             Finding(kind, row.name, losses[kind], row.shard)
             for row in self.rows
             for losses in [self._losses(row, max_zeros)]
-            for kind in wanted
+            for kind in chosen
             if losses[kind]
         ]
 
@@ -434,7 +436,7 @@ def check_losses(summary: CastSummary, kinds: Iterable[FindingKind], max_zeros: 
     findings = summary.findings(kinds, max_zeros=max_zeros)
     if not findings:
         return
-    most = max(findings, key=lambda one: one.count)
+    most = max(findings, key=lambda finding: finding.count)
     everything = argument("fail_on", (), option="--exit-zero").removesuffix(" ()")
     more = f" and {len(findings) - 1:,} more findings" if findings[1:] else ""
     raise CheckpointError(
@@ -462,7 +464,7 @@ def summary_dict(
         "nan_lost": summary.nan_lost,
         "zeroed": summary.zeroed,
         "max_zeros": max_zeros,
-        "findings": [one.to_dict() for one in summary.findings(max_zeros=max_zeros)],
+        "findings": [finding.to_dict() for finding in summary.findings(max_zeros=max_zeros)],
     }
 
 

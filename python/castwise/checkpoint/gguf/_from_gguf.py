@@ -71,7 +71,7 @@ class ModelFiles:
     dtypes: DtypeMap = field(default_factory=lambda: DtypeMap.from_mapping({}))
     unknown: Sequence[str] = ()
 
-    def tell(self) -> None:
+    def warn(self) -> None:
         """Warn of what is not known."""
         for warning in self.unknown:
             _LOGGER.warning("%s", warning)

@@ -119,7 +119,7 @@ class DerivedCheckpoint:
         """Warn of what is left out, and where transformers does not run the model as it stands."""
         for plan in self.plans:
             plan.tell()
-        self._model.tell()
+        self._model.warn()
         stated = {prefix for prefix, statements in self._statements() if statements.sections}
         for component in self.source.components:
             if component.prefix not in stated:

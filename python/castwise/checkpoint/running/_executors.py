@@ -110,7 +110,7 @@ class _Submitted:
         try:
             self.future = executor.submit(convert_batch, batch)
         except RuntimeError as error:  # BrokenExecutor, or it was shut down
-            self._tell_lost(error)
+            self._warn_of_loss(error)
 
     def outcome(self) -> Outcome:
         """Wait for it; a batch whose worker is lost is converted here."""
@@ -118,10 +118,10 @@ class _Submitted:
             try:
                 return self.future.result()
             except Exception as error:  # of any executor: a worker died, or cannot be reached
-                self._tell_lost(error)
+                self._warn_of_loss(error)
         return convert_batch(self.batch)
 
-    def _tell_lost(self, error: Exception) -> None:
+    def _warn_of_loss(self, error: Exception) -> None:
         _LOGGER.warning(
             "a batch of %s is converted in this process, because the executor did not: %s",
             self.batch.source,

@@ -159,13 +159,13 @@ class OtherFiles:
                 continue
             if entry.is_file():
                 if fate != _INCLUDED:
-                    self._tell_of_weights(path, entry)
+                    self._warn_of_weights(path, entry)
                 _copy(entry, copy)
                 copied.add(path)
             elif entry.is_dir() and is_remote_too:
                 _LOGGER.warning("%s is a link, which no store holds, and was left out", entry)
             elif entry.is_dir():
-                _tell_of_link(entry)
+                _warn_of_link(entry)
                 copy.symlink_to(_new_target(entry, copy, self._folder.path))
                 links[copy] = entry
             else:
@@ -178,7 +178,7 @@ class OtherFiles:
             sync_folder(folder)
         return copied
 
-    def tell(self, left_out: Sequence[tuple[str, int]] = ()) -> None:
+    def warn(self, left_out: Sequence[tuple[str, int]] = ()) -> None:
         """Warn of what is left out, in one line, and of globs that match nothing."""
         if left_out:
             _LOGGER.warning(
@@ -239,7 +239,7 @@ class OtherFiles:
             and _matches_any(f"{last}/{name}", _OTHER_WEIGHTS_BELOW)
         )
 
-    def _tell_of_weights(self, path: str, entry: Path) -> None:
+    def _warn_of_weights(self, path: str, entry: Path) -> None:
         """Warn of a file with tensors that is copied as it is."""
         if is_safetensors(entry.name):
             _LOGGER.warning("%s is not in the index and was copied as it is", entry)
@@ -277,7 +277,7 @@ def _new_target(entry: Path, link: Path, root: Path) -> str:
     return target if is_inside or same else real
 
 
-def _tell_of_link(entry: Path) -> None:
+def _warn_of_link(entry: Path) -> None:
     """Warn of a link to a folder with tensors."""
     if entry.is_dir() and holds_weights([child.name for child in entry.iterdir()]):
         _LOGGER.warning(

@@ -165,7 +165,7 @@ class ToFolder:
             done = kept_by_size(temporary, self.sources, options, self._plans)
         room = self._check_room(done, options)
         if self._other_files is not None:
-            self._other_files.tell()
+            self._other_files.warn()
         return room
 
     def write(
@@ -239,7 +239,7 @@ class ToFolder:
         """Add everything but the shards."""
         if self._other_files is not None:
             self._copied = self._other_files.copy(folder)
-            self._other_files.tell(room.left_out)
+            self._other_files.warn(room.left_out)
         for path, text in self._keeping.added.items():
             with new_file(folder / path) as file:
                 file.write(text.encode())
