@@ -65,6 +65,8 @@ class Tracer:
     def run(self, function: Callable[[], object]) -> int:
         """The exit code that a process with this main function would have."""
         code = 0
+        # Python 3.12 sends bytecodes only if a frame asked for them before the tracer is set.
+        sys._getframe().f_trace_opcodes = True
         try:
             sys.settrace(self)
             try:
