@@ -21,6 +21,7 @@ import pytest
 import refusals
 import support
 from _pytest.runner import runtestprotocol
+from fresh_states import keras_state, tf24_state, tf_keras_state  # noqa: F401 - fixtures
 from hypothesis import settings
 from process_state import changes, end_command_line, environment_kept, process_state, undo_imports
 from recorded import SESSION, TESTS, Records, read, write

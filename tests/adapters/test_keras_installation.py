@@ -11,7 +11,6 @@ from types import SimpleNamespace
 from typing import Any
 
 import castwise.adapters.keras._installation as installation_module
-import keras_systems
 import peers
 import pytest
 from castwise import config
@@ -21,10 +20,9 @@ from castwise.dtype_policies import DTypePolicy
 
 
 @pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with keras_systems.state():
-        yield
-        uninstall()
+def _not_installed(keras_state: None) -> Iterator[None]:
+    yield
+    uninstall()
 
 
 def in_a_fresh_thread(function: Callable[[], Any]) -> Any:

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import keras_systems
 import numpy as np
 import peers
 import pytest
@@ -15,19 +14,16 @@ from castwise.adapters.tf_keras import apply_policy_map as apply_in_tf
 from castwise.dtype_policies import DTypePolicyMap
 
 # Of Keras' own Variable.__array__, and of tf_keras with numpy 2.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning",
-    "ignore::DeprecationWarning",
-    "ignore::FutureWarning",
-)
+pytestmark = [
+    pytest.mark.usefixtures("keras_state"),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation:DeprecationWarning",
+        "ignore::DeprecationWarning",
+        "ignore::FutureWarning",
+    ),
+]
 
 ONES = np.ones((1, 4), np.float32)
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with keras_systems.state():
-        yield
 
 
 def block(keras: Any) -> Any:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import json
 import pickle
-from collections.abc import Iterator
 from typing import Any
 
 import keras_systems
@@ -27,17 +26,15 @@ from keras_names import Call
 from keras_policies import MAPS, POLICIES, made, made_map
 
 # Keras' own, on its numpy backend.
-pytestmark = pytest.mark.filterwarnings(
-    "ignore:__array__ implementation:DeprecationWarning", "ignore:`custom_gradient`:UserWarning"
-)
+pytestmark = [
+    pytest.mark.usefixtures("keras_state"),
+    pytest.mark.filterwarnings(
+        "ignore:__array__ implementation:DeprecationWarning",
+        "ignore:`custom_gradient`:UserWarning",
+    ),
+]
 
 PATHS = ("a", "b", "b/c", "enc/x", "enc", "", "é", "ab")
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with keras_systems.state():
-        yield
 
 
 @given(POLICIES)

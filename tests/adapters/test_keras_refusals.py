@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import castwise.config
-import keras_systems
 import numpy as np
 import peers
 import pytest
@@ -16,13 +15,10 @@ from castwise.adapters.keras import apply_policy_map, cast_model, from_keras, in
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, QuantizedDTypePolicy, get
 
 # Of Keras' own Variable.__array__.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with keras_systems.state():
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("keras_state"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 
 class OwnInputs(DTypePolicy):

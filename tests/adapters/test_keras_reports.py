@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
-import keras_systems
 import numpy as np
 import peers
 import pytest
@@ -12,13 +9,10 @@ from castwise.adapters.keras import apply_policy_map, cast_model
 from castwise.dtype_policies import DTypePolicyMap
 
 # Of Keras' own Variable.__array__.
-pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
-
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with keras_systems.state():
-        yield
+pytestmark = [
+    pytest.mark.usefixtures("keras_state"),
+    pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning"),
+]
 
 
 def test_layers_that_compute_in_integers_stay() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -10,7 +9,6 @@ import layer_systems as systems
 import numpy as np
 import peers
 import pytest
-import tf2_sides
 from castwise.compat.tf_keras import mixed_precision
 from layer_systems import calls, dtype_of, outcome
 
@@ -22,10 +20,7 @@ INPUTS = ("float32", "float64", "float16", "bfloat16", "int32", "bool", "complex
 NESTED = ("float32", "float64", "mixed_float16", "mixed_bfloat16", "int32")
 
 
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    with tf2_sides.fresh_state():
-        yield
+pytestmark = pytest.mark.usefixtures("tf_keras_state")
 
 
 def both() -> tuple[systems.System, systems.System]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,14 +18,9 @@ from keras_systems import (
     original,
     outcome,
     shown,
-    state,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with state():
-        yield
+pytestmark = pytest.mark.usefixtures("keras_state")
 
 
 @given(call=POLICIES)

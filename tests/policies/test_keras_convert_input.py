@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from collections.abc import Iterator
 from itertools import product
 from typing import Any
 
@@ -15,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
-from keras_systems import OURS, Outcome, System, both, original, outcome, state
+from keras_systems import OURS, Outcome, System, both, original, outcome
 
 TARGETS = (
     *("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2"),
@@ -36,10 +35,7 @@ KERAS_DTYPES = (
 FLOATS = ("float16", "float32", "float64", "bfloat16", "float8_e4m3fn", "float8_e5m2")
 
 
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with state():
-        yield
+pytestmark = pytest.mark.usefixtures("keras_state")
 
 
 def result(system: System, x: Any, autocast: Any, dtype: Any) -> Outcome:

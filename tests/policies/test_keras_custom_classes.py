@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,14 +15,9 @@ from keras_systems import (
     facts,
     original,
     outcome,
-    state,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with state():
-        yield
+pytestmark = pytest.mark.usefixtures("keras_state")
 
 
 def custom(system: System, module: str = __name__) -> type:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from itertools import product
 from typing import Any
 
@@ -22,14 +22,9 @@ from keras_systems import (
     facts,
     original,
     outcome,
-    state,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with state():
-        yield
+pytestmark = pytest.mark.usefixtures("keras_state")
 
 
 MATRIX = (

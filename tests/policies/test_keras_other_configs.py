@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import json
 from collections import Counter
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,14 +25,9 @@ from keras_systems import (
     facts,
     original,
     outcome,
-    state,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh() -> Iterator[None]:
-    with state():
-        yield
+pytestmark = pytest.mark.usefixtures("keras_state")
 
 
 ABSENT = object()

@@ -7,7 +7,7 @@ import decimal
 import fractions
 import json
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import hypothesis.strategies as st
@@ -17,14 +17,9 @@ import pytest
 from hypothesis import example, given
 from sides import Outcome, outcome, raised, returned
 from tf2_sides import NAMES
-from tf24_sides import Side, ours, real, reset
+from tf24_sides import Side, ours, real
 
-
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    reset()
-    yield
-    reset()
+pytestmark = pytest.mark.usefixtures("tf24_state")
 
 
 def both(call: Callable[[Side], Any]) -> tuple[Outcome, Outcome]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,11 @@ from tf2_sides import (
     Side,
     both,
     described,
-    fresh_state,
     layer_policy,
     our_tf_keras,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    with fresh_state():
-        yield
+pytestmark = pytest.mark.usefixtures("tf_keras_state")
 
 
 @given(GENERATED_NAMES)

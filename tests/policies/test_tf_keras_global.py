@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 
@@ -18,18 +17,13 @@ from tf2_sides import (
     Side,
     both,
     described,
-    fresh_state,
     layer_policy,
     our_tf_keras,
     real_tf_keras,
     reset,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    with fresh_state():
-        yield
+pytestmark = pytest.mark.usefixtures("tf_keras_state")
 
 
 GLOBAL_ARGUMENTS: list[Any] = [

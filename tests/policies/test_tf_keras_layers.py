@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any
 
 import ml_dtypes
@@ -20,17 +19,12 @@ from tf2_sides import (
     Side,
     both,
     described,
-    fresh_state,
     layer_policy,
     our_tf_keras,
     real_tf_keras,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    with fresh_state():
-        yield
+pytestmark = pytest.mark.usefixtures("tf_keras_state")
 
 
 class WithDtype:

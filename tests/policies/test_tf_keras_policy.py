@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import ml_dtypes
@@ -22,16 +22,11 @@ from tf2_sides import (
     Side,
     both,
     described,
-    fresh_state,
     our_tf_keras,
     real_tf_keras,
 )
 
-
-@pytest.fixture(autouse=True)
-def _fresh_state() -> Iterator[None]:
-    with fresh_state():
-        yield
+pytestmark = pytest.mark.usefixtures("tf_keras_state")
 
 
 @pytest.mark.parametrize("name", NAMES)
