@@ -3,13 +3,13 @@
 `quantize` and `dequantize` compute as the producers do, bit for bit; `QuantizedArray` holds the
 parts as stored. The other classes describe what a checkpoint holds.
 
-Inside: `_recipes` and `_gguf` are the tables of producers and their layouts, which `_layouts`
-defines; `_schemes` is the core's table of schemes. `_views` says where codes and scales lie,
+Inside: each producer has a module in `producers`, which offers its layouts, what its configurations
+state, the rule of its weights and what it writes, as a `_producer.Producer`; `_registry` lists
+them, and `_schemes` is the core's table of schemes. `_views` says where codes and scales lie,
 `_row_slices` what of them belongs to some rows; `_named_parts` names parts, `_from_parts`
-recognises them; `_arrays`, `_quantize` and `_decode` put them together, `_conversion` converts
-them to another producer's layout. `_configs` reads what configurations state,
-`_recognition` finds the quantised weights of a checkpoint, `_rules` says what each is, and
-`_decoding` plans it as an array of `_lazy` parts.
+recognises them; `_arrays`, `_quantize` and `_decode` put them together, `_conversion` converts them
+to another producer's layout. `_configs` finds what configurations state, `_recognition` finds the
+quantised weights of a checkpoint, and `_decoding` plans each as an array of `_lazy` parts.
 """
 
 from typing import TYPE_CHECKING

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from castwise.quantization.producers._gptq import named_method, tensors_of
+from castwise.quantization.producers._module_entries import named_method, tensors_of
 from castwise.quantization.producers._producer import Section
 from castwise.quantization.producers._registry import (
     CONFIGS,
@@ -73,9 +73,9 @@ def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[
         listed.append(Statement("config.json", name, (name,), no_statements(layers), layers))
     described = [*_described_in(metadata)]
     return [
-        *(statement for first, statement in described if first),
+        *(statement for is_before, statement in described if is_before),
         *listed,
-        *(statement for first, statement in described if not first),
+        *(statement for is_before, statement in described if not is_before),
         *_in_metadata(metadata),
     ]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from castwise.quantization.producers._gptq import module_values
 from castwise.quantization.producers._layouts import FLOAT8
+from castwise.quantization.producers._module_entries import module_values
 from castwise.quantization.producers._stated import Describe, Stated, pair_of_sizes
 
 

@@ -75,6 +75,8 @@ class Producer:
         What reads that.
     metadata_first
         Metadata tell more than the configuration beside them.
+    wrapped_zeros
+        What is said of zero points, of the tensor named in it, on which its decoders differ.
     is_evident
         Names of tensors, or what they hold, tell as well as a configuration does.
     kept_keys
@@ -136,6 +138,7 @@ class Producer:
     metadata_reader: Reader | None = None
     metadata_first: bool = False
     marker: str | None = None
+    wrapped_zeros: str | None = None
     is_evident: bool = False
     kept_keys: Mapping[str, str] = field(default_factory=dict)
     described_tensors: Callable[[Mapping[str, str]], list[str]] | None = None

@@ -70,6 +70,9 @@ MARKERS = {producer.marker: producer.name for producer in PRODUCERS if producer.
 EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evident)
 """Producers that names of tensors, or what they hold, tell as well as a configuration does."""
 
+WRAPPED = str(GPTQ.wrapped_zeros)
+"""What is said of zero points that are stored as the largest code."""
+
 KEPT_KEYS = {method: key for row in PRODUCERS for method, key in row.kept_keys.items()}
 """The key of a method's section that lists the modules that are not quantised."""
 

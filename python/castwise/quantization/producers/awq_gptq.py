@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._gptq import module_values, tensors_of
 from castwise.quantization.producers._layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
+from castwise.quantization.producers._module_entries import module_values, tensors_of
 from castwise.quantization.producers._producer import Producer, Section
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import Describe, Stated, integer_scheme
@@ -129,6 +129,12 @@ AWQ = Producer(
     forms_from=same_schemes(*INTEGERS),
 )
 
+_WRAPPED_ZEROS = (
+    "zero points of {!r} are stored as the largest code, one less than 0; they are taken as 0, as "
+    "GPTQModel and exllamav2 do, while AutoGPTQ's torch code takes them for the largest code plus "
+    "one"
+)
+
 GPTQ = Producer(
     "gptq",
     {"gptq": _read},
@@ -138,4 +144,5 @@ GPTQ = Producer(
     config_file="quantize_config.json",
     file_section=_section_of_gptq,
     forms_from=same_schemes(*INTEGERS),
+    wrapped_zeros=_WRAPPED_ZEROS,
 )

@@ -45,6 +45,7 @@ from castwise.quantization.producers._registry import (
     EVIDENT,
     KEPT_KEYS,
     NOT_DECODED,
+    WRAPPED,
     described_in,
 )
 from castwise.quantization.producers._stored_weight import Undecodable
@@ -58,12 +59,6 @@ _SLAB_ELEMENTS = 1 << 20
 
 METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
 """Keys of metadata that tell how tensors are quantised."""
-
-WRAPPED = (
-    "zero points of {!r} are stored as the largest code, one less than 0; they are taken as 0, as "
-    "GPTQModel and exllamav2 do, while AutoGPTQ's torch code takes them for the largest code plus "
-    "one"
-)
 
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""

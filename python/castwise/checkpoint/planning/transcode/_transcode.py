@@ -30,7 +30,7 @@ from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
 from castwise.checkpoint.planning._component import KIND, ComponentPlan
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
-from castwise.checkpoint.planning.decode._decode import METADATA, WRAPPED
+from castwise.checkpoint.planning.decode._decode import METADATA
 from castwise.checkpoint.planning.decode._losses import stored_losses
 from castwise.checkpoint.planning.encode._encoded_weight import Kept
 from castwise.checkpoint.planning.encode._written_configs import (
@@ -58,6 +58,7 @@ from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
 from castwise.quantization.producers._registry import (
     CONFIGS,
     MARKERS,
+    WRAPPED,
     find_recipe,
     producer_of_model,
 )

@@ -1,4 +1,4 @@
-"""What GPTQModel and auto-round state of single modules."""
+"""What GPTQModel and auto-round state of single modules, in sections of several methods."""
 
 from __future__ import annotations
 
