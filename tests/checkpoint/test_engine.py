@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise._core import ElementCast, OpenFile, convert_tensors
-from castwise.checkpoint.running._pieces import Conversion
+from castwise.checkpoint.running._conversion import Conversion
 from checkpoint_samples import floats
 from processes import run_python
 

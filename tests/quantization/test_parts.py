@@ -17,7 +17,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.checkpoint.running import _executors
-from castwise.checkpoint.running._pieces import Conversion
+from castwise.checkpoint.running._conversion import Conversion
 from castwise.cli import main
 from decodable_models import MODELS
 from test_dequantize import write as write_quantised

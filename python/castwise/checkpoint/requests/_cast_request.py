@@ -30,7 +30,7 @@ from castwise.checkpoint.planning._stated_quantization import model_types, refus
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
 from castwise.checkpoint.running._journal import resumed_options
 from castwise.checkpoint.running._other_files import Patterns
-from castwise.checkpoint.running._targets import shard_bytes
+from castwise.checkpoint.running._shard_size import shard_bytes
 from castwise.checkpoint.running._to_folder import Keeping
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 

@@ -20,7 +20,7 @@ from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
 from castwise.checkpoint.running._other_files import Patterns
-from castwise.checkpoint.running._targets import shard_bytes
+from castwise.checkpoint.running._shard_size import shard_bytes
 from castwise.checkpoint.running._to_folder import Keeping
 
 SAFETENSORS = ".safetensors"

@@ -11,8 +11,8 @@ from typing import BinaryIO, Self
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
-from castwise.checkpoint.running._pieces import Conversion
-from castwise.checkpoint.running._targets import Target, opened
+from castwise.checkpoint.running._conversion import Conversion
+from castwise.checkpoint.running._output_files import OutputFile, opened
 
 BATCH_BYTES = 256 << 20
 """Bytes that a batch reads and writes."""
@@ -36,7 +36,7 @@ class Executing:
             if submitted.future is not None:
                 submitted.future.cancel()
 
-    def begin(self, target: Target, file: BinaryIO) -> None:
+    def begin(self, target: OutputFile, file: BinaryIO) -> None:
         """Write the header into a new file that has a name, and let the executor begin with it.
 
         Nothing is written if there is no executor, or some tensors have no place in the file.
@@ -58,7 +58,9 @@ class Executing:
                     batch = conversion.batch(ranges_of_batch, Path(file.name))
                     submitted.append(_Submitted(batch, self._executor))
 
-    def rows(self, target: Target, meter: ProgressMeter, shard: str | None) -> list[CastRow] | None:
+    def rows(
+        self, target: OutputFile, meter: ProgressMeter, shard: str | None
+    ) -> list[CastRow] | None:
         """Wait for the batches of a file; None if the executor does not convert it.
 
         Raises what stopped the first batch that failed.

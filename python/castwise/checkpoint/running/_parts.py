@@ -29,10 +29,10 @@ from castwise.checkpoint.files._temporary_names import locked, parts_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, Progress, ProgressMeter, Report
 from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut
+from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._executors import summed
 from castwise.checkpoint.running._journal import job_of, report_of, state_of
-from castwise.checkpoint.running._pieces import Conversion
-from castwise.checkpoint.running._targets import Target, opened
+from castwise.checkpoint.running._output_files import OutputFile, opened
 
 _FILES = "files"  # the folder that all parts write into
 _PLACED = "placed"  # says which folder has become the destination
@@ -45,12 +45,12 @@ class Run(Protocol):
     """A conversion that has been planned."""
 
     @property
-    def files(self) -> Sequence[Target]: ...
+    def files(self) -> Sequence[OutputFile]: ...
     @property
     def sources(self) -> Mapping[str, Reader]: ...
     def room(self, options: CastOptions) -> Room: ...
     def put_together(
-        self, folder: Path, rows_of: Callable[[Target], list[CastRow]]
+        self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
     ) -> Iterator[list[CastRow]]: ...
 
 
@@ -214,7 +214,7 @@ class Parts:
                 "wait for the end of that"
             ) from error
 
-    def _rows(self, target: Target, options: CastOptions) -> list[CastRow]:
+    def _rows(self, target: OutputFile, options: CastOptions) -> list[CastRow]:
         """Return what the parts say of a file."""
         rows: list[CastRow] = []
         conversions = target.conversions(options) or []
@@ -249,9 +249,9 @@ def _identity(path: Path) -> str:
 
 def _divided(
     run: Run, part: Part, options: CastOptions
-) -> list[tuple[Target, Conversion, list[TensorRange]]]:
+) -> list[tuple[OutputFile, Conversion, list[TensorRange]]]:
     """Return what belongs to a part of each conversion of each file."""
-    work: list[tuple[Target, Conversion, list[TensorRange]]] = []
+    work: list[tuple[OutputFile, Conversion, list[TensorRange]]] = []
     for target in run.files:
         conversions = target.conversions(options)
         if conversions is None:
@@ -272,7 +272,7 @@ def _divided(
     return work
 
 
-def _begin(target: Target, files: Path) -> None:
+def _begin(target: OutputFile, files: Path) -> None:
     """Write the header of a file; every part writes the same one."""
     path = files / target.name
     path.parent.mkdir(parents=True, exist_ok=True)

@@ -21,8 +21,10 @@ from castwise.checkpoint.files._replacing import check_absent, check_place, put_
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import Patterns
-from castwise.checkpoint.running._targets import Target, meanwhile_nbytes, one_file
+from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running._sharding import one_file
 
 _LOGGER = logging.getLogger(__name__)
 _NPY = ".npy"
@@ -91,7 +93,7 @@ class ToFile:
         }
         self._target = one_file(self._destination.name, component.shards, self.plans)
         self.planned = self._target.planned
-        if self._limit is not None and (needed := self._target.least_nbytes()) > self._limit:
+        if self._limit is not None and (needed := least_nbytes(self._target.planned)) > self._limit:
             raise CheckpointError(
                 f"{self._destination} would be one file of {needed:,} bytes, and "
                 f"{argument('max_shard_size')} "
@@ -105,7 +107,7 @@ class ToFile:
         return any(is_same(reader.path, self._destination) for reader in shards)
 
     @property
-    def files(self) -> list[Target]:
+    def files(self) -> list[OutputFile]:
         """The files to be written."""
         return [self._target]
 
@@ -115,7 +117,7 @@ class ToFile:
         return self._component.shards
 
     def put_together(
-        self, folder: Path, rows_of: Callable[[Target], list[CastRow]]
+        self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
     ) -> Iterator[list[CastRow]]:
         """Make the destination of a folder that has the file; yields the rows before that."""
         rows = [row._replace(shard=None) for row in rows_of(self._target)]
@@ -204,7 +206,7 @@ def _only_component(folder: Checkpoint, destination: Path) -> Component:
     return folder.components[0]
 
 
-def _least_nbytes(target: Target, destination: Path) -> int:
+def _least_nbytes(target: OutputFile, destination: Path) -> int:
     """Return the bytes that a file takes at least; nobody knows those of compressed members."""
     reader = target.sources[0][0]
     if isinstance(reader, NpzReader) and container_of(destination) == container_of(reader.path):
@@ -213,5 +215,5 @@ def _least_nbytes(target: Target, destination: Path) -> int:
             for tensor in target.planned
             if reader.entry(tensor.info.name).compress_type == zipfile.ZIP_STORED
         ]
-        target = Target(target.name, [(reader, stored)], {})
-    return target.least_nbytes()
+        target = OutputFile(target.name, [(reader, stored)], {})
+    return least_nbytes(target.planned)

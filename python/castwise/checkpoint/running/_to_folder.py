@@ -39,14 +39,10 @@ from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._journal import Journal, kept_by_size, kept_shards, remove_all_but
+from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import OtherFiles, Patterns
-from castwise.checkpoint.running._targets import (
-    Target,
-    TargetComponent,
-    divided,
-    meanwhile_nbytes,
-    same_files,
-)
+from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
+from castwise.checkpoint.running._sharding import divided, same_files
 from castwise.checkpoint.running._to_file import check_container, refuse_patterns
 
 _LOGGER = logging.getLogger(__name__)
@@ -138,7 +134,7 @@ class ToFolder:
 
     def plan(self, decide: Decide) -> None:
         """Decide what becomes of every tensor, and in which file, from headers alone."""
-        self._targets: list[TargetComponent] = []
+        self._targets: list[OutputComponent] = []
         for component in self._components:
             plans = {
                 shard: decide(reader.tensors.values(), component.prefix)
@@ -223,7 +219,7 @@ class ToFolder:
         return rows
 
     def put_together(
-        self, folder: Path, rows_of: Callable[[Target], list[CastRow]]
+        self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
     ) -> Iterator[list[CastRow]]:
         """Make the destination of a folder that has all its shards; yields the rows before that."""
         rows = [row for target in self.files for row in rows_of(target)]
@@ -284,7 +280,7 @@ class ToFolder:
         return rows
 
     @property
-    def files(self) -> list[Target]:
+    def files(self) -> list[OutputFile]:
         """The files to be written."""
         return [target for component in self._targets for target in component.targets]
 
@@ -305,12 +301,12 @@ class ToFolder:
         """Check the room for what is not done yet; the options are those of what is converted."""
         other_nbytes, left_out = (0, []) if self._other_files is None else self._other_files.size()
         targets = [target for target in self.files if target.name not in done]
-        needed = other_nbytes + sum(target.least_nbytes() for target in targets)
+        needed = other_nbytes + sum(least_nbytes(target.planned) for target in targets)
         if options is not None:
             needed += meanwhile_nbytes(targets, options, other_nbytes)
         return check_room(self._destination, needed, left_out)
 
-    def _finish(self, component: TargetComponent, folder: Path, rows: Sequence[CastRow]) -> None:
+    def _finish(self, component: OutputComponent, folder: Path, rows: Sequence[CastRow]) -> None:
         """Write what follows from the tensors of a component: its index, and its configuration."""
         label = component.component.prefix + CONFIG if component.component.has_config else ""
         if label in self._configs and (text := self._configs[label].following(rows)) is not None:

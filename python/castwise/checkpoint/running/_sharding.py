@@ -1,0 +1,139 @@
+"""Divide tensors into the files to be written, and name these."""
+
+from __future__ import annotations
+
+import io
+import logging
+import re
+from collections.abc import Mapping
+
+from castwise._wording import argument
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers._weight_files import safetensors_name
+from castwise.checkpoint.containers.checkpoint import Component
+from castwise.checkpoint.containers.safetensors import SafetensorsWriter
+from castwise.checkpoint.running._conversion import nbytes_after
+from castwise.checkpoint.running._output_files import (
+    OutputComponent,
+    OutputFile,
+    Source,
+    joined_source,
+)
+
+_LOGGER = logging.getLogger(__name__)
+_SUFFIX = ".safetensors"
+_LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
+"""What the names of the files begin with that transformers, diffusers and peft load."""
+
+_NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
+
+
+def same_files(component: Component, planned: Mapping[str, list[Planned]]) -> OutputComponent:
+    """Make each file of a component from one of the source, with its name in safetensors."""
+    targets = [
+        OutputFile(safetensors_name(name), [(reader, planned[name])], reader.metadata)
+        for name, reader in component.shards.items()
+    ]
+    index_name = component.index_name and safetensors_name(component.index_name)
+    component_targets = OutputComponent(component, targets, index_name, divided=False)
+    if len(component_targets.names) < len(targets):
+        raise CheckpointError(
+            f"shards would have the same name as safetensors: {listed([*component.shards])}; "
+            f"divide the tensors anew ({argument('max_shard_size')})"
+        )
+    return component_targets
+
+
+def one_file(
+    name: str, shards: Mapping[str, Reader], planned: Mapping[str, list[Planned]]
+) -> OutputFile:
+    """Make one file of all shards."""
+    _check_distinct(planned)
+    sources = [(reader, planned[shard]) for shard, reader in shards.items()]
+    return OutputFile(name, sources, _metadata(shards))
+
+
+def divided(
+    component: Component, planned: Mapping[str, list[Planned]], limit: int, *, is_file: bool
+) -> OutputComponent:
+    """Divide the tensors of a component, in their order, into shards of at most `limit` bytes.
+
+    The rule is that of huggingface_hub: the sizes are those of the tensors, and one that is larger
+    than the limit has a shard of its own. Tensors that the index did not name are in the new one.
+    Shards are named as transformers does it, after the files that they come from; if that
+    `is_file` without a folder, and of a name that no library loads, "model".
+    """
+    stem, variant = _stem(component, is_file=is_file)
+    whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, planned)
+    writer = SafetensorsWriter(io.BytesIO(), whole.planned, {}, joined_source(whole))
+    shards: list[list[Source]] = []
+    shard: list[Source] = []
+    size = 0
+    for reader, plans in whole.sources:
+        for plan in plans:
+            nbytes = nbytes_after(writer, plan.info.name)
+            if nbytes > limit:
+                shards.append([(reader, [plan])])
+                continue
+            if size + nbytes > limit:
+                shards.append(shard)
+                shard, size = [], 0
+            if not shard or shard[-1][0] is not reader:
+                shard.append((reader, []))
+            shard[-1][1].append(plan)
+            size += nbytes
+    if shard or not shards:
+        shards.append(shard or [(reader, []) for reader, _ in whole.sources[:1]])
+    count = len(shards)
+    suffixes = (
+        [f"-{number:05d}-of-{count:05d}" for number in range(1, count + 1)] if count > 1 else [""]
+    )
+    targets = [
+        OutputFile(f"{component.prefix}{stem}{variant}{suffix}{_SUFFIX}", sources, whole.metadata)
+        for suffix, sources in zip(suffixes, shards, strict=True)
+    ]
+    index_name = f"{component.prefix}{stem}{_SUFFIX}.index{variant}.json" if count > 1 else None
+    return OutputComponent(component, targets, index_name, divided=True)
+
+
+def _stem(component: Component, *, is_file: bool) -> tuple[str, str]:
+    """Return what the names of the files begin with, and the variant with a dot before it."""
+    file_name = component.index_name or next(iter(component.shards))
+    file_name = safetensors_name(file_name[len(component.prefix) :])
+    stem, _, ending = file_name.rpartition(f"{_SUFFIX}.index")
+    if stem:
+        return stem, ending.removesuffix(".json")
+    stem = _NUMBERED.sub("", file_name.rpartition(".")[0])
+    loaded, dot, variant = stem.partition(".")
+    if loaded in _LOADED:
+        return loaded, dot + variant
+    return ("model" if is_file else stem), ""
+
+
+def _check_distinct(planned: Mapping[str, list[Planned]]) -> None:
+    """CheckpointError if two shards have a tensor of the same name."""
+    homes: dict[str, str] = {}
+    for shard, plans in planned.items() if len(planned) > 1 else ():
+        for name in (plan.info.name for plan in plans):
+            if name in homes:
+                raise CheckpointError(
+                    f"tensor {name!r} is in {homes[name]} and in {shard}, which cannot become one "
+                    "file, or be divided anew; remove one of them"
+                )
+            homes[name] = shard
+
+
+def _metadata(shards: Mapping[str, Reader]) -> dict[str, str]:
+    """Return the metadata of all shards; a warning names a key on which they differ."""
+    pairs: dict[str, str] = {}
+    for shard, reader in shards.items():
+        for key, text in reader.metadata.items():
+            if pairs.setdefault(key, text) != text:
+                _LOGGER.warning(
+                    "metadata %r of %s is not that of the shards before it and was left out",
+                    key,
+                    shard,
+                )
+    return pairs
