@@ -29,6 +29,7 @@ ROOMS = [
     "report",
     "plan",
     "exec",
+    "compare",
     "cast",
     "quantization",
     "unscale",

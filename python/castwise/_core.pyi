@@ -36,6 +36,7 @@ __all__ = [
     "BlockDecoder",
     "BlockEncoder",
     "CastReport",
+    "Comparison",
     "DelayedScaling",
     "DynamicLossScale",
     "ElementCast",
@@ -51,6 +52,7 @@ __all__ = [
     "build_safetensors_header",
     "cast",
     "caster",
+    "compare",
     "convert_tensors",
     "cpu_level",
     "cpu_levels",
@@ -272,6 +274,59 @@ class CastReport:
     def __reduce__(self) -> Any: ...
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
+
+@final
+class Comparison:
+    @property
+    def count(self) -> int: ...
+    @property
+    def equal_bits(self) -> int: ...
+    @property
+    def different(self) -> int: ...
+    @property
+    def largest_ulps(self) -> tuple[int, int] | None: ...
+    @property
+    def largest_difference(self) -> tuple[float, int] | None: ...
+    @property
+    def first_special(self) -> int | None: ...
+    @property
+    def finite(self) -> int | None: ...
+    @property
+    def finite_equal(self) -> int | None: ...
+    @property
+    def first_lost(self) -> int | None: ...
+    @property
+    def rms_error(self) -> float | None: ...
+    @property
+    def report(self) -> CastReport | None: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+def compare(
+    first: ArrayLike, second: ArrayLike, *, measure: bool = False, threads: int | None = None
+) -> Comparison:
+    """Compare two arrays of one shape, of any formats.
+
+    Elements of one format are compared as they are. Of two formats, both are converted first: to
+    float32 if that holds both, else to float64, which rounds integers of 64 bits.
+
+    Parameters
+    ----------
+    first, second
+        What is compared. They may have any strides.
+    measure
+        Whether what `second` lost of `first` is found, too.
+    threads
+        How many threads may be used; the result does not depend on them.
+
+    Raises
+    ------
+    ValueError
+        The shapes differ, or the number of threads is not valid.
+    TypeError
+        castwise has no such format.
+
+    """
 
 @final
 class caster(Generic[_Cast_co]):  # noqa: N801 - called like functools.partial

@@ -15,6 +15,8 @@ mod cast;
 mod caster;
 mod checkpoint;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
+mod comparison;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
 mod delayed_scaling;
 #[expect(unsafe_code, reason = "numpy's C interface")]
 mod dtypes;
@@ -53,6 +55,8 @@ mod _core {
     use super::array::reading::read_array;
     #[pymodule_export]
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
+    #[pymodule_export]
+    use super::comparison::{Comparison, compare};
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
     #[pymodule_export]

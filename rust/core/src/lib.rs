@@ -13,6 +13,7 @@
 //! report                           what was lost
 //! plan                             everything that is decided about a cast, cached by the whole request
 //! exec                             a plan over a layout: tiles, threads, stores past the caches
+//! compare                          where two arrays differ, and by how much
 //! cast                             the cast of whole arrays
 //! quantization                     block-scaled and packed weights: schemes, decoding, encoding
 //! unscale                          many gradients divided by a scale in one call: checked, measured, written
@@ -45,6 +46,8 @@ mod cached_once;
 pub mod cast;
 pub mod checkpoint;
 pub mod codec;
+#[expect(unsafe_code, reason = "reads memory of a host, which no reference may name")]
+pub mod compare;
 #[expect(unsafe_code, reason = "asks for instructions that not every CPU has, and sets control registers")]
 pub mod cpu;
 pub mod delayed_scaling;

@@ -89,7 +89,7 @@ pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -
         let within = broadcast.axes.iter().filter(|axis| axis.stride < run);
         let within = item * within.map(|axis| axis.length).product::<usize>();
         let part = (NEAR / within).clamp(tile, 16 * tile) / tile * tile;
-        return parallel::share(threads, bytes, (count, tile), |positions| {
+        let work = |positions: Range<usize>| {
             let mut outcome = Outcome::default();
             for start in positions.clone().step_by(part) {
                 let end = positions.end.min(start + part);
@@ -100,15 +100,14 @@ pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -
                 }
             }
             outcome
-        });
+        };
+        return parallel::share(threads, bytes, (count, tile), work, Outcome::merge);
     }
     // SAFETY: the caller's promise.
     let outcome = unsafe { job.run(0, count) };
-    parallel::share(threads, bytes, (farthest.length, 1), |coordinates| {
-        // SAFETY: the caller's promise; no two threads write to the same place, and none to the first.
-        unsafe { copies.make(0..count, coordinates) };
-        Outcome::default()
-    });
+    // SAFETY: the caller's promise; no two threads write to the same place, and none to the first.
+    let work = |coordinates| unsafe { copies.make(0..count, coordinates) };
+    parallel::share(threads, bytes, (farthest.length, 1), work, |(), ()| ());
     outcome
 }
 

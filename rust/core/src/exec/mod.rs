@@ -4,6 +4,7 @@
 //!   without tiles.
 //! * `parallel`, `workers`: threads. `broadcast`: results that are copied to many places.
 //! * `small`: casts too small for threads and blocks.
+//! * `pass`: two arrays that are only read, tile by tile.
 //! * `draws`: random numbers. `scratch`: the buffers of a thread.
 
 pub(crate) mod broadcast;
@@ -12,6 +13,7 @@ mod draws;
 pub(crate) mod job;
 mod long_rows;
 pub(crate) mod parallel;
+pub(crate) mod pass;
 mod scratch;
 pub(crate) mod small;
 pub(crate) mod workers;

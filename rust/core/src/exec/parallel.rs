@@ -53,19 +53,19 @@ pub(crate) unsafe fn run(job: &Job<'_>, threads: usize) -> Outcome {
     let bytes = count * (job.plan.route.source_size + job.plan.route.target_size);
     // Whole tiles, so that each tile holds the same elements however many threads there are.
     // SAFETY: the caller's promise; the ranges are disjoint.
-    share(threads, bytes, (count, job.layout.tile), |positions| unsafe {
-        job.run(positions.start, positions.end)
-    })
+    let work = |positions: Range<usize>| unsafe { job.run(positions.start, positions.end) };
+    share(threads, bytes, (count, job.layout.tile), work, Outcome::merge)
 }
 
 /// Shares `0..count` between as many threads as pay for so many bytes, each of which takes a range that begins at a
-/// multiple of `grain`.
-pub(super) fn share(
+/// multiple of `grain`; merges the outcomes, in order.
+pub(super) fn share<T: Default + Send>(
     threads: usize,
     bytes: usize,
     (count, grain): (usize, usize),
-    work: impl Fn(Range<usize>) -> Outcome + Sync,
-) -> Outcome {
+    work: impl Fn(Range<usize>) -> T + Sync,
+    merge: impl Fn(&mut T, &T),
+) -> T {
     let workers = Workers::engage(threads, bytes);
     let useful = workers.count();
     if useful == 1 {
@@ -73,8 +73,8 @@ pub(super) fn share(
     }
     let part_size = count.div_ceil(useful).next_multiple_of(grain);
     let at = |part: usize| (part * part_size).min(count);
-    let mut outcome = Outcome::default();
-    in_parts(useful, |part| work(at(part)..at(part + 1)), |more| outcome.merge(&more));
+    let mut outcome = T::default();
+    in_parts(useful, |part| work(at(part)..at(part + 1)), |more| merge(&mut outcome, &more));
     outcome
 }
 

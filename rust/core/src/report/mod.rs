@@ -8,9 +8,10 @@ mod histogram;
 mod max_relative_error;
 pub(crate) mod measure;
 mod square_sum;
-mod squares;
+pub(crate) mod squares;
 mod subnormal_count;
 mod tile_statistics;
+pub(crate) mod values;
 
 pub use cast_report::{CastReport, CompactReport, Report};
 pub use square_sum::SquareSum;

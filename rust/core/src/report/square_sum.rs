@@ -130,6 +130,21 @@ impl SquareSum {
     }
 }
 
+impl SquareSum {
+    /// Returns the root of the sum divided by a count that is not zero.
+    #[must_use]
+    pub fn root_mean(&self, count: u64) -> f64 {
+        let Some(last) = self.words.iter().rposition(|&word| word != 0) else { return 0.0 };
+        let below = if last == 0 { 0 } else { self.words[last - 1] };
+        let units = u128::from(self.words[last]) << 64 | u128::from(below);
+        // Even, as the lowest exponent is. In two steps, each of which is a normal number.
+        let exponent = LOWEST / 2 + 32 * (last as i32 - 1);
+        let power = |exponent: i32| f64::from_bits(((exponent + 1023) as u64) << 52);
+        let root = (units as f64 / count as f64).sqrt();
+        root * power(exponent / 2) * power(exponent - exponent / 2)
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -164,6 +179,15 @@ mod tests {
         for sum in [sum_of(&[]), sum_of(&[5e-324]), sum_of(&[1e300, 1.0, f64::MAX])] {
             assert_eq!(SquareSum::from_parts(sum.to_parts()), sum);
         }
+    }
+
+    #[test]
+    fn the_root_of_the_mean_is_that_of_the_sum() {
+        for root in [5e-324, 1e-310, 1e-200, 1e-3, 1.0, 3.7e18, f64::MAX] {
+            assert_eq!(sum_of(&[root; 4]).root_mean(4), root);
+        }
+        assert_eq!(sum_of(&[3.0, 4.0]).root_mean(2), 12.5f64.sqrt());
+        assert_eq!(sum_of(&[]).root_mean(7), 0.0);
     }
 
     #[test]

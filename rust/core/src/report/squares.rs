@@ -12,7 +12,7 @@ use crate::kernels::tile::{TILE, Tile};
 use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, with_vectors};
 
 /// Columns are padded to a multiple of this, so that loops have no remainder.
-pub(super) const LANES: usize = 32;
+pub(crate) const LANES: usize = 32;
 
 /// Lanes of the loop that the compiler vectorises: as many as there are registers for.
 const PAIRS: usize = LANES / 2;
@@ -143,7 +143,7 @@ pub(super) fn add_f32s(sum: &mut SquareSum, level: Level, column: Values, bounds
 
 /// Adds the squares of a column of float64, padded with zeros to a multiple of [`LANES`], to a sum; `largest` is the
 /// largest magnitude. From there on down, a band is added at a time.
-pub(super) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], mut largest: f64) {
+pub(crate) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], mut largest: f64) {
     let (column, rest) = column.as_chunks();
     assert!(rest.is_empty(), "a column is padded");
     while largest != 0.0 {

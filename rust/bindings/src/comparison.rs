@@ -1,0 +1,130 @@
+//! The comparison of two arrays for Python.
+
+use castwise_core::cast::num_threads;
+use castwise_core::compare::{self as core, Losses};
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+
+use crate::array::{Array, shown};
+use crate::report::CastReport;
+use crate::runtime::parse_threads;
+
+/// Below this many elements the interpreter is kept: to release it takes longer.
+const RELEASED_FROM: usize = 1 << 12;
+
+/// Where two arrays differ, and by how much.
+#[pyclass(frozen, eq, module = "castwise")]
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Comparison {
+    core: core::Comparison,
+}
+
+impl Comparison {
+    fn losses<T>(&self, read: impl FnOnce(&Losses) -> T) -> Option<T> {
+        self.core.losses.as_deref().map(read)
+    }
+}
+
+#[pymethods]
+impl Comparison {
+    /// Elements.
+    #[getter]
+    fn count(&self) -> u64 {
+        self.core.count
+    }
+
+    /// Elements with the same bits.
+    #[getter]
+    fn equal_bits(&self) -> u64 {
+        self.core.equal_bits
+    }
+
+    /// Elements with other bits, unless both are NaN.
+    #[getter]
+    fn different(&self) -> u64 {
+        self.core.different
+    }
+
+    /// The most ulps that elements differ by that are finite in both, and the first flat index of them; None without.
+    #[getter]
+    fn largest_ulps(&self) -> Option<(u64, u64)> {
+        self.core.largest_ulps
+    }
+
+    /// The largest difference of elements that are finite in both, and the first flat index of it; None without.
+    #[getter]
+    fn largest_difference(&self) -> Option<(f64, u64)> {
+        self.core.largest_difference
+    }
+
+    /// The flat index of the first different pair that is not finite in both; None without.
+    #[getter]
+    fn first_special(&self) -> Option<u64> {
+        self.core.first_special
+    }
+
+    /// Elements that are finite in both; None if losses were not measured.
+    #[getter]
+    fn finite(&self) -> Option<u64> {
+        self.losses(|losses| losses.finite)
+    }
+
+    /// Elements that are finite in both and equal; None if losses were not measured.
+    #[getter]
+    fn finite_equal(&self) -> Option<u64> {
+        self.losses(|losses| losses.finite_equal)
+    }
+
+    /// The flat index of the first element that is finite in the first array only; None without.
+    #[getter]
+    fn first_lost(&self) -> Option<u64> {
+        self.losses(|losses| losses.first_lost).flatten()
+    }
+
+    /// The root of the mean squared difference; None if losses were not measured.
+    #[getter]
+    fn rms_error(&self) -> Option<f64> {
+        self.losses(Losses::rms_error)
+    }
+
+    /// What the second array lost of the first, as of a cast; None if losses were not measured.
+    #[getter]
+    fn report(&self) -> Option<CastReport> {
+        self.losses(|losses| CastReport::new(losses.report.clone()))
+    }
+}
+
+/// Compare two arrays of one shape, of any formats.
+///
+/// Elements of one format are compared as they are. Of two formats, both are converted first: to float32 if that holds
+/// both, else to float64. With `measure` the losses are found too.
+#[pyfunction]
+#[pyo3(signature = (first, second, *, measure=false, threads=None))]
+pub(crate) fn compare(
+    py: Python<'_>,
+    first: &Bound<'_, PyAny>,
+    second: &Bound<'_, PyAny>,
+    measure: bool,
+    threads: Option<&Bound<'_, PyAny>>,
+) -> PyResult<Comparison> {
+    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let (first, second) = (Array::from_argument("first", first)?, Array::from_argument("second", second)?);
+    let shape = first.shape();
+    if second.shape() != shape {
+        return Err(PyValueError::new_err(format!(
+            "second has shape {}; use {}, as first has.",
+            shown(second.shape()),
+            shown(shape)
+        )));
+    }
+    let places = (first.place(), second.place());
+    let call = move || {
+        // SAFETY: pointer, shape and strides are copies of what numpy gave for each array, and the arrays are kept alive
+        // by the caller; numpy frees or moves the data of an array with other references only in
+        // `ndarray.resize(refcheck=False)`, whose documentation leaves that to its caller. Nothing is written, and the
+        // core makes no references to this memory: what it reads while another thread writes is open, and nothing else.
+        unsafe { core::compare(shape, places.0.source(), places.1.source(), measure, threads) }
+    };
+    let core = if shape.iter().product::<usize>() < RELEASED_FROM { call() } else { py.detach(call) };
+    Ok(Comparison { core })
+}

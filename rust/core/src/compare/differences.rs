@@ -1,0 +1,113 @@
+//! The differences within a tile.
+
+#![deny(unsafe_code)]
+
+use crate::cpu::Kernel;
+
+/// The columns of a tile, of one component each.
+pub(super) struct Columns<'a> {
+    pub(super) codes: [&'a [u64]; 2],
+    pub(super) values: [&'a [f64]; 2],
+}
+
+/// What differs in a tile.
+#[derive(Default)]
+pub(super) struct Found {
+    pub(super) equal_bits: u64,
+    pub(super) different: u64,
+    /// The largest absolute difference of pairs that are different but finite.
+    pub(super) difference: Option<f64>,
+    /// The largest number of ulps, if they are counted.
+    pub(super) ulps: Option<u64>,
+    /// Whether a different pair is not finite.
+    pub(super) is_special: bool,
+}
+
+/// Not a difference: in the column of differences, of elements that are the same.
+const SAME: f64 = -1.0;
+
+/// Not a difference: of elements that are different and not finite.
+pub(super) const SPECIAL: f64 = -2.0;
+
+/// Compares real numbers. Columns of differences, and of ulps plus one, are filled in; 0 is none.
+pub(super) struct Real<'a> {
+    pub(super) columns: Columns<'a>,
+    /// All bits but the sign of the codes, if ulps are counted.
+    pub(super) magnitude: Option<u64>,
+    pub(super) differences: &'a mut [f64],
+    pub(super) ulps: &'a mut [u64],
+}
+
+impl Kernel for Real<'_> {
+    type Output = Found;
+
+    #[inline(always)]
+    fn run(self) -> Found {
+        let Self { columns, magnitude, differences, ulps } = self;
+        let Columns { codes: [a, b], values: [x, y] } = columns;
+        let mut found = Found::default();
+        let mut largest = SAME;
+        let pairs = a.iter().zip(b).zip(x).zip(y).zip(&mut *differences);
+        for ((((a, b), x), y), difference) in pairs {
+            let is_nan = x.is_nan() & y.is_nan();
+            let differs = (a != b) & !is_nan;
+            let is_finite = x.is_finite() & y.is_finite();
+            *difference = match (differs, is_finite) {
+                (false, _) => SAME,
+                (true, false) => SPECIAL,
+                (true, true) => (y - x).abs(),
+            };
+            found.equal_bits += u64::from(a == b);
+            found.different += u64::from(differs);
+            found.is_special |= differs & !is_finite;
+            largest = if *difference > largest { *difference } else { largest };
+        }
+        found.difference = (largest >= 0.0).then_some(largest);
+        if let Some(mask) = magnitude {
+            let mut most = 0;
+            for (((a, b), difference), ulps) in a.iter().zip(b).zip(&*differences).zip(ulps) {
+                let (low, high) = (a & mask, b & mask);
+                let distance = if (a ^ b) & !mask == 0 { low.abs_diff(high) } else { low + high };
+                *ulps = if *difference >= 0.0 { distance + 1 } else { 0 };
+                most = most.max(*ulps);
+            }
+            found.ulps = most.checked_sub(1);
+        }
+        found
+    }
+}
+
+/// Compares complex numbers: pairs of components. The column of differences, one for each number, is filled in.
+pub(super) struct Complex<'a> {
+    pub(super) columns: Columns<'a>,
+    pub(super) differences: &'a mut [f64],
+}
+
+impl Kernel for Complex<'_> {
+    type Output = Found;
+
+    #[inline(always)]
+    fn run(self) -> Found {
+        let Columns { codes, values } = self.columns;
+        let [(a, _), (b, _)] = codes.map(<[u64]>::as_chunks::<2>);
+        let [(x, _), (y, _)] = values.map(<[f64]>::as_chunks::<2>);
+        let mut found = Found::default();
+        for ((((a, b), x), y), difference) in a.iter().zip(b).zip(x).zip(y).zip(self.differences) {
+            let is_nan = |value: &[f64; 2]| value.iter().any(|part| part.is_nan());
+            let differs = a != b && !(is_nan(x) && is_nan(y));
+            let is_finite = [x, y].into_iter().flatten().all(|part| part.is_finite());
+            *difference = match (differs, is_finite) {
+                (false, _) => SAME,
+                (true, false) => SPECIAL,
+                (true, true) => (y[0] - x[0]).hypot(y[1] - x[1]),
+            };
+            found.equal_bits += u64::from(a == b);
+            found.different += u64::from(differs);
+            found.is_special |= differs & !is_finite;
+            if *difference >= 0.0 {
+                found.difference = Some(found.difference.unwrap_or(0.0).max(*difference));
+            }
+        }
+        found
+    }
+}

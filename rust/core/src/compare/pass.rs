@@ -1,0 +1,248 @@
+//! Compares two arrays tile by tile.
+
+use std::cell::RefCell;
+
+use super::differences::{Columns, Complex, Found, Real, SPECIAL};
+use super::formats::{Codes, Common};
+use super::losses;
+use super::outcome::{Comparison, first_of, raise};
+use crate::cpu::{Level, RawKernel};
+use crate::exec::pass::{Pair, Pass};
+use crate::kernels::tile::{TILE, Tile};
+use crate::report::values::Values;
+
+/// Compares the tiles of two arrays.
+pub(super) struct Comparing {
+    level: Level,
+    common: Common,
+    values: [Values; 2],
+    /// Whether losses are measured.
+    measures: bool,
+}
+
+/// The columns of a tile.
+#[derive(Default)]
+struct Room {
+    codes: [Tile<u64>; 2],
+    values: [Tile<f64>; 2],
+    /// What float64 does not hold of integers, which is not looked at.
+    rests: Tile<f64>,
+    differences: Tile<f64>,
+    ulps: Tile<u64>,
+    losses: losses::Room,
+}
+
+thread_local! {
+    /// Kept between calls: clearing it each time would take longer than a small comparison.
+    static ROOM: RefCell<Box<Room>> = RefCell::default();
+}
+
+impl Comparing {
+    pub(super) fn new(level: Level, common: Common, measures: bool) -> Self {
+        let values = common.components.map(Values::new);
+        Self { level, common, values, measures }
+    }
+
+    /// Returns whether all bits of elements of one format are the same.
+    ///
+    /// # Safety
+    /// So many elements are readable at both pointers.
+    unsafe fn is_same(&self, codes: [*const u8; 2], count: usize) -> bool {
+        if self.common.codes != Codes::Same || self.common.parts[0] != self.common.parts[1] {
+            return false;
+        }
+        let bytes = count * self.common.parts[0] * self.common.components[0].item_size();
+        // SAFETY: the caller's promise.
+        unsafe { self.level.run_raw(Same { codes, bytes }) }
+    }
+
+    /// Reads the components of `count` elements: their values, and the codes that are compared.
+    ///
+    /// # Safety
+    /// They are readable at both pointers; `count` times the components is at most a tile.
+    unsafe fn read(&self, codes: [*const u8; 2], count: usize, room: &mut Room) {
+        let Common { components, parts, codes: kind, .. } = &self.common;
+        let most = if self.common.is_complex() { 2 * count } else { count };
+        for side in 0..2 {
+            let values = &mut room.values[side].0[..most];
+            let length = count * parts[side];
+            // SAFETY: the caller's promise.
+            unsafe {
+                self.values[side].read(
+                    self.level,
+                    codes[side],
+                    &mut values[..length],
+                    &mut room.rests.0[..length],
+                );
+            }
+            let words = &mut room.codes[side].0[..most];
+            if *kind == Codes::Same {
+                // SAFETY: the caller's promise; there are so many codes of this size.
+                unsafe { widen(codes[side], components[side].item_size(), &mut words[..length]) };
+            }
+            if length < most {
+                // Real numbers beside complex ones, from the last on.
+                for place in (0..length).rev() {
+                    (values[2 * place], values[2 * place + 1]) = (values[place], 0.0);
+                    (words[2 * place], words[2 * place + 1]) = (words[place], 0);
+                }
+            }
+            match kind {
+                Codes::Same => {}
+                Codes::Single => {
+                    for (word, &value) in words.iter_mut().zip(&*values) {
+                        *word = u64::from((value as f32).to_bits());
+                    }
+                }
+                Codes::Double => {
+                    for (word, &value) in words.iter_mut().zip(&*values) {
+                        *word = value.to_bits();
+                    }
+                }
+            }
+        }
+    }
+
+    /// Compares what was read; `start` is the place of the first element in the tile.
+    fn add_differences(
+        &self,
+        tile: &Pair<'_>,
+        (start, count): (usize, usize),
+        room: &mut Room,
+        outcome: &mut Comparison,
+    ) {
+        let Room { codes: [a, b], values: [x, y], differences, ulps, .. } = room;
+        let most = if self.common.is_complex() { 2 * count } else { count };
+        let columns = Columns { codes: [&a.0[..most], &b.0[..most]], values: [&x.0[..most], &y.0[..most]] };
+        let (differences, ulps) = (&mut differences.0[..count], &mut ulps.0[..count]);
+        let found = if self.common.is_complex() {
+            self.level.run(Complex { columns, differences: &mut *differences })
+        } else {
+            let magnitude = self.common.float.map(|float| float.magnitude_mask());
+            self.level.run(Real { columns, magnitude, differences: &mut *differences, ulps: &mut *ulps })
+        };
+        let Found { equal_bits, different, difference, is_special, ulps: most_ulps } = found;
+        outcome.equal_bits += equal_bits;
+        outcome.different += different;
+        let index = |is_chosen: &dyn Fn(usize) -> bool| {
+            tile.first_index(|place| {
+                place.checked_sub(start).is_some_and(|place| place < count && is_chosen(place))
+            })
+        };
+        // Of equal ones the first, which in order is the one that is known.
+        let in_order = tile.is_in_order();
+        let known = outcome.largest_difference.map_or(-1.0, |known| known.0);
+        if let Some(most) = difference.filter(|&most| most > known || (most == known && !in_order)) {
+            let first = index(&|place| differences[place] == most);
+            raise(&mut outcome.largest_difference, first.map(|first| (most, first)));
+        }
+        let known = outcome.largest_ulps.map(|known| known.0);
+        if let Some(most) = most_ulps.filter(|&most| Some(most) > known || (Some(most) == known && !in_order))
+        {
+            let first = index(&|place| ulps[place] == most + 1);
+            raise(&mut outcome.largest_ulps, first.map(|first| (most, first)));
+        }
+        if is_special && !(in_order && outcome.first_special.is_some()) {
+            let first = index(&|place| differences[place] == SPECIAL);
+            outcome.first_special = first_of(outcome.first_special, first);
+        }
+    }
+}
+
+impl Pass for Comparing {
+    type Outcome = Comparison;
+
+    unsafe fn add_tile(&self, tile: &Pair<'_>, outcome: &mut Comparison) {
+        outcome.count += tile.count as u64;
+        // SAFETY: the caller's promise.
+        let is_same = unsafe { self.is_same(tile.codes, tile.count) };
+        if is_same {
+            outcome.equal_bits += tile.count as u64;
+            if !self.measures {
+                return;
+            }
+        }
+        // Room for pairs of components.
+        let step = if self.common.is_complex() { TILE / 2 } else { TILE };
+        let sizes = [0, 1].map(|side| self.common.components[side].item_size() * self.common.parts[side]);
+        ROOM.with_borrow_mut(|room| {
+            for start in (0..tile.count).step_by(step) {
+                let count = step.min(tile.count - start);
+                let codes = [0, 1].map(|side| tile.codes[side].wrapping_add(start * sizes[side]));
+                // SAFETY: the caller's promise, for these elements.
+                unsafe { self.read(codes, count, room) };
+                if !is_same {
+                    self.add_differences(tile, (start, count), room, outcome);
+                }
+                if self.measures {
+                    let losses = outcome.losses.get_or_insert_default();
+                    let parts = if self.common.is_complex() { 2 } else { 1 };
+                    let Room { values, losses: columns, .. } = &mut **room;
+                    let [before, after] = [0, 1].map(|side| &values[side].0[..count * parts]);
+                    let is_lost = losses::add(self.level, [before, after], columns, losses);
+                    if is_lost && !(tile.is_in_order() && losses.first_lost.is_some()) {
+                        let is_lost = |part: usize| before[part].is_finite() && !after[part].is_finite();
+                        let first = tile.first_index(|place| {
+                            place.checked_sub(start).is_some_and(|place| {
+                                place < count && (0..parts).any(|part| is_lost(parts * place + part))
+                            })
+                        });
+                        losses.first_lost = first_of(losses.first_lost, first);
+                    }
+                }
+            }
+        });
+    }
+
+    fn merge(outcome: &mut Comparison, more: &Comparison) {
+        outcome.merge(more);
+    }
+}
+
+/// Whether so many bytes are the same at both pointers. (Without references: another thread may write there.)
+struct Same {
+    codes: [*const u8; 2],
+    bytes: usize,
+}
+
+impl RawKernel for Same {
+    type Output = bool;
+
+    #[inline(always)]
+    unsafe fn run(self) -> bool {
+        let Self { codes: [first, second], bytes } = self;
+        let words = bytes / size_of::<u64>();
+        let mut unlike = 0;
+        for word in 0..words {
+            // SAFETY: the caller of `is_same` vouches for the bytes, of which these are some.
+            let [a, b] =
+                [first, second].map(|codes| unsafe { codes.cast::<u64>().add(word).read_unaligned() });
+            unlike |= a ^ b;
+        }
+        for byte in words * size_of::<u64>()..bytes {
+            // SAFETY: as above.
+            let [a, b] = [first, second].map(|codes| unsafe { codes.add(byte).read() });
+            unlike |= u64::from(a ^ b);
+        }
+        unlike == 0
+    }
+}
+
+/// Reads codes of 1, 2, 4 or 8 bytes as u64.
+///
+/// # Safety
+/// As many as there are words are readable.
+unsafe fn widen(codes: *const u8, size: usize, words: &mut [u64]) {
+    for (place, word) in words.iter_mut().enumerate() {
+        let code = codes.wrapping_add(place * size);
+        // SAFETY: the caller's promise.
+        *word = unsafe {
+            match size {
+                1 => u64::from(code.read()),
+                2 => u64::from(code.cast::<u16>().read_unaligned()),
+                4 => u64::from(code.cast::<u32>().read_unaligned()),
+                _ => code.cast::<u64>().read_unaligned(),
+            }
+        };
+    }
+}
