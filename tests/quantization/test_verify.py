@@ -12,7 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint._verify import _in_step, _ulps
+from castwise._core import compare
+from castwise.checkpoint._verify import _in_step
 from castwise.cli import main
 from decodable_models import MODELS, Decodable, Draw
 from test_dequantize import write
@@ -84,7 +85,7 @@ def test_floats(tmp_path: Path, dtype: Any) -> None:
 def test_ulps_of_all_of_float64() -> None:
     largest = np.finfo(np.float64).max
     expected = 2 * int(np.float64(largest).view(np.uint64))
-    assert _ulps(np.array([largest]), np.array([-largest])) == expected
+    assert compare(np.array([largest]), np.array([-largest])).largest_ulps == (expected, 0)
 
 
 def test_other_formats(tmp_path: Path) -> None:

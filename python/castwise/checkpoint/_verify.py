@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._brief import brief, brief_fields, counted, listed
-from castwise._core import cast
+from castwise._core import Comparison, compare
 from castwise._options import Arithmetic
 from castwise._tables import aligned
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
@@ -30,11 +30,8 @@ from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization.producers._layouts import BF16
 
 _PIECE_ELEMENTS = 1 << 18
-_COMPARED_ELEMENTS = 1 << 16
-"""At a time: what differs takes many times the memory of its elements."""
 
 _WITH_ULPS = frozenset((*FORMATS, "float64"))
-_UNITS = {2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,14 +143,20 @@ class Verification:
         if self.equal:
             return f"{compared}: equal"
         rows = [
-            (one.name, one.reason, one.format or "-", f"{one.different:,}", f"{one.max_abs:.3g}")
-            for one in self.differences
+            (
+                tensor.name,
+                tensor.reason,
+                tensor.format or "-",
+                f"{tensor.different:,}",
+                f"{tensor.max_abs:.3g}",
+            )
+            for tensor in self.differences
         ]
         header = ("tensor", "differ in", "dtype", "values", "max abs")
         return f"{aligned([header, *rows], 3)}\n{compared} compared"
 
     def _listed(self) -> str:
-        return listed(one.name for one in self.differences)
+        return listed(difference.name for difference in self.differences)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -164,7 +167,7 @@ class Verification:
             "equal": self.equal,
             "tensors": self.tensors,
             "values": self.values,
-            "differences": [one.to_dict() for one in self.differences],
+            "differences": [difference.to_dict() for difference in self.differences],
         }
 
 
@@ -214,33 +217,33 @@ def verify(
 
     """
     with ExitStack() as stack:
-        opened = [
+        sources = [
             stack.enter_context(open_checkpoint(checked_path(path, name), decodes=True))
             for name, path in (("first", first), ("second", second))
         ]
-        one, other = (
-            _Side(each, beside, dtype, arithmetic, threads)
-            for each, beside in zip(opened, reversed(opened), strict=True)
+        left, right = (
+            _Side(source, beside, dtype, arithmetic, threads)
+            for source, beside in zip(sources, reversed(sources), strict=True)
         )
-        shared = [name for name in one.names if name in other.names]
-        meter = ProgressMeter(sum(one.info(name).nbytes for name in shared), progress)
+        shared = [name for name in left.names if name in right.names]
+        meter = ProgressMeter(sum(left.info(name).nbytes for name in shared), progress)
         differences = [
-            Difference(name, "only in the first") for name in one.names if name not in other.names
+            Difference(name, "only in the first") for name in left.names if name not in right.names
         ]
         values = 0
         for name in shared:
             meter.starts(name)
-            values += math.prod(one.shape(name))
-            found = _compared(name, one, other, meter)
-            if found is not None:
-                differences.append(found)
-            meter.finished(one.info(name).nbytes)
+            values += math.prod(left.shape(name))
+            difference = _compared(name, left, right, meter, threads)
+            if difference is not None:
+                differences.append(difference)
+            meter.finished(left.info(name).nbytes)
         meter.starts(None)
         differences += [
-            Difference(name, "only in the second") for name in other.names if name not in one.names
+            Difference(name, "only in the second") for name in right.names if name not in left.names
         ]
-        one.check_unchanged()
-        other.check_unchanged()
+        left.check_unchanged()
+        right.check_unchanged()
         return Verification(str(first), str(second), len(shared), values, tuple(differences))
 
 
@@ -258,12 +261,12 @@ class _Side:
         arithmetic: str,
         threads: int | None,
     ) -> None:
-        how = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
-        derived = decode_checkpoint(opened, how, is_file=not beside.is_folder)
+        decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
+        derived = decode_checkpoint(opened, decoding, is_file=not beside.is_folder)
         for plan in derived.plans:
             plan.tell()
         self.names: dict[str, tuple[Reader, str]] = {}
-        self._asked = None if dtype is None else how.format
+        self._asked = None if dtype is None else decoding.format
         for component in derived.source.components:
             StoredTensors(component.shards)  # which refuses two tensors of a name
             for reader in component.shards.values():
@@ -271,11 +274,10 @@ class _Side:
                     self.names[component.prefix + name] = reader, name
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
         self._is_folder = opened.is_folder
-        self._now: Reader | None = None
 
     def info(self, name: str) -> TensorInfo:
-        reader, own = self.names[name]
-        return reader.tensors[own]
+        reader, stored_name = self.names[name]
+        return reader.tensors[stored_name]
 
     def shape(self, name: str) -> tuple[int, ...]:
         return self.info(name).shape
@@ -289,28 +291,28 @@ class _Side:
         return self._asked or BF16
 
     def is_decoded(self, name: str) -> bool:
-        reader, own = self.names[name]
-        return isinstance(reader, DerivedReader) and reader.derived(own) is not None
+        reader, stored_name = self.names[name]
+        return isinstance(reader, DerivedReader) and reader.derived(stored_name) is not None
 
     def pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
         """Read a tensor as flat arrays of a format; as bytes if the format is None."""
-        reader, own = self.names[name]
+        reader, stored_name = self.names[name]
         with ExitStack() as stack:
             if self._is_folder or isinstance(reader, DerivedReader):
                 stack.enter_context(reader)
             if to is not None and self.is_decoded(name):
                 assert isinstance(reader, DerivedReader)  # noqa: S101
-                yield from (array.reshape(-1) for array in reader.slabs(own, to))
+                yield from (array.reshape(-1) for array in reader.slabs(stored_name, to))
                 return
-            elements = reader.elements(own)
+            elements = reader.elements(stored_name)
             if to is None:
-                for piece in reader.pieces(own, _PIECE_ELEMENTS):
+                for piece in reader.pieces(stored_name, _PIECE_ELEMENTS):
                     yield np.frombuffer(piece, np.uint8)
-            elif elements is None or elements.packed or reader.arrangement(own) is not None:
-                yield reader.read(own).reshape(-1)
+            elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
+                yield reader.read(stored_name).reshape(-1)
             else:
                 dtype = numpy_dtype(elements.format)
-                for piece in reader.pieces(own, elements.nbytes(_PIECE_ELEMENTS)):
+                for piece in reader.pieces(stored_name, elements.nbytes(_PIECE_ELEMENTS)):
                     raw = np.frombuffer(piece, np.uint8)
                     shape = (raw.size // dtype.itemsize,)
                     yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
@@ -323,27 +325,29 @@ class _Side:
                 reader.check_unchanged()
 
 
-def _compared(name: str, one: _Side, other: _Side, meter: ProgressMeter) -> Difference | None:
+def _compared(
+    name: str, left: _Side, right: _Side, meter: ProgressMeter, threads: int | None
+) -> Difference | None:
     """Compare two tensors; None if they are the same."""
-    shapes = one.shape(name), other.shape(name)
+    shapes = left.shape(name), right.shape(name)
     if shapes[0] != shapes[1]:
         return Difference(name, "shapes", shapes=shapes)
-    formats = one.info(name).format, other.info(name).format
-    formats = one.format(name, formats[1]), other.format(name, formats[0])
+    formats = left.info(name).format, right.info(name).format
+    formats = left.format(name, formats[1]), right.format(name, formats[0])
     common = _common(*formats)
-    stored = one.info(name).stored, other.info(name).stored
+    stored = left.info(name).stored, right.info(name).stored
     if common is None and (formats != (None, None) or stored[0] != stored[1]):
-        first, second = (known or label for known, label in zip(formats, stored, strict=True))
-        return Difference(name, "formats", formats=(first, second))
-    total = _Total(common)
-    pairs = _in_step(one.pieces(name, formats[0]), other.pieces(name, formats[1]))
-    for left, right in pairs:
-        total.add(left, right)
-        part = total.count / max(math.prod(one.shape(name)), 1)
-        meter.reaches(round(part * one.info(name).nbytes), name)
+        labels = [known or label for known, label in zip(formats, stored, strict=True)]
+        return Difference(name, "formats", formats=(labels[0], labels[1]))
+    total = _Total(common, threads)
+    pieces = _in_step(left.pieces(name, formats[0]), right.pieces(name, formats[1]))
+    for pair in pieces:
+        total.add(*pair)
+        part = total.count / max(math.prod(left.shape(name)), 1)
+        meter.reaches(round(part * left.info(name).nbytes), name)
     if not total.different:
         return None
-    index = np.unravel_index(total.place, one.shape(name)) if common is not None else (total.place,)
+    index = np.unravel_index(total.place, left.shape(name)) if common else (total.place,)
     return Difference(
         name,
         "values",
@@ -357,117 +361,75 @@ def _compared(name: str, one: _Side, other: _Side, meter: ProgressMeter) -> Diff
     )
 
 
-def _common(one: str | None, other: str | None) -> str | None:
+def _common(left: str | None, right: str | None) -> str | None:
     """Return the format in which values of two can be compared; None if there is none."""
-    if one is None or other is None:
+    if left is None or right is None:
         return None
-    if one == other:
-        return one
-    kinds = {format_info(name).kind for name in (one, other)}
+    if left == right:
+        return left
+    kinds = {format_info(name).kind for name in (left, right)}
     if kinds != {"float"}:
         return None
-    return "float64" if "float64" in (one, other) else "float32"
+    return "float64" if "float64" in (left, right) else "float32"
 
 
 def _in_step(
-    one: Iterator[NDArray[Any]], other: Iterator[NDArray[Any]]
+    lefts: Iterator[NDArray[Any]], rights: Iterator[NDArray[Any]]
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Cut two streams of flat arrays at the same places."""
     left: NDArray[Any] | None = np.empty(0, np.uint8)
     right = left
     while True:
         while left is not None and not left.size:
-            left = next(one, None)
+            left = next(lefts, None)
         while right is not None and not right.size:
-            right = next(other, None)
+            right = next(rights, None)
         if left is None or right is None:
             return
-        count = min(left.size, right.size, _COMPARED_ELEMENTS)
+        count = min(left.size, right.size)
         yield left[:count], right[:count]
         left, right = left[count:], right[count:]
 
 
 class _Total:
-    """What is found of one pair of tensors."""
+    """What differs in a pair of tensors, added up over their pieces."""
 
-    def __init__(self, name: str | None) -> None:
-        self._format = name
+    def __init__(self, format_name: str | None, threads: int | None) -> None:
+        self._threads = threads
         self.count = 0
         self.different = 0
         self.max_abs = 0.0
-        self.max_ulp: int | None = 0 if name in _WITH_ULPS else None
+        self.max_ulp: int | None = 0 if format_name in _WITH_ULPS else None
         self.place = 0
         self.values: tuple[float, float] | None = None
 
-    def add(self, one: NDArray[Any], other: NDArray[Any]) -> None:
-        """Compare two pieces."""
-        first = self.count
-        self.count += one.size
-        if self._format is not None:
-            dtype = numpy_dtype(self._format)
-            one, other = (_cast(array, dtype) for array in (one, other))
-        if np.array_equal(_bits(one), _bits(other)):
+    def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        """Compare two pieces, in the format that holds both."""
+        start = self.count
+        self.count += left.size
+        comparison = compare(left, right, threads=self._threads)
+        if not comparison.different:
             return
-        places = np.flatnonzero(_differing(one, other))
-        if not places.size:
-            return
-        one, other = one[places], other[places]
-        gaps = _gaps(one, other)
-        worst = int(np.argmax(gaps))
-        if gaps[worst] > self.max_abs or not self.different:
-            self.max_abs, self.place = float(gaps[worst]), first + int(places[worst])
-            self.values = _value(one[worst]), _value(other[worst])
-        self.different += int(places.size)
-        if self.max_ulp is not None:
-            self.max_ulp = max(self.max_ulp, _ulps(one, other))
+        gap, place = _largest_gap(comparison)
+        if gap > self.max_abs or not self.different:
+            self.max_abs, self.place = gap, start + place
+            self.values = _value(left[place]), _value(right[place])
+        self.different += comparison.different
+        if self.max_ulp is not None and comparison.largest_ulps is not None:
+            self.max_ulp = max(self.max_ulp, comparison.largest_ulps[0])
 
 
-def _cast(array: NDArray[Any], dtype: np.dtype[Any]) -> NDArray[Any]:
-    return array if array.dtype == dtype else cast(array, dtype)
+def _largest_gap(comparison: Comparison) -> tuple[float, int]:
+    """Return the largest difference and where it is first; infinite beside infinity or NaN."""
+    gap, place = comparison.largest_difference or (0.0, 0)
+    special = comparison.first_special
+    if special is None or (math.isinf(gap) and place < special):
+        return gap, place
+    return math.inf, special
 
 
 def _value(number: Any) -> float:
     return float(number.real if isinstance(number, complex | np.complexfloating) else number)
-
-
-def _bits(array: NDArray[Any]) -> NDArray[Any]:
-    """View elements as one row of bytes each, or as unsigned integers."""
-    unit = {1: np.uint8, **_UNITS}.get(array.dtype.itemsize)
-    flat = np.ascontiguousarray(array)
-    if unit is None:
-        return flat.view(np.uint8).reshape(flat.size, -1)
-    return flat.view(unit)
-
-
-def _differing(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.bool_]:
-    """Say of each pair whether the bits differ and not both are NaN."""
-    unlike: Any = _bits(one) != _bits(other)
-    unlike = unlike.any(axis=1) if unlike.ndim > 1 else unlike
-    with np.errstate(invalid="ignore"):
-        both: NDArray[np.bool_] = (one != one) & (other != other)  # noqa: PLR0124
-    differing: NDArray[np.bool_] = unlike & ~both
-    return differing
-
-
-def _gaps(one: NDArray[Any], other: NDArray[Any]) -> NDArray[np.float64]:
-    """Return absolute differences; infinite where one is infinite or NaN."""
-    wide = np.complex128 if one.dtype.kind == "c" else np.float64
-    with np.errstate(invalid="ignore", over="ignore"):
-        gaps = np.abs(one.astype(wide) - other.astype(wide))
-    return np.where(np.isnan(gaps), np.inf, gaps)
-
-
-def _ulps(one: NDArray[Any], other: NDArray[Any]) -> int:
-    """Return the largest distance of finite numbers, counted in numbers of their format."""
-    finite = np.isfinite(one.astype(np.float64)) & np.isfinite(other.astype(np.float64))
-    if not finite.any():
-        return 0
-    left, right = _bits(one[finite]).astype(np.uint64), _bits(other[finite]).astype(np.uint64)
-    top = np.uint64(8 * one.dtype.itemsize - 1)
-    mask = (np.uint64(1) << top) - np.uint64(1)
-    low, high = np.minimum(left & mask, right & mask), np.maximum(left & mask, right & mask)
-    same_sign = (left >> top) == (right >> top)
-    return int(np.where(same_sign, high - low, high + low).max())
 
 
 def _plain_number(value: float) -> float | str:

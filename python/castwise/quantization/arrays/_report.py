@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise._brief import brief_fields, short
+from castwise._core import CastReport, Comparison, compare, format_name
 from castwise._tables import aligned
 
 
@@ -56,7 +57,7 @@ class QuantizationReport:
 
     def __str__(self) -> str:
         """Return a table of the numbers."""
-        return aligned([(one.name, short(getattr(self, one.name))) for one in fields(self)])
+        return aligned([(row.name, short(getattr(self, row.name))) for row in fields(self)])
 
 
 class _Decodable(Protocol):
@@ -72,32 +73,35 @@ def compared(
     """Compare an array with what a quantised one decodes to, in float64."""
     if x.shape != q.shape:
         raise ValueError(f"x has shape {x.shape}; use {q.shape}.")
-    found, expected = decode(q, "float64"), x.astype(np.float64)
-    known = np.isfinite(expected)
-    finite = np.isfinite(found) & known
-    before = np.where(known, expected, 0.0)
-    error = np.abs(np.where(finite, found, np.where(known, np.inf, 0.0)) - before)
-    largest = float(error.max(initial=0.0))
-    # Of numbers below 2, whose squares neither overflow nor vanish.
-    unit = math.ldexp(1.0, math.frexp(float(np.abs(before).max(initial=0.0)) or 1.0)[1] - 1)
-    count = max(int(known.sum()), 1)
-    noise = float(np.square(error / unit).sum())
-    signal = float(np.square(before / unit).sum())
-    index = np.unravel_index(int(error.argmax()), error.shape) if largest else None
+    if format_name(x.dtype.name) is None or x.dtype.kind == "c":
+        x = x.astype(np.float64)
+    comparison = compare(x, decode(q, "float64"), measure=True)
+    losses = comparison.report
+    assert losses is not None and comparison.finite is not None  # noqa: PT018, S101
+    assert comparison.finite_equal is not None and comparison.rms_error is not None  # noqa: PT018, S101
+    place = _largest_place(comparison) if losses.max_abs_error else None
+    index = None if place is None else np.unravel_index(place, x.shape)
     return QuantizationReport(
         elements=x.size,
-        equal=int(((found == expected) & finite).sum()),
-        zeroed=int(((found == 0) & (expected != 0)).sum()),
-        not_finite=int(x.size - finite.sum()),
-        max_abs_error=largest,
-        index=None if index is None else tuple(int(i) for i in index),
-        rms_error=math.sqrt(noise / count) * unit,
-        sqnr_db=_decibels(signal, noise),
+        equal=comparison.finite_equal,
+        zeroed=losses.underflowed,
+        not_finite=x.size - comparison.finite,
+        max_abs_error=losses.max_abs_error,
+        index=None if index is None else tuple(int(axis) for axis in index),
+        rms_error=comparison.rms_error,
+        sqnr_db=_decibels(losses),
         bits_per_weight=q.bits_per_weight,
     )
 
 
-def _decibels(signal: float, noise: float) -> float:
-    if not noise:
+def _largest_place(comparison: Comparison) -> int:
+    """Return where the error is largest first; infinite where a finite number is lost."""
+    error, place = comparison.largest_difference or (0.0, 0)
+    lost = comparison.first_lost
+    return place if lost is None or (math.isinf(error) and place < lost) else lost
+
+
+def _decibels(losses: CastReport) -> float:
+    if not losses.max_abs_error:
         return math.inf
-    return 10 * (math.log10(signal) - math.log10(noise)) if signal else -math.inf
+    return losses.sqnr_db if losses.amax else -math.inf

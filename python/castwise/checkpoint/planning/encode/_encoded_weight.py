@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, restore_report
+from castwise._core import CastReport, block_amax, compare
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
@@ -28,15 +28,8 @@ from castwise.quantization import QuantizedArray, dequantize, quantize
 from castwise.quantization.producers._written import Encoding
 
 _KEPT_BYTES = 8 << 20
-_MEASURED_ELEMENTS = 32 << 10
 _FLIGHT_ELEMENTS = 4 << 20
 """Elements of all slabs that are read, encoded or waiting to be written at a time."""
-
-_WORD_BITS, _LOWEST = 64, 2 * 1074
-"""The words of exact sums, and the power of two of the lowest bit, negated; see the core."""
-
-_PRECISION = 53
-"""Bits of the significand of float64."""
 
 Array = NDArray[Any]
 
@@ -191,7 +184,7 @@ class EncodedWeight:
         quantized = self._quantized(array)
         parts = quantized.parts()
         if is_payload:
-            report = measured(array, quantized, transposed=self.encoding.written.transposed)
+            report = measured(array, quantized)
             with self._lock:
                 self._report += report
             rows = {part.key for part in self.parts if part.by_rows and part.key != key}
@@ -319,77 +312,10 @@ def _of_zeros(
     return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None).parts()
 
 
-def measured(array: Array, quantized: QuantizedArray, *, transposed: bool = False) -> CastReport:
-    """Compare a matrix with what it is decoded to; sums are those of its rows, added exactly."""
+def measured(array: Array, quantized: QuantizedArray) -> CastReport:
+    """Compare a matrix with what it is decoded to."""
     dtype = np.float64 if array.dtype == np.float64 else np.float32
     decoded = dequantize(quantized, dtype, threads=1)
-    if transposed:
-        array, decoded = array.T, decoded.T
-    rows, columns = array.shape
-    high = min(max(_MEASURED_ELEMENTS // columns, 1), rows)
-    value, error, size = (np.empty((high, columns), dtype) for _ in range(3))
-    squares, sums = np.empty((high, columns)), np.empty((2, rows))
-    exact = zeroed = zeros = 0
-    special = np.zeros(4, np.int64)
-    amax, amin, largest, worst = 0.0, np.inf, 0.0, 0.0
-    for start in range(0, rows, high):
-        after = decoded[start : start + high]
-        span = slice(start, start + len(after))
-        before, err, mag, square = (
-            buffer[: len(after)] for buffer in (value, error, size, squares)
-        )
-        np.copyto(before, array[span])
-        with np.errstate(over="ignore"):  # counted below
-            np.abs(np.subtract(after, before, out=err), out=err)
-        is_zero = np.equal(before, 0)
-        exact += int(np.count_nonzero(np.equal(before, after)))
-        zeroed += int(np.count_nonzero(np.equal(after, 0) > is_zero))
-        zeros += int(np.count_nonzero(is_zero))
-        if not np.isfinite(err.max()):
-            special += _take_out_special(before, after, err)
-            is_zero = np.equal(before, 0)
-        np.abs(before, out=mag)
-        amax = max(amax, float(mag.max()))
-        mag[is_zero] = np.inf  # so that nothing is divided by zero
-        amin = min(amin, float(mag.min()))
-        largest = max(largest, float(err.max()))
-        worst = max(worst, float(np.divide(err, mag, out=mag).max()))
-        for values, out in zip((before, err), sums, strict=True):
-            np.copyto(square, values)
-            np.einsum("ij,ij->i", square, square, out=out[span])
-    lost, *specials = special.tolist()
-    if lost:
-        largest = worst = np.inf
-    counts = [array.size, exact, lost, 0, zeroed, 0, *specials, zeros]
-    magnitudes = [amax, amin if amax else 0.0, largest, worst]
-    return restore_report(counts, magnitudes, _exact_sum(sums[0]), _exact_sum(sums[1]))
-
-
-def _take_out_special(before: Array, after: Array, error: Array) -> Array:
-    """Clear the errors of elements that are infinite or NaN before or after, and such elements.
-
-    Return how many finite ones became so, NaN before, NaN after, and infinities before.
-    """
-    known, special = np.isfinite(before), ~np.isfinite(after)
-    counted = known & special, np.isnan(before), np.isnan(after), np.isinf(before)
-    error[special | ~known] = 0
-    before[~known] = 0
-    return np.array([np.count_nonzero(flags) for flags in counted])
-
-
-def _exact_sum(values: Array) -> tuple[int, list[int]]:
-    """Return the sum of numbers that are not negative, as the words of an exact sum."""
-    fractions, exponents = np.frexp(values)
-    units = np.ldexp(fractions, _PRECISION).astype(np.uint64)
-    total = 0
-    for exponent in np.unique(exponents):
-        # In two halves, so that none of so many overflows.
-        same_exponent = units[exponents == exponent]
-        above, below = int((same_exponent >> 32).sum()), int((same_exponent & 0xFFFFFFFF).sum())
-        total += ((above << 32) + below) << (int(exponent) - _PRECISION + _LOWEST)
-    words = []
-    while total:
-        words.append(total & ((1 << _WORD_BITS) - 1))
-        total >>= _WORD_BITS
-    lowest = next((place for place, word in enumerate(words) if word), 0)
-    return lowest, words[lowest:]
+    report = compare(array, decoded, measure=True, threads=1).report
+    assert report is not None, "measured"  # noqa: S101
+    return report
