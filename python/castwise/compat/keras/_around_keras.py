@@ -119,22 +119,20 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
                 self.build(variables)
         with _unchanged_on_failure(self, variables):
             if keras.config.backend() == "jax":
-                self._apply_on_jax(grads, variables)
+                # Not `jax.lax.cond`, as Keras: its branches must not assign.
+                finite = bool(self.check_finite(grads))
+                self._take_step(finite, lambda: self._apply_divided(grads, variables), ())
             else:
                 super().apply(grads, given)
 
-    def _apply_on_jax(self, grads: list[Any], variables: Sequence[Any]) -> None:
-        """Take a step without `jax.lax.cond`, whose branches must not assign."""
-        machine, applies = self._machine.next(bool(self.check_finite(grads)))
-        if applies:
-            divided = [
-                grad
-                if grad is None or getattr(variable, "overwrite_with_gradient", False)
-                else ops.divide(grad, self.dynamic_scale)
-                for grad, variable in zip(grads, variables, strict=True)
-            ]
-            self.inner_optimizer.apply(divided, trainable_variables=variables)
-        self._machine = machine
+    def _apply_divided(self, grads: list[Any], variables: Sequence[Any]) -> None:
+        divided = [
+            grad
+            if grad is None or getattr(variable, "overwrite_with_gradient", False)
+            else ops.divide(grad, self.dynamic_scale)
+            for grad, variable in zip(grads, variables, strict=True)
+        ]
+        self.inner_optimizer.apply(divided, trainable_variables=variables)
 
     def stateless_apply(
         self,
