@@ -285,7 +285,7 @@ def fields_of(views: Views, blocks: Array) -> dict[str, Array]:
     return fields
 
 
-class Stored(Protocol):
+class StoredGeometry(Protocol):
     """What the geometry of a quantised array depends on."""
 
     @property
@@ -304,7 +304,7 @@ class Stored(Protocol):
     def layout(self) -> Layout | None: ...
 
 
-class StoredArray(Stored, Protocol):
+class StoredArray(StoredGeometry, Protocol):
     """A quantised array, as the modules below its class see it: its geometry and its parts."""
 
     __dataclass_fields__: ClassVar[dict[str, Field[Any]]]
@@ -324,7 +324,7 @@ class StoredArray(Stored, Protocol):
     def _with(self, **fields: object) -> Self: ...
 
 
-def views_of(q: Stored) -> Views:
+def views_of(q: StoredGeometry) -> Views:
     """Return the geometry of a quantised array."""
     if q.layout is None or q.shape is None or q.block is None:
         raise ValueError("the quantised array has no geometry yet.")
