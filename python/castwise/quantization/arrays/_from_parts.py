@@ -91,7 +91,7 @@ def recognized_parts(
         scheme,
         None if shape is None else shape_of(shape),
         None if block is None else block_pair(block),
-        (0 if row.name == "keras" else -1) if axis is None else axis,
+        row.axis if axis is None else axis,
         variant,
     )
     problems: dict[str, None] = {}
@@ -297,9 +297,9 @@ def _marked(match: Match[_NamedPart], producer: Producer, scheme_name: str | Non
 
     """
     marker = next((marker for part, marker in match.parts.values() if part.use == "marker"), None)
-    if marker is None or producer.read_marker is None:
+    if marker is None or producer.marker is None:
         return None
-    scheme = producer.read_marker(marker.name, marker.array)
+    scheme = producer.marker.read(marker.name, marker.array)
     if scheme is None:
         return None
     if not may_hold(match.layout, scheme_name or scheme) or scheme_name not in (None, scheme):

@@ -54,7 +54,7 @@ def _is_named(views: Views) -> bool:
     recipe = views.recipe
     if recipe is None or views.layout not in recipe.layouts:
         return False
-    formats = recipe.marker_formats
+    formats = None if recipe.marker is None else recipe.marker.formats
     return formats is None or views.scheme.name in formats.values()
 
 
@@ -194,8 +194,10 @@ def _json_bytes(value: Mapping[str, object]) -> Array:
 
 def marker_of(views: Views) -> Array | None:
     """Return what a producer stores beside a weight to name its scheme, None if it does not."""
-    mark = None if views.recipe is None else views.recipe.mark
-    return None if mark is None else _json_bytes(mark(views.scheme))
+    form = None if views.recipe is None else views.recipe.marker
+    if form is None or form.state is None:
+        return None
+    return _json_bytes(form.state(views.scheme))
 
 
 def _needs_metadata(views: Views) -> bool:

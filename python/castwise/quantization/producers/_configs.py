@@ -101,7 +101,9 @@ def undecodable(statement: Statement) -> str | None:
 def recipes_of(method: str, section: Mapping[str, Any]) -> tuple[str, ...]:
     """Name the recipes that a method may mean, given the section that states it."""
     tensors = tensors_of(method, section)
-    return tuple(producer.name for producer in PRODUCERS if tensors in producer.readers)
+    return tuple(
+        producer.name for producer in PRODUCERS if tensors in producer.configuration.readers
+    )
 
 
 def _sections(name: str, config: object, depth: int) -> Iterator[Section]:
@@ -136,12 +138,13 @@ def method_of(key: str, section: Mapping[str, Any]) -> str | None:
 def _described_in(metadata: Mapping[str, str]) -> Iterator[tuple[bool, Statement]]:
     """Find what metadata state as one producer alone does, and whether it counts before all."""
     for producer in PRODUCERS:
-        if producer.metadata_section is None or producer.metadata_reader is None:
+        name, configuration = producer.name, producer.configuration
+        if configuration.metadata_section is None or configuration.metadata_reader is None:
             continue
-        if (section := producer.metadata_section(metadata)) is not None:
-            name = producer.name
-            describe = producer.metadata_reader(section)
-            yield producer.metadata_first, Statement("metadata", name, (name,), describe, section)
+        if (section := configuration.metadata_section(metadata)) is not None:
+            describe = configuration.metadata_reader(section)
+            statement = Statement("metadata", name, (name,), describe, section)
+            yield configuration.metadata_first, statement
 
 
 def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:

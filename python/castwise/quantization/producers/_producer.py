@@ -20,6 +20,129 @@ Section = tuple[str, Mapping[str, Any]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
+class Configuration:
+    """How configurations and metadata state what a producer has quantised.
+
+    Attributes
+    ----------
+    readers
+        What reads a section of a configuration, by its names as `quant_method`.
+    undecodable
+        Says from a section why none of its weights is decoded.
+    kept_keys
+        By method, the key of a section that lists the modules that are not quantised.
+    config_file
+        The file that it alone writes, None for those that `config.json` holds.
+    file_section
+        Returns the method and the section that this file states.
+    is_own_form
+        Tells by a section, which names no method, that it is of a form that it alone writes.
+    unnamed_method
+        Returns its method if a section without one, given its key, is of its form.
+    metadata_section
+        Returns what metadata state as it alone does.
+    metadata_reader
+        What reads that.
+    metadata_first
+        Metadata tell more than the configuration beside them.
+    described_tensors
+        Names the tensors that metadata describe, each under its own name.
+
+    """
+
+    readers: Mapping[str, Reader] = field(default_factory=dict)
+    undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
+    kept_keys: Mapping[str, str] = field(default_factory=dict)
+    config_file: str | None = None
+    file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
+    is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
+    unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
+    metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
+    metadata_reader: Reader | None = None
+    metadata_first: bool = False
+    described_tensors: Callable[[Mapping[str, str]], list[str]] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Writing:
+    """What castwise writes as a producer does.
+
+    Attributes
+    ----------
+    rows
+        The schemes of the checkpoints that castwise writes as it does.
+    write
+        Writes what states them.
+    loading_warning
+        Why transformers does not run what is written, and what does.
+    states_several
+        Its configuration states a scheme for each module.
+    is_loaded
+        transformers loads what it writes.
+
+    """
+
+    rows: tuple[Written, ...] = ()
+    write: StatementWriter | None = None
+    loading_warning: str | None = None
+    states_several: bool = False
+    is_loaded: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Conversion:
+    """What stored weights become in the forms of other producers, with the same values.
+
+    Attributes
+    ----------
+    forms_from, forms_to
+        Schemes that it stores, each with the one that they become with the same values, in forms of
+        other producers; and those that it holds as what others store become.
+    stacks
+        "also" if stored weights may become experts in one tensor, "only" if nothing else may.
+    name_form
+        Returns the layout of a weight that becomes its, and what it is called, given both as they
+        are for others, and whether it is experts.
+    block_of_form
+        Returns the block that a section states for weights that become others of its schemes.
+    statements_of_form
+        What states it once they have become so.
+    is_fused
+        Engines fuse some of its weights, which must share a global scale.
+
+    """
+
+    forms_from: tuple[Form, ...] = ()
+    forms_to: tuple[Form, ...] = ()
+    stacks: Literal["", "also", "only"] = ""
+    name_form: Callable[[Layout, str, bool], tuple[Layout, str]] | None = None
+    block_of_form: Callable[[Mapping[str, Any]], tuple[int, int] | None] | None = None
+    statements_of_form: Statements | None = None
+    is_fused: bool = True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Marker:
+    """A tensor beside a weight that names its scheme.
+
+    Attributes
+    ----------
+    read
+        Returns the scheme that it names, from its name and its array, None if it names none;
+        ValueError if it says that codes are changed.
+    formats
+        The schemes that it may name, by the names there; no others are written. None if any is.
+    state
+        Returns what it states of a scheme, as an object of JSON; None if it is not written.
+
+    """
+
+    read: Callable[[str, Stored], str | None]
+    formats: Mapping[str, str] | None = None
+    state: Callable[[Scheme], Mapping[str, Any]] | None = None
+
+
+@dataclass(frozen=True, slots=True, eq=False)
 class Producer:
     """A producer: how it names, stores and states quantised weights, and what it writes.
 
@@ -27,8 +150,6 @@ class Producer:
     ----------
     name
         What castwise calls it.
-    readers
-        What reads a section of a configuration, by its names as `quant_method`.
     layouts
         How it stores weights.
     tiles
@@ -48,72 +169,32 @@ class Producer:
         What a weight is, where its own layouts hold it; the weights of all others are `usual`.
     is_decoded
         False if its weights are only recognised.
-    writes
-        The schemes of the checkpoints that castwise writes as it does.
-    write
-        Writes what states them.
-    loading_warning
-        Why transformers does not run what is written, and what does.
-    forms_from, forms_to
-        Schemes that it stores, each with the one that they become with the same values, in forms of
-        other producers; and those that it holds as what others store become.
-    states_several
-        Its configuration states a scheme for each module.
-    undecodable
-        Says from a section why none of its weights is decoded.
-    config_file
-        The file that it alone writes, None for those that `config.json` holds.
-    file_section
-        Returns the method and the section that this file states.
-    is_own_form
-        Tells by a section, which names no method, that it is of a form that it alone writes.
-    unnamed_method
-        Returns its method if a section without one, given its key, is of its form.
-    metadata_section
-        Returns what metadata state as it alone does.
-    metadata_reader
-        What reads that.
-    metadata_first
-        Metadata tell more than the configuration beside them.
+    axis
+        Along which codes share a scale, where nothing else is said.
+    short_groups
+        The last group of a row may be shorter.
+    model_marker
+        A tensor that says, whatever else there is, that a model is quantised as it does.
     wrapped_zeros
         What is said of zero points, of the tensor named in it, on which its decoders differ.
     is_evident
         Names of tensors, or what they hold, tell as well as a configuration does.
-    kept_keys
-        By method, the key of a section that lists the modules that are not quantised.
-    described_tensors
-        Names the tensors that metadata describe, each under its own name.
     needs_metadata
         Its tensors mean nothing without metadata.
-    marker_formats
-        The schemes that a tensor beside a weight names, by the names there; no others are written.
-    mark
-        Returns what that tensor states, as an object of JSON.
-    read_marker
-        Returns the scheme that such a tensor names, from its name and its array, None if it names
-        none; ValueError if it says that codes are changed.
-    stacks
-        "also" if stored weights may become experts in one tensor, "only" if nothing else may.
-    name_form
-        Returns the layout of a weight that becomes its, and what it is called, given both as they
-        are for others, and whether it is experts.
-    block_of_form
-        Returns the block that a section states for weights that become others of its schemes.
-    statements_of_form
-        What states it once they have become so.
-    is_fused
-        Engines fuse some of its weights, which must share a global scale.
     model_type
         The type of models whose experts transformers loads only as this producer stores them.
-    is_loaded
-        transformers loads what it writes.
+    configuration
+        How configurations state it.
+    writing
+        What is written.
+    conversion
+        What its weights become, and what others become as its.
     marker
-        A tensor that says, whatever else there is, that a model is quantised as it does.
+        The tensor beside a weight that names its scheme, None if there is none.
 
     """
 
     name: str
-    readers: Mapping[str, Reader]
     layouts: tuple[Layout, ...]
     tiles: bool = False
     also: tuple[str, ...] = ()
@@ -123,36 +204,17 @@ class Producer:
     blocks: int = 2
     rule: Rule | None = None
     is_decoded: bool = True
-    writes: tuple[Written, ...] = ()
-    write: StatementWriter | None = None
-    loading_warning: str | None = None
-    forms_from: tuple[Form, ...] = ()
-    forms_to: tuple[Form, ...] = ()
-    states_several: bool = False
-    undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
-    config_file: str | None = None
-    file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
-    is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
-    unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
-    metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
-    metadata_reader: Reader | None = None
-    metadata_first: bool = False
-    marker: str | None = None
+    axis: int = -1
+    short_groups: bool = False
+    model_marker: str | None = None
     wrapped_zeros: str | None = None
     is_evident: bool = False
-    kept_keys: Mapping[str, str] = field(default_factory=dict)
-    described_tensors: Callable[[Mapping[str, str]], list[str]] | None = None
     needs_metadata: bool = False
-    marker_formats: Mapping[str, str] | None = None
-    mark: Callable[[Scheme], Mapping[str, Any]] | None = None
-    read_marker: Callable[[str, Stored], str | None] | None = None
-    stacks: Literal["", "also", "only"] = ""
-    name_form: Callable[[Layout, str, bool], tuple[Layout, str]] | None = None
-    block_of_form: Callable[[Mapping[str, Any]], tuple[int, int] | None] | None = None
-    statements_of_form: Statements | None = None
-    is_fused: bool = True
     model_type: str | None = None
-    is_loaded: bool = False
+    configuration: Configuration = field(default_factory=Configuration)
+    writing: Writing = field(default_factory=Writing)
+    conversion: Conversion = field(default_factory=Conversion)
+    marker: Marker | None = None
 
     @property
     def divides(self) -> bool:

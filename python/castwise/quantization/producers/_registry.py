@@ -46,25 +46,31 @@ WRITTEN = tuple(
     replace(row, recipe=name)
     for producer in _WRITERS
     for name in (producer.name, *producer.also)
-    for row in producer.writes
+    for row in producer.writing.rows
 )
 """The schemes that are written; the first row of a scheme is its default."""
 
-SEVERAL = tuple(producer.name for producer in _WRITERS if producer.states_several)
+SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
 """Producers that state a scheme for each module."""
 
 _FILES = {
-    producer.config_file: producer.file_section
+    producer.configuration.config_file: producer.configuration.file_section
     for producer in (MODELOPT, GPTQ, AWQ)
-    if producer.config_file is not None and producer.file_section is not None
+    if producer.configuration.config_file is not None
+    and producer.configuration.file_section is not None
 }
-CONFIGS = (str(MODELOPT.config_file), "config.json", str(GPTQ.config_file), str(AWQ.config_file))
+CONFIGS = (
+    str(MODELOPT.configuration.config_file),
+    "config.json",
+    str(GPTQ.configuration.config_file),
+    str(AWQ.configuration.config_file),
+)
 """Files beside the tensors that may state how they are quantised, the most detailed first."""
 
 CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
 """The producers in whose forms stored weights can be laid, in the order of messages."""
 
-MARKERS = {producer.marker: producer.name for producer in PRODUCERS if producer.marker}
+MARKERS = {row.model_marker: row.name for row in PRODUCERS if row.model_marker}
 """Names of tensors that say, whatever else there is, whose a quantised model is."""
 
 EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evident)
@@ -73,7 +79,9 @@ EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evide
 WRAPPED = str(GPTQ.wrapped_zeros)
 """What is said of zero points that are stored as the largest code."""
 
-KEPT_KEYS = {method: key for row in PRODUCERS for method, key in row.kept_keys.items()}
+KEPT_KEYS = {
+    method: key for row in PRODUCERS for method, key in row.configuration.kept_keys.items()
+}
 """The key of a method's section that lists the modules that are not quantised."""
 
 NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
@@ -136,7 +144,7 @@ def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> La
 
 def described_in(metadata: Mapping[str, str]) -> list[str]:
     """Name the tensors that metadata describe, each under its own name."""
-    describers = (row.described_tensors for row in PRODUCERS)
+    describers = (row.configuration.described_tensors for row in PRODUCERS)
     return [name for names in describers if names is not None for name in names(metadata)]
 
 
@@ -148,15 +156,16 @@ def producer_of_model(model_type: object) -> Producer | None:
 
 def reader_of(method: str) -> Reader:
     """Return what reads the sections of a method."""
-    readers = (producer.readers[method] for producer in PRODUCERS if method in producer.readers)
-    return next(readers, no_statements)
+    readers = (row.configuration.readers.get(method) for row in PRODUCERS)
+    return next((reader for reader in readers if reader is not None), no_statements)
 
 
 def undecodable_section(method: str, section: Mapping[str, Any]) -> str | None:
     """Say why a producer decodes no weight of a section of its method; None if it may."""
     for producer in PRODUCERS:
-        if method in producer.readers and producer.undecodable is not None:
-            return producer.undecodable(section)
+        configuration = producer.configuration
+        if method in configuration.readers and configuration.undecodable is not None:
+            return configuration.undecodable(section)
     return None
 
 
@@ -173,7 +182,8 @@ def is_own_file(name: str) -> bool:
 def owner_of_form(section: Mapping[str, Any]) -> str | None:
     """Name the producer that alone writes sections of such a form."""
     for producer in PRODUCERS:
-        if producer.is_own_form is not None and producer.is_own_form(section):
+        is_own_form = producer.configuration.is_own_form
+        if is_own_form is not None and is_own_form(section):
             return producer.name
     return None
 
@@ -181,8 +191,7 @@ def owner_of_form(section: Mapping[str, Any]) -> str | None:
 def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
     """Return the method of a section that names none, by its form."""
     for producer in PRODUCERS:
-        if producer.unnamed_method is not None and (
-            method := producer.unnamed_method(key, section)
-        ):
+        method_of = producer.configuration.unnamed_method
+        if method_of is not None and (method := method_of(key, section)):
             return method
     return None

@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from castwise.quantization.producers._float8_statements import read_fp8
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Producer
 from castwise.quantization.producers._shared_layouts import FP8_SCALE
 
-AUTOFP8 = Producer("autofp8", {"fp8": read_fp8}, (FP8_SCALE,))
+AUTOFP8 = Producer(
+    "autofp8",
+    (FP8_SCALE,),
+    configuration=Configuration({"fp8": read_fp8}),
+)

@@ -9,7 +9,7 @@ import numpy as np
 
 from castwise.quantization.producers._layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
 from castwise.quantization.producers._module_entries import module_values, tensors_of
-from castwise.quantization.producers._producer import Producer, Section
+from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Section
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import Describe, Stated, integer_scheme
 from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
@@ -104,7 +104,6 @@ def _section_of_gptq(config: Mapping[str, Any]) -> Section:
 
 AWQ = Producer(
     "awq",
-    {"awq": _read},
     (
         Layout(
             "int4_{}",
@@ -124,9 +123,10 @@ AWQ = Producer(
     ),
     scales="float16",
     rule=_rule_of_awq,
-    config_file="quant_config.json",
-    file_section=_section_of_awq,
-    forms_from=same_schemes(*INTEGERS),
+    configuration=Configuration(
+        {"awq": _read}, config_file="quant_config.json", file_section=_section_of_awq
+    ),
+    conversion=Conversion(forms_from=same_schemes(*INTEGERS)),
 )
 
 _WRAPPED_ZEROS = (
@@ -137,12 +137,12 @@ _WRAPPED_ZEROS = (
 
 GPTQ = Producer(
     "gptq",
-    {"gptq": _read},
     (_GPTQ_LAYOUT,),
     scales="float16",
     rule=_rule_of_gptq,
-    config_file="quantize_config.json",
-    file_section=_section_of_gptq,
-    forms_from=same_schemes(*INTEGERS),
     wrapped_zeros=_WRAPPED_ZEROS,
+    configuration=Configuration(
+        {"gptq": _read}, config_file="quantize_config.json", file_section=_section_of_gptq
+    ),
+    conversion=Conversion(forms_from=same_schemes(*INTEGERS)),
 )

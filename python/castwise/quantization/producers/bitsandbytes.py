@@ -17,7 +17,7 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Marker, Producer
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import Stored, no_statements
 from castwise.quantization.producers._stored_weight import Given, StoredWeight
@@ -51,7 +51,6 @@ def _rule(case: StoredWeight) -> Given:
 
 BITSANDBYTES = Producer(
     _NAME,
-    {_NAME: no_statements},
     (
         *(
             Layout(
@@ -92,8 +91,11 @@ BITSANDBYTES = Producer(
     ),
     channels=1,
     rule=_rule,
-    unnamed_method=_unnamed_method,
     is_evident=True,
-    kept_keys={_NAME: "llm_int8_skip_modules"},
-    read_marker=_read_marker,
+    configuration=Configuration(
+        {_NAME: no_statements},
+        unnamed_method=_unnamed_method,
+        kept_keys={_NAME: "llm_int8_skip_modules"},
+    ),
+    marker=Marker(read=_read_marker),
 )

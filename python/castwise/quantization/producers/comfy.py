@@ -23,7 +23,13 @@ from castwise.quantization.producers._layouts import (
     Storage,
     ceil_div,
 )
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import (
+    Configuration,
+    Conversion,
+    Marker,
+    Producer,
+    Writing,
+)
 from castwise.quantization.producers._schemes import Scheme
 from castwise.quantization.producers._shared_layouts import (
     FP8_SCALE,
@@ -209,7 +215,6 @@ _FORMS = same_schemes("nvfp4", "mxfp8_e4m3", "fp8_tensor")
 
 COMFY = Producer(
     _NAME,
-    {},
     (
         Layout(
             "fp8_tensor",
@@ -250,17 +255,10 @@ COMFY = Producer(
     ),
     tiles=True,
     rule=_rule,
-    writes=_WRITTEN,
-    write=_write,
-    states_several=True,
-    metadata_section=_metadata_section,
-    metadata_reader=_read,
-    marker="scaled_fp8",
-    forms_from=_FORMS,
-    forms_to=_FORMS,
+    model_marker="scaled_fp8",
     is_evident=True,
-    marker_formats=_SCHEMES,
-    mark=_mark,
-    read_marker=_read_marker,
-    is_fused=False,
+    configuration=Configuration(metadata_section=_metadata_section, metadata_reader=_read),
+    writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
+    conversion=Conversion(forms_from=_FORMS, forms_to=_FORMS, is_fused=False),
+    marker=Marker(formats=_SCHEMES, state=_mark, read=_read_marker),
 )

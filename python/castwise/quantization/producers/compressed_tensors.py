@@ -28,7 +28,7 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Writing
 from castwise.quantization.producers._shared_layouts import (
     BYTES_LOW,
     FP8_SCALE,
@@ -274,7 +274,6 @@ _FORMS = (
 
 COMPRESSED_TENSORS = Producer(
     _NAME,
-    {_NAME: _read, "sparseml": _read},
     (
         FP8_SCALE,
         INT8,
@@ -309,14 +308,14 @@ COMPRESSED_TENSORS = Producer(
     ),
     scales="weight",
     scalar=(1,),
-    writes=_WRITTEN,
-    write=_write,
-    states_several=True,
-    undecodable=_undecodable,
-    unnamed_method=_unnamed_method,
-    forms_from=_FORMS,
-    forms_to=(*_FORMS, *same_schemes(*INTEGERS)),
-    kept_keys={_NAME: "ignore"},
-    stacks="also",
-    is_loaded=True,
+    configuration=Configuration(
+        {_NAME: _read, "sparseml": _read},
+        undecodable=_undecodable,
+        unnamed_method=_unnamed_method,
+        kept_keys={_NAME: "ignore"},
+    ),
+    writing=Writing(rows=_WRITTEN, write=_write, states_several=True, is_loaded=True),
+    conversion=Conversion(
+        forms_from=_FORMS, forms_to=(*_FORMS, *same_schemes(*INTEGERS)), stacks="also"
+    ),
 )

@@ -21,7 +21,7 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Writing
 from castwise.quantization.producers._shared_layouts import INPUTS, PLAIN, scale_part
 from castwise.quantization.producers._stated import constant_reader
 from castwise.quantization.producers._stored_weight import MATRIX
@@ -75,17 +75,17 @@ _WIDENED_EXPERTS = Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"f
 
 DEEPSEEK = Producer(
     "deepseek",
-    {"fp8": read_fp8, "mxfp8": constant_reader("mxfp8_e4m3", (1, 32))},
     (_FP8_INVERSE,),
     also=("transformers",),
-    writes=(Written("fp8_block", stacks=True),),
-    write=_write,
-    kept_keys=dict.fromkeys(("fp8", "mxfp8"), "modules_to_not_convert"),
+    configuration=Configuration(
+        {"fp8": read_fp8, "mxfp8": constant_reader("mxfp8_e4m3", (1, 32))},
+        kept_keys=dict.fromkeys(("fp8", "mxfp8"), "modules_to_not_convert"),
+    ),
+    writing=Writing(rows=(Written("fp8_block", stacks=True),), write=_write),
 )
 
 DEEPSEEK_V4 = Producer(
     "deepseek-v4",
-    {"fp8": read_fp8},
     (
         *(
             Layout(
@@ -103,8 +103,11 @@ DEEPSEEK_V4 = Producer(
             )
         ),
     ),
-    forms_from=(("mxfp4", "fp8_block"),),
-    forms_to=(("mxfp4", "fp8_block"),),
-    block_of_form=_block_of_form,
-    statements_of_form=_WIDENED_EXPERTS,
+    configuration=Configuration({"fp8": read_fp8}),
+    conversion=Conversion(
+        forms_from=(("mxfp4", "fp8_block"),),
+        forms_to=(("mxfp4", "fp8_block"),),
+        block_of_form=_block_of_form,
+        statements_of_form=_WIDENED_EXPERTS,
+    ),
 )

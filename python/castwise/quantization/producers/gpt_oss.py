@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from castwise.quantization.producers._layouts import OF_E8M0, OF_U8, Layout, Storage
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Writing
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import constant_reader
 from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
@@ -55,7 +55,6 @@ def _name_form(layout: Layout, stem: str, is_experts: bool) -> tuple[Layout, str
 
 GPT_OSS = Producer(
     "gpt-oss",
-    {"mxfp4": constant_reader("mxfp4", (1, 32))},
     tuple(
         Layout(
             "mxfp4",
@@ -68,13 +67,16 @@ GPT_OSS = Producer(
         for mark in ("_", ".")
     ),
     rule=_rule,
-    writes=(Written("mxfp4", stacks=True, transposed=True),),
-    write=_write,
-    forms_from=(*same_schemes("mxfp4"), MXFP4_TO_NVFP4),
-    forms_to=same_schemes("mxfp4"),
     is_evident=True,
     model_type="gpt_oss",
-    kept_keys={"mxfp4": "modules_to_not_convert"},
-    stacks="only",
-    name_form=_name_form,
+    configuration=Configuration(
+        {"mxfp4": constant_reader("mxfp4", (1, 32))}, kept_keys={"mxfp4": "modules_to_not_convert"}
+    ),
+    writing=Writing(rows=(Written("mxfp4", stacks=True, transposed=True),), write=_write),
+    conversion=Conversion(
+        forms_from=(*same_schemes("mxfp4"), MXFP4_TO_NVFP4),
+        forms_to=same_schemes("mxfp4"),
+        stacks="only",
+        name_form=_name_form,
+    ),
 )

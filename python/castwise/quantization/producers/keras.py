@@ -20,7 +20,6 @@ from castwise.quantization.producers._shared_layouts import scale_part
 
 KERAS = Producer(
     "keras",
-    {},
     (
         *(
             Layout(
@@ -47,4 +46,6 @@ KERAS = Producer(
     channels=1,
     rule=describe_kernel,
     is_evident=True,
+    axis=0,
+    short_groups=True,
 )

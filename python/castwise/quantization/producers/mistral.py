@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from castwise.quantization.producers._float8_statements import read_fp8
 from castwise.quantization.producers._layouts import ACTIVATION, OF_FP8, Layout, Part
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Producer
 from castwise.quantization.producers._shared_layouts import PLAIN, scale_part
 
 MISTRAL = Producer(
     "mistral",
-    {"fp8": read_fp8},
     (
         Layout(
             "fp8_{}",
@@ -24,4 +23,5 @@ MISTRAL = Producer(
         ),
     ),
     is_evident=True,
+    configuration=Configuration({"fp8": read_fp8}),
 )

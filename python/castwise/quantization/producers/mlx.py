@@ -18,7 +18,7 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Producer, Writing
 from castwise.quantization.producers._schemes import schemes
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import (
@@ -134,7 +134,6 @@ def _write(
 
 MLX = Producer(
     _NAME,
-    {_NAME: _read},
     (
         Layout(
             "int_{}",
@@ -169,8 +168,6 @@ MLX = Producer(
     ),
     scales="weight",
     rule=_rule,
-    writes=_WRITTEN,
-    write=_write,
-    states_several=True,
-    is_own_form=_is_own_form,
+    configuration=Configuration({_NAME: _read}, is_own_form=_is_own_form),
+    writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
 )

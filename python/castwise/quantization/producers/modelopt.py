@@ -23,7 +23,13 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Producer, Section
+from castwise.quantization.producers._producer import (
+    Configuration,
+    Conversion,
+    Producer,
+    Section,
+    Writing,
+)
 from castwise.quantization.producers._shared_layouts import (
     FP8_SCALE,
     INPUTS,
@@ -237,7 +243,6 @@ _LOADING_WARNING = (
 
 MODELOPT = Producer(
     _NAME,
-    {_NAME: _read},
     (
         FP8_SCALE,
         replace(INT8, parts=tuple(part for part in INT8.parts if part.role != ZERO)),
@@ -277,11 +282,7 @@ MODELOPT = Producer(
     channels=1,
     blocks=4,
     rule=_rule,
-    writes=_WRITTEN,
-    write=_write,
-    config_file=_FILE,
-    file_section=_file_section,
-    loading_warning=_LOADING_WARNING,
-    forms_from=_FORMS,
-    forms_to=(*_FORMS, MXFP4_TO_NVFP4),
+    configuration=Configuration({_NAME: _read}, config_file=_FILE, file_section=_file_section),
+    writing=Writing(rows=_WRITTEN, write=_write, loading_warning=_LOADING_WARNING),
+    conversion=Conversion(forms_from=_FORMS, forms_to=(*_FORMS, MXFP4_TO_NVFP4)),
 )

@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from castwise.quantization.producers._layouts import OF_WORD, Layout
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Producer
 from castwise.quantization.producers._shared_layouts import FP8_SCALE, INT8, MXFP4, MXFP8
 from castwise.quantization.producers._stated import Describe, Stated, group_block, unknown_key
 from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
@@ -84,7 +84,6 @@ def _rule(case: StoredWeight) -> Given:
 
 QUARK = Producer(
     "quark",
-    {"quark": _read},
     (
         FP8_SCALE,
         INT8,
@@ -94,4 +93,5 @@ QUARK = Producer(
         Layout("int_{}", "", OF_WORD, INT8.parts),
     ),
     rule=_rule,
+    configuration=Configuration({"quark": _read}),
 )

@@ -25,7 +25,7 @@ from castwise.quantization.producers._layouts import (
     Part,
     ceil_div,
 )
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers._producer import Configuration, Producer
 from castwise.quantization.producers._schemes import schemes
 from castwise.quantization.producers._shared_layouts import BYTES_LOW, PLAIN
 from castwise.quantization.producers._stated import (
@@ -202,7 +202,6 @@ def _without_ones(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 TORCHAO = Producer(
     _NAME,
-    {_NAME: no_statements},
     tuple(
         Layout(
             scheme,
@@ -230,9 +229,12 @@ TORCHAO = Producer(
     ),
     tiles=True,
     rule=_rule,
-    metadata_section=_metadata_section,
-    metadata_reader=_read,
-    metadata_first=True,
-    described_tensors=_described_tensors,
     needs_metadata=True,
+    configuration=Configuration(
+        {_NAME: no_statements},
+        metadata_section=_metadata_section,
+        metadata_reader=_read,
+        metadata_first=True,
+        described_tensors=_described_tensors,
+    ),
 )

@@ -7,7 +7,6 @@ from castwise.quantization.producers._producer import Producer
 
 TRANSFORMER_ENGINE = Producer(
     "transformer-engine",
-    {},
     (
         Layout(
             "fp8_tensor",

@@ -147,7 +147,7 @@ def _of_array(q: Any, given: Given) -> Decoding:
         "group index" in q.extras
         or q.scheme.endswith("_block")
         or q.scheme[:4] == "bnb_"
-        or q.recipe == "keras"
+        or (q.recipe is not None and find_recipe(q.recipe).short_groups)
     )
     if size and columns > size and columns % size and not is_free:
         raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")

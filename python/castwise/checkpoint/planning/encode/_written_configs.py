@@ -35,6 +35,6 @@ def statements(
             f"({argument('ignore')}), or use {', '.join(SEVERAL)}"
         )
     distinct.sort(key=lambda encoding: -sum(other == encoding for other in encodings.values()))
-    write = find_recipe(recipe).write
+    write = find_recipe(recipe).writing.write
     assert write is not None, "by `written`"  # noqa: S101
     return write(distinct, encodings, kept, inputs=inputs)

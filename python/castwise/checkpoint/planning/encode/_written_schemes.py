@@ -84,7 +84,7 @@ def is_relaid(stored: tuple[str, str], target: tuple[str, str]) -> bool:
     )
     if source is None or destination is None:
         return False
-    return form in source.forms_from and form in destination.forms_to
+    return form in source.conversion.forms_from and form in destination.conversion.forms_to
 
 
 def form_names() -> tuple[str, ...]:
@@ -94,7 +94,7 @@ def form_names() -> tuple[str, ...]:
 
 def changed_schemes() -> tuple[str, ...]:
     """Return the schemes that others can become with the same values."""
-    forms = (form for producer in CONVERTED_TO for form in producer.forms_to)
+    forms = (form for producer in CONVERTED_TO for form in producer.conversion.forms_to)
     return tuple(dict.fromkeys(target for stored, target in forms if target != stored))
 
 
@@ -124,8 +124,8 @@ def loading_warning(recipe: str | None, names: Collection[str], kept: str | None
 
     """
     producer = known_recipe(recipe)
-    if producer is not None and producer.loading_warning is not None:
-        return producer.loading_warning
+    if producer is not None and producer.writing.loading_warning is not None:
+        return producer.writing.loading_warning
     for row in WRITTEN if kept is not None else ():
         if row.recipe == recipe and row.scheme in names and row.loaded_as not in {None, kept}:
             return (

@@ -83,7 +83,7 @@ def check_parts(transcoded: TranscodedWeight, scheme: str, recipe: str) -> None:
             f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
             f"stores them as rows; {AGAIN}"
         )
-    stacking = find_recipe(recipe).stacks
+    stacking = find_recipe(recipe).conversion.stacks
     stacks = stacking == "also" or form_of_experts(weight, scheme, recipe) is not None
     fits = is_stack if stacking == "only" else is_matrix or (is_stack and stacks)
     if plan.cut != plan.shape or not fits:
@@ -123,12 +123,12 @@ def give_form(
     experts = form_of_experts(weight, scheme, recipe)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     producer = find_recipe(recipe)
-    if producer.block_of_form is not None:
-        block = producer.block_of_form(section)
+    if producer.conversion.block_of_form is not None:
+        block = producer.conversion.block_of_form(section)
         if block is None:
             raise ValueError(f"{weight.payload!r}: nothing states weight_block_size")
         high, wide = block
-    elif not producer.writes:
+    elif not producer.writing.rows:
         high, wide = find_scheme(scheme).block
     else:
         row = written(scheme, recipe)
@@ -146,8 +146,8 @@ def give_form(
             f"group of {wide}, as {recipe} needs"
         )
     layout, stem = written_layout(recipe, find_scheme(scheme), symmetric=True), weight.name
-    if producer.name_form is not None:
-        layout, stem = producer.name_form(layout, stem, is_experts(stem))
+    if producer.conversion.name_form is not None:
+        layout, stem = producer.conversion.name_form(layout, stem, is_experts(stem))
     elif experts is not None:
         layout, stem = experts, stem.removesuffix(WEIGHT)
     elif not stem.endswith("weight"):

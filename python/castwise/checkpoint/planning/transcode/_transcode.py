@@ -101,7 +101,7 @@ def transcode_checkpoint(
         )
     model = model_of(source, None, is_file=is_file)
     storing = producer_of_model(model.config.get("model_type"))
-    if storing is not None and find_recipe(recipe).is_loaded:
+    if storing is not None and find_recipe(recipe).writing.is_loaded:
         raise CheckpointError(
             f"{source.path} cannot become a folder of {recipe}: transformers loads experts of "
             f"{storing.name} as {storing.name} stores them "
@@ -280,7 +280,9 @@ class TranscodePlan(ComponentPlan):
                 power.add(weight, transcoded_weight.plan)
                 transcoded_weight.level = power
                 continue
-            if all(find_recipe(name).is_fused for name in (*weight.recipes, self._recipe)):
+            if all(
+                find_recipe(name).conversion.is_fused for name in (*weight.recipes, self._recipe)
+            ):
                 scale = self._stored.read(level)
                 other, first_scale = shared.setdefault(fused_with(weight.name), (level, scale))
                 if first_scale.tobytes() != scale.tobytes():
@@ -338,8 +340,9 @@ class TranscodePlan(ComponentPlan):
         del is_file
         if not self.weights:
             return None
-        if (statements_of_form := find_recipe(self._recipe).statements_of_form) is not None:
-            return statements_of_form
+        conversion = find_recipe(self._recipe).conversion
+        if conversion.statements_of_form is not None:
+            return conversion.statements_of_form
         modules: dict[str, Encoding] = {}
         for transcoded_weight in self._relaid:
             assert transcoded_weight.encoding is not None, "by `_give_form`"  # noqa: S101
