@@ -13,7 +13,7 @@ from castwise.checkpoint.quantize import QuantizeRequest
 from castwise.checkpoint.report import LOSSES, CastSummary
 from castwise.checkpoint.requests._cast_request import CastRequest
 from castwise.checkpoint.requests._request import Request
-from castwise.checkpoint.running._parts import Parts
+from castwise.checkpoint.running._parts import RunParts
 from castwise.checkpoint.transcode import TranscodeRequest
 
 _REQUESTS: dict[str, type[Request]] = {
@@ -57,7 +57,7 @@ def finish(
 
     """
     path = checked_path(destination, "destination")
-    parts = Parts(path)
+    parts = RunParts(path)
     arguments = dict(parts.arguments)
     arguments["overwrite"] = overwrite or arguments.get("overwrite", False)
     try:

@@ -264,7 +264,7 @@ class _Side:
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
         derived = decode_checkpoint(opened, decoding, is_file=not beside.is_folder)
         for plan in derived.plans:
-            plan.tell()
+            plan.warn()
         self.names: dict[str, tuple[Reader, str]] = {}
         self._asked = None if dtype is None else decoding.format
         for component in derived.source.components:

@@ -9,7 +9,7 @@ from pathlib import Path
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.report import MAX_ZEROS
-from castwise.checkpoint.running._parts import Parts
+from castwise.checkpoint.running._parts import RunParts
 from castwise.cli import quantize, transcode
 from castwise.cli._arguments import add_arguments, add_losses, add_output, loss_options
 from castwise.cli._cast_output import report_lines
@@ -44,7 +44,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _finish(options: argparse.Namespace) -> int:
     """Run `castwise finish`, with what the parts say of their run; returns the exit code."""
-    arguments = Parts(options.destination).arguments
+    arguments = RunParts(options.destination).arguments
     command = arguments.get("command", "")
     check_kinds(options, command)
     if options.report is not None:  # which must not replace the source

@@ -13,7 +13,12 @@ from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.planning._derived_files import derived_reader
-from castwise.checkpoint.planning._derived_reader import Derivation, DerivedTensor, with_tensors
+from castwise.checkpoint.planning._derived_reader import (
+    Derivation,
+    DerivedTensor,
+    ShardPlan,
+    with_tensors,
+)
 from castwise.checkpoint.planning._stated_quantization import found_in, not_indexed, stated_of
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
@@ -154,16 +159,16 @@ class ComponentPlan:
             if stays and metadata == reader.metadata:
                 shards[path] = reader
                 continue
-            shards[path] = derived_reader(
-                reader,
-                self._stored,
-                derived,
+            plan = ShardPlan(
                 derivation=self.derivation,
+                stored=self._stored,
+                derived=derived,
                 left_out=self.left_out,
+                renamed=renamed,
                 metadata=metadata,
                 threads=self.threads,
-                renamed=renamed,
             )
+            shards[path] = derived_reader(reader, plan)
             if not shards[path].tensors:
                 del shards[path]
                 self.consumed.append(path)
@@ -196,7 +201,7 @@ class ComponentPlan:
                     raise self._refusal(f"{home!r} is to become {name!r}, which is there too")
                 names.add(name)
 
-    def tell(self) -> None:
+    def warn(self) -> None:
         """Warn of what is left out, beside what other tensors are made of."""
         for description in filter(None, dict.fromkeys(self.left_out.values())):
             names = [name for name, kind in self.left_out.items() if kind == description]

@@ -115,10 +115,10 @@ class DerivedCheckpoint:
                 files[prefix + CONFIG] = json.dumps(sections, indent=2) + "\n"
         return files | self._model.added(sections)
 
-    def tell(self) -> None:
+    def warn(self) -> None:
         """Warn of what is left out, and where transformers does not run the model as it stands."""
         for plan in self.plans:
-            plan.tell()
+            plan.warn()
         self._model.warn()
         stated = {prefix for prefix, statements in self._statements() if statements.sections}
         for component in self.source.components:

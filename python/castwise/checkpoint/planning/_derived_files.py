@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.keras import KerasReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
-from castwise.checkpoint.planning._derived_reader import DerivedReader
+from castwise.checkpoint.planning._derived_reader import DerivedReader, ShardPlan
 from castwise.quantization.producers._keras_layers import plain_model
 
 
@@ -25,26 +24,26 @@ class DerivedShard(DerivedReader, SafetensorsReader):
 class DerivedHdf5(DerivedReader, Hdf5Reader):
     """A file that is HDF5: groups and attributes stay as they stand in it."""
 
-    def __init__(self, reader: Hdf5Reader, *arguments: Any, **options: Any) -> None:
-        super().__init__(reader, *arguments, **options)
+    def __init__(self, reader: Hdf5Reader, plan: ShardPlan) -> None:
+        super().__init__(reader, plan)
         self.tree = reader.tree
-        self.left_out = frozenset(options["left_out"])
+        self.left_out = frozenset(plan.left_out)
 
 
 class DerivedKeras(DerivedHdf5, KerasReader):
     """A `.keras` file: all but its weights and its configuration stays."""
 
-    def __init__(self, reader: KerasReader, *arguments: Any, **options: Any) -> None:
-        super().__init__(reader, *arguments, **options)
+    def __init__(self, reader: KerasReader, plan: ShardPlan) -> None:
+        super().__init__(reader, plan)
         self.archive, self.members = reader.archive, reader.members
         self.new_config = json.dumps(plain_model(reader.model()))
 
 
-def derived_reader(reader: Reader, *arguments: Any, **options: Any) -> DerivedReader:
-    """Make the reader that stands for a shard; see `DerivedReader`."""
+def derived_reader(reader: Reader, plan: ShardPlan) -> DerivedReader:
+    """Make the reader that stands for a shard."""
     if isinstance(reader, KerasReader):
-        return DerivedKeras(reader, *arguments, **options)
+        return DerivedKeras(reader, plan)
     if isinstance(reader, Hdf5Reader):
-        return DerivedHdf5(reader, *arguments, **options)
+        return DerivedHdf5(reader, plan)
     reader_type = DerivedShard if isinstance(reader, SafetensorsReader) else DerivedReader
-    return reader_type(reader, *arguments, **options)
+    return reader_type(reader, plan)

@@ -18,7 +18,6 @@ from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from threading import Lock
-from types import MappingProxyType
 from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
 
 import numpy as np
@@ -82,20 +81,19 @@ PlanAgain = Callable[[], Mapping[Path, "DerivedReader"]]
 """Plans the readers of a run again, in another process; equal only to that of the same run."""
 
 
-class DerivedReader:
-    """One shard, of which some tensors are decoded, encoded or transcoded.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPlan:
+    """What becomes of one shard.
 
-    Parameters
+    Attributes
     ----------
-    reader
-        The shard as it is.
+    derivation
+        How its tensors are derived.
     stored
         The tensors of all shards.
     derived
         What tensors of this shard become, by their names: a payload that is decoded one weight, a
         weight that is encoded several parts.
-    derivation
-        How they are derived.
     left_out
         Tensors that have no place in the new shard.
     renamed
@@ -104,6 +102,27 @@ class DerivedReader:
         The metadata of the new shard.
     threads
         How many threads may read and derive.
+
+    """
+
+    derivation: Derivation
+    stored: StoredTensors
+    derived: Mapping[str, Sequence[DerivedTensor]]
+    left_out: Collection[str]
+    renamed: Mapping[str, str]
+    metadata: dict[str, str]
+    threads: int
+
+
+class DerivedReader:
+    """One shard, of which some tensors are decoded, encoded or transcoded.
+
+    Parameters
+    ----------
+    reader
+        The shard as it is.
+    plan
+        What becomes of it.
 
     Attributes
     ----------
@@ -116,37 +135,28 @@ class DerivedReader:
 
     reopens = True
 
-    def __init__(
-        self,
-        reader: Reader,
-        stored: StoredTensors,
-        derived: Mapping[str, Sequence[DerivedTensor]],
-        *,
-        derivation: Derivation,
-        left_out: Collection[str],
-        metadata: dict[str, str],
-        threads: int,
-        renamed: Mapping[str, str] = MappingProxyType({}),
-    ) -> None:
+    def __init__(self, reader: Reader, plan: ShardPlan) -> None:
         self.path = reader.path
-        self.derivation = derivation
-        self.metadata = metadata
+        self.derivation = plan.derivation
+        self.metadata = plan.metadata
         self.other_entries = reader.other_entries
         self.tensors: dict[str, TensorInfo] = {}
         self._reader = reader
-        self._derived = {tensor.info.name: tensor for group in derived.values() for tensor in group}
-        self._stored = stored
-        self._threads = threads
+        self._derived = {
+            tensor.info.name: tensor for group in plan.derived.values() for tensor in group
+        }
+        self._stored = plan.stored
+        self._threads = plan.threads
         for name, info in reader.tensors.items():
-            if name in derived:
-                self.tensors |= {tensor.info.name: tensor.info for tensor in derived[name]}
-            elif name not in left_out:
-                new_name = renamed.get(name, name)
+            if name in plan.derived:
+                self.tensors |= {tensor.info.name: tensor.info for tensor in plan.derived[name]}
+            elif name not in plan.left_out:
+                new_name = plan.renamed.get(name, name)
                 self.tensors[new_name] = info if new_name == name else info._replace(name=new_name)
-        self._stored_names = {new_name: name for name, new_name in renamed.items()}
+        self._stored_names = {new_name: name for name, new_name in plan.renamed.items()}
         lists = {id(tensor.sources): tensor.sources for tensor in self._derived.values()}
         parts = {part for names in lists.values() for part in names}  # many may share one
-        other_readers = [other for other in stored.readers(parts) if other is not reader]
+        other_readers = [other for other in self._stored.readers(parts) if other is not reader]
         self._files: Sequence[Reader] = [reader, *other_readers]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None

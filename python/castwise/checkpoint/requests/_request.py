@@ -29,7 +29,7 @@ from castwise.checkpoint.report import (
     check_losses,
 )
 from castwise.checkpoint.running._other_files import Patterns
-from castwise.checkpoint.running._parts import Part, convert_part
+from castwise.checkpoint.running._parts import RunPart, convert_part
 from castwise.checkpoint.running._to_file import ToFile
 from castwise.checkpoint.running._to_folder import Keeping, ToFolder
 
@@ -224,7 +224,7 @@ class Request:
                 "for those on a store; leave them out, or copy the source to a disk that workers "
                 "share, and the result from it"
             )
-        mine = None if part is None else Part.of(part)
+        mine = None if part is None else RunPart.of(part)
         if mine is not None:
             self.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
         with self.planned(path, threads, resumable=resumable, resume=resume) as planned:

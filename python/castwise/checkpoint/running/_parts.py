@@ -55,14 +55,14 @@ class Run(Protocol):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Part:
+class RunPart:
     """One of several parts of about as many bytes, counted from 1."""
 
     number: int
     count: int
 
     @classmethod
-    def of(cls, value: Any) -> Part:
+    def of(cls, value: Any) -> RunPart:
         """Read a part: text such as "3/16", or the two numbers.
 
         Raises
@@ -89,7 +89,7 @@ class Part:
 def convert_part(
     run: Run,
     destination: Path,
-    part: Part,
+    part: RunPart,
     options: CastOptions,
     *,
     arguments: Mapping[str, Any],
@@ -134,7 +134,7 @@ def convert_part(
     return rows
 
 
-class Parts:
+class RunParts:
     """The parts for a destination, all of them complete.
 
     Raises
@@ -170,7 +170,7 @@ class Parts:
         self._reports: _Reports = {}
         self._pages = _pages(self._folder, self._reports)
         count = max((part.count for part in self._pages), default=0)
-        every = [Part(number + 1, count) for number in range(count)]
+        every = [RunPart(number + 1, count) for number in range(count)]
         missing = [str(part) for part in every if part not in self._pages]
         if missing or not every:
             names = listed(missing) or "all"
@@ -248,7 +248,7 @@ def _identity(path: Path) -> str:
 
 
 def _divided(
-    run: Run, part: Part, options: CastOptions
+    run: Run, part: RunPart, options: CastOptions
 ) -> list[tuple[OutputFile, Conversion, list[TensorRange]]]:
     """Return what belongs to a part of each conversion of each file."""
     work: list[tuple[OutputFile, Conversion, list[TensorRange]]] = []
@@ -321,9 +321,9 @@ _Reports = dict[tuple[str, str], Report]
 """Reports by file and tensor."""
 
 
-def _pages(folder: Path, reports: _Reports | None = None) -> dict[Part, dict[str, Any]]:
+def _pages(folder: Path, reports: _Reports | None = None) -> dict[RunPart, dict[str, Any]]:
     """Read the pages of the parts that are complete; their reports are added to others."""
-    pages: dict[Part, dict[str, Any]] = {}
+    pages: dict[RunPart, dict[str, Any]] = {}
     for path in folder.iterdir():
         if match := _PAGE.fullmatch(path.name):
             try:
@@ -337,7 +337,7 @@ def _pages(folder: Path, reports: _Reports | None = None) -> dict[Part, dict[str
                     f"{path} is not a page that a part wrote, or was damaged; remove it "
                     "and convert that part again"
                 ) from error
-            pages[Part(int(match[1]), int(match[2]))] = page
+            pages[RunPart(int(match[1]), int(match[2]))] = page
     return pages
 
 
@@ -351,7 +351,7 @@ def _add(states: list[tuple[str, str, Any]], reports: _Reports) -> None:
 
 def _check_same(
     folder: Path,
-    pages: Mapping[Part, dict[str, Any]],
+    pages: Mapping[RunPart, dict[str, Any]],
     count: int,
     job: Mapping[str, Any],
     arguments: Mapping[str, Any],

@@ -275,13 +275,13 @@ class DecodePlan(ComponentPlan):
             if are_powers and "scales" not in self._warned:
                 significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
                 if not np.isin(significands, (0, 0.5)).all():
-                    self._warn(
+                    self._warn_once(
                         "scales",
                         f"scale_fmt says ue8m0, but the scales of {weight.payload!r} are not "
                         "powers of two; they are taken as they are",
                     )
             if "zero points" not in self._warned and wrapped_zeros(q):
-                self._warn("zero points", WRAPPED.format(weight.payload))
+                self._warn_once("zero points", WRAPPED.format(weight.payload))
 
         return check
 
@@ -295,7 +295,7 @@ class DecodePlan(ComponentPlan):
             if name not in used and self._stored[name].format in formats
         }
 
-    def _warn(self, kind: str, text: str) -> None:
+    def _warn_once(self, kind: str, text: str) -> None:
         """Warn once of each kind."""
         self._warned.add(kind)
         _LOGGER.warning("%s: %s", self._path, text)
@@ -310,9 +310,9 @@ class DecodePlan(ComponentPlan):
         """Read a `config.json` that states no quantisation of what is decoded."""
         return UnquantizedConfig(path, label, self.exceptions)
 
-    def tell(self) -> None:
+    def warn(self) -> None:
         """Warn of what is left out, and of tensors that follow the weights."""
-        ComponentPlan.tell(self)
+        ComponentPlan.warn(self)
         if self.followers:
             _LOGGER.warning(
                 "%s: other tensors become %s with the weights, as config.json will state, %d: %s",

@@ -170,7 +170,7 @@ class TranscodePlan(ComponentPlan):
     def _complete(self, source: Checkpoint) -> None:
         """Plan what becomes of the rest, once it is known what becomes of the weights."""
 
-    def _tell(self, payload: str) -> None:
+    def _warn(self, payload: str) -> None:
         """Warn once of zero points that decoders do not agree on."""
         if not self._warned:
             self._warned = True
@@ -245,7 +245,7 @@ class TranscodePlan(ComponentPlan):
             )
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
-        transcoded_weight = TranscodedWeight(weight, plan, self._stored, self._kept, self._tell)
+        transcoded_weight = TranscodedWeight(weight, plan, self._stored, self._kept, self._warn)
         try:
             check_parts(transcoded_weight, scheme, self._recipe)
             give_form(transcoded_weight, scheme, self._recipe, section)

@@ -53,7 +53,7 @@ class SlabMaker:
         Its global scale there, if that is another one.
     kept
         Keeps the parts of a slab that are made with its codes.
-    tell
+    warn
         Takes the name of a payload with zero points that decoders do not agree on.
     keys
         Which parts are made: the others are copied.
@@ -65,7 +65,7 @@ class SlabMaker:
     form: Views
     level: Power | Reciprocal | None
     kept: Kept
-    tell: Callable[[str], None]
+    warn: Callable[[str], None]
     keys: set[str] = field(default_factory=set)
 
     def slabs(self, key: str, _format: str) -> Iterator[Slab]:
@@ -82,7 +82,7 @@ class SlabMaker:
         q = self.plan.rows(cut)
         keys = self.keys if key == DATA else {key}
         if ZEROS in keys and wrapped_zeros(q):
-            self.tell(payload)
+            self.warn(payload)
         parts = self._parts(q, keys, cut)
         if key == DATA:
             made_beside = {part_key: part for part_key, part in parts.items() if part_key != DATA}

@@ -88,7 +88,7 @@ class TranscodedWeight:
         The tensors of all shards.
     kept
         Parts that were made with others.
-    tell
+    warn
         Told of its payload if zero points are such as decoders do not agree on.
 
     Attributes
@@ -110,7 +110,7 @@ class TranscodedWeight:
         plan: Decoding,
         stored: StoredTensors,
         kept: Kept,
-        tell: Callable[[str], None],
+        warn: Callable[[str], None],
     ) -> None:
         self.weight = weight
         self.plan = plan
@@ -120,7 +120,7 @@ class TranscodedWeight:
         self._stem = ""
         self.stored = stored
         self._kept = kept
-        self._tell = tell
+        self._warn = warn
         self._names = {role: name for name, role in weight.parts.items()}
         whole = plan.whole
         self._index: Any = None if whole is None else whole.extras.get("group index")
@@ -159,7 +159,7 @@ class TranscodedWeight:
         """List the tensors that it becomes and that are not there as they are."""
         form = self.form
         assert form is not None, "by `becomes`"  # noqa: S101
-        self._maker = SlabMaker(self.weight, self.plan, form, self.level, self._kept, self._tell)
+        self._maker = SlabMaker(self.weight, self.plan, form, self.level, self._kept, self._warn)
         stored_form = None if self.plan.whole is None else views_of(self.plan.whole)
         same = set() if stored_form is None else same_parts(stored_form, form)
         layout, payload = form.layout, self.weight.payload
