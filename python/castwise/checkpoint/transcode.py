@@ -1,4 +1,4 @@
-"""Lay a quantised checkpoint anew, as another producer stores it, without decoding it."""
+"""Store a quantised checkpoint as another producer does, without decoding it."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def transcode_file(
         As in `cast_file`. Codes and scales are not read, so that a value that the other form cannot
         hold is not found.
     part, executor
-        As in `cast_file`; a weight is laid anew whole by one part or batch.
+        As in `cast_file`; a weight is transcoded whole by one part or batch.
 
     Returns
     -------
@@ -128,7 +128,7 @@ def transcode_file(
     Raises
     ------
     CheckpointError
-        The checkpoint is not quantised, is stored so already, or in a way that cannot be laid anew;
+        The checkpoint is not quantised, is stored so already, or cannot be transcoded;
         a part is missing or has another shape than its weight needs; the other form has no place
         for one of its parts; no reciprocal of a global scale leaves all values what they are;
         another scheme does not have all values of a block; llama.cpp would compute something else
@@ -164,7 +164,7 @@ def transcode_file(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TranscodeRequest(DeriveRequest):
-    """All that decides what is laid anew, as given to `transcode_file`."""
+    """All that decides what is transcoded, as given to `transcode_file`."""
 
     command: ClassVar[str] = "transcode"
     recipe: str

@@ -75,7 +75,7 @@ def expected_zeros(targets: Iterable[str | None]) -> float:
     return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
 
 
-def is_relaid(stored: tuple[str, str], target: tuple[str, str]) -> bool:
+def is_transcoded(stored: tuple[str, str], target: tuple[str, str]) -> bool:
     """Return True if what one producer stores has a form of another, each with its scheme."""
     form, source, destination = (
         (stored[0], target[0]),
@@ -88,7 +88,7 @@ def is_relaid(stored: tuple[str, str], target: tuple[str, str]) -> bool:
 
 
 def form_names() -> tuple[str, ...]:
-    """Return the producers in whose forms checkpoints can be laid anew."""
+    """Return the producers in whose forms checkpoints can be transcoded."""
     return tuple(producer.name for producer in CONVERTED_TO)
 
 

@@ -38,7 +38,7 @@ from castwise.checkpoint.planning.encode._written_configs import (
     Statements,
     statements,
 )
-from castwise.checkpoint.planning.encode._written_schemes import encoding, is_relaid, written
+from castwise.checkpoint.planning.encode._written_schemes import encoding, is_transcoded, written
 from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
     SLAB_ELEMENTS,
@@ -87,7 +87,7 @@ def transcode_checkpoint(
     Raises
     ------
     CheckpointError
-        It is not quantised, or not in a form that can be laid anew; or it has tensors that the
+        It is not quantised, or not in a form that can be transcoded; or it has tensors that the
         other form has no place for.
 
     """
@@ -162,7 +162,9 @@ class TranscodePlan(ComponentPlan):
         self._staying = [weight for weight in self.weights if self._stays(weight)]
         if len(self._staying) == len(self.weights):
             raise self._refusal(f"{self.weights[0].payload!r} is stored so already")
-        self._relaid = [self._plan(weight) for weight in self.weights if not self._stays(weight)]
+        self._transcoded = [
+            self._plan(weight) for weight in self.weights if not self._stays(weight)
+        ]
         self._state_integers()
         self._share_scales()
         self._complete(source)
@@ -219,10 +221,10 @@ class TranscodePlan(ComponentPlan):
         return next(sections, {})
 
     def _plan(self, weight: QuantizedWeight) -> TranscodedWeight:
-        """Plan what becomes of a weight; refuse one that cannot be laid anew."""
+        """Plan what becomes of a weight; refuse one that cannot be transcoded."""
         scheme, producers = self._scheme_of(weight), " or ".join(weight.recipes)
         stored_form = weight.scheme or "", producers
-        if not is_relaid(stored_form, (scheme, self._recipe)):
+        if not is_transcoded(stored_form, (scheme, self._recipe)):
             raise self._refusal(
                 f"{weight.payload!r} is {weight.scheme or 'quantised'} as by {producers}, of which "
                 f"castwise makes no {scheme or 'form'} of {self._recipe}; {AGAIN}"
@@ -256,7 +258,9 @@ class TranscodePlan(ComponentPlan):
     def _state_integers(self) -> None:
         """Decide for all integers alike whether they have zero points and an index of groups."""
         integers = [
-            weight for weight in self._relaid if self._scheme_of(weight.weight).startswith("int")
+            weight
+            for weight in self._transcoded
+            if self._scheme_of(weight.weight).startswith("int")
         ]
         symmetric = all(weight.is_symmetric for weight in integers)
         reordered = any(weight.is_reordered for weight in integers)
@@ -270,7 +274,7 @@ class TranscodePlan(ComponentPlan):
         reciprocals: dict[bytes, Reciprocal] = {}
         shared: dict[tuple[str, ...], tuple[str, np.ndarray[Any, Any]]] = {}
         divides = find_recipe(self._recipe).divides
-        for transcoded_weight in self._relaid:
+        for transcoded_weight in self._transcoded:
             weight = transcoded_weight.weight
             if not find_scheme(self._scheme_of(weight)).global_scale:
                 continue
@@ -297,7 +301,7 @@ class TranscodePlan(ComponentPlan):
                 transcoded_weight.level.scales.append(weight.scale or "")
 
     def _derive(self) -> None:
-        for weight in self._relaid if self.weights else ():
+        for weight in self._transcoded if self.weights else ():
             tensors = self._new_tensors(weight)
             left_out = weight.left_out(tensors)
             self.left_out |= dict.fromkeys(left_out, "")
@@ -344,7 +348,7 @@ class TranscodePlan(ComponentPlan):
         if conversion.statements_of_form is not None:
             return conversion.statements_of_form
         modules: dict[str, Encoding] = {}
-        for transcoded_weight in self._relaid:
+        for transcoded_weight in self._transcoded:
             assert transcoded_weight.encoding is not None, "by `_give_form`"  # noqa: S101
             modules[transcoded_weight.weight.name.removesuffix(WEIGHT)] = transcoded_weight.encoding
         for weight in self._staying:
@@ -381,7 +385,7 @@ class GgufPlan(TranscodePlan):
         config = self._configs.get(CONFIG)
         if not isinstance(config, dict):
             raise self._refusal("no config.json states its hyperparameters; name its folder")
-        weights = {weight.weight.payload: weight for weight in self._relaid}
+        weights = {weight.weight.payload: weight for weight in self._transcoded}
         try:
             self._model = GgufModel(folder, config, self._stored, weights)
         except CheckpointError as error:

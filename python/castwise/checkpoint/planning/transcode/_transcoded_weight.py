@@ -94,7 +94,7 @@ class TranscodedWeight:
     Attributes
     ----------
     encoding
-        How it is stated that it is stored; None where nothing states that anew.
+        How it is stated that it is stored; None where its statements stay.
     level
         Its global scale, if that is another one.
     form

@@ -1,0 +1,65 @@
+"""A reader of shards whose tensors are derived says how they are: decoded, encoded, transcoded."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint.dequantize import DequantizeRequest
+from castwise.checkpoint.planning._derived_reader import DerivedReader
+from castwise.checkpoint.quantize import QuantizeRequest
+from castwise.checkpoint.requests._derive_request import DeriveRequest
+from castwise.checkpoint.transcode import TranscodeRequest
+
+LAYER = "model.layers.0.mlp.up_proj.weight"
+
+
+@pytest.fixture
+def model(tmp_path: Path) -> Path:
+    folder = tmp_path / "model"
+    folder.mkdir()
+    tensors = {LAYER: np.ones((32, 32), np.float32), "model.norm.weight": np.ones(32, np.float32)}
+    checkpoint.save(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text(json.dumps({"model_type": "llama"}))
+    return folder
+
+
+def derivations(request: DeriveRequest, destination: Path) -> set[str]:
+    with request.planned(destination) as planned:
+        readers = planned.run.sources.values()
+        assert all(isinstance(reader, DerivedReader) for reader in readers)
+        return {reader.derivation for reader in readers if isinstance(reader, DerivedReader)}
+
+
+def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
+    common = {"overwrite": False, "include": (), "exclude": (), "max_shard_size": None}
+    quantised = tmp_path / "quantised"
+    encode = QuantizeRequest(
+        source=model,
+        scheme="nvfp4",
+        recipe="modelopt",
+        block=None,
+        dtype_map=None,
+        ignore=(),
+        **common,  # type: ignore[arg-type]
+    )
+    assert derivations(encode, quantised) == {"encode"}
+    checkpoint.quantize_file(model, quantised, "nvfp4", recipe="modelopt")
+    decode = DequantizeRequest(
+        source=quantised,
+        dtype="float32",
+        arithmetic="peer",
+        only=None,
+        **common,  # type: ignore[arg-type]
+    )
+    assert derivations(decode, tmp_path / "new") == {"decode"}
+    transcode = TranscodeRequest(
+        source=quantised,
+        recipe="compressed-tensors",
+        scheme=None,
+        **common,  # type: ignore[arg-type]
+    )
+    assert derivations(transcode, tmp_path / "new") == {"transcode"}
