@@ -201,13 +201,13 @@ class QuantizeRequest(DeriveRequest):
 
 
 def _encode(
-    scheme: Any,
+    scheme: str | None,
     recipe: Any,
-    block: Any,
-    dtype_map: Any,
+    block: object,
+    dtype_map: object,
     *,
-    ignore: Any,
-    threads: Any,
+    ignore: object,
+    threads: object,
 ) -> Encode:
     """Check what is to be quantised, and how."""
     map_name = dtype_map if isinstance(dtype_map, str) and is_map_name(dtype_map) else None
@@ -247,7 +247,7 @@ def _encode(
     return encode
 
 
-def _mapping(given: Any) -> tuple[dict[str, Any], str]:
+def _mapping(given: object) -> tuple[dict[str, Any], str]:
     """Return the values of a map by its patterns, and what errors call it."""
     if given is None:
         return {}, "map"
@@ -262,7 +262,7 @@ def _mapping(given: Any) -> tuple[dict[str, Any], str]:
     return mapping_in(path), str(path)
 
 
-def _block(block: Any) -> tuple[int, int] | None:
+def _block(block: object) -> tuple[int, int] | None:
     if block is None:
         return None
     pair = (1, block) if isinstance(block, int) else block if isinstance(block, Sequence) else ()

@@ -6,8 +6,10 @@ import logging
 from collections.abc import Mapping
 from functools import cached_property
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
+from castwise._core import PolicyMap
+from castwise._wording import about, given
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
@@ -23,8 +25,10 @@ from castwise.checkpoint.planning._stated_quantization import found_in, not_inde
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
 from castwise.checkpoint.planning.encode._written_configs import Statements
-from castwise.quantization import Quantization
+from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers._configs import Statement, statements, undecodable
+from castwise.quantization.producers._stored_weight import Undecodable
+from castwise.quantization.weights._decoding import Decoding, decoding
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -120,6 +124,26 @@ class ComponentPlan:
         if (reason := undecodable(statement)) is not None:
             raise self._refusal(f"{statement.origin}: {reason}")
 
+    def _check_problem(self, weight: QuantizedWeight) -> None:
+        """Refuse a weight that is not complete."""
+        if weight.problem is not None:
+            raise self._refusal(f"{weight.payload!r}: {weight.problem}")
+
+    def _section(self, weight: QuantizedWeight) -> Mapping[str, Any]:
+        """Return what is stated of a weight."""
+        recipes = set(weight.recipes)
+        return next((row.section for row in self._stated if recipes & set(row.recipes)), {})
+
+    def _decoding(
+        self, weight: QuantizedWeight, arithmetic: str, axis: int | None = None
+    ) -> Decoding:
+        """Plan how a weight is read; refuse one that castwise cannot decode."""
+        section, stored = self._section(weight), self._stored
+        try:
+            return decoding(weight, stored, stored.read, section, arithmetic, axis=axis)
+        except Undecodable as error:
+            raise self._refusal(f"{weight.payload!r}: {error}") from error
+
     @property
     def has_config(self) -> bool:
         """False for an adapter beside its model."""
@@ -212,3 +236,20 @@ class ComponentPlan:
                 len(names),
                 listed(names),
             )
+
+
+def pattern_of(option: str, text: str) -> PolicyMap:
+    """Compile a regular expression that an option gives.
+
+    Raises
+    ------
+    ValueError
+        It is not one.
+
+    """
+    pattern = PolicyMap("fullmatch", "first")
+    try:
+        pattern.insert(text, True)
+    except ValueError as error:
+        raise ValueError(about(given(option, text), error)) from error
+    return pattern

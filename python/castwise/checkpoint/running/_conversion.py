@@ -99,20 +99,16 @@ class Conversion:
         Those that a `batch` makes are among the former if `with_made`, else among the latter.
         """
         for name in self._order:
-            tensor_range = self._range(name)
-            if tensor_range is None or (tensor_range.made_nbytes is not None and not with_made):
+            span = self._range(name)
+            if span is None or (span.made_nbytes is not None and not with_made):
                 self._unplaced.setdefault(name)
             else:
-                self._nbytes_after[name] = tensor_range.target_nbytes
-                yield tensor_range
+                self._nbytes_after[name] = span.target_nbytes
+                yield span
 
     def batch(self, ranges: Sequence[TensorRange], target: Path) -> Batch:
         """Return what converts some of `ranges` into a file with that header, in any process."""
-        maker = (
-            self._maker
-            if any(tensor_range.made_nbytes is not None for tensor_range in ranges)
-            else None
-        )
+        maker = self._maker if any(span.made_nbytes is not None for span in ranges) else None
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
@@ -166,8 +162,8 @@ class Conversion:
         """
 
         def is_later(name: str) -> bool:
-            tensor_range = self._range(name)
-            return tensor_range is None or tensor_range.made_nbytes is not None
+            span = self._range(name)
+            return span is None or span.made_nbytes is not None
 
         order = sorted(self._order, key=is_later)
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
@@ -305,11 +301,11 @@ class _Watch:
 
     def noted(self, ranges: Iterable[TensorRange]) -> Iterator[TensorRange]:
         """Take note of whole tensors as the engine is given them."""
-        for tensor_range in ranges:
-            self._left.append(tensor_range)
+        for span in ranges:
+            self._left.append(span)
             if self._current is None:
                 self._next()
-            yield tensor_range
+            yield span
 
     def _next(self) -> None:
         if self._current is not None:

@@ -112,9 +112,7 @@ def convert_part(
     rows: list[CastRow] = []
     states: list[tuple[str, str, Any]] = []
     work = _divided(run, part, options)
-    meter = ProgressMeter(
-        sum(tensor_range.source_nbytes for *_, mine in work for tensor_range in mine), progress
-    )
+    meter = ProgressMeter(sum(span.source_nbytes for *_, mine in work for span in mine), progress)
     if not folder.exists():
         run.room(options)
     with shared_folder(folder, destination):
@@ -124,9 +122,9 @@ def convert_part(
         for target, conversion, mine in work:
             path = folder / _FILES / target.name
             converted = _converted(mine, conversion, path, meter)
-            for tensor_range, report in zip(mine, summed(converted), strict=True):
-                rows.append(_row(conversion, tensor_range, report, target.name))
-                states.append((target.name, tensor_range.name, state_of(report)))
+            for span, report in zip(mine, summed(converted), strict=True):
+                rows.append(_row(conversion, span, report, target.name))
+                states.append((target.name, span.name, state_of(report)))
         page = {"job": job, "arguments": dict(arguments), "reports": states}
         with replacing_file(folder / f"part-{part.number}-of-{part.count}.json") as file:
             file.write(json.dumps(page).encode())
@@ -220,10 +218,8 @@ class RunParts:
         conversions = target.conversions(options) or []
         for conversion in conversions:
             reports = (
-                self._reports.get(
-                    (target.name, tensor_range.name), CastReport() if tensor_range.is_cast else None
-                )
-                for tensor_range in conversion.ranges()
+                self._reports.get((target.name, span.name), CastReport() if span.is_cast else None)
+                for span in conversion.ranges()
             )
             rows += conversion.rows(reports, target.name)
         return target.in_order(rows, conversions[0].file_order) if conversions else rows
@@ -261,11 +257,11 @@ def _divided(
                 f"{argument('part')}"
             )
         work += ((target, conversion, conversion.ranges()) for conversion in conversions)
-    total = sum(tensor_range.nbytes for *_, ranges in work for tensor_range in ranges)
+    total = sum(span.nbytes for *_, ranges in work for span in ranges)
     ends = [total * number // part.count for number in (part.number - 1, part.number)]
     done = 0
     for place, (target, conversion, ranges) in enumerate(work):
-        nbytes = sum(tensor_range.nbytes for tensor_range in ranges)
+        nbytes = sum(span.nbytes for span in ranges)
         mine = list(cut(ranges, [min(max(end - done, 0), nbytes) for end in ends]))[1]
         work[place] = (target, conversion, mine)
         done += nbytes
@@ -293,7 +289,7 @@ def _converted(
 ) -> list[tuple[TensorRange, Report | None]]:
     """Convert ranges of one file, in pieces; returns these with their reports."""
     done: list[tuple[TensorRange, Report | None]] = []
-    total = sum(tensor_range.nbytes for tensor_range in ranges)
+    total = sum(span.nbytes for span in ranges)
     reader = conversion.reader
     for piece in cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)):
         if not piece:
@@ -303,18 +299,16 @@ def _converted(
         if error is not None:
             raise error
         done += zip(piece, reports, strict=True)
-        meter.finished(sum(tensor_range.source_nbytes for tensor_range in piece))
+        meter.finished(sum(span.source_nbytes for span in piece))
     with opened(reader):
         reader.check_unchanged()
     return done
 
 
-def _row(
-    conversion: Conversion, tensor_range: TensorRange, report: Report | None, shard: str
-) -> CastRow:
-    row = conversion.row(tensor_range.name, report, shard)
-    nbytes = tensor_range.source_nbytes
-    return row._replace(nbytes_before=nbytes, nbytes_after=tensor_range.nbytes - nbytes)
+def _row(conversion: Conversion, span: TensorRange, report: Report | None, shard: str) -> CastRow:
+    row = conversion.row(span.name, report, shard)
+    nbytes = span.source_nbytes
+    return row._replace(nbytes_before=nbytes, nbytes_after=span.nbytes - nbytes)
 
 
 _Reports = dict[tuple[str, str], Report]

@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import PolicyMap
+from castwise._options import Arithmetic
 from castwise._spelling import nearest
-from castwise._wording import about, argument, given
+from castwise._wording import argument, given
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
@@ -23,7 +23,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.gguf._from_gguf import model_of
-from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._component import KIND, ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab
 from castwise.checkpoint.planning.decode._losses import LossCounter
@@ -49,7 +49,7 @@ from castwise.quantization.producers._registry import (
     described_in,
 )
 from castwise.quantization.producers._stored_weight import Undecodable
-from castwise.quantization.weights._decoding import Decoding, decoding
+from castwise.quantization.weights._decoding import Decoding
 from castwise.quantization.weights._decoding import Slab as Cut
 
 _LOGGER = logging.getLogger(__name__)
@@ -147,8 +147,7 @@ class DecodePlan(ComponentPlan):
         for statement in self._stated:
             self._check_decodable(statement)
         for weight in quantization.weights:
-            if weight.problem is not None:
-                raise self._refusal(f"{weight.payload!r}: {weight.problem}")
+            self._check_problem(weight)
             if NOT_DECODED.issuperset(weight.recipes):
                 producers = " or ".join(weight.recipes)
                 raise self._refusal(
@@ -166,11 +165,7 @@ class DecodePlan(ComponentPlan):
     def _chosen(self, quantization: Quantization) -> list[QuantizedWeight]:
         if self._decode.only is None:
             return list(quantization.weights)
-        pattern = PolicyMap("fullmatch", "first")
-        try:
-            pattern.insert(self._decode.only, True)
-        except ValueError as error:
-            raise ValueError(about(given("only", self._decode.only), error)) from error
+        pattern = pattern_of("only", self._decode.only)
         prefix = self._component.prefix
         return [
             weight
@@ -222,20 +217,7 @@ class DecodePlan(ComponentPlan):
         return [weight for weight in weights if weight.payload not in names]
 
     def _weight(self, weight: QuantizedWeight) -> DerivedTensor:
-        section = next(
-            (
-                statement.section
-                for statement in self._stated
-                if set(statement.recipes) & set(weight.recipes)
-            ),
-            {},
-        )
-        try:
-            plan = decoding(
-                weight, self._stored, self._stored.read, section, self._decode.arithmetic
-            )
-        except Undecodable as error:
-            raise self._refusal(f"{weight.payload!r}: {error}") from error
+        plan = self._decoding(weight, self._decode.arithmetic)
 
         def rows(cut: Cut) -> QuantizedArray:
             try:
@@ -254,7 +236,7 @@ class DecodePlan(ComponentPlan):
             partial(
                 _slabs,
                 replace(plan, rows=rows),
-                self._check_of(weight, section),
+                self._check_of(weight, self._section(weight)),
                 self._decode.arithmetic,
                 losses,
             ),
@@ -353,7 +335,7 @@ def _counts(plan: Decoding) -> Iterator[int]:
 
 
 def _slabs(
-    plan: Decoding, check: _Check, arithmetic: Any, losses: LossCounter, name: str
+    plan: Decoding, check: _Check, arithmetic: Arithmetic, losses: LossCounter, name: str
 ) -> Iterator[Slab]:
     dtype = numpy_dtype(name)
     losses.begin()

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
 from castwise.checkpoint.report import DecodeReport
-from castwise.quantization import dequantize
+from castwise.quantization import QuantizedArray, dequantize
 from castwise.quantization.arrays._lazy import Range
 from castwise.quantization.arrays._losses import losses_of, may_lose
 from castwise.quantization.arrays._row_slices import rows_of
@@ -33,7 +33,7 @@ class LossCounter:
         """Forget what was counted: the weight is decoded once more."""
         self._report = DecodeReport()
 
-    def add(self, q: Any, values: NDArray[Any], arithmetic: Arithmetic) -> None:
+    def add(self, q: QuantizedArray, values: NDArray[Any], arithmetic: Arithmetic) -> None:
         """Count the losses of a slab."""
         infinite, nan, zeroed, zeros = losses_of(q, values, arithmetic)
         report = DecodeReport(values.size, infinite, zeroed, nan, zeros)

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 from castwise._core import finfo, get_num_threads
+from castwise._options import Arithmetic
 from castwise._spelling import typed_format
 from castwise._wording import argument, given
 from castwise.quantization.producers._layouts import BF16
@@ -31,7 +32,7 @@ class Decode:
     """
 
     format: str
-    arithmetic: str
+    arithmetic: Arithmetic
     only: str | None
     threads: int
     may_be_plain: bool = False
@@ -66,10 +67,12 @@ def decoding_of(
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
     if only is not None and not isinstance(only, str):
         raise TypeError(f"only must be a regular expression, not {only!r}")
-    return Decode(name, arithmetic, only, checked_threads(threads), may_be_plain)
+    return Decode(
+        name, cast("Arithmetic", arithmetic), only, checked_threads(threads), may_be_plain
+    )
 
 
-def checked_threads(threads: Any) -> int:
+def checked_threads(threads: object) -> int:
     """Return a number of threads; by default that of castwise.
 
     Raises

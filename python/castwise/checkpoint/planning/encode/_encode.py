@@ -8,10 +8,10 @@ from dataclasses import dataclass
 from functools import partial
 from typing import NoReturn
 
-from castwise._core import PolicyMap, finfo
+from castwise._core import finfo
 from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
-from castwise._wording import about, argument, given, quoted
+from castwise._wording import argument, given, quoted
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import (
@@ -28,7 +28,7 @@ from castwise.checkpoint._layers import (
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
-from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._component import KIND, ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._stated_quantization import model_types
@@ -155,7 +155,7 @@ class EncodePlan(ComponentPlan):
         config = self._configs.get(CONFIG, {})
         if not isinstance(config, dict):
             raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
-        self._ignored = [(text, _pattern(text)) for text in encode.ignore]
+        self._ignored = [(text, pattern_of("ignore", text)) for text in encode.ignore]
         self.used: set[str] = set()
         self.names = [component.prefix + info.name for info in self._tensors]
         self.chosen: dict[str, Encoding] = {}
@@ -316,15 +316,6 @@ class EncodePlan(ComponentPlan):
                 )
             )
         return tensors
-
-
-def _pattern(text: str) -> PolicyMap:
-    pattern = PolicyMap("fullmatch", "first")
-    try:
-        pattern.insert(text, True)
-    except ValueError as error:
-        raise ValueError(about(given("ignore", text), error)) from error
-    return pattern
 
 
 def _part_name(weight: EncodedWeight, key: str) -> str:

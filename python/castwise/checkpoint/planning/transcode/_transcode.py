@@ -9,7 +9,7 @@ float32 and exactly. Another scheme is taken only where it has all values.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -63,9 +63,7 @@ from castwise.quantization.producers._registry import (
     producer_of_model,
 )
 from castwise.quantization.producers._schemes import find_scheme
-from castwise.quantization.producers._stored_weight import Undecodable
 from castwise.quantization.producers._written import Encoding
-from castwise.quantization.weights._decoding import decoding
 
 _LOGGER = logging.getLogger(__name__)
 _MARKERS = tuple(MARKERS)
@@ -198,8 +196,7 @@ class TranscodePlan(ComponentPlan):
         if caches:
             raise self._refusal(f"scales of caches are stored otherwise there: {caches[0]!r}")
         for weight in quantization.weights:
-            if weight.problem is not None:
-                raise self._refusal(f"{weight.payload!r}: {weight.problem}")
+            self._check_problem(weight)
         inputs = {ACTIVATION in weight.parts.values() for weight in quantization.weights}
         if len(inputs) > 1:
             raise self._refusal("some weights have scales of their inputs, and others none")
@@ -211,14 +208,6 @@ class TranscodePlan(ComponentPlan):
     def _stays(self, weight: QuantizedWeight) -> bool:
         """Return True for a weight that is stored so already, beside others that are not."""
         return weight.recipes == (self._recipe,) and weight.scheme == self._scheme_of(weight)
-
-    def _section(self, weight: QuantizedWeight) -> Mapping[str, Any]:
-        sections = (
-            statement.section
-            for statement in self._stated
-            if set(statement.recipes) & set(weight.recipes)
-        )
-        return next(sections, {})
 
     def _plan(self, weight: QuantizedWeight) -> TranscodedWeight:
         """Plan what becomes of a weight; refuse one that cannot be transcoded."""
@@ -235,22 +224,12 @@ class TranscodePlan(ComponentPlan):
             raise self._refusal(
                 f"{weight.payload!r} has blocks of {size}, which {self._recipe} has not; {AGAIN}"
             )
-        section = self._section(weight)
-        try:
-            plan = decoding(
-                weight,
-                self._stored,
-                self._stored.read,
-                section,
-                "peer",
-                axis=-1 if form_of_experts(weight, scheme, self._recipe) is None else -2,
-            )
-        except Undecodable as error:
-            raise self._refusal(f"{weight.payload!r}: {error}") from error
+        axis = -1 if form_of_experts(weight, scheme, self._recipe) is None else -2
+        plan = self._decoding(weight, "peer", axis)
         transcoded_weight = TranscodedWeight(weight, plan, self._stored, self._kept, self._warn)
         try:
             check_parts(transcoded_weight, scheme, self._recipe)
-            give_form(transcoded_weight, scheme, self._recipe, section)
+            give_form(transcoded_weight, scheme, self._recipe, self._section(weight))
         except ValueError as error:
             raise self._refusal(str(error)) from error
         return transcoded_weight
