@@ -63,21 +63,14 @@ def pairs(source: str, names: list[str], options: dict[str, Any]) -> list[str]:
 def compare(source: str, names: list[str], trace: Callable[..., Any]) -> None:
     """Compare the casts of one trace, which gives them all, with those on the host."""
     values = edges(source)
-    for options in OPTIONS:
-        targets = pairs(source, names, options)
-        if not targets:
-            continue
-        traced = trace(
-            lambda x, targets=targets, options=options: [
-                castwise.cast(x, target, **options) for target in targets
-            ]
-        )(jax.device_put(values))
-        for target, result in zip(targets, traced, strict=True):
-            here = castwise.cast(values, target, **options)
-            row = FORMATS[target]
-            mask = row.codes.type((1 << row.bits) - 1)  # the rest of a byte means nothing
-            differ = (codes_of(np.asarray(result), row) ^ codes_of(here, row)) & mask != 0
-            assert not differ.any(), (source, target, options, values[differ])
+    cases = [(target, options) for options in OPTIONS for target in pairs(source, names, options)]
+    traced = trace(lambda x: [castwise.cast(x, target, **options) for target, options in cases])
+    for (target, options), result in zip(cases, traced(jax.device_put(values)), strict=True):
+        here = castwise.cast(values, target, **options)
+        row = FORMATS[target]
+        mask = row.codes.type((1 << row.bits) - 1)  # the rest of a byte means nothing
+        differ = (codes_of(np.asarray(result), row) ^ codes_of(here, row)) & mask != 0
+        assert not differ.any(), (source, target, options, values[differ])
 
 
 def scanned(function: Callable[..., Any]) -> Callable[..., Any]:
