@@ -23,8 +23,10 @@ import support
 from _pytest.runner import runtestprotocol
 from fresh_states import keras_state, tf24_state, tf_keras_state  # noqa: F401 - fixtures
 from hypothesis import settings
+from object_store import store  # noqa: F401 - a fixture
 from process_state import changes, end_command_line, environment_kept, process_state, undo_imports
 from recorded import SESSION, TESTS, Records, read, write
+from sharded_folder import sharded_folder  # noqa: F401 - a fixture
 from support import at_level
 
 settings.register_profile("exhaustive", deadline=None, derandomize=True, max_examples=200)

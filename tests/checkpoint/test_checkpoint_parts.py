@@ -14,9 +14,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import floats
-from test_executor import OPTIONS, contents, folder, tensors
-
-__all__ = ["folder"]
+from sharded_folder import OPTIONS, contents, tensors
 
 
 def temporary(tmp_path: Path) -> Path:

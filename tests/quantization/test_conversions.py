@@ -19,11 +19,10 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint.planning.encode._written_schemes import form_names
 from checkpoint_samples import floats
-from decodable_models import MODELS, MORE, Decodable
+from decodable_models import MODELS, MORE, Decodable, write
 from recorded import FOLDER
-from test_dequantize import write
-from test_quantize_checkpoint import RECIPES, options
-from test_quantize_checkpoint import write as write_plain
+from small_llama import RECIPES, options
+from small_llama import write as write_plain
 
 RECORD = FOLDER / "quantization" / "conversions.json"
 DECODABLE = MODELS | MORE

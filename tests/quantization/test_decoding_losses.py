@@ -14,9 +14,8 @@ from castwise.checkpoint import DecodeReport
 from castwise.checkpoint.planning.decode import _decode
 from castwise.cli import main
 from castwise.quantization.arrays import _losses
-from decodable_models import MODELS
+from decodable_models import MODELS, write
 from support import run_castwise as run
-from test_dequantize import write
 
 TENSOR = "compressed-tensors, float8 tensor"
 FP8, NVFP4 = "deepseek, scales of float32", "modelopt, nvfp4"

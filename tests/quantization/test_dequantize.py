@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -12,21 +11,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.decode import _decode
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable, Draw
-
-KEPT = {"norm.weight": np.arange(4, dtype=np.float32), "ids": np.arange(3)}
-
-
-def write(folder: Path, model: Decodable, **more: Any) -> Path:
-    """Write a model in one file, with tensors that are not quantised."""
-    folder.mkdir()
-    tensors = model.tensors | KEPT | more
-    checkpoint.save(folder / "model.safetensors", tensors, metadata=model.metadata)
-    config = {"model_type": "llama", "dtype": "float32", **model.config}
-    (folder / "config.json").write_text(json.dumps(config, indent=2))
-    for name, value in model.files.items():
-        (folder / name).write_text(json.dumps(value))
-    return folder
+from decodable_models import KEPT, MODELS, Draw, two_weights, write
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -88,14 +73,6 @@ def test_one_scale_for_any_number_of_axes(tmp_path: Path, shape: tuple[int, ...]
     checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out", "float32")
     expected = (weight.astype(np.float32) * scale).reshape(shape)
     assert_same(checkpoint.load(tmp_path / "out")["a.weight"], expected)
-
-
-def two_weights() -> Decodable:
-    """Make the first model with a second weight."""
-    model = MODELS["deepseek, scales of float32"]()
-    for tensors in (model.tensors, model.plain):
-        tensors |= {f"b{name[1:]}": array for name, array in tensors.items()}
-    return model
 
 
 def test_only_some_weights(tmp_path: Path) -> None:

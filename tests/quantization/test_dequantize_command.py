@@ -15,9 +15,8 @@ from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, MORE, Decodable, Draw
+from decodable_models import KEPT, MODELS, MORE, Decodable, Draw, two_weights, write
 from processes import run_python
-from test_dequantize import KEPT, two_weights, write
 from test_dequantize_refusals import INDEX, sharded
 
 NAME = "deepseek, scales of float32"

@@ -15,10 +15,9 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import write_sharded
-from decodable_models import MODELS, MORE, Decodable, quark
+from decodable_models import MODELS, MORE, Decodable, quark, write
 from quantised_models import LAYOUTS, RECORDED, recorded
 from quantised_models import write as write_zeros
-from test_dequantize import write
 
 WEIGHT, SCALE = "a.weight", "a.weight_scale_inv"
 ALL = MODELS | MORE

@@ -20,12 +20,12 @@ from castwise.checkpoint.running import _executors
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.cli import main
 from decodable_models import MODELS
-from test_dequantize import write as write_quantised
-from test_executor import contents
+from decodable_models import write as write_quantised
+from sharded_folder import contents
+from small_llama import DOWN, WEIGHTS, Q
+from small_llama import write as write_plain
 from test_gguf import gguf_file, sample
 from test_keras_calibrated import calibrated, saved
-from test_quantize_checkpoint import DOWN, WEIGHTS, Q
-from test_quantize_checkpoint import write as write_plain
 
 QUANTISED: dict[str, dict[str, Any]] = {
     "deepseek": {"scheme": "fp8_block"},

@@ -8,7 +8,6 @@ import tracemalloc
 from pathlib import Path
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
@@ -17,70 +16,27 @@ from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
 from checkpoint_samples import assert_same, write_sharded
-from numpy.typing import NDArray
-
-Array = NDArray[Any]
-BF16 = ml_dtypes.bfloat16
-LAYER = "model.layers.0."
-Q, K, V, OUT = (f"{LAYER}self_attn.{one}_proj.weight" for one in "qkvo")
-GATE, UP, DOWN = (f"{LAYER}mlp.{one}_proj.weight" for one in ("gate", "up", "down"))
-ROUTER, HEAD, EMBEDDING = f"{LAYER}mlp.gate.weight", "lm_head.weight", "model.embed_tokens.weight"
-INDEX = "model.safetensors.index.json"
-FIRST, SECOND = (f"model-0000{one}-of-00002.safetensors" for one in (1, 2))
-GROUP = {"int4_group": 128, "int8_group": 128}
-
-
-def weight(*shape: int, seed: int = 0, dtype: Any = BF16) -> Array:
-    """Draw a weight with heavy tails."""
-    generator = np.random.default_rng([seed, *shape])
-    return (generator.standard_t(4, size=shape) * 0.02).astype(dtype)
-
-
-WEIGHTS = {
-    Q: weight(256, 128),
-    K: weight(64, 128, seed=1) * BF16(4),
-    V: weight(64, 128, seed=2),
-    OUT: weight(128, 256),
-    GATE: weight(160, 128, seed=3),
-    UP: weight(160, 128, seed=4) * BF16(3),
-    DOWN: weight(128, 384, dtype=np.float32),
-}
-KEPT = {
-    EMBEDDING: weight(32, 128),
-    HEAD: weight(32, 128, seed=5),
-    ROUTER: weight(8, 128),
-    f"{LAYER}input_layernorm.weight": weight(128),
-    f"{LAYER}self_attn.q_proj.bias": weight(256),
-    "steps": np.arange(3),
-}
-RECIPES = [
-    ("deepseek", "fp8_block"),
-    ("transformers", "fp8_block"),
-    *(("compressed-tensors", f"fp8_{one}") for one in ("tensor", "channel", "block")),
-    *(("compressed-tensors", one) for one in ("nvfp4", "mxfp4", "mxfp6_e2m3", "mxfp8_e4m3")),
-    *(("compressed-tensors", one) for one in ("int4_channel", *GROUP)),
-    *(("modelopt", one) for one in ("fp8_tensor", "fp8_channel", "nvfp4", "mxfp8_e4m3", "mxfp4")),
-    *(("modelopt", one) for one in ("int8_channel", "int4_group", "fp8_block")),
-    *(("comfy", one) for one in ("fp8_tensor", "nvfp4", "mxfp8_e4m3")),
-    *(("mlx", one) for one in ("int4_group", "int3_group", "mxfp4", "mxfp8_e4m3", "nvfp4")),
-]
-
-
-def write(folder: Path, tensors: dict[str, Array] | None = None, **config: Any) -> Path:
-    """Write a plain model in two shards."""
-    tensors = {**WEIGHTS, **KEPT} if tensors is None else tensors
-    names = sorted(tensors)
-    halves = names[::2], names[1::2]  # what is fused is torn apart
-    write_sharded(
-        folder,
-        {
-            shard: {name: tensors[name] for name in some}
-            for shard, some in zip((FIRST, SECOND), halves, strict=True)
-        },
-    )
-    text = json.dumps({"model_type": "llama", "dtype": "bfloat16", **config}, indent=2)
-    (folder / "config.json").write_text(text + "\n")
-    return folder
+from small_llama import (
+    DOWN,
+    FIRST,
+    GATE,
+    HEAD,
+    INDEX,
+    KEPT,
+    LAYER,
+    OUT,
+    RECIPES,
+    ROUTER,
+    UP,
+    WEIGHTS,
+    Array,
+    K,
+    Q,
+    V,
+    options,
+    weight,
+    write,
+)
 
 
 def one_file(path: Path, **tensors: Array) -> Path:
@@ -91,11 +47,6 @@ def one_file(path: Path, **tensors: Array) -> Path:
 def fused(name: str) -> list[str]:
     groups = [Q, K, V], [GATE, UP]
     return next((group for group in groups if name in group), [name])
-
-
-def options(recipe: str, scheme: str) -> dict[str, Any]:
-    """Give ModelOpt blocks of which no weight is one alone."""
-    return {"block": (64, 64)} if (recipe, scheme) == ("modelopt", "fp8_block") else {}
 
 
 def expected(name: str, recipe: str, scheme: str) -> Any:
@@ -629,11 +580,9 @@ def test_what_transformers_does_not_run_is_said(
     tensors = {name: weight(128, 128, seed=i).astype(dtype) for i, name in enumerate((Q, K, V))}
     tensors |= {"model.norm.weight": np.ones(128, dtype), "steps": np.arange(3)}
     write_sharded(tmp_path / "plain", {FIRST: tensors})
-    for options in ({"dry_run": True}, {}):
+    for run in ({"dry_run": True}, {}):
         caplog.clear()
-        checkpoint.quantize_file(
-            tmp_path / "plain", tmp_path / "out", scheme, recipe=recipe, **options
-        )
+        checkpoint.quantize_file(tmp_path / "plain", tmp_path / "out", scheme, recipe=recipe, **run)
         said = [one for one in caplog.messages if "transformers" in one]
         assert len(said) == (words is not None), said
         assert words is None or words in said[0]

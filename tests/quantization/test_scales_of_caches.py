@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from decodable_models import MODELS
-from test_dequantize import KEPT, write
+from decodable_models import KEPT, MODELS, write
 
 SELF = "model.layers.0.self_attn."
 NAMES = {

@@ -15,9 +15,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import assert_same, floats
-from decodable_models import MODELS, Decodable, comfy_old, deepseek
-from test_dequantize import two_weights
-from test_quantize_checkpoint import DOWN, EMBEDDING, HEAD, Q, weight
+from decodable_models import MODELS, Decodable, comfy_old, deepseek, two_weights
+from small_llama import DOWN, EMBEDDING, HEAD, Q, weight
 
 BF16 = ml_dtypes.bfloat16
 WIDE = {"router.bias": floats(4, 1), "ids": np.arange(3)}

@@ -15,8 +15,8 @@ from castwise.checkpoint.planning.transcode import _global_scales
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import MODELS
-from test_dequantize import write as write_model
-from test_quantize_checkpoint import INDEX, KEPT, WEIGHTS, write
+from decodable_models import write as write_model
+from small_llama import INDEX, KEPT, WEIGHTS, write
 
 CT, MODELOPT = "compressed-tensors", "modelopt"
 

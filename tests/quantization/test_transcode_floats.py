@@ -16,13 +16,12 @@ from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.transcode import _transcoded_slabs
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable, Draw, compressed, stated
+from decodable_models import KEPT, MODELS, Decodable, Draw, compressed, stated
+from decodable_models import write as write_model
 from numpy.typing import NDArray
 from scheme_oracle import pack, swizzle
-from test_dequantize import KEPT
-from test_dequantize import write as write_model
+from small_llama import write
 from test_gguf import gguf_file
-from test_quantize_checkpoint import write
 
 Array = NDArray[Any]
 CT, MODELOPT, COMFY, OSS, V4 = "compressed-tensors", "modelopt", "comfy", "gpt-oss", "deepseek-v4"

@@ -20,8 +20,8 @@ from castwise.cli import main
 from checkpoint_samples import assert_same
 from decodable_models import Draw
 from numpy.typing import NDArray
+from object_store import BUCKET, Store
 from scheme_oracle import pack
-from test_remote import BUCKET, Store, store  # noqa: F401
 
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16
@@ -886,7 +886,7 @@ def test_other_ways_to_gguf(tmp_path: Path) -> None:
     assert not [*tmp_path.glob("*.gguf*")]
 
 
-def test_of_a_store(tmp_path: Path, store: Store) -> None:  # noqa: F811
+def test_of_a_store(tmp_path: Path, store: Store) -> None:
     """A model of an object store becomes a file of this machine, and of no store."""
     source = model(tmp_path / "source")
     store.put(source, "source")

@@ -17,9 +17,8 @@ from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning import _stored_tensors
 from castwise.checkpoint.planning.transcode import _transcoded_slabs
 from checkpoint_samples import assert_same, write_sharded
-from decodable_models import Decodable, awq, gptq
+from decodable_models import KEPT, Decodable, awq, gptq, write
 from numpy.typing import NDArray
-from test_dequantize import KEPT, write
 
 Array = NDArray[Any]
 CT = "compressed-tensors"

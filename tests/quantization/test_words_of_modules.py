@@ -12,8 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.cli import main
-from decodable_models import MODELS, Decodable, gptq
-from test_dequantize import write
+from decodable_models import MODELS, Decodable, gptq, write
 
 KEY = "quantization_config"
 AUTO_ROUND = {"quant_method": "auto-round", "data_type": "int", "sym": False}

@@ -9,10 +9,12 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
+from castwise import checkpoint
 from numpy.typing import NDArray
 from scheme_oracle import decode_peer, pack, pack_padded, spread, swizzle, words
 
@@ -736,3 +738,26 @@ MORE: dict[str, Callable[[], Decodable]] = {
     "modelopt, w4a8": modelopt_w4a8(scaled=False),
 }
 """Others that differ from one of these in little."""
+
+
+def two_weights() -> Decodable:
+    """Make the first model with a second weight."""
+    model = MODELS["deepseek, scales of float32"]()
+    for tensors in (model.tensors, model.plain):
+        tensors |= {f"b{name[1:]}": array for name, array in tensors.items()}
+    return model
+
+
+KEPT = {"norm.weight": np.arange(4, dtype=np.float32), "ids": np.arange(3)}
+
+
+def write(folder: Path, model: Decodable, **more: Any) -> Path:
+    """Write a model in one file, with tensors that are not quantised."""
+    folder.mkdir()
+    tensors = model.tensors | KEPT | more
+    checkpoint.save(folder / "model.safetensors", tensors, metadata=model.metadata)
+    config = {"model_type": "llama", "dtype": "float32", **model.config}
+    (folder / "config.json").write_text(json.dumps(config, indent=2))
+    for name, value in model.files.items():
+        (folder / name).write_text(json.dumps(value))
+    return folder

@@ -15,9 +15,8 @@ import torch
 from castwise import checkpoint
 from castwise.quantization import QuantizedArray, dequantize
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable, Draw, gptq
+from decodable_models import MODELS, Decodable, Draw, gptq, write
 from producers import array, tensor
-from test_dequantize import write
 from test_transcode_floats import model_of, mxfp4
 from test_transcode_integers import CASES
 
