@@ -5,11 +5,11 @@ from __future__ import annotations
 import errno
 import io
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
-from typing import TYPE_CHECKING, Any, BinaryIO, Protocol
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Protocol, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,16 +36,19 @@ class H5Attributes(Protocol):
 
     def __iter__(self) -> Iterator[str]: ...
 
-    def __getitem__(self, name: str) -> Any: ...
+    def __getitem__(self, name: str) -> Any: ...  # noqa: ANN401  (of any type)
 
-    def get(self, name: str) -> Any:
+    def get(self, name: str) -> object:
         """Return the value of an attribute; None if there is none of the name."""
 
-    def get_id(self, name: str) -> Any:
+    def get_id(self, name: str) -> Any:  # noqa: ANN401  (h5py has no types)
         """Return the attribute with its shape and dtype."""
 
     def create(self, name: str, data: object, shape: object, dtype: object) -> None:
         """Make an attribute."""
+
+    def update(self, texts: Mapping[str, str]) -> None:
+        """Make or replace attributes that are texts."""
 
 
 class H5Object(Protocol):
@@ -64,7 +67,7 @@ class H5Dataset(H5Object, Protocol):
     is_virtual: bool
     external: Sequence[tuple[str, int, int]]
 
-    def __getitem__(self, places: object) -> Any: ...
+    def __getitem__(self, places: object) -> NDArray[Any]: ...
 
 
 class H5Group(H5Object, Protocol):
@@ -72,9 +75,9 @@ class H5Group(H5Object, Protocol):
 
     def __iter__(self) -> Iterator[str]: ...
 
-    def __getitem__(self, path: str) -> Any: ...
+    def __getitem__(self, path: str) -> Any: ...  # noqa: ANN401  (of any class)
 
-    def get(self, path: str, *, getlink: bool) -> Any:
+    def get(self, path: str, *, getlink: bool) -> object:
         """Return what has a path, or the link to it."""
 
     def create_group(self, path: str, *, track_order: bool) -> H5Group:
@@ -82,6 +85,17 @@ class H5Group(H5Object, Protocol):
 
     def create_dataset(self, path: str, *, data: object, dtype: object = None) -> H5Dataset:
         """Make a dataset of this data."""
+
+
+class H5File(H5Group, Protocol):
+    """A file of h5py."""
+
+    def close(self) -> None:
+        """Complete and close it."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, *_error: object) -> None: ...
 
 
 def h5py_module() -> ModuleType:
@@ -257,13 +271,15 @@ def check_storage(name: str, dataset: H5Dataset, size: int) -> None:
         )
 
 
-def order_of(dtype: np.dtype[Any]) -> Any:
+def order_of(dtype: np.dtype[Any]) -> Literal["<", ">"]:
+    """Return the byte order of a dtype; "<" where it has none."""
     return ">" if dtype.str[0] == ">" else "<"
 
 
-def opened(window: Window) -> Any:
+def opened(window: Window) -> H5File:
     """Open a file for reading."""
-    return h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+    file: H5File = h5py_module().File(window, "r", rdcc_nbytes=_CHUNK_CACHE_BYTES)
+    return file
 
 
 def blocks(dataset: H5Dataset, shape: tuple[int, ...]) -> Iterator[NDArray[Any]]:

@@ -125,7 +125,7 @@ class Reader(Protocol):
     def place(self, name: str) -> tuple[BinaryIO, int] | None:
         """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
 
-    def stated(self) -> Any:
+    def stated(self) -> object:
         """Return what the file itself states of its quantised layers; None if nothing."""
         return None
 
@@ -171,7 +171,7 @@ class FileReader(Generic[_File]):
     def expect(self, names: Iterable[str]) -> None:
         """Take note of the tensors that will be read, in this order."""
 
-    def stated(self) -> Any:
+    def stated(self) -> object:
         """Say that nothing is stated of quantised layers, unless a container can do so."""
         return None
 

@@ -56,7 +56,7 @@ class TorchPickle:
         self.storages: dict[str, TorchStorage] = {}
         """The storages of all tensors, by key, as far as the pickle has been read."""
 
-    def value(self) -> Any:
+    def value(self) -> object:
         """Return the value that the pickle describes.
 
         Raises

@@ -17,7 +17,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, Literal
 
 import ml_dtypes
 import numpy as np
@@ -40,6 +40,7 @@ from castwise.checkpoint._tensors import (
 from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._hdf5_objects import (
     H5Dataset,
+    H5File,
     H5Group,
     H5Object,
     Window,
@@ -104,7 +105,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             with explained(path):
                 try_reading(path, self._begin, self._size)
                 self._window = Window(self._file.stream, self._begin, self._size)
-                self.tree: Any = opened(self._window)
+                self.tree: H5File = opened(self._window)
                 self.metadata = texts(self.tree)
                 self.tensors: dict[str, TensorInfo] = {}
                 self.layer_names: dict[str, str] = {}
@@ -227,7 +228,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             done += len(piece)
         return from_bytes(raw, numpy_dtype(info.format), info.shape, self.order(name))
 
-    def order(self, name: str) -> Any:
+    def order(self, name: str) -> Literal["<", ">"]:
         """Return the byte order of a dataset, "<" or ">"."""
         return order_of(self._datasets[name].dtype)
 
@@ -263,12 +264,14 @@ class Hdf5Writer(Writer):
                     self._create(tree, name, None)
         file.seek(0, io.SEEK_END)
 
-    def _new_file(self) -> Any:
+    def _new_file(self) -> H5File:
         """Open a new HDF5 file, which keeps the order of its members if the source does."""
         ordered = False
         if self._source is not None:
             ordered = bool(self._source.tree["/"].id.get_create_plist().get_link_creation_order())
-        return h5py_module().File(Window(self._file, self._begin), "w", track_order=ordered)
+        window = Window(self._file, self._begin)
+        file: H5File = h5py_module().File(window, "w", track_order=ordered)
+        return file
 
     def _copy_tree(self, source: H5Group, target: H5Group) -> None:
         """Write what the source has; datasets that are cast are only created."""
@@ -285,7 +288,7 @@ class Hdf5Writer(Writer):
             elif self._source is None or name not in self._source.left_out:
                 _copy_other(item, target, name)
 
-    def _label(self, name: str, kept: H5Dataset | None) -> Any:
+    def _label(self, name: str, kept: H5Dataset | None) -> object:
         """Return the attribute that says the format, None if there is none."""
         if kept is not None and self.keeps(name):
             return kept.attrs.get(_DTYPE_ATTRIBUTE)

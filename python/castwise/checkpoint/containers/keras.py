@@ -84,7 +84,7 @@ class KerasReader(Hdf5Reader):
             self._checksums.check_all()
         return super().read(name)
 
-    def model(self) -> Any:
+    def model(self) -> object:
         """Return the configuration of the model, as parsed; None if there is none.
 
         Raises
@@ -103,7 +103,7 @@ class KerasReader(Hdf5Reader):
         with explained(self.path):
             return json.loads(self.archive.read(member))
 
-    def stated(self) -> Any:
+    def stated(self) -> object:
         """Return what the configuration states of quantised layers; errors are those of `model`."""
         coded = {
             name.rpartition("/")[0] for name, info in self.tensors.items() if info.format in BYTES

@@ -94,13 +94,13 @@ class _Store:
         self._store = store
         self._url = url
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (of any store)
         value = getattr(self._store, name)
         if not callable(value) or isinstance(value, type):
             return value
 
         @functools.wraps(value)
-        def guarded(*arguments: Any, **options: Any) -> Any:
+        def guarded(*arguments: object, **options: object) -> object:
             with _errors_of(self._url):
                 return value(*arguments, **options)
 

@@ -48,7 +48,7 @@ class Rows(NamedTuple):
         """Return how many of so many rows they are."""
         return rows if self.at is None else rows // self.period
 
-    def of(self, count: int) -> Any:
+    def of(self, count: int) -> slice | NDArray[np.intp]:
         """Return what indexes them among so many rows."""
         if self.at is not None:
             return slice(self.at, None, self.period)
@@ -326,12 +326,12 @@ def stated_key(config: Mapping[str, Any], key: str) -> str:
     return next((name for name in keys if config.get(name) is not None), key)
 
 
-def experts_of(config: Mapping[str, Any]) -> Any:
+def experts_of(config: Mapping[str, Any]) -> Any:  # noqa: ANN401  (of JSON)
     """Return how many experts a layer has."""
     return config.get(stated_key(config, EXPERTS[0]))
 
 
-def _size(axis: str, config: Mapping[str, Any]) -> Any:
+def _size(axis: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401  (of JSON)
     """Return the length of an axis that a configuration with all hyperparameters states."""
     factors = axis.split(" * ")
     sizes = [

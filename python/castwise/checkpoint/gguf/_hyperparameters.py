@@ -216,7 +216,8 @@ def rotary_scaling(config: Mapping[str, Any], factors: NDArray[np.float32]) -> d
     return {"rope_type": _OF_FACTORS, **dict(zip(_LLAMA3, stated, strict=True))}
 
 
-def _checked(key: Key, value: Any, says: str) -> Any:
+def _checked(key: Key, value: Any, says: str) -> Any:  # noqa: ANN401  (of JSON)
+    """Return the value of a hyperparameter, or refuse one that it cannot have."""
     is_right, requirement = {
         TEXT: (isinstance(value, str), "a text"),
         COUNT: (type(value) is int and 0 < value < 1 << 32, "a whole number from 1, below 2^32"),

@@ -339,7 +339,8 @@ def _templates(stated: Mapping[str, Any], folder: Path) -> dict[str, str]:
     return {**by_name, **names, **default}
 
 
-def _parsed(path: Path, *, required: bool = True) -> Any:
+def _parsed(path: Path, *, required: bool = True) -> Any:  # noqa: ANN401  (of JSON)
+    """Parse a file of a tokenizer; nothing is stated by one that may be missing."""
     if not required and not path.exists():
         return {}
     try:

@@ -278,7 +278,7 @@ def remove_all_but(folder: Path, root: Path, kept: Container[str]) -> None:
             path.unlink()
 
 
-def state_of(report: Report | None) -> Any:
+def state_of(report: Report | None) -> object:
     """Return a report as plain values that JSON can say, its sums to the last bit.
 
     A magnitude that is infinite is None.
@@ -289,7 +289,7 @@ def state_of(report: Report | None) -> Any:
     return [counts, [None if math.isinf(value) else value for value in magnitudes], *sums]
 
 
-def report_of(state: Any) -> Report | None:
+def report_of(state: Any) -> Report | None:  # noqa: ANN401  (of JSON)
     """Restore a report from what JSON made of its state."""
     if state is None:
         return None

@@ -62,7 +62,7 @@ class RunPart:
     count: int
 
     @classmethod
-    def of(cls, value: Any) -> RunPart:
+    def of(cls, value: Any) -> RunPart:  # noqa: ANN401  (as it is given)
         """Read a part: text such as "3/16", or the two numbers.
 
         Raises
