@@ -190,7 +190,7 @@ class Walk:
     used: set[str] = dataclasses.field(default_factory=set)
     """The keys of the map that matched one."""
 
-    def leaf(self, leaf: object, path: str) -> Any:
+    def leaf(self, leaf: object, path: str) -> object:
         """Return the leaf, cast if it is an array and has a target."""
         adapter = None if isinstance(leaf, np.ndarray | np.generic) else find(type(leaf))
         if adapter is not None and adapter.is_array(leaf):
@@ -203,7 +203,7 @@ class Walk:
             raise TypeError(f"{path!r}: {error}" if path else str(error)) from error
         return leaf if dtype is None else self.array(leaf, path, is_floating(dtype))
 
-    def array(self, array: object, path: str, floating: bool) -> Any:
+    def array(self, array: object, path: str, floating: bool) -> object:
         """Return the array, cast if it has a target."""
         target, key, _ = self.targets.decide(path, floating or not self.only_floating)
         self.paths.append(path)
@@ -218,12 +218,12 @@ class Walk:
 
     def container(
         self, node: object, path: str, adapter: Adapter, children: Sequence[tuple[Any, Any]]
-    ) -> Any:
+    ) -> object:
         """Return another library's container with its arrays cast."""
         walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
         return adapter.rebuild(node, walked)
 
-    def below(self, tree: object, path: str) -> Any:
+    def below(self, tree: object, path: str) -> object:
         """Cast a tree below a path."""
         path = path.removeprefix("/")
         return map_leaves(

@@ -340,11 +340,11 @@ def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return mapping
 
 
-def _parse_json(text: str) -> Any:
+def _parse_json(text: str) -> object:
     return json.loads(text, object_pairs_hook=_without_duplicates)
 
 
-def _parse_toml(text: str) -> Any:
+def _parse_toml(text: str) -> object:
     # tomllib's memory grows with the square of the parts of a dotted key.
     dots = sum(token[0] == "." for token in _TOML_TOKEN.finditer(text))
     if dots > _MOST_DOTS:
@@ -355,7 +355,7 @@ def _parse_toml(text: str) -> Any:
     return tomllib.loads(text)
 
 
-_PARSERS: dict[str, Callable[[str], Any]] = {".json": _parse_json, ".toml": _parse_toml}
+_PARSERS: dict[str, Callable[[str], object]] = {".json": _parse_json, ".toml": _parse_toml}
 _TOML_TOKEN = re.compile(
     r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*+"|'
     r"'''.*?'''|'[^'\n]*+'|#[^\n]*+|[^\"'#.]++|.",

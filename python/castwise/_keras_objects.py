@@ -15,7 +15,7 @@ class _Configured(Protocol):
     def get_config(self) -> dict[str, Any]: ...
 
 
-def serialize_with(value: object, of_object: Callable[[Any], Any]) -> Any:
+def serialize_with(value: object, of_object: Callable[[Any], object]) -> object:
     """Serialize a value: plain ones as they are, containers by element, others by `of_object`."""
     if value is None or isinstance(value, str | int | float):
         return value

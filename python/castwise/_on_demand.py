@@ -2,10 +2,9 @@
 
 import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
 
 
-def on_demand(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], Any]:
+def on_demand(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
     """Return the `__getattr__` of a package that finds its public names in other modules.
 
     Parameters
@@ -18,7 +17,7 @@ def on_demand(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str
     """
     homes = {name: module for module, defined in names.items() for name in defined}
 
-    def get(name: str) -> Any:
+    def get(name: str) -> object:
         if name not in homes:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         module = importlib.import_module(package)

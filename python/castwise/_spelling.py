@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 from castwise._core import finfo, format_name, formats, likely_names, nearest_texts
+
+Dtype = TypeVar("Dtype")
 
 _BYTE_COUNT = re.compile(r"[<>=|]?(?P<kind>[fiubc])(?P<nbytes>[1248]|(?<=c)16)")
 _KINDS = {"f": "float", "i": "int", "u": "uint"}
@@ -17,7 +19,7 @@ _OF_TORCH = {"float": 32, "int": 32}
 _FOR_ARRAYS = "for arrays, but not for checkpoints:"
 
 
-def typed_format(name: object, argument: str) -> Any:
+def typed_format(name: Dtype, argument: str) -> Dtype:
     """Return a dtype that is given for a checkpoint, unless numpy alone knows its name.
 
     The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where

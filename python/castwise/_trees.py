@@ -60,7 +60,7 @@ def _values(tree: object) -> list[Any]:
 
 def map_leaves(
     tree: object,
-    function: Callable[[Any, str], Any],
+    function: Callable[[Any, str], object],
     *,
     is_node: Callable[[Any], bool] = is_node,
     shared: bool = False,
@@ -71,7 +71,7 @@ def map_leaves(
     If `shared`, a node whose leaves all stay the same objects is not copied.
     """
 
-    def mapped(node: object, path: str) -> Any:
+    def mapped(node: object, path: str) -> object:
         if not is_node(node):
             return function(node, path)
         children = _children(node)
@@ -182,7 +182,7 @@ def _children(node: object) -> list[tuple[Any, Any]]:
     return [(field.name, getattr(node, field.name)) for field in fields]
 
 
-def _rebuild(node: object, parts: list[tuple[Any, Any]]) -> Any:
+def _rebuild(node: object, parts: list[tuple[Any, Any]]) -> object:
     """Return a node of the same class with other children."""
     if isinstance(node, Mapping):
         # Of other classes a copy may share its items, or a file, with the original.

@@ -201,7 +201,7 @@ def check_texts(names: Iterable[object], metadata: object) -> None:
 
 
 def _check_format(value: object, subject: str) -> None:
-    dtype = typed_format(value, subject)
+    dtype: Any = typed_format(value, subject)
     try:
         format_info(dtype)
     except TypeError as error:

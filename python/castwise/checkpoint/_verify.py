@@ -257,8 +257,8 @@ class _Side:
         self,
         opened: Checkpoint,
         beside: Checkpoint,
-        dtype: Any,
-        arithmetic: str,
+        dtype: object,
+        arithmetic: Arithmetic,
         threads: int | None,
     ) -> None:
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)

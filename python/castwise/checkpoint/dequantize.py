@@ -161,7 +161,7 @@ class DequantizeRequest(DeriveRequest):
     command: ClassVar[str] = "dequantize"
     is_plain: ClassVar[bool] = True
     dtype: Any
-    arithmetic: str
+    arithmetic: Arithmetic
     only: str | None
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:

@@ -202,7 +202,7 @@ class QuantizeRequest(DeriveRequest):
 
 def _encode(
     scheme: str | None,
-    recipe: Any,
+    recipe: object,
     block: object,
     dtype_map: object,
     *,
@@ -239,6 +239,7 @@ def _encode(
     for pattern in patterns:
         if not isinstance(pattern, str):
             raise TypeError(f"ignore: {pattern!r} is not a regular expression, which is a str")
+    assert recipe is not None, "some scheme is written"  # noqa: S101
     encode = Encode(
         scheme, recipe, _block(block), patterns, dtypes, schemes, checked_threads(threads), map_name
     )

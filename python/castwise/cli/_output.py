@@ -8,7 +8,7 @@ import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any, TextIO
+from typing import TextIO
 
 from castwise._tables import aligned_lines
 
@@ -34,7 +34,7 @@ def say(text: str) -> None:
     print(f"castwise: {printable(text)}", file=sys.stderr)
 
 
-def json_text(value: Any) -> str:
+def json_text(value: object) -> str:
     """Make strict JSON, which has neither infinities nor NaN."""
     return json.dumps(value, indent=2, allow_nan=False)
 

@@ -99,7 +99,7 @@ class Typed(str):
     __slots__ = ()
 
 
-def typed(kind: str, value: Any) -> str:
+def typed(kind: str, value: object) -> str:
     """Return a value for the header of a new file as text of metadata; a list becomes an array.
 
     `kind` is one of those above, for each item of a list.
@@ -112,7 +112,7 @@ def text_of(value: str) -> bytes:
     return struct.pack("<Q", len(raw)) + raw
 
 
-def pair_of(kind: str, value: Any) -> bytes:
+def pair_of(kind: str, value: object) -> bytes:
     """Write the type of a value, and the value."""
     codes = {code: number for number, code in _SCALARS.items()} | {TEXT: _STRING}
     if not isinstance(value, list):

@@ -169,7 +169,7 @@ def _write_long_header(file: io.BytesIO, fields: dict[str, Any]) -> None:
 class _InUtf8:
     """A value whose `repr` gives UTF-8 when it is encoded as Latin-1."""
 
-    def __init__(self, value: Any) -> None:
+    def __init__(self, value: object) -> None:
         self._text = repr(value).encode().decode("latin-1")
 
     def __repr__(self) -> str:

@@ -112,9 +112,9 @@ class CastRequest(Request):
 
 
 def _dtypes(
-    dtype: Any,
+    dtype: object,
     dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None,
-    policy: Any,
+    policy: object,
     role: str,
 ) -> DtypeMap:
     if (policy is None) == (dtype is None and dtype_map is None):
@@ -153,6 +153,6 @@ def _dtypes(
     return dtypes
 
 
-def _checked(dtype: Any, name: str) -> Any:
+def _checked(dtype: object, name: str) -> Any:
     """Return a dtype, or a mapping to dtypes; refuse names that numpy alone knows."""
     return typed_values(dtype) if isinstance(dtype, dict) else typed_format(dtype, name)

@@ -77,7 +77,7 @@ def contradictions(configs: Mapping[str, Any]) -> Iterator[Contradiction]:
 _Place = tuple[tuple[str, ...], Mapping[str, Any]]
 
 
-def _sections(config: Any, path: tuple[str, ...]) -> Iterator[tuple[_Place, frozenset[str]]]:
+def _sections(config: object, path: tuple[str, ...]) -> Iterator[tuple[_Place, frozenset[str]]]:
     """Find each section, by the keys on the way to it, with the recipes that it may mean."""
     if not isinstance(config, dict) or len(path) > MAX_DEPTH:
         return

@@ -80,7 +80,7 @@ class KerasLayer:
 
 
 def stated_layers(
-    model: Any, names: Mapping[str, str], coded: Collection[str] = ()
+    model: object, names: Mapping[str, str], coded: Collection[str] = ()
 ) -> dict[str, list[KerasLayer]]:
     """Return what is stated of layers, by where their variables are; nothing if none is quantised.
 
@@ -163,12 +163,12 @@ def _projection(layer: KerasLayer, child: str) -> KerasLayer | None:
     return KerasLayer("EinsumDense", _BY_SHAPE, None, None, stated, {"input_shape": [*summed]})
 
 
-def _ints(shape: Any) -> tuple[int, ...]:
+def _ints(shape: object) -> tuple[int, ...]:
     """Return the sizes that are numbers."""
     return tuple(size for size in shape if type(size) is int) if isinstance(shape, list) else ()
 
 
-def _layers(value: Any, depth: int) -> Iterator[tuple[str, KerasLayer]]:
+def _layers(value: object, depth: int) -> Iterator[tuple[str, KerasLayer]]:
     """Find everything that has a class, a name and a policy."""
     _check_depth(depth)
     if isinstance(value, dict):
@@ -186,7 +186,7 @@ def _layers(value: Any, depth: int) -> Iterator[tuple[str, KerasLayer]]:
         yield from _layers(part, depth + 1)
 
 
-def _mode(stated: Any) -> tuple[str | None, int | None, int | None]:
+def _mode(stated: object) -> tuple[str | None, int | None, int | None]:
     """Return the mode of a policy, the size of its blocks or groups, and the bits of its codes."""
     try:
         policy = deserialize(stated)
@@ -208,7 +208,7 @@ def _check_depth(depth: int) -> None:
         raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
 
 
-def plain_model(model: Any, depth: int = 0) -> Any:
+def plain_model(model: object, depth: int = 0) -> Any:
     """Return a copy of a configuration whose policies are those of before quantisation.
 
     ValueError for one that is nested too deep.
@@ -230,7 +230,7 @@ def plain_model(model: Any, depth: int = 0) -> Any:
     }
 
 
-def _is_of_keras(value: Any) -> bool:
+def _is_of_keras(value: object) -> bool:
     return isinstance(value, dict) and str(value.get("module")).startswith("keras")
 
 

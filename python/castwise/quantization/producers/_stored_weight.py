@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from types import EllipsisType
 from typing import Any, NamedTuple, Protocol
 
 from numpy.typing import NDArray
@@ -44,7 +45,7 @@ class Given(NamedTuple):
 class Indexed(Protocol):
     """A stored tensor of which what is indexed is read."""
 
-    def __getitem__(self, index: Any) -> NDArray[Any]:
+    def __getitem__(self, index: EllipsisType | tuple[slice | int, ...]) -> NDArray[Any]:
         """Read a part."""
 
 

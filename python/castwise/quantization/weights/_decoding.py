@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from castwise._options import Arithmetic
 from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._decode import check_steps
 from castwise.quantization.arrays._from_parts import recognized_parts
@@ -77,7 +78,7 @@ def decoding(
     tensors: Mapping[str, Described],
     read: Read,
     section: Mapping[str, Any],
-    arithmetic: Any,
+    arithmetic: Arithmetic,
     *,
     axis: int | None = None,
 ) -> Decoding:
@@ -162,7 +163,7 @@ def _check_groups(index: LazyArray, count: int) -> None:
         raise Undecodable(f"{index.name!r} has {wrong[0]}, and there are {count} groups from 0 on")
 
 
-def _rows(q: QuantizedArray, slab: Slab) -> Any:
+def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 

@@ -46,7 +46,7 @@ ARITHMETIC = ("peer", "exact")
 
 def decoding_of(
     dtype: Any,
-    arithmetic: str,
+    arithmetic: Arithmetic,
     only: str | None,
     threads: int | None,
     *,

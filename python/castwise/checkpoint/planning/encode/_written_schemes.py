@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from typing import Any
 
 from castwise._core import finfo
 from castwise._spelling import scheme_hint, suggestion
@@ -17,7 +16,7 @@ from castwise.quantization.producers._written import Encoding, Written
 _NORMAL_BITS = 3
 
 
-def scheme_named(name: Any) -> Scheme:
+def scheme_named(name: object) -> Scheme:
     """Return a scheme that is written.
 
     Raises
@@ -136,12 +135,12 @@ def loading_warning(recipe: str | None, names: Collection[str], kept: str | None
     return None
 
 
-def is_scheme(name: Any) -> bool:
+def is_scheme(name: object) -> bool:
     """Return True for the name of a scheme."""
     return any(name == scheme.name for scheme in schemes())
 
 
-def written(scheme: Any, recipe: str | None) -> Written:
+def written(scheme: object, recipe: str | None) -> Written:
     """Return the row of a scheme and a producer, by default the first of the scheme.
 
     Raises
