@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
+from importlib import import_module
 from pathlib import Path
 
 import castwise
@@ -151,3 +152,35 @@ def test_only_the_command_line_uses_the_package_by_its_public_names() -> None:
         "castwise.cli.inspect",
         "castwise.cli.formats",
     }
+
+
+FRONTS = {f"castwise.quantization.{room}" for (room,) in QUANTIZATION_ROOMS}
+"""The rooms of quantization, each of which hands out names by its `__init__`."""
+
+
+def names_taken(front: str) -> set[str]:
+    """What modules outside of quantization import by name from one of its rooms."""
+    return {
+        alias.name
+        for name, file in modules().items()
+        if not name.startswith("castwise.quantization")
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module == front
+        for alias in node.names
+    }
+
+
+def test_no_other_room_imports_a_private_module_of_quantization() -> None:
+    fronts = {"castwise.quantization", *FRONTS}
+    for name, others in graph().items():
+        if not name.startswith("castwise.quantization"):
+            inner = {other for other in others if other.startswith("castwise.quantization")}
+            assert inner <= fronts, name
+
+
+@pytest.mark.parametrize("front", sorted(FRONTS))
+def test_a_front_hands_out_what_is_taken_and_no_more(front: str) -> None:
+    module = import_module(front)
+    assert set(module.__all__) == names_taken(front)
+    for name in module.__all__:
+        assert getattr(module, name) is not None

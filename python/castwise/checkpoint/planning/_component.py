@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 from castwise._core import PolicyMap
+from castwise._options import Arithmetic
 from castwise._wording import about, given
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -26,9 +27,16 @@ from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
 from castwise.checkpoint.planning.encode._written_configs import Statements
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers._configs import Statement, statements, undecodable
-from castwise.quantization.producers._stored_weight import Undecodable
-from castwise.quantization.weights._decoding import Decoding, decoding
+from castwise.quantization.producers import (
+    Statement,
+    Undecodable,
+    statements,
+    undecodable,
+)
+from castwise.quantization.weights import (
+    Decoding,
+    decoding,
+)
 
 _LOGGER = logging.getLogger(__name__)
 
@@ -135,7 +143,7 @@ class ComponentPlan:
         return next((row.section for row in self._stated if recipes & set(row.recipes)), {})
 
     def _decoding(
-        self, weight: QuantizedWeight, arithmetic: str, axis: int | None = None
+        self, weight: QuantizedWeight, arithmetic: Arithmetic, axis: int | None = None
     ) -> Decoding:
         """Plan how a weight is read; refuse one that castwise cannot decode."""
         section, stored = self._section(weight), self._stored

@@ -21,12 +21,18 @@ from castwise.checkpoint.containers.folder import check_link
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.files._source_files import read_file
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers._configs import MODEL
-from castwise.quantization.producers._foreign import with_foreign
-from castwise.quantization.producers._found import joined, prefixed
-from castwise.quantization.producers._registry import CONFIGS
-from castwise.quantization.producers.gguf import TYPES, weight_of
-from castwise.quantization.weights._recognition import recognized
+from castwise.quantization.producers import (
+    CONFIGS,
+    MODEL,
+    TYPES,
+    joined,
+    prefixed,
+    weight_of,
+    with_foreign,
+)
+from castwise.quantization.weights import (
+    recognized,
+)
 
 _MAX_BYTES = 10_000_000
 

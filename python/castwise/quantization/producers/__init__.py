@@ -1,1 +1,157 @@
-"""How producers name, store and declare quantised weights."""
+"""How producers name, store and declare quantised weights, with a module for each.
+
+These names are what other rooms of castwise take from this one; all else is private to it.
+"""
+
+from typing import TYPE_CHECKING
+
+from castwise._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from castwise.quantization.producers._attention import scale_of_attention
+    from castwise.quantization.producers._configs import MODEL, Statement, statements, undecodable
+    from castwise.quantization.producers._foreign import with_foreign
+    from castwise.quantization.producers._found import joined, prefixed
+    from castwise.quantization.producers._keras_layers import plain_model, stated_layers
+    from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel
+    from castwise.quantization.producers._layouts import (
+        ACTIVATION,
+        BF16,
+        BYTES,
+        E4M3,
+        E8M0,
+        EXPERTS,
+        GLOBAL,
+        I8,
+        OF_E4M3,
+        SCALE,
+        ZERO,
+        Layout,
+        Part,
+    )
+    from castwise.quantization.producers._names import beside, tail
+    from castwise.quantization.producers._registry import (
+        CONFIGS,
+        CONVERTED_TO,
+        EVIDENT,
+        KEPT_KEYS,
+        MARKERS,
+        NOT_DECODED,
+        SEVERAL,
+        WRAPPED,
+        WRITTEN,
+        described_in,
+        find_recipe,
+        known_recipe,
+        producer_of_model,
+        written_layout,
+    )
+    from castwise.quantization.producers._schemes import find_scheme
+    from castwise.quantization.producers._stored_weight import Undecodable
+    from castwise.quantization.producers._written import Encoding, Statements, Written
+    from castwise.quantization.producers.gguf import GGUF, TYPES, weight_of
+else:
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "castwise.quantization.producers._attention": ("scale_of_attention",),
+            "castwise.quantization.producers._configs": (
+                "MODEL",
+                "Statement",
+                "statements",
+                "undecodable",
+            ),
+            "castwise.quantization.producers._foreign": ("with_foreign",),
+            "castwise.quantization.producers._found": ("joined", "prefixed"),
+            "castwise.quantization.producers._keras_layers": ("plain_model", "stated_layers"),
+            "castwise.quantization.producers._keras_names": ("KERAS_FLOAT8", "numbered_kernel"),
+            "castwise.quantization.producers._layouts": (
+                "ACTIVATION",
+                "BF16",
+                "BYTES",
+                "E4M3",
+                "E8M0",
+                "EXPERTS",
+                "GLOBAL",
+                "I8",
+                "Layout",
+                "OF_E4M3",
+                "Part",
+                "SCALE",
+                "ZERO",
+            ),
+            "castwise.quantization.producers._names": ("beside", "tail"),
+            "castwise.quantization.producers._registry": (
+                "CONFIGS",
+                "CONVERTED_TO",
+                "EVIDENT",
+                "KEPT_KEYS",
+                "MARKERS",
+                "NOT_DECODED",
+                "SEVERAL",
+                "WRAPPED",
+                "WRITTEN",
+                "described_in",
+                "find_recipe",
+                "known_recipe",
+                "producer_of_model",
+                "written_layout",
+            ),
+            "castwise.quantization.producers._schemes": ("find_scheme",),
+            "castwise.quantization.producers._stored_weight": ("Undecodable",),
+            "castwise.quantization.producers._written": ("Encoding", "Statements", "Written"),
+            "castwise.quantization.producers.gguf": ("GGUF", "TYPES", "weight_of"),
+        },
+    )
+
+__all__ = [
+    "ACTIVATION",
+    "BF16",
+    "BYTES",
+    "CONFIGS",
+    "CONVERTED_TO",
+    "E4M3",
+    "E8M0",
+    "EVIDENT",
+    "EXPERTS",
+    "GGUF",
+    "GLOBAL",
+    "I8",
+    "KEPT_KEYS",
+    "KERAS_FLOAT8",
+    "MARKERS",
+    "MODEL",
+    "NOT_DECODED",
+    "OF_E4M3",
+    "SCALE",
+    "SEVERAL",
+    "TYPES",
+    "WRAPPED",
+    "WRITTEN",
+    "ZERO",
+    "Encoding",
+    "Layout",
+    "Part",
+    "Statement",
+    "Statements",
+    "Undecodable",
+    "Written",
+    "beside",
+    "described_in",
+    "find_recipe",
+    "find_scheme",
+    "joined",
+    "known_recipe",
+    "numbered_kernel",
+    "plain_model",
+    "prefixed",
+    "producer_of_model",
+    "scale_of_attention",
+    "stated_layers",
+    "statements",
+    "tail",
+    "undecodable",
+    "weight_of",
+    "with_foreign",
+    "written_layout",
+]

@@ -35,22 +35,29 @@ from castwise.checkpoint.planning.decode._unquantized_config import (
     follows,
 )
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
-from castwise.quantization.arrays._decode import wrapped_zeros
-from castwise.quantization.producers._attention import scale_of_attention
-from castwise.quantization.producers._configs import Statement
-from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel
-from castwise.quantization.producers._names import tail
-from castwise.quantization.producers._registry import (
+from castwise.quantization.arrays import (
+    wrapped_zeros,
+)
+from castwise.quantization.producers import (
     CONFIGS,
     EVIDENT,
     KEPT_KEYS,
+    KERAS_FLOAT8,
     NOT_DECODED,
     WRAPPED,
+    Statement,
+    Undecodable,
     described_in,
+    numbered_kernel,
+    scale_of_attention,
+    tail,
 )
-from castwise.quantization.producers._stored_weight import Undecodable
-from castwise.quantization.weights._decoding import Decoding
-from castwise.quantization.weights._decoding import Slab as Cut
+from castwise.quantization.weights import (
+    Decoding,
+)
+from castwise.quantization.weights import (
+    Slab as Cut,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _CONFIG, _OWN, _KERAS = "config.json", "metadata", "keras"

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any
 
 from castwise._core import finfo, get_num_threads
 from castwise._options import Arithmetic
 from castwise._spelling import typed_format
 from castwise._wording import argument, given
-from castwise.quantization.producers._layouts import BF16
+from castwise.quantization.producers import (
+    BF16,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,9 +69,7 @@ def decoding_of(
         raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
     if only is not None and not isinstance(only, str):
         raise TypeError(f"only must be a regular expression, not {only!r}")
-    return Decode(
-        name, cast("Arithmetic", arithmetic), only, checked_threads(threads), may_be_plain
-    )
+    return Decode(name, arithmetic, only, checked_threads(threads), may_be_plain)
 
 
 def checked_threads(threads: object) -> int:

@@ -45,7 +45,9 @@ from castwise.checkpoint.planning.encode._written_schemes import (
     written,
 )
 from castwise.quantization import Quantization
-from castwise.quantization.producers._written import Encoding
+from castwise.quantization.producers import (
+    Encoding,
+)
 
 _BYTE_BITS = 8
 

@@ -6,8 +6,12 @@ from collections.abc import Mapping, Sequence
 
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.quantization.producers._registry import SEVERAL, find_recipe
-from castwise.quantization.producers._written import Encoding, Statements
+from castwise.quantization.producers import (
+    SEVERAL,
+    Encoding,
+    Statements,
+    find_recipe,
+)
 
 __all__ = ["SEVERAL", "Statements", "statements"]
 

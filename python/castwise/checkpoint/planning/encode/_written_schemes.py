@@ -10,8 +10,13 @@ from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.quantization import Scheme, schemes
-from castwise.quantization.producers._registry import CONVERTED_TO, WRITTEN, known_recipe
-from castwise.quantization.producers._written import Encoding, Written
+from castwise.quantization.producers import (
+    CONVERTED_TO,
+    WRITTEN,
+    Encoding,
+    Written,
+    known_recipe,
+)
 
 _NORMAL_BITS = 3
 

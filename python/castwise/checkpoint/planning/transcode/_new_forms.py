@@ -12,19 +12,25 @@ from castwise.checkpoint.planning.encode._written_schemes import encoding, paddi
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.quantization import QuantizedArray, QuantizedWeight
-from castwise.quantization.arrays._views import geometry, views_of
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.arrays import (
+    geometry,
+    views_of,
+)
+from castwise.quantization.producers import (
     ACTIVATION,
+    CONVERTED_TO,
     EXPERTS,
     GLOBAL,
     OF_E4M3,
     SCALE,
     ZERO,
     Layout,
+    beside,
+    find_recipe,
+    find_scheme,
+    tail,
+    written_layout,
 )
-from castwise.quantization.producers._names import beside, tail
-from castwise.quantization.producers._registry import CONVERTED_TO, find_recipe, written_layout
-from castwise.quantization.producers._schemes import find_scheme
 
 GGUF = "gguf"
 _MARKERS = tuple(

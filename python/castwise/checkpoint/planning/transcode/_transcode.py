@@ -54,16 +54,17 @@ from castwise.checkpoint.planning.transcode._new_forms import (
 from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
 from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL
-from castwise.quantization.producers._registry import (
+from castwise.quantization.producers import (
+    ACTIVATION,
     CONFIGS,
+    GLOBAL,
     MARKERS,
     WRAPPED,
+    Encoding,
     find_recipe,
+    find_scheme,
     producer_of_model,
 )
-from castwise.quantization.producers._schemes import find_scheme
-from castwise.quantization.producers._written import Encoding
 
 _LOGGER = logging.getLogger(__name__)
 _MARKERS = tuple(MARKERS)

@@ -22,19 +22,24 @@ from castwise.checkpoint.planning.transcode._global_scales import (
     cuts_of,
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
-from castwise.quantization.arrays._conversion import (
+from castwise.quantization.arrays import (
     DATA,
     SCALES,
     ZEROS,
+    Views,
     converted_part,
     of_rows,
     relative_scales,
+    views_of,
     widened,
+    wrapped_zeros,
 )
-from castwise.quantization.arrays._decode import wrapped_zeros
-from castwise.quantization.arrays._views import Views, views_of
-from castwise.quantization.weights._decoding import Decoding
-from castwise.quantization.weights._decoding import Slab as Cut
+from castwise.quantization.weights import (
+    Decoding,
+)
+from castwise.quantization.weights import (
+    Slab as Cut,
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,21 +20,32 @@ from castwise.checkpoint.planning.encode._encoded_weight import Kept
 from castwise.checkpoint.planning.transcode._global_scales import Power, Reciprocal
 from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.arrays._conversion import (
+from castwise.quantization.arrays import (
     DATA,
     SCALES,
     ZEROS,
+    Views,
+    marker_of,
     same_parts,
+    scale_dtype,
+    step_of,
+    views_of,
     zeros_of,
 )
-from castwise.quantization.arrays._named_parts import marker_of
-from castwise.quantization.arrays._row_slices import step_of
-from castwise.quantization.arrays._views import Views, scale_dtype, views_of
-from castwise.quantization.producers._layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
-from castwise.quantization.producers._names import beside
-from castwise.quantization.producers._written import Encoding
-from castwise.quantization.producers.gguf import GGUF
-from castwise.quantization.weights._decoding import Decoding
+from castwise.quantization.producers import (
+    ACTIVATION,
+    E4M3,
+    E8M0,
+    GGUF,
+    GLOBAL,
+    ZERO,
+    Encoding,
+    Part,
+    beside,
+)
+from castwise.quantization.weights import (
+    Decoding,
+)
 
 _BYTE = 8
 
