@@ -12,17 +12,12 @@ from pathlib import Path
 
 from castwise._wording import argument
 from castwise.checkpoint._config import CONFIG, Config
-from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers._weight_files import INDEX_SUFFIX, is_safetensors
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.folder import (
-    PIPELINE,
-    entries,
-    walk,
-    weight_folders,
-)
+from castwise.checkpoint.containers.folder import PIPELINE, entries, walk, weight_folders
 from castwise.checkpoint.files._free_space import Room, check_room
 from castwise.checkpoint.files._paths import is_same, real_path
 from castwise.checkpoint.files._remote import is_remote
@@ -38,6 +33,7 @@ from castwise.checkpoint.files._replacing import (
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._in_place import refuse_losses, refuse_other_forms
 from castwise.checkpoint.running._journal import Journal, kept_by_size, kept_shards, remove_all_but
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import OtherFiles, Patterns
@@ -108,9 +104,9 @@ class ToFolder:
                 )
             if in_place:
                 patterns.refuse("exclude", "what is left out would be lost; remove it yourself")
-                _refuse_losses(source)
+                refuse_losses(source)
                 if keeping.restates:
-                    _refuse_other_forms(source)
+                    refuse_other_forms(source)
             self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
             if (new_config := keeping.config) is not None:
                 labels = [
@@ -373,26 +369,6 @@ def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
                 argument("resume"),
             )
         raise
-
-
-def _refuse_losses(folder: Checkpoint) -> None:
-    """CheckpointError if files to be replaced hold more than the tensors of the model."""
-    for reader in folder.shards.values():
-        if lost := reader.lost_entries():
-            raise CheckpointError(
-                f"{reader.path} also holds {listed(lost)}, which would be lost; name another folder"
-            )
-
-
-def _refuse_other_forms(folder: Checkpoint) -> None:
-    """CheckpointError if weights stay as they are beside a configuration that is not theirs."""
-    prefixes = {component.prefix for component in folder.components}
-    for path in sorted(folder.other_forms):
-        if path[: path.rfind("/") + 1] in prefixes:
-            raise CheckpointError(
-                f"{folder.path / path} holds the weights in another form, of which config.json "
-                "would not be true any more; remove it, or name another folder"
-            )
 
 
 def _replace_text(path: Path, text: str) -> None:

@@ -1,0 +1,52 @@
+"""Plan what the component of a quantised model becomes in a GGUF file."""
+
+from __future__ import annotations
+
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
+from castwise.checkpoint.planning._derived_reader import DerivedTensor
+from castwise.checkpoint.planning.encode._written_configs import Statements
+from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
+from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
+from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
+
+
+class GgufPlan(TranscodePlan):
+    """The plan for a component that becomes a GGUF file."""
+
+    def _complete(self, source: Checkpoint) -> None:
+        component = self._component
+        folder = source.config_folder(component)
+        config = self._configs.get(CONFIG)
+        if not isinstance(config, dict):
+            raise self._refusal("no config.json states its hyperparameters; name its folder")
+        weights = {weight.weight.payload: weight for weight in self._transcoded}
+        try:
+            self._model = GgufModel(folder, config, self._stored, weights)
+        except CheckpointError as error:
+            raise self._refusal(str(error)) from error
+        self.renamed = self._model.renamed
+        self.left_out |= dict.fromkeys(self._model.left_out, "")
+        self.consumed += [component.prefix + name for name in (CONFIG, *FILES)]
+
+    def _new_tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
+        return self._model.tensors(weight)
+
+    def _derive(self) -> None:
+        TranscodePlan._derive(self)
+        if self.weights:
+            self.derived |= self._model.plain()
+
+    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DerivedTensor:
+        lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
+        return super()._described(weight, tensor, lost)
+
+    def _new_statements(self, *, is_file: bool) -> Statements | None:
+        del is_file
+        return Statements({}, {}, self._model.metadata) if self.weights else None
+
+    def _metadata(self, reader: Reader) -> dict[str, str]:
+        return {} if self.weights else reader.metadata
