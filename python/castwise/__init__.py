@@ -83,7 +83,7 @@ __all__ = [
 ]
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> Any:  # noqa: ANN401  (of any module)
     if name in _ON_DEMAND:
         return importlib.import_module(f"castwise.{name}")
     raise AttributeError(f"module 'castwise' has no attribute {name!r}")

@@ -42,7 +42,7 @@ def begin(variable: ContextVar[Any], frame: AnyFrame) -> None:
     frame.block.token = variable.set(frame)
 
 
-def open_frame(frame: AnyFrame | None) -> Any:
+def open_frame(frame: AnyFrame | None) -> Any:  # noqa: ANN401  (the frame's own class)
     """Return a frame, or the innermost one around it whose block has not ended."""
     while frame is not None and frame.block is not None and frame.block.has_ended:
         frame = frame.outer

@@ -162,7 +162,7 @@ def cast_at(
     path: str,
     options: Mapping[str, Any],
     cast: Callable[..., Any] = cast,
-) -> Any:
+) -> Any:  # noqa: ANN401  (of any library)
     """Cast an array of a tree, with a seed of its own, and its path in errors."""
     if options.get("seed") is not None:
         options = {**options, "seed": tensor_seed(options["seed"], path)}

@@ -141,7 +141,7 @@ class DtypeMap:
         return cls.from_policy(policy, role)
 
     @classmethod
-    def from_policy(cls, policy: Any, role: str = "variable") -> DtypeMap:
+    def from_policy(cls, policy: Any, role: str = "variable") -> DtypeMap:  # noqa: ANN401  (of any library)
         """Return the map that gives floating arrays the dtype of their policy.
 
         Raises
@@ -163,7 +163,7 @@ class DtypeMap:
         return cls(default, keys, "policy map", **_OF_POLICY)
 
     @classmethod
-    def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:
+    def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:  # noqa: ANN401  (of any library)
         """Return the map for a policy, its name, its config, or a `.json` file with the config.
 
         Raises
@@ -372,7 +372,7 @@ _ROLES = ("variable", "compute")
 _CONFIG_SUFFIX = ".json"
 
 
-def _policy(value: object) -> Any:
+def _policy(value: object) -> Any:  # noqa: ANN401  (of any library)
     """Return the dtype policy that a value is or names, of any library; None for other values."""
     if all(hasattr(value, f"{role}_dtype") for role in _ROLES):
         return value
@@ -406,13 +406,13 @@ def _target(value: object, role: str) -> str | None:
     return name
 
 
-def _name(dtype: object) -> Any:
+def _name(dtype: object) -> Any:  # noqa: ANN401  (of any library)
     """Return the format's name for another library's dtype, and other values as they are."""
     adapter = None if isinstance(dtype, str | type | np.dtype) else find(type(dtype))
     return dtype if adapter is None else adapter.format_of(dtype) or dtype
 
 
-def _policy_target(policy: Any, role: str) -> str | None:
+def _policy_target(policy: Any, role: str) -> str | None:  # noqa: ANN401  (of any library)
     if getattr(policy, "quantization_mode", None) is not None:
         raise ValueError(
             f"policy={policy.name!r} quantizes, which a cast does not; give its source, "

@@ -41,13 +41,13 @@ def set_floatx(name: str) -> None:
     _process["floatx"] = name
 
 
-def current_policy() -> Any:
+def current_policy() -> Any:  # noqa: ANN401  (of any library)
     """Return the policy of the open scope or of this thread; None if none was set."""
     scoped = _scope_here()
     return getattr(_thread, "policy", None) if scoped is None else scoped.policy
 
 
-def default_policy(make: Callable[[str], Any]) -> Any:
+def default_policy(make: Callable[[str], Any]) -> Any:  # noqa: ANN401  (as it is made)
     """Return the thread's default policy: made of floatx once, and again after a policy was set."""
     policy = getattr(_thread, "default", None)
     if policy is None:

@@ -49,7 +49,7 @@ def checked_arguments(cls: type, config: object) -> dict[str, Any]:
     return dict(config)
 
 
-def plain_number(value: object) -> Any:
+def plain_number(value: object) -> Any:  # noqa: ANN401  (as it is given)
     """Return numpy's scalars as Python's, which JSON can hold, and other values as they are."""
     return value.item() if isinstance(value, np.generic) else value
 
@@ -70,7 +70,7 @@ def to_dictionary(
 
 def from_dictionary(
     config: Mapping[str, Any], classes: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
-) -> Any:
+) -> Any:  # noqa: ANN401  (of any class)
     """Make the object that a dictionary describes.
 
     Parameters

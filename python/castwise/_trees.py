@@ -64,7 +64,7 @@ def map_leaves(
     *,
     is_node: Callable[[Any], bool] = is_node,
     shared: bool = False,
-) -> Any:
+) -> Any:  # noqa: ANN401  (as the tree)
     """Return a structure of the same classes, with `function(leaf, path)` for each leaf.
 
     The tree is not changed; mappings that cannot be copied with other values become plain dicts.
@@ -86,7 +86,7 @@ def map_leaves(
         return mapped(tree, "")
 
 
-def replace(tree: object, values: Iterator[Any]) -> Any:
+def replace(tree: object, values: Iterator[Any]) -> Any:  # noqa: ANN401  (as the tree)
     """Replace each leaf that is not None, in the same order."""
     return map_leaves(tree, lambda leaf, path: None if leaf is None else next(values))
 

@@ -430,7 +430,7 @@ def _largest_gap(comparison: Comparison) -> tuple[float, int]:
     return math.inf, special
 
 
-def _value(number: Any) -> float:
+def _value(number: Any) -> float:  # noqa: ANN401  (of any format)
     return float(number.real if isinstance(number, complex | np.complexfloating) else number)
 
 

@@ -184,7 +184,7 @@ def load(
     names: Iterable[str] | None = None,
     *,
     assume: str | Mapping[str, str] | None = None,
-) -> Any:
+) -> Any:  # noqa: ANN401  (one array, or a dict)
     """Load a checkpoint: a dictionary of arrays, or the array itself of an `.npy` file.
 
     Every array has the dtype of its format, those of ml_dtypes included, and is writable.
@@ -283,7 +283,7 @@ def save(
             writer.write(name, arrays[name])
 
 
-def _array(name: str, tensor: Any) -> NDArray[Any]:
+def _array(name: str, tensor: Any) -> NDArray[Any]:  # noqa: ANN401  (as it is given)
     """Bring elements to the host, in native byte order; copied only where that needs a copy."""
     adapter = array_adapter(tensor)
     array = read_array(f"tensor {name!r}", tensor) if adapter is None else tensor

@@ -36,7 +36,7 @@ class CastOptions:
     threads: int | None = None
 
     @classmethod
-    def checked(cls, **options: Any) -> CastOptions:
+    def checked(cls, **options: Any) -> CastOptions:  # noqa: ANN401  (as they are given)
         """Take the options, with a seed drawn if rounding needs one and none was given.
 
         Raises

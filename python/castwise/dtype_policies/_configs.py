@@ -102,7 +102,7 @@ def get(identifier: object) -> DTypePolicy:
         ) from error
 
 
-def serialize(dtype_policy: object) -> Any:
+def serialize(dtype_policy: object) -> Any:  # noqa: ANN401  (of JSON)
     """Return the dictionary that Keras writes for a policy, fit for JSON.
 
     As in Keras, numbers, texts and None are returned as they are, and policies in containers are
@@ -121,7 +121,7 @@ def _serialize_policy(policy: object) -> dict[str, Any]:
     return to_dictionary(policy, policy.module if ours else None, serialize)
 
 
-def deserialize(config: object, custom_objects: Mapping[str, Any] | None = None) -> Any:
+def deserialize(config: object, custom_objects: Mapping[str, Any] | None = None) -> Any:  # noqa: ANN401  (of any class)
     """Make the policy of a dictionary of `serialize`, or of Keras.
 
     Parameters

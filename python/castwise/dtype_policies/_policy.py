@@ -70,7 +70,7 @@ class DTypePolicy(PolicyBase):
     def _name_in_force() -> str:
         return plain_name(dtype_policy())
 
-    def convert_input(self, x: object, autocast: bool, dtype: object) -> Any:
+    def convert_input(self, x: object, autocast: bool, dtype: object) -> Any:  # noqa: ANN401  (as it is given)
         """Cast an argument of a layer to the dtype in which the layer computes.
 
         Parameters

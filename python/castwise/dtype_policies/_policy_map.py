@@ -200,14 +200,14 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
     def __iter__(self) -> Iterator[str]:
         return iter([key for key, _ in self._policies.items()])
 
-    def get(self, path: str, default: object = _MISSING) -> Any:
+    def get(self, path: str, default: object = _MISSING) -> Any:  # noqa: ANN401  (as the default)
         """Return the policy of a path; if no key matches, `default` if it is given."""
         policy = self._policies.lookup(path)
         if policy is not None:
             return policy
         return self.default_policy if default is _MISSING else default
 
-    def pop(self, key: str, default: object = _MISSING) -> Any:
+    def pop(self, key: str, default: object = _MISSING) -> Any:  # noqa: ANN401  (as the default)
         """Remove a key and return its policy, else `default`; KeyError without one."""
         try:
             return self._policies.remove(_text("key", key))
@@ -363,7 +363,7 @@ def _text(argument: str, value: object) -> str:
     return value
 
 
-def _for_config(default_policy: object) -> Any:
+def _for_config(default_policy: object) -> Any:  # noqa: ANN401  (of JSON)
     """Return the default for configs: as it was given, but for dtype objects the policy."""
     if default_policy is None or isinstance(default_policy, str | DTypePolicy):
         return default_policy

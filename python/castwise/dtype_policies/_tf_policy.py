@@ -73,7 +73,7 @@ class Policy(PolicyBase):
         return hash((type(self), self.name))
 
 
-def serialize(policy: object) -> Any:
+def serialize(policy: object) -> Any:  # noqa: ANN401  (of JSON)
     """Return TF 2's entry of a layer's config: a name for one dtype, None for "_infer".
 
     Other plain values are returned as they are; TypeError for anything else.

@@ -194,7 +194,7 @@ class DerivedReader:
         tensor = self._derived.get(name)
         return Elements(tensor.format) if tensor else self._reader.elements(self.stored_name(name))
 
-    def stated(self) -> Any:
+    def stated(self) -> Any:  # noqa: ANN401  (of JSON)
         """Say that nothing is stated of quantised layers: the plan was made from the source's."""
         return None
 

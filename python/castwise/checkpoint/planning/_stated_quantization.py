@@ -225,7 +225,7 @@ def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     return configs, tuple(unreadable)
 
 
-def _parsed(path: Path) -> Any:
+def _parsed(path: Path) -> Any:  # noqa: ANN401  (of JSON)
     text = read_file(path, _MAX_BYTES).decode("utf-8-sig")
     return json.loads(text, parse_int=_integer)
 

@@ -153,6 +153,6 @@ def _dtypes(
     return dtypes
 
 
-def _checked(dtype: object, name: str) -> Any:
+def _checked(dtype: object, name: str) -> Any:  # noqa: ANN401  (as it is given)
     """Return a dtype, or a mapping to dtypes; refuse names that numpy alone knows."""
     return typed_values(dtype) if isinstance(dtype, dict) else typed_format(dtype, name)

@@ -208,7 +208,7 @@ def _check_depth(depth: int) -> None:
         raise ValueError(f"it is nested more than {_MAX_DEPTH} deep")
 
 
-def plain_model(model: object, depth: int = 0) -> Any:
+def plain_model(model: object, depth: int = 0) -> Any:  # noqa: ANN401  (of JSON)
     """Return a copy of a configuration whose policies are those of before quantisation.
 
     ValueError for one that is nested too deep.

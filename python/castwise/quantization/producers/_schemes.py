@@ -79,7 +79,7 @@ def _table() -> list[dict[str, Any]]:
     return _core.schemes()
 
 
-def _fixed(value: object) -> Any:
+def _fixed(value: object) -> Any:  # noqa: ANN401  (of any column)
     return tuple(value) if isinstance(value, list) else value
 
 

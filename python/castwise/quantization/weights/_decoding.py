@@ -130,7 +130,7 @@ def _given(case: Case) -> tuple[str, Given]:
     return producers[0].name, rule(case)
 
 
-def _of_array(q: Any, given: Given) -> Decoding:
+def _of_array(q: Any, given: Given) -> Decoding:  # noqa: ANN401  (its parts are lazy)
     """Plan how a quantised array of lazy parts is decoded."""
     plain = q.shape if given.plain is None else given.plain
     if given.scheme.startswith("bnb_"):

@@ -73,7 +73,7 @@ def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
     return losses.report()
 
 
-def _without_codes(q: Any) -> Any:
+def _without_codes(q: Any) -> Any:  # noqa: ANN401  (its parts are lazy)
     """Return a quantised array of lazy parts whose codes are 0, and are not read."""
 
     def zeros(ranges: Sequence[Range]) -> NDArray[Any]:

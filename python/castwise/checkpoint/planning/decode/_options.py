@@ -47,7 +47,7 @@ ARITHMETIC = ("peer", "exact")
 
 
 def decoding_of(
-    dtype: Any,
+    dtype: Any,  # noqa: ANN401  (as it is given)
     arithmetic: Arithmetic,
     only: str | None,
     threads: int | None,
