@@ -90,7 +90,7 @@ class Writing:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Conversion:
+class Transcoding:
     """What stored weights become in the forms of other producers, with the same values.
 
     Attributes
@@ -187,7 +187,7 @@ class Producer:
         How configurations state it.
     writing
         What is written.
-    conversion
+    transcoding
         What its weights become, and what others become as its.
     marker
         The tensor beside a weight that names its scheme, None if there is none.
@@ -213,7 +213,7 @@ class Producer:
     model_type: str | None = None
     configuration: Configuration = field(default_factory=Configuration)
     writing: Writing = field(default_factory=Writing)
-    conversion: Conversion = field(default_factory=Conversion)
+    transcoding: Transcoding = field(default_factory=Transcoding)
     marker: Marker | None = None
 
     @property

@@ -9,7 +9,7 @@ import numpy as np
 
 from castwise.quantization.producers._layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
 from castwise.quantization.producers._module_entries import module_values, tensors_of
-from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Section
+from castwise.quantization.producers._producer import Configuration, Producer, Section, Transcoding
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import Describe, Stated, integer_scheme
 from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
@@ -126,7 +126,7 @@ AWQ = Producer(
     configuration=Configuration(
         {"awq": _read}, config_file="quant_config.json", file_section=_section_of_awq
     ),
-    conversion=Conversion(forms_from=same_schemes(*INTEGERS)),
+    transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )
 
 _WRAPPED_ZEROS = (
@@ -144,5 +144,5 @@ GPTQ = Producer(
     configuration=Configuration(
         {"gptq": _read}, config_file="quantize_config.json", file_section=_section_of_gptq
     ),
-    conversion=Conversion(forms_from=same_schemes(*INTEGERS)),
+    transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )

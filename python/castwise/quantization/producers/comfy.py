@@ -25,9 +25,9 @@ from castwise.quantization.producers._layouts import (
 )
 from castwise.quantization.producers._producer import (
     Configuration,
-    Conversion,
     Marker,
     Producer,
+    Transcoding,
     Writing,
 )
 from castwise.quantization.producers._schemes import Scheme
@@ -259,6 +259,6 @@ COMFY = Producer(
     is_evident=True,
     configuration=Configuration(metadata_section=_metadata_section, metadata_reader=_read),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
-    conversion=Conversion(forms_from=_FORMS, forms_to=_FORMS, is_fused=False),
+    transcoding=Transcoding(forms_from=_FORMS, forms_to=_FORMS, is_fused=False),
     marker=Marker(formats=_SCHEMES, state=_mark, read=_read_marker),
 )

@@ -28,7 +28,7 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Writing
+from castwise.quantization.producers._producer import Configuration, Producer, Transcoding, Writing
 from castwise.quantization.producers._shared_layouts import (
     BYTES_LOW,
     FP8_SCALE,
@@ -315,7 +315,7 @@ COMPRESSED_TENSORS = Producer(
         kept_keys={_NAME: "ignore"},
     ),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True, is_loaded=True),
-    conversion=Conversion(
+    transcoding=Transcoding(
         forms_from=_FORMS, forms_to=(*_FORMS, *same_schemes(*INTEGERS)), stacks="also"
     ),
 )

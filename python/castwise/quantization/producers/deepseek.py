@@ -21,7 +21,7 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Writing
+from castwise.quantization.producers._producer import Configuration, Producer, Transcoding, Writing
 from castwise.quantization.producers._shared_layouts import INPUTS, PLAIN, scale_part
 from castwise.quantization.producers._stated import constant_reader
 from castwise.quantization.producers._stored_weight import MATRIX
@@ -104,7 +104,7 @@ DEEPSEEK_V4 = Producer(
         ),
     ),
     configuration=Configuration({"fp8": read_fp8}),
-    conversion=Conversion(
+    transcoding=Transcoding(
         forms_from=(("mxfp4", "fp8_block"),),
         forms_to=(("mxfp4", "fp8_block"),),
         block_of_form=_block_of_form,

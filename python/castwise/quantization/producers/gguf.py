@@ -8,7 +8,7 @@ import numpy as np
 
 from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._layouts import OF_U8, Layout, Storage
-from castwise.quantization.producers._producer import Conversion, Producer
+from castwise.quantization.producers._producer import Producer, Transcoding
 from castwise.quantization.producers._written import INTEGERS, MXFP4_TO_NVFP4, same_schemes
 
 
@@ -52,7 +52,7 @@ GGUF = Producer(
     "gguf",
     tuple(TYPES.values()),
     scales="float16",
-    conversion=Conversion(
+    transcoding=Transcoding(
         forms_from=(*same_schemes("mxfp4", *INTEGERS), MXFP4_TO_NVFP4),
         forms_to=same_schemes("mxfp4"),
         stacks="also",

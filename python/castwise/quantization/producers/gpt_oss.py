@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 
 from castwise.quantization.producers._layouts import OF_E8M0, OF_U8, Layout, Storage
-from castwise.quantization.producers._producer import Configuration, Conversion, Producer, Writing
+from castwise.quantization.producers._producer import Configuration, Producer, Transcoding, Writing
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import constant_reader
 from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
@@ -73,7 +73,7 @@ GPT_OSS = Producer(
         {"mxfp4": constant_reader("mxfp4", (1, 32))}, kept_keys={"mxfp4": "modules_to_not_convert"}
     ),
     writing=Writing(rows=(Written("mxfp4", stacks=True, transposed=True),), write=_write),
-    conversion=Conversion(
+    transcoding=Transcoding(
         forms_from=(*same_schemes("mxfp4"), MXFP4_TO_NVFP4),
         forms_to=same_schemes("mxfp4"),
         stacks="only",

@@ -25,9 +25,9 @@ from castwise.quantization.producers._layouts import (
 )
 from castwise.quantization.producers._producer import (
     Configuration,
-    Conversion,
     Producer,
     Section,
+    Transcoding,
     Writing,
 )
 from castwise.quantization.producers._shared_layouts import (
@@ -284,5 +284,5 @@ MODELOPT = Producer(
     rule=_rule,
     configuration=Configuration({_NAME: _read}, config_file=_FILE, file_section=_file_section),
     writing=Writing(rows=_WRITTEN, write=_write, loading_warning=_LOADING_WARNING),
-    conversion=Conversion(forms_from=_FORMS, forms_to=(*_FORMS, MXFP4_TO_NVFP4)),
+    transcoding=Transcoding(forms_from=_FORMS, forms_to=(*_FORMS, MXFP4_TO_NVFP4)),
 )

@@ -88,7 +88,7 @@ def is_transcoded(stored: tuple[str, str], target: tuple[str, str]) -> bool:
     )
     if source is None or destination is None:
         return False
-    return form in source.conversion.forms_from and form in destination.conversion.forms_to
+    return form in source.transcoding.forms_from and form in destination.transcoding.forms_to
 
 
 def form_names() -> tuple[str, ...]:
@@ -98,7 +98,7 @@ def form_names() -> tuple[str, ...]:
 
 def changed_schemes() -> tuple[str, ...]:
     """Return the schemes that others can become with the same values."""
-    forms = (form for producer in CONVERTED_TO for form in producer.conversion.forms_to)
+    forms = (form for producer in CONVERTED_TO for form in producer.transcoding.forms_to)
     return tuple(dict.fromkeys(target for stored, target in forms if target != stored))
 
 

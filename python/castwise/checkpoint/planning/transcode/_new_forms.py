@@ -89,7 +89,7 @@ def check_parts(transcoded: TranscodedWeight, scheme: str, recipe: str) -> None:
             f"{weight.payload!r} has the outputs of experts along its last axis, and {recipe} "
             f"stores them as rows; {AGAIN}"
         )
-    stacking = find_recipe(recipe).conversion.stacks
+    stacking = find_recipe(recipe).transcoding.stacks
     stacks = stacking == "also" or form_of_experts(weight, scheme, recipe) is not None
     fits = is_stack if stacking == "only" else is_matrix or (is_stack and stacks)
     if plan.cut != plan.shape or not fits:
@@ -129,8 +129,8 @@ def give_form(
     experts = form_of_experts(weight, scheme, recipe)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     producer = find_recipe(recipe)
-    if producer.conversion.block_of_form is not None:
-        block = producer.conversion.block_of_form(section)
+    if producer.transcoding.block_of_form is not None:
+        block = producer.transcoding.block_of_form(section)
         if block is None:
             raise ValueError(f"{weight.payload!r}: nothing states weight_block_size")
         high, wide = block
@@ -152,8 +152,8 @@ def give_form(
             f"group of {wide}, as {recipe} needs"
         )
     layout, stem = written_layout(recipe, find_scheme(scheme), symmetric=True), weight.name
-    if producer.conversion.name_form is not None:
-        layout, stem = producer.conversion.name_form(layout, stem, is_experts(stem))
+    if producer.transcoding.name_form is not None:
+        layout, stem = producer.transcoding.name_form(layout, stem, is_experts(stem))
     elif experts is not None:
         layout, stem = experts, stem.removesuffix(WEIGHT)
     elif not stem.endswith("weight"):

@@ -202,7 +202,7 @@ class TranscodePlan(ComponentPlan):
                 transcoded_weight.level = power
                 continue
             if all(
-                find_recipe(name).conversion.is_fused for name in (*weight.recipes, self._recipe)
+                find_recipe(name).transcoding.is_fused for name in (*weight.recipes, self._recipe)
             ):
                 scale = self._stored.read(level)
                 other, first_scale = shared.setdefault(fused_with(weight.name), (level, scale))
@@ -261,9 +261,9 @@ class TranscodePlan(ComponentPlan):
         del is_file
         if not self.weights:
             return None
-        conversion = find_recipe(self._recipe).conversion
-        if conversion.statements_of_form is not None:
-            return conversion.statements_of_form
+        transcoding = find_recipe(self._recipe).transcoding
+        if transcoding.statements_of_form is not None:
+            return transcoding.statements_of_form
         modules: dict[str, Encoding] = {}
         for transcoded_weight in self._transcoded:
             assert transcoded_weight.encoding is not None, "by `_give_form`"  # noqa: S101
