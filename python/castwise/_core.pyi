@@ -77,6 +77,7 @@ __all__ = [
     "parse_policy",
     "parse_safetensors_header",
     "read_array",
+    "rearrange_items",
     "restore_delayed_scaling",
     "restore_loss_scale",
     "restore_report",
@@ -434,6 +435,35 @@ def get_num_threads() -> int: ...
 def in_default_environment(function: Callable[..., _Result], *arguments: Any) -> _Result: ...
 def set_kept_memory(mebibytes: int) -> None: ...
 def set_num_threads(threads: int) -> None: ...
+def rearrange_items(
+    source: tuple[int, int, Sequence[int]],
+    target: tuple[int, Sequence[int]],
+    items: tuple[int, Sequence[int]],
+    block_bytes: int,
+) -> None:
+    """Copy the items of a tensor to where they stand in another file, by other strides.
+
+    Parameters
+    ----------
+    source
+        A descriptor (a handle, on Windows), the byte at which the first item begins, and the bytes
+        from item to item along each axis.
+    target
+        A descriptor, and the strides there, by which no two items overlap.
+    items
+        The bytes of an item, and how many there are along each axis.
+    block_bytes
+        About how many bytes are read and written at a time.
+
+    Raises
+    ------
+    EOFError
+        The source ends early.
+    OSError
+        It cannot be read, or the target not be written.
+
+    """
+
 def parse_safetensors_header(
     header: bytes, data_len: int
 ) -> tuple[list[_Entry], list[tuple[str, str]] | None]: ...

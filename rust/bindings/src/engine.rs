@@ -5,11 +5,11 @@ use std::ops::Range;
 use std::{io, iter};
 
 use castwise_core::cast::{self, Settings};
-use castwise_core::checkpoint::{self, Elements, Failure, Job, Scratch, Tuning};
+use castwise_core::checkpoint::{self, Elements, Failure, Items, Job, Rearranging, Scratch, Tuning};
 use castwise_core::format::Kind;
 use castwise_core::parse::parse;
 use pyo3::buffer::PyBuffer;
-use pyo3::exceptions::{PyOSError, PyValueError};
+use pyo3::exceptions::{PyEOFError, PyOSError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 
@@ -88,7 +88,9 @@ fn elements(format: &str, packed: bool, order: &str) -> PyResult<Elements> {
     let swapped = match order {
         "<" => cfg!(target_endian = "big"),
         ">" => cfg!(target_endian = "little"),
-        _ => return Err(PyValueError::new_err(format!("order={order:?} is not valid; use \"<\" or \">\"."))),
+        _ => {
+            return Err(PyValueError::new_err(format!("order={order:?} is not valid; use \"<\" or \">\".")));
+        }
     };
     Ok(Elements { format, packed, swapped })
 }
@@ -138,7 +140,9 @@ pub(crate) fn convert_tensors(
         })
     });
     let failure = match outcome? {
-        Ok(reports) => return Ok((reports.into_iter().map(|one| one.map(CastReport::from)).collect(), None)),
+        Ok(reports) => {
+            return Ok((reports.into_iter().map(|one| one.map(CastReport::from)).collect(), None));
+        }
         Err(Failure::Read(job, error)) => (job, "read", errno(&error), None),
         Err(Failure::Write(job, error)) => (job, "write", errno(&error), None),
         Err(Failure::Cast(job, error)) => (job, "cast", None, Some(to_python(error))),
@@ -184,12 +188,53 @@ impl OpenFile {
         // caller lets nobody write to it meanwhile.
         let bytes = unsafe { std::slice::from_raw_parts(data.buf_ptr().cast::<u8>(), data.len_bytes()) };
         let written = py.detach(|| checkpoint::write_at(&self.file, bytes, offset));
-        let Err(error) = written else { return Ok(()) };
-        let Some(number) = errno(&error) else {
-            return Err(PyOSError::new_err((EIO, "no more can be written")));
-        };
-        let text = py.import("os")?.call_method1("strerror", (number,))?;
-        Err(PyOSError::new_err((number, text.unbind())))
+        written.map_err(|error| os_error(py, &error))
+    }
+}
+
+/// Makes the exception for an error of the system.
+fn os_error(py: Python<'_>, error: &io::Error) -> PyErr {
+    let Some(number) = errno(error) else {
+        return PyOSError::new_err((EIO, "no more can be written"));
+    };
+    let text = py.import("os").and_then(|os| os.call_method1("strerror", (number,)));
+    text.map_or_else(|error| error, |text| PyOSError::new_err((number, text.unbind())))
+}
+
+/// Copy the items of a tensor to where they stand in another file, by other strides.
+///
+/// `source` is a descriptor (a handle, on Windows), the byte at which the first item begins, and the bytes from item to
+/// item along each axis; `target` is a descriptor and strides, of which no two items overlap; `items` are the bytes of one
+/// and their number along each axis. Blocks of about `block_bytes` are read and written. Raises `EOFError` if the source
+/// ends early.
+#[pyfunction]
+pub(crate) fn rearrange_items(
+    py: Python<'_>,
+    source: (isize, u64, Vec<usize>),
+    target: (isize, Vec<usize>),
+    items: (usize, Vec<usize>),
+    block_bytes: usize,
+) -> PyResult<()> {
+    let ((from, begin, from_strides), (to, to_strides), (item, shape)) = (source, target, items);
+    if item == 0 || from_strides.len() != shape.len() || to_strides.len() != shape.len() {
+        return Err(PyValueError::new_err("an item has bytes, and there is a stride for each axis."));
+    }
+    let (from, to) = (opened(from)?, opened(to)?);
+    let from = Items { file: &from, begin, strides: &from_strides };
+    let to = Items { file: &to, begin: 0, strides: &to_strides };
+    let poll = || {
+        Python::attach(|py| {
+            py.check_signals()?;
+            Ok(())
+        })
+    };
+    match py.detach(|| checkpoint::rearrange(&shape, item, from, to, block_bytes, poll)) {
+        Ok(()) => Ok(()),
+        Err(Rearranging::Stopped(error)) => Err(error),
+        Err(Rearranging::Read(error)) if error.kind() == io::ErrorKind::UnexpectedEof => {
+            Err(PyEOFError::new_err(()))
+        }
+        Err(Rearranging::Read(error) | Rearranging::Write(error)) => Err(os_error(py, &error)),
     }
 }
 

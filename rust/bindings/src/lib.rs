@@ -60,7 +60,7 @@ mod _core {
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
     #[pymodule_export]
-    use super::engine::{ElementCast, OpenFile, convert_tensors};
+    use super::engine::{ElementCast, OpenFile, convert_tensors, rearrange_items};
     #[pymodule_export]
     use super::explain::explain_cast;
     #[pymodule_export]

@@ -6,33 +6,21 @@ a square. So the memory is that of a few blocks, however large and of whatever s
 
 from __future__ import annotations
 
-import math
 import os
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from io import FileIO
-from itertools import product
 from pathlib import Path
 from typing import BinaryIO, cast
 
-import numpy as np
-from numpy.typing import NDArray
-
-from castwise import _core
+from castwise._core import rearrange_items
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
+from castwise.checkpoint.files._source_files import handle
 
 _BLOCK_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20
-_PAGE_BYTES = 4096
-"""Items further apart are read one by one."""
-
-_MAX_RUNS = 1 << 16
-
-_COPIED_AS = {1: "u1", 2: "u2", 4: "u4", 8: "u8", 16: "c16"}
-"""The dtypes of which numpy copies an item of so many bytes fast."""
 
 
 class Rearranged:
@@ -133,11 +121,11 @@ def pieces_of(file: BinaryIO, length: int, nbytes: int) -> Iterator[bytes]:
 
 
 def rearrange(
-    old: Arrangement, new: Arrangement, source: tuple[BinaryIO, int], target: BinaryIO
+    stored: Arrangement, ordered: Arrangement, source: tuple[BinaryIO, int], target: BinaryIO
 ) -> None:
     """Copy all items of a tensor from a place in a file to the begin of another one.
 
-    `old` and `new` have the same shape and size of items; those of `new` do not overlap.
+    `stored` and `ordered` have the same shape and size of items; those of `ordered` do not overlap.
 
     Raises
     ------
@@ -147,140 +135,13 @@ def rearrange(
         It cannot be read, or the target not be written.
 
     """
-    shape, item, (file, begin) = old.shape, old.item, source
-    if 0 in shape:
-        return
-    orders = [_by_stride(arrangement) for arrangement in (old, new)]
-    limits, count = list(shape), _BLOCK_BYTES // item
-    if _gap(old, orders[0]) > item:
-        # A run is read with its gaps; and there is a number for each run, however short.
-        limits[orders[0][0]] = max(_BLOCK_BYTES // _gap(old, orders[0]), 1)
-        count = min(count, _MAX_RUNS)
-    extents = _extents(shape, limits, orders, max(count, 1))
-    for corner in product(*map(range, (0,) * len(shape), shape, extents)):
-        size = [min(*pair) for pair in zip(extents, np.subtract(shape, corner), strict=True)]
-        block = _read(old, orders[0], corner, size, file, begin)
-        _write(new, orders[1], corner, block, target)
-
-
-def _by_stride(arrangement: Arrangement) -> list[int]:
-    """Return the axes longer than 1 from the one that varies fastest; repeated ones at the end."""
-    axes = [axis for axis, count in enumerate(arrangement.shape) if count > 1]
-    return sorted(axes, key=lambda axis: arrangement.strides[axis] or math.inf)
-
-
-def _gap(arrangement: Arrangement, order: Sequence[int]) -> int:
-    """Return the bytes from an item to the nearest one."""
-    return arrangement.strides[order[0]] if order else 0
-
-
-def _extents(
-    shape: Sequence[int], limits: Sequence[int], orders: Sequence[Sequence[int]], count: int
-) -> list[int]:
-    """Return the extents of a block of at most `count` items: the runs of both orders alike."""
-    extents = [1] * len(shape)
-    while True:
-        runs = []
-        for order in orders:
-            run = 1
-            for axis in order:
-                run *= extents[axis]
-                if extents[axis] < shape[axis]:
-                    runs.append((run, axis))
-                    break
-        # Doubled, the shorter run first, as far as it goes.
-        for _, axis in sorted(runs):
-            grown = min(2 * extents[axis], shape[axis], limits[axis])
-            if grown > extents[axis] and math.prod(extents) // extents[axis] * grown <= count:
-                extents[axis] = grown
-                break
-        else:
-            return extents
-
-
-def _runs(
-    arrangement: Arrangement, order: Sequence[int], corner: Sequence[int], size: Sequence[int]
-) -> tuple[int, list[int]]:
-    """Return the items of a run, all in one piece, and where each run of a block begins."""
-    items, rest = 1, list(order)
-    while rest and arrangement.strides[rest[0]] == items * arrangement.item:
-        axis = rest.pop(0)
-        items *= size[axis]
-        if size[axis] < arrangement.shape[axis]:
-            break
-    begins = np.array([np.dot(corner, arrangement.strides)], np.int64)
-    for axis in rest:
-        steps = np.arange(size[axis], dtype=np.int64) * arrangement.strides[axis]
-        begins = (steps[:, None] + begins).reshape(-1)
-    return items, begins.tolist()
-
-
-def _read(  # noqa: PLR0917
-    arrangement: Arrangement,
-    order: Sequence[int],
-    corner: Sequence[int],
-    size: Sequence[int],
-    file: BinaryIO,
-    begin: int,
-) -> NDArray[np.generic]:
-    """Read a block; returns it with its axes in their order."""
-    dtype = np.dtype(_COPIED_AS.get(arrangement.item, f"V{arrangement.item}"))
-    items, begins = _runs(arrangement, order, corner, size)
-    gap = _gap(arrangement, order)
-    if arrangement.item < gap <= _PAGE_BYTES:
-        # One read for all items along the first axis, and what stands between them.
-        count = size[order[0]]
-        span = np.empty((count - 1) * gap + arrangement.item, np.uint8)
-        picked = np.ndarray((count,), dtype, span, strides=(gap,))
-        flat = np.empty(math.prod(size), dtype)
-        items, begins = count, _runs(arrangement, order[1:], corner, size)[1]
-        for number, place in enumerate(begins):
-            _read_at(file, span.data, begin + place)
-            flat[number * count : (number + 1) * count] = picked
-    else:
-        flat = np.empty(math.prod(size), dtype)
-        view, nbytes = flat.view(np.uint8).data, items * arrangement.item
-        for number, place in enumerate(begins):
-            _read_at(file, view[number * nbytes : (number + 1) * nbytes], begin + place)
-    others = [axis for axis in range(len(size)) if axis not in order]
-    slowest_first = [*others, *reversed(order)]
-    block = flat.reshape([size[axis] for axis in slowest_first])
-    return block.transpose(np.argsort(slowest_first))
-
-
-def _write(
-    arrangement: Arrangement,
-    order: Sequence[int],
-    corner: Sequence[int],
-    block: NDArray[np.generic],
-    file: BinaryIO,
-) -> None:
-    """Write a block whose axes are in their order."""
-    items, begins = _runs(arrangement, order, corner, block.shape)
-    others = [axis for axis in range(block.ndim) if axis not in order]
-    turned = block.transpose([*others, *reversed(order)])
-    result = np.empty(turned.shape, turned.dtype)
-    if turned.dtype.kind == "u":
-        # Up to ten times as fast as numpy, in tiles of the cache.
-        _core.cast(turned, turned.dtype.name, out=result, threads=1)
-    else:
-        result[...] = turned
-    view, nbytes = result.reshape(-1).view(np.uint8).data, items * arrangement.item
-    for number, place in enumerate(begins):
-        _write_at(file, view[number * nbytes : (number + 1) * nbytes], place)
-
-
-def _read_at(file: BinaryIO, data: memoryview, place: int) -> None:
-    """Fill `data` from a place in a file."""
-    while data:
-        if hasattr(os, "preadv"):
-            count = os.preadv(file.fileno(), [data], place)
-        else:
-            file.seek(place)
-            count = cast("FileIO", file).readinto(data)
-        if not count:
-            raise EOFError
-        data, place = data[count:], place + count
+    file, begin = source
+    rearrange_items(
+        (handle(file), begin, stored.strides),
+        (handle(target), ordered.strides),
+        (stored.item, stored.shape),
+        _BLOCK_BYTES,
+    )
 
 
 def _write_at(file: BinaryIO, data: memoryview, place: int) -> None:

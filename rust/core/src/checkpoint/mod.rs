@@ -5,6 +5,8 @@
 //! convert   bytes of one tensor -> bytes of the result, a piece at a time
 //! jobs      what is to be done, and the pieces that this is cut into
 //! engine    all tensors of a file: read, converted and written in pieces, several at a time
+//! items     items of any size copied from one order to another
+//! rearrange the items of a tensor in another order, from file to file
 //! ```
 //!
 //! Files are untrusted. The rules of the safetensors format (known dtype codes, no overflow in
@@ -16,10 +18,12 @@ mod convert;
 mod engine;
 mod error;
 mod header;
+mod items;
 mod jobs;
 mod json;
 mod packing;
 mod positioned;
+mod rearrange;
 
 pub use convert::{ElementCast, Elements, Scratch};
 pub use engine::{Failure, Tuning, run};
@@ -28,3 +32,4 @@ pub use header::{Header, Places, TensorEntry, build, parse};
 pub use jobs::Job;
 pub use json::Metadata;
 pub use positioned::write_at;
+pub use rearrange::{Items, Rearranging, rearrange};
