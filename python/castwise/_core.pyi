@@ -74,6 +74,7 @@ __all__ = [
     "pack_codes",
     "parse_assignment",
     "parse_dtype",
+    "parse_literal",
     "parse_policy",
     "parse_safetensors_header",
     "read_array",
@@ -435,6 +436,19 @@ def get_num_threads() -> int: ...
 def in_default_environment(function: Callable[..., _Result], *arguments: Any) -> _Result: ...
 def set_kept_memory(mebibytes: int) -> None: ...
 def set_num_threads(threads: int) -> None: ...
+def parse_literal(text: str) -> Any:
+    """Return the value of a literal of tuples, lists, dicts, strings, whole numbers and booleans.
+
+    Python 2's ``3L`` is a whole number, too. Nothing is evaluated, and the memory is that of the
+    value.
+
+    Raises
+    ------
+    ValueError, TypeError, SyntaxError
+        It is another expression, incomplete, or nested more than 200 brackets deep.
+
+    """
+
 def rearrange_items(
     source: tuple[int, int, Sequence[int]],
     target: tuple[int, Sequence[int]],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import time
 import warnings
 import zipfile
 from pathlib import Path
@@ -11,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.containers._npy_literal import parse_literal
+from castwise._core import parse_literal
 from checkpoint_samples import assert_same, floats
 
 RECORDS: dict[str, Any] = {
@@ -115,6 +116,14 @@ INVALID = [
 def test_literals_have_pythons_value(text: str) -> None:
     assert parse_literal(text) == eval(text, {"__builtins__": {}})  # noqa: S307
     assert repr(parse_literal(text)) == repr(eval(text, {"__builtins__": {}}))  # noqa: S307
+
+
+@pytest.mark.parametrize("text", ["'" + "\\'" * (1 << 19), "'\\\"" * (1 << 18)])
+def test_texts_that_do_not_end_take_linear_time(text: str) -> None:
+    start = time.process_time()
+    with pytest.raises(ValueError, match="is not a part of a literal"):
+        parse_literal(text)
+    assert time.process_time() - start < 5  # of hours, by a regular expression
 
 
 @pytest.mark.parametrize("text", INVALID)

@@ -26,6 +26,7 @@ mod error;
 mod explain;
 mod foreign;
 mod format;
+mod literal;
 mod loss_scale;
 mod names;
 mod policy;
@@ -65,6 +66,8 @@ mod _core {
     use super::explain::explain_cast;
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};
+    #[pymodule_export]
+    use super::literal::parse_literal;
     #[pymodule_export]
     use super::loss_scale::{DynamicLossScale, FixedLossScale, restore_loss_scale};
     #[pymodule_export]

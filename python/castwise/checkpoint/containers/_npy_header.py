@@ -18,7 +18,7 @@ from typing import IO, Any
 import numpy as np
 from numpy.lib import format as npy
 
-from castwise._core import FormatInfo
+from castwise._core import FormatInfo, parse_literal
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     OTHER,
@@ -31,7 +31,6 @@ from castwise.checkpoint._tensors import (
 )
 from castwise.checkpoint.containers._array_bytes import NATIVE_ORDER, lanes
 from castwise.checkpoint.containers._interface import Arrangement, Elements
-from castwise.checkpoint.containers._npy_literal import parse_literal
 
 _MAX_HEADER_BYTES = 1 << 20
 """The longest header that is read or written: a record of 40,000 fields. It takes 60 MiB to parse.

@@ -7,6 +7,7 @@
 //! engine    all tensors of a file: read, converted and written in pieces, several at a time
 //! items     items of any size copied from one order to another
 //! rearrange the items of a tensor in another order, from file to file
+//! literal   a literal of Python, as headers of `.npy` files hold one
 //! ```
 //!
 //! Files are untrusted. The rules of the safetensors format (known dtype codes, no overflow in
@@ -21,6 +22,7 @@ mod header;
 mod items;
 mod jobs;
 mod json;
+pub mod literal;
 mod packing;
 mod positioned;
 mod rearrange;
