@@ -5,10 +5,10 @@ from __future__ import annotations
 import os
 import signal
 import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import castwise
@@ -119,9 +119,7 @@ def run(
     code: str, *arguments: Any, forked: bool = True, **environment: str
 ) -> subprocess.CompletedProcess[str]:
     """Run a program in which a warning is an error and the helpers are modules."""
-    path = os.pathsep.join(
-        [str(Path(__file__).parents[1] / "helpers"), os.environ.get("PYTHONPATH", "")]
-    )
+    path = os.pathsep.join(filter(None, sys.path))
     variables = {**os.environ, "PYTHONPATH": path, **environment}
     return run_python("-W", "error", "-c", code, *arguments, env=variables, forked=forked)
 
