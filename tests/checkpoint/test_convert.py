@@ -32,6 +32,7 @@ def _model() -> dict[str, NDArray[Any]]:
     }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
 @pytest.mark.parametrize("target", NUMPY_FORMATS)
 def test_floats_are_cast_and_nothing_else(tmp_path: Path, suffix: str, target: str) -> None:

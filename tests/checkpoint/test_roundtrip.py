@@ -26,6 +26,7 @@ SHAPES = {"matrix": (4, 6), "odd": (3, 5), "scalar": (), "empty": (0, 3), "cube"
 METADATA = {"format": "np", "note": 'é\n"quoted"'}
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("suffix", [".safetensors", ".npz"])
 @pytest.mark.parametrize("name", NUMPY_FORMATS)
 def test_every_format_and_shape_comes_back(tmp_path: Path, suffix: str, name: str) -> None:

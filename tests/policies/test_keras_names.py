@@ -55,7 +55,7 @@ BY_NAME = ("get", "set_dtype_policy", "DTypePolicy", "FloatDTypePolicy", "standa
 OF_ANYTHING = (*BY_NAME, "is_float_dtype", "is_int_dtype", "set_floatx")
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(9)
 @pytest.mark.parametrize("of", STATES, ids=str)
 def test_every_name_in_every_state(of: State, seen: Seen) -> None:
     """Strings, through everything that takes one."""

@@ -413,6 +413,7 @@ GATE = "blk.0.ffn_gate_exps.weight"
 KEY = "gpt-oss.attention.key_length"
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("stated", "tensors", "match"),
     [

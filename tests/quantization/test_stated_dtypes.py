@@ -38,7 +38,7 @@ def write(folder: Path, model: Decodable, dtype: Any, **config: Any) -> Path:
     return folder
 
 
-@pytest.mark.thinned(3, 2)
+@pytest.mark.thinned(7, 2)
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize(
     ("dtype", "target"), [(BF16, "float16"), (np.float16, "bfloat16"), (BF16, "float32")]

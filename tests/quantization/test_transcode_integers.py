@@ -58,6 +58,7 @@ def decoded(found: dict[str, Array], bits: int, group: int) -> Array:
     return ((codes - zero) * scale).astype(ml_dtypes.bfloat16)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 def test_values_stay(
