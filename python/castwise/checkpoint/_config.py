@@ -33,7 +33,7 @@ TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
 class _StatedDtype:
     """A float format that the text states: for what key of which part, and where."""
 
-    part: _Part
+    part: _ConfigPart
     key: str
     value: str
     begin: int
@@ -50,10 +50,10 @@ class _StatedDtype:
 
 
 @dataclass(slots=True)
-class _Part:
+class _ConfigPart:
     """An object or list of the text."""
 
-    outer: _Part | None
+    outer: _ConfigPart | None
     is_object: bool
     states: str | None = None
     """The key of `_KEYS` in whose value it lies."""
@@ -66,7 +66,7 @@ class _Part:
     @property
     def is_quantised(self) -> bool:
         """True if it has a key of `_OTHERS`, or is inside an object that has one."""
-        part: _Part | None = self
+        part: _ConfigPart | None = self
         while part is not None and not part.has_other:
             part = part.outer
         return part is not None
@@ -195,13 +195,13 @@ def _reason(stated: _StatedDtype, formats: Sequence[str]) -> str | None:
 
 def _stated(text: str) -> Iterator[_StatedDtype]:
     """Find the strings that are values of a key of `_KEYS`, or are inside such a value."""
-    part = _Part(None, is_object=False)
+    part = _ConfigPart(None, is_object=False)
     for token in TOKEN.finditer(text):
         match token[0]:
             case "{" | "[" as bracket:
                 states = part.key if part.key in _KEYS else part.states
                 is_other = part.is_other or part.key in _OTHERS
-                part = _Part(part, bracket == "{", states, is_other)
+                part = _ConfigPart(part, bracket == "{", states, is_other)
             case "}" | "]" if part.outer is not None:
                 part = part.outer
             case ",":

@@ -54,7 +54,7 @@ _NAME = re.compile(r"[\w.-]+")
 """What names a module itself: auto-round's patterns have other characters."""
 
 
-class Values(NamedTuple):
+class ModuleValues(NamedTuple):
     """What is stated of a module, and what stands in the way of using it."""
 
     values: Mapping[str, Any]
@@ -76,7 +76,7 @@ def named_method(method: str, section: Mapping[str, Any]) -> str:
     return method
 
 
-def module_values(section: Mapping[str, Any]) -> Callable[[str], Values]:
+def module_values(section: Mapping[str, Any]) -> Callable[[str], ModuleValues]:
     """Return what tells the values of a module, by `dynamic` or `extra_config` of a section.
 
     Of `dynamic` the first pattern counts that matches the beginning of the module's name, as
@@ -130,26 +130,26 @@ def _compiled(
 
 def _by_entries(
     section: Mapping[str, Any], entries: _Entries | None, known: frozenset[str]
-) -> Callable[[str], Values]:
+) -> Callable[[str], ModuleValues]:
     if entries is None:
-        return lambda module: Values(section)
+        return lambda module: ModuleValues(section)
 
-    def values(module: str) -> Values:
+    def values(module: str) -> ModuleValues:
         if module in entries.names:
             entry = entries.names[module]
         elif entries.refused is not None:
-            return Values(section, entries.refused)
+            return ModuleValues(section, entries.refused)
         else:
             match = entries.patterns.find(module)
             if match is None:
-                return Values(section)
+                return ModuleValues(section)
             entry = match[1]
         if not isinstance(entry, dict):
-            return Values(section, f"states {entry!r} of it, which is not an object")
+            return ModuleValues(section, f"states {entry!r} of it, which is not an object")
         stated = {key: value for key, value in entry.items() if value is not None}
         if _is_left(stated):
-            return Values(section, "states that it is not quantised")
-        return Values({**section, **stated}, unknown_key(entry, known))
+            return ModuleValues(section, "states that it is not quantised")
+        return ModuleValues({**section, **stated}, unknown_key(entry, known))
 
     return values
 
