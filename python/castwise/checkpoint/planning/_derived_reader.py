@@ -174,7 +174,7 @@ class DerivedReader:
 
     def lost_entries(self) -> list[str]:
         """List what would be lost if a file of its tensors took its place."""
-        return self.other_entries
+        return self._reader.lost_entries()
 
     def derived(self, name: str) -> DerivedTensor | None:
         """Return the tensor of this name if it is derived."""

@@ -1,0 +1,56 @@
+"""A quantised folder that is decoded in place loses nothing that its files hold beside the model."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+from castwise import checkpoint
+from torch_files import Storage, state_dict, tensor, torch_file
+
+WEIGHTS = {"type": "int", "num_bits": 8, "strategy": "channel", "symmetric": True}
+CONFIG = {
+    "quant_method": "compressed-tensors",
+    "format": "int-quantized",
+    "config_groups": {"group_0": {"targets": ["Linear"], "weights": WEIGHTS}},
+}
+
+
+def write_model(folder: Path, **entries: Any) -> Path:
+    """Write a quantised model as a file of torch, with entries beside its tensors."""
+    folder.mkdir()
+    codes = tensor((2, 4), (4, 1), storage=Storage("torch CharStorage", "1", 8))
+    weights = {"l.weight": codes, "l.weight_scale": tensor((2, 1), (1, 1), 1)}
+    content = torch_file({"state_dict": state_dict(**weights), **entries}, data__1=bytes(range(8)))
+    (folder / "pytorch_model.bin").write_bytes(content)
+    (folder / "config.json").write_text(json.dumps({"quantization_config": CONFIG}))
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("entries", "lost"),
+    [
+        ({"epoch": 3}, r"epoch"),
+        ({"optimizer": {"m": tensor((8,), (1,))}}, r"optimizer \(1 tensor\)"),
+    ],
+)
+def test_nothing_is_lost(tmp_path: Path, entries: dict[str, Any], lost: str) -> None:
+    folder = write_model(tmp_path / "model", **entries)
+    names = sorted(os.listdir(folder))
+    content = (folder / "pytorch_model.bin").read_bytes()
+    for convert in (checkpoint.dequantize_file, checkpoint.cast_file):
+        with pytest.raises(checkpoint.CheckpointError, match=f"also holds {lost}, which would be"):
+            convert(folder, folder, "float32", overwrite=True)
+        assert sorted(os.listdir(folder)) == names
+        assert (folder / "pytorch_model.bin").read_bytes() == content
+    checkpoint.dequantize_file(folder, tmp_path / "out", "float32")
+    assert checkpoint.load(tmp_path / "out").keys() == {"l.weight"}
+
+
+def test_a_file_of_the_model_alone_is_replaced(tmp_path: Path) -> None:
+    folder = write_model(tmp_path / "model")
+    checkpoint.dequantize_file(folder, folder, "float32", overwrite=True)
+    assert checkpoint.load(folder)["l.weight"].tolist() == [[0, 1, 2, 3], [8, 10, 12, 14]]
