@@ -1,4 +1,4 @@
-"""A quantised folder that is decoded in place loses nothing that its files hold beside the model."""
+"""A quantised folder that is decoded in place loses nothing that lies beside its model."""
 
 from __future__ import annotations
 
