@@ -46,23 +46,23 @@ impl Kernel for Real<'_> {
         let Self { columns, magnitude, differences, ulps } = self;
         let Columns { codes: [a, b], values: [x, y] } = columns;
         let mut found = Found::default();
-        let mut largest = SAME;
+        // Of the bits of floats, whose order is that of integers: compilers do not vectorise extremes of floats.
+        let mut largest = i64::MIN;
+        let (mut equal_bits, mut different, mut special) = (0, 0, 0);
         let pairs = a.iter().zip(b).zip(x).zip(y).zip(&mut *differences);
         for ((((a, b), x), y), difference) in pairs {
             let is_nan = x.is_nan() & y.is_nan();
             let differs = (a != b) & !is_nan;
             let is_finite = x.is_finite() & y.is_finite();
-            *difference = match (differs, is_finite) {
-                (false, _) => SAME,
-                (true, false) => SPECIAL,
-                (true, true) => (y - x).abs(),
-            };
-            found.equal_bits += u64::from(a == b);
-            found.different += u64::from(differs);
-            found.is_special |= differs & !is_finite;
-            largest = if *difference > largest { *difference } else { largest };
+            let gap = if is_finite { (y - x).abs() } else { SPECIAL };
+            *difference = if differs { gap } else { SAME };
+            equal_bits += u64::from(a == b);
+            different += u64::from(differs);
+            special |= u64::from(differs & !is_finite);
+            largest = (difference.to_bits() as i64).max(largest);
         }
-        found.difference = (largest >= 0.0).then_some(largest);
+        (found.equal_bits, found.different, found.is_special) = (equal_bits, different, special != 0);
+        found.difference = (largest >= 0).then_some(f64::from_bits(largest as u64));
         if let Some(mask) = magnitude {
             let mut most = 0;
             for (((a, b), difference), ulps) in a.iter().zip(b).zip(&*differences).zip(ulps) {

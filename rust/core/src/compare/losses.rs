@@ -8,6 +8,9 @@ use crate::kernels::tile::Tile;
 use crate::report::squares;
 
 /// Counts and magnitudes of a tile. Columns of the squares' roots are filled in.
+///
+/// Magnitudes are compared as the bits of their floats, and counts are apart from the losses: compilers vectorise neither
+/// extremes of floats nor sums in memory.
 struct Counters<'a> {
     before: &'a [f64],
     after: &'a [f64],
@@ -15,6 +18,8 @@ struct Counters<'a> {
     roots: &'a mut [f64],
     /// The magnitudes of their differences.
     errors: &'a mut [f64],
+    /// Room for these relative to the values.
+    quotients: &'a mut [f64],
     losses: &'a mut Losses,
 }
 
@@ -26,51 +31,82 @@ struct Largest {
     is_lost: bool,
 }
 
+/// The bits of infinity, above which NaN are.
+const INFINITY: i64 = f64::INFINITY.to_bits() as i64;
+
+/// Returns the bits of a magnitude.
+#[inline(always)]
+fn bits(value: f64) -> i64 {
+    value.abs().to_bits() as i64
+}
+
+fn number(bits: i64) -> f64 {
+    f64::from_bits(bits as u64)
+}
+
 impl Kernel for Counters<'_> {
     type Output = Largest;
 
     #[inline(always)]
     fn run(self) -> Largest {
-        let Self { before, after, roots, errors, losses } = self;
+        let Self { before, after, roots, errors, quotients, losses } = self;
         let report = &mut losses.report;
-        let (mut largest, mut smallest) = (0.0, f64::INFINITY);
-        let (mut root_largest, mut error_largest, mut quotient_largest) = (0.0, 0.0, 0.0);
-        let (mut overflows, mut lost) = (false, 0);
-        for (((&x, &y), root), error) in before.iter().zip(after).zip(&mut *roots).zip(&mut *errors) {
-            let (size, is_known, is_finite) = (x.abs(), x.is_finite(), x.is_finite() & y.is_finite());
-            report.exact += u64::from(x == y);
-            report.underflowed += u64::from((y == 0.0) & (x != 0.0));
-            report.nan_in += u64::from(x.is_nan());
-            report.nan_out += u64::from(y.is_nan());
-            report.inf_in += u64::from(size == f64::INFINITY);
-            report.zero_in += u64::from(x == 0.0);
-            lost += u64::from(is_known & !y.is_finite());
-            losses.finite += u64::from(is_finite);
-            losses.finite_equal += u64::from(is_finite & (x == y));
-            largest = if is_known & (size > largest) { size } else { largest };
-            smallest = if (size > 0.0) & (size < smallest) { size } else { smallest };
+        let (mut exact, mut zeroed, mut nan, mut nan_after, mut infinite, mut zeros) = (0, 0, 0, 0, 0, 0);
+        let (mut lost, mut finite, mut equal) = (0, 0, 0);
+        for (&x, &y) in before.iter().zip(after) {
+            let (from, to) = (bits(x), bits(y));
+            let is_finite = (from < INFINITY) & (to < INFINITY);
+            exact += u64::from(x == y);
+            zeroed += u64::from((to == 0) & (from != 0));
+            nan += u64::from(from > INFINITY);
+            nan_after += u64::from(to > INFINITY);
+            infinite += u64::from(from == INFINITY);
+            zeros += u64::from(from == 0);
+            lost += u64::from((from < INFINITY) & (to >= INFINITY));
+            finite += u64::from(is_finite);
+            equal += u64::from(is_finite & (x == y));
+        }
+        let (mut root_largest, mut error_largest, mut overflows) = (0, 0, 0);
+        let columns = before.iter().zip(after).zip(&mut *roots).zip(&mut *errors);
+        for (((&x, &y), root), error) in columns {
+            let is_finite = (bits(x) < INFINITY) & (bits(y) < INFINITY);
             let difference = (y - x).abs();
             // Of finite numbers: their difference may be beyond float64.
-            overflows |= is_finite & (difference == f64::INFINITY);
-            let is_summed = is_finite & (difference < f64::INFINITY);
+            let is_summed = is_finite & (bits(difference) < INFINITY);
+            overflows |= u64::from(is_finite & !is_summed);
             *root = if is_finite { x } else { 0.0 };
             *error = if is_summed { difference } else { 0.0 };
-            root_largest = if root.abs() > root_largest { root.abs() } else { root_largest };
-            error_largest = if *error > error_largest { *error } else { error_largest };
-            let quotient = if *root == 0.0 { 0.0 } else { *error / root.abs() };
-            quotient_largest = if quotient > quotient_largest { quotient } else { quotient_largest };
+            root_largest = bits(*root).max(root_largest);
+            error_largest = bits(*error).max(error_largest);
         }
+        for ((&root, &error), quotient) in roots.iter().zip(&*errors).zip(&mut *quotients) {
+            *quotient = if root == 0.0 { 0.0 } else { error / root };
+        }
+        let quotient_largest = quotients.iter().fold(0, |most, &quotient| bits(quotient).max(most));
+        // Less one, zero wraps to the largest number; less infinity, finite ones are above all others.
+        let less = |less: i64| before.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
+        let smallest = less(1).fold(u64::MAX, |least, x| x.min(least)).wrapping_add(1) as i64;
+        let largest = less(INFINITY).fold(0, |most, x| x.max(most)).wrapping_add(INFINITY as u64) as i64;
+        losses.finite += finite;
+        losses.finite_equal += equal;
         report.count += before.len() as u64;
+        report.exact += exact;
         report.overflowed += lost;
+        report.underflowed += zeroed;
+        report.nan_in += nan;
+        report.nan_out += nan_after;
+        report.inf_in += infinite;
+        report.zero_in += zeros;
         let is_lost = lost > 0;
-        let limit = if is_lost | overflows { f64::INFINITY } else { 0.0 };
-        report.max_abs_error = report.max_abs_error.max(error_largest).max(limit);
-        report.max_rel_error = report.max_rel_error.max(quotient_largest).max(limit);
+        let limit = if is_lost || overflows != 0 { f64::INFINITY } else { 0.0 };
+        report.max_abs_error = report.max_abs_error.max(number(error_largest)).max(limit);
+        report.max_rel_error = report.max_rel_error.max(number(quotient_largest)).max(limit);
+        let [smallest, largest] = [smallest, largest].map(|x| if x < INFINITY { number(x) } else { 0.0 });
         report.amax = report.amax.max(largest);
-        if smallest < f64::INFINITY && (report.amin_nonzero == 0.0 || smallest < report.amin_nonzero) {
+        if smallest > 0.0 && (report.amin_nonzero == 0.0 || smallest < report.amin_nonzero) {
             report.amin_nonzero = smallest;
         }
-        Largest { root: root_largest, error: error_largest, is_lost }
+        Largest { root: number(root_largest), error: number(error_largest), is_lost }
     }
 }
 
@@ -79,17 +115,19 @@ impl Kernel for Counters<'_> {
 pub(super) struct Room {
     roots: Tile<f64>,
     errors: Tile<f64>,
+    quotients: Tile<f64>,
 }
 
 /// Adds a tile to the losses. Returns whether a value is finite in the first array only.
 pub(super) fn add(level: Level, [before, after]: [&[f64]; 2], room: &mut Room, losses: &mut Losses) -> bool {
     let count = before.len();
-    let Room { roots, errors } = room;
+    let Room { roots, errors, quotients } = room;
     let counters = Counters {
         before,
         after,
         roots: &mut roots.0[..count],
         errors: &mut errors.0[..count],
+        quotients: &mut quotients.0[..count],
         losses: &mut *losses,
     };
     let Largest { root, error, is_lost } = level.run(counters);
