@@ -184,15 +184,3 @@ def test_a_front_hands_out_what_is_taken_and_no_more(front: str) -> None:
     assert set(module.__all__) == names_taken(front)
     for name in module.__all__:
         assert getattr(module, name) is not None
-
-
-def test_no_two_classes_have_one_name() -> None:
-    """Adapters and compat name theirs as the libraries do."""
-    found: dict[str, str] = {}
-    for name, file in modules().items():
-        if name.startswith(("castwise.adapters", "castwise.compat")) or file.suffix != ".py":
-            continue
-        for node in ast.walk(ast.parse(file.read_text("utf-8"))):
-            if isinstance(node, ast.ClassDef):
-                plain = node.name.strip("_")
-                assert found.setdefault(plain, name) == name, node.name

@@ -78,7 +78,7 @@ class Opaque:
     type_name: str
 
 
-class _Call:
+class _PickledFunction:
     """A function that a pickle may name, and what stands for its result."""
 
     def __init__(self, name: str, result: Callable[..., Any]) -> None:
@@ -248,7 +248,7 @@ def _globals() -> dict[str, Any]:
         calls |= {f"{module}.{name}": partial(opaque, name) for name in builtin}
     types = [f"{module}.{name}" for module in ("builtins", "__builtin__") for name in _TYPES]
     return {
-        **{name: _Call(name, result) for name, result in calls.items()},
+        **{name: _PickledFunction(name, result) for name, result in calls.items()},
         **{f"torch.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
         **{f"torch.cuda.{name}": StorageType(dtype) for name, dtype in _STORAGES.items()},
         "torch.storage.UntypedStorage": StorageType(None),
@@ -269,7 +269,7 @@ GLOBALS = _globals()
 
 def called(function: object, arguments: object) -> object:
     """Return what stands for the result of a call."""
-    if not isinstance(function, _Call) or not isinstance(arguments, tuple):
+    if not isinstance(function, _PickledFunction) or not isinstance(arguments, tuple):
         raise CheckpointError(f"the pickle calls what is not a function of torch; {REMEDY}")
     try:
         return function.result(*arguments)
