@@ -10,7 +10,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import DTypePolicyMap, _options, loss_scale
-from castwise.checkpoint.planning.encode import _written_schemes
+from castwise.checkpoint.planning import _written_schemes
 from castwise.checkpoint.report import FINDINGS
 from castwise.quantization import dequantize, pack, quantize, schemes
 from castwise.quantization.producers import _schemes

@@ -57,7 +57,7 @@ class TensorInfo(NamedTuple):
         return self.format or self.stored
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             "name": self.name,
             "dtype": self.format,
@@ -178,7 +178,7 @@ def assumed_format(
 
 
 def check_assume(assume: object) -> None:
-    """Refuse an `assume` that is no dtype and no mapping of tensor name to dtype: TypeError."""
+    """TypeError for an `assume` that is neither a dtype nor a mapping of names to dtypes."""
     if isinstance(assume, Mapping):
         for name, value in assume.items():
             if not isinstance(name, str):

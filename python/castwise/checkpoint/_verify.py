@@ -43,7 +43,7 @@ class Difference:
     Attributes
     ----------
     name
-        Its name in a plain model.
+        Its name in an unquantised model.
     reason
         "values"; or "shapes", "formats", "only in the first", "only in the second", with which no
         values were compared.
@@ -85,7 +85,7 @@ class Difference:
     __repr__ = brief_fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; a number that is not finite is text."""
+        """Return plain values for JSON; a number that is not finite is text."""
         return {
             "name": self.name,
             "reason": self.reason,
@@ -161,7 +161,7 @@ class Verification:
         return listed(difference.name for difference in self.differences)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             "schema": SCHEMA,
             "first": self.first,
@@ -185,7 +185,8 @@ def verify(
     """Compare the values of two checkpoints, each plain or quantised in any way.
 
     Quantised weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
-    names that they have in a plain model; a GGUF file beside a folder has those of transformers.
+    names that they have in an unquantised model; a GGUF file beside a folder has those of
+    transformers.
     Where floats of one are in another format than those of the other, both are compared in float32,
     or in float64 if one of them is.
 

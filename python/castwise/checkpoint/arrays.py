@@ -105,7 +105,7 @@ class Inspection:
         return "\n\n".join(tables)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             "schema": SCHEMA,
             "path": self.path,

@@ -72,10 +72,10 @@ def dequantize_file(
 ) -> CastSummary:
     """Decode the quantised weights of a checkpoint and write a new one without quantisation.
 
-    Weights get the names and shapes that they have in the plain model; the tensors that only decode
-    them are not written, and the scales of inputs, outputs, attention and its caches, which a plain
-    model does not have, are left out with a warning. All other tensors stay as they are, byte for
-    byte; but where `config.json` states the dtype of the model, those in bfloat16 and float16
+    Weights get the names and shapes that they have in the unquantised model; the tensors that only
+    decode them are not written, and the scales of inputs, outputs, attention and its caches, which
+    that model does not have, are left out with a warning. All other tensors stay as they are, byte
+    for byte; but where `config.json` states the dtype of the model, those in bfloat16 and float16
     become what the weights become, as libraries load all of them in that. In a folder, what states
     the quantisation goes: the sections of `config.json`, whose dtype becomes that of the weights,
     `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of metadata; the
@@ -103,7 +103,7 @@ def dequantize_file(
         `castwise.quantization.dequantize`. "exact": the product of real numbers, rounded once.
     only
         A regular expression that matches the whole names of the weights to decode, as they are in
-        the plain model; the others stay quantised.
+        the unquantised model; the others stay quantised.
     threads
         How many threads may decode.
     overwrite, resumable, resume, include, exclude, max_shard_size, dry_run

@@ -11,7 +11,7 @@ from castwise.checkpoint.report import CastSummary
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CastPlan(CastSummary):
-    """What `cast_file` would do, as `dry_run` returns it: rows without reports.
+    """The result of a dry run: what a conversion would do, in rows without reports.
 
     Attributes
     ----------
@@ -34,7 +34,7 @@ class CastPlan(CastSummary):
     __repr__ = CastSummary.__repr__
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             **CastSummary.to_dict(self),
             "dry_run": True,

@@ -90,7 +90,7 @@ class Finding:
     __repr__ = brief_fields
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             "kind": self.kind,
             "tensor": self.tensor,
@@ -142,7 +142,7 @@ class DecodeReport:
     __radd__ = __add__
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {name: getattr(self, name) for name in _COUNTED}
 
 
@@ -262,7 +262,7 @@ class CastRow(NamedTuple):
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; see `report_dict`."""
+        """Return plain values for JSON; see `report_dict`."""
         return {
             "name": self.name,
             "shard": self.shard,
@@ -280,7 +280,7 @@ class CastRow(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CastSummary:
-    """What `cast_file` did.
+    """The result of a conversion.
 
     Attributes
     ----------
@@ -411,7 +411,7 @@ class CastSummary:
         return row.losses(max_zeros=max_zeros, nan=self.options.get("nan", "keep"))
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON; see `report_dict`."""
+        """Return plain values for JSON; see `report_dict`."""
         return summary_dict(self, [row.to_dict() for row in self.rows])
 
 

@@ -14,7 +14,7 @@ from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import given
 from castwise.checkpoint._arguments import PathArgument, TranscodeArguments
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.planning.encode._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.planning._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.planning.transcode._new_forms import GGUF
 from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
 from castwise.checkpoint.preview import CastPlan

@@ -9,7 +9,7 @@ from typing import Any
 from castwise import checkpoint
 from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning.encode._written_schemes import (
+from castwise.checkpoint.planning._written_schemes import (
     expected_zeros,
     recipes,
     scheme_names,

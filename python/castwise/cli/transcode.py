@@ -1,4 +1,4 @@
-"""`castwise transcode`: lay a quantised checkpoint anew, as another producer stores it."""
+"""`castwise transcode`: convert a quantised checkpoint to another producer's layout."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning.encode._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.planning._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.report import LOSSES
 from castwise.cli import _arguments
 from castwise.cli._conversion import run_conversion

@@ -210,7 +210,7 @@ def _ordered(pairs: Iterable[object] = ()) -> dict[Any, Any]:
 
 
 def opaque(name: str, *arguments: object) -> Opaque:
-    """Stand for an object that is no tensor and holds none."""
+    """Stand for an object that neither is nor holds a tensor."""
     if any(isinstance(value, TorchTensor) for part in arguments for value in _parts(part)):
         raise CheckpointError(f"a tensor is inside of a {name}; {REMEDY}")
     return Opaque(name)

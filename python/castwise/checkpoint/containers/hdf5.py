@@ -79,7 +79,7 @@ class _Dataset:
     begin: int | None
     elements: Elements | None
     dtype: np.dtype[Any]
-    """What h5py makes of it."""
+    """The dtype as h5py gives it."""
 
 
 class Hdf5Reader(FileReader[SourceFile], ChunkedReader):

@@ -55,7 +55,7 @@ class StoredLayout(NamedTuple):
 
     @property
     def stated(self) -> tuple[str, tuple[int, ...]]:
-        """What the header states of it."""
+        """The code and the shape that the header states."""
         return self.code, self.shape
 
 

@@ -41,7 +41,7 @@ _PLAIN = frozenset(
 
 
 def remote_path(path: str | os.PathLike[str]) -> Path | None:
-    """Return the path that a URL names, with the methods of a `Path`; None if it is no URL.
+    """Return the path that a URL names, with the methods of a `Path`; None if it is not a URL.
 
     Raises
     ------
@@ -113,7 +113,7 @@ class RemoteSource:
     Raises
     ------
     CheckpointError
-        It is no object but a folder, or was changed meanwhile.
+        It is a folder, or was changed meanwhile.
     OSError
         There is no such object, or it cannot be read.
 

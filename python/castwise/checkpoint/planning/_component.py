@@ -15,17 +15,17 @@ from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.planning._derived_files import derived_reader
+from castwise.checkpoint.planning._derived_containers import derived_reader
 from castwise.checkpoint.planning._derived_reader import (
     Derivation,
     DerivedTensor,
     ShardPlan,
     with_tensors,
 )
+from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning._stated_quantization import found_in, not_indexed, stated_of
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
-from castwise.checkpoint.planning.encode._written_configs import Statements
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     Statement,

@@ -16,8 +16,8 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf._from_gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import KIND, ComponentPlan
-from castwise.checkpoint.planning.encode._written_configs import Statements
-from castwise.checkpoint.planning.encode._written_schemes import loading_warning
+from castwise.checkpoint.planning._new_statements import Statements
+from castwise.checkpoint.planning._written_schemes import loading_warning
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -186,11 +186,11 @@ class DerivedReader:
         return None if tensor is None or tensor.measured is None else tensor.measured()
 
     def stored_name(self, name: str) -> str:
-        """Return what a tensor that is not made is called in the file."""
+        """Return what a tensor that is not derived is called in the file."""
         return self._stored_names.get(name, name)
 
     def elements(self, name: str) -> Elements | None:
-        """Return how a tensor comes."""
+        """Return the format and order in which a tensor is read."""
         tensor = self._derived.get(name)
         return Elements(tensor.format) if tensor else self._reader.elements(self.stored_name(name))
 
@@ -244,8 +244,8 @@ class DerivedReader:
     def write(self, name: str, file: BinaryIO, begin: int) -> bool:
         """Make a tensor at its place in a file: each thread writes the slabs that it makes.
 
-        Returns False, and writes nothing, if it is no such tensor, or the places of its slabs are
-        not known before.
+        Returns False, and writes nothing, if it is not such a tensor, or the places of its slabs
+        are not known before.
         """
         tensor = self._derived.get(name)
         if tensor is None or tensor.counts is None:
@@ -307,7 +307,7 @@ def _write(slab: Slab, place: int, target: OpenFile) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedElsewhere:
-    """What a `DerivedReader` is in another process.
+    """Stands for a `DerivedReader` in another process, and plans it again there.
 
     Attributes
     ----------

@@ -79,7 +79,7 @@ class PlannedRun:
         return self.summary(self.run.write(self.options, meter, executor))
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
-        """Return what was done."""
+        """Return the summary of these rows."""
         return CastSummary(*self.about, rows, self.unused)
 
 

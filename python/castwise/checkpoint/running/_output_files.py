@@ -159,7 +159,7 @@ class OutputFile:
 
 
 class _PreviewDone(Exception):  # noqa: N818  (it is no error)
-    """Ends a block."""
+    """Leaves the block of a writer before anything is written."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What quantisation lost."""
+"""The report of what quantisation lost."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class QuantizedWeight:
         return [name for name, role in self.parts.items() if role == ACTIVATION]
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             "name": self.name,
             "scheme": self.scheme,
@@ -113,7 +113,7 @@ class Orphan:
         return f"{self.name!r} is a {role} without its {lacks} {self.missing[0]!r}"
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {"name": self.name, "is_payload": self.is_payload, "missing": list(self.missing)}
 
 
@@ -173,7 +173,7 @@ class Quantization:
         return "\n".join([*stated, table, *problems, *map(str, self.orphans)])
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
+        """Return plain values for JSON."""
         return {
             "stated": list(self.stated),
             "unknown": self.unknown,

@@ -43,7 +43,7 @@ def plain_names(tensors: Iterable[Info]) -> dict[str, Info]:
 
 
 def numbered_kernel(name: str) -> str | None:
-    """Return the name that a kernel has in a plain model, if variables are numbered; else None."""
+    """Return the name that a numbered kernel has in an unquantised model; None for others."""
     match = _VARIABLE.fullmatch(name) if "/vars/" in name else None
     return f"{match[1]}/vars/0" if match else None
 

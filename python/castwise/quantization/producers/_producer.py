@@ -8,7 +8,7 @@ from typing import Any, Literal
 
 from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._schemes import Scheme
-from castwise.quantization.producers._stated import Reader, Stored
+from castwise.quantization.producers._stated import StatementReader, Stored
 from castwise.quantization.producers._stored_weight import Given, StoredWeight
 from castwise.quantization.producers._written import Form, Statements, StatementWriter, Written
 
@@ -50,7 +50,7 @@ class Configuration:
 
     """
 
-    readers: Mapping[str, Reader] = field(default_factory=dict)
+    readers: Mapping[str, StatementReader] = field(default_factory=dict)
     undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
     kept_keys: Mapping[str, str] = field(default_factory=dict)
     config_file: str | None = None
@@ -58,7 +58,7 @@ class Configuration:
     is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
     unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
     metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
-    metadata_reader: Reader | None = None
+    metadata_reader: StatementReader | None = None
     metadata_first: bool = False
     described_tensors: Callable[[Mapping[str, str]], list[str]] | None = None
 

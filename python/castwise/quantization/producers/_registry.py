@@ -15,7 +15,7 @@ from castwise.quantization.producers._layouts import Layout, Storage
 from castwise.quantization.producers._names import tail
 from castwise.quantization.producers._producer import Producer, Section
 from castwise.quantization.producers._schemes import Scheme, generic_layout, has_bias, may_hold
-from castwise.quantization.producers._stated import Reader, no_statements
+from castwise.quantization.producers._stated import StatementReader, no_statements
 from castwise.quantization.producers.autofp8 import AUTOFP8
 from castwise.quantization.producers.awq_gptq import AWQ, GPTQ
 from castwise.quantization.producers.bitsandbytes import BITSANDBYTES
@@ -154,7 +154,7 @@ def producer_of_model(model_type: object) -> Producer | None:
     return next((row for row in of_models if row.model_type == model_type), None)
 
 
-def reader_of(method: str) -> Reader:
+def reader_of(method: str) -> StatementReader:
     """Return what reads the sections of a method."""
     readers = (row.configuration.readers.get(method) for row in PRODUCERS)
     return next((reader for reader in readers if reader is not None), no_statements)

@@ -35,7 +35,7 @@ class Stated(NamedTuple):
 Describe = Callable[[str, str | None], Stated]
 """From the module and the format of its payload to what is stated."""
 
-Reader = Callable[[Mapping[str, Any]], Describe]
+StatementReader = Callable[[Mapping[str, Any]], Describe]
 """From the section of a configuration to what it states."""
 
 
@@ -47,7 +47,7 @@ class Stored(Protocol):
         """How many elements it has."""
 
     def __array__(self) -> NDArray[Any]:
-        """Read it."""
+        """Read the tensor into an array."""
 
 
 def json_of(name: str, array: Stored) -> dict[str, Any]:
@@ -108,7 +108,7 @@ def no_statements(section: Mapping[str, Any]) -> Describe:
     return lambda module, payload: Stated()
 
 
-def constant_reader(scheme: str, block: tuple[int, ...] | None = None) -> Reader:
+def constant_reader(scheme: str, block: tuple[int, ...] | None = None) -> StatementReader:
     return lambda section: lambda module, payload: Stated(scheme, block)
 
 

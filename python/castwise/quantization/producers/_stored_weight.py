@@ -23,8 +23,9 @@ class Undecodable(ValueError):  # noqa: N818  (it says what is wrong)
 class Given(NamedTuple):
     """What is known of a weight beside its parts: arguments of `QuantizedArray.from_parts`.
 
-    `plain` is its shape in a plain model, if that is another one with the same elements; `names`
-    are those of its parts, where the checkpoint has others, and leave out what is not needed.
+    `plain` is its shape in an unquantised model, if that is another one with the same elements;
+    `names` are those of its parts, where the checkpoint has others, and leave out what is not
+    needed.
     `groups` is the tensor that says which scale and zero point each row has, if not in order;
     `tiled` says that scales are in tiles, and codes are not padded to them; `loose` of how many
     bits codes are that stand one in a byte, where others are packed.
@@ -46,7 +47,7 @@ class Indexed(Protocol):
     """A stored tensor of which what is indexed is read."""
 
     def __getitem__(self, index: EllipsisType | tuple[slice | int, ...]) -> NDArray[Any]:
-        """Read a part."""
+        """Read the indexed elements."""
 
 
 class StoredWeight(ABC):

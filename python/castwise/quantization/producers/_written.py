@@ -43,7 +43,7 @@ class Written:
     stacks
         Experts may be stacked in one tensor.
     transposed
-        Only such experts are stored so, and in a plain model their matrices are (in, out).
+        Only such experts are stored so, and in an unquantised model their matrices are (in, out).
     shares
         What engines fuse must have the same global scale.
     symmetric

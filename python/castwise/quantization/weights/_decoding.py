@@ -1,4 +1,4 @@
-"""How the stored tensors of one weight become the weight of a plain model, slab by slab."""
+"""How the stored tensors of one weight become the weight of an unquantised model, slab by slab."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Decoding:
     Attributes
     ----------
     shape
-        Its shape in a plain model.
+        Its shape in an unquantised model.
     cut
         A shape with the same elements in the same order, as a matrix or a stack of them.
     step
@@ -97,7 +97,7 @@ def decoding(
     arithmetic
         "peer" or "exact".
     axis
-        Along which blocks are to lie, -1 or -2; None for that of the plain model.
+        Along which blocks are to lie, -1 or -2; None for that of the unquantised model.
 
     Raises
     ------

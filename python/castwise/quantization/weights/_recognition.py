@@ -56,7 +56,7 @@ def recognized(
 
     """
     stated = statements(configs, metadata)
-    quantization = _Search(tensors, stated, [*contradictions(configs)]).run()
+    quantization = _Search(tensors, stated, [*contradictions(configs)]).find_weights()
     return None if quantization == Quantization() else quantization
 
 
@@ -80,8 +80,8 @@ class _Search:
         known = {name for statement in stated for name in statement.recipes}
         self._recipes = tuple(recipe for recipe in PRODUCERS if recipe.name in known)
 
-    def run(self) -> Quantization:
-        """Find everything."""
+    def find_weights(self) -> Quantization:
+        """Find the quantised weights, what belongs to them, and what lacks a part."""
         weights = self._weights(PRODUCERS)
         if self._recipes:
             # What is not stored as stated is recognised all the same, and the contradiction named.

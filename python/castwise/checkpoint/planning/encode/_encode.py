@@ -1,4 +1,4 @@
-"""Plan what a plain checkpoint is when its weights are quantised, and refuse what cannot be."""
+"""Plan what an unquantised model is when its weights are quantised, or refuse it."""
 
 from __future__ import annotations
 
@@ -31,18 +31,18 @@ from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.planning._component import KIND, ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
+from castwise.checkpoint.planning._new_statements import Statements, statements
 from castwise.checkpoint.planning._stated_quantization import model_types
+from castwise.checkpoint.planning._written_schemes import (
+    encoding,
+    padding_problem,
+    written,
+)
 from castwise.checkpoint.planning.encode._encoded_weight import (
     EncodedWeight,
     Kept,
     encoding_threads,
     share,
-)
-from castwise.checkpoint.planning.encode._written_configs import Statements, statements
-from castwise.checkpoint.planning.encode._written_schemes import (
-    encoding,
-    padding_problem,
-    written,
 )
 from castwise.quantization import Quantization
 from castwise.quantization.producers import (

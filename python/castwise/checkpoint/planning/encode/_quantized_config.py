@@ -8,15 +8,15 @@ from pathlib import Path
 
 from castwise._dtype_map import DTYPE
 from castwise.checkpoint._config import Config
+from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning.decode._unquantized_config import without_quantization
-from castwise.checkpoint.planning.encode._written_configs import Statements
 from castwise.checkpoint.report import CastRow
 
 
 class QuantizedConfig(Config):
     """A `config.json` that states how the weights of its model are quantised.
 
-    `statement` says what states it; None if nothing of it changes.
+    `statements` are what states it; None if nothing of it changes.
 
     Raises
     ------
@@ -25,10 +25,10 @@ class QuantizedConfig(Config):
 
     """
 
-    def __init__(self, path: Path, label: str, statement: Statements | None) -> None:
+    def __init__(self, path: Path, label: str, statements: Statements | None) -> None:
         super().__init__(path, label)
-        self._statement = statement
-        self._is_rewritten = statement is not None
+        self._statements = statements
+        self._is_rewritten = statements is not None
 
     def following(self, rows: Sequence[CastRow]) -> str | None:
         """Return the text with the sections at its end; None if it is to stay.
@@ -36,16 +36,16 @@ class QuantizedConfig(Config):
         Its dtype follows what a map casts beside the weights, as in a cast.
         """
         text = super().following([row for row in rows if row.decided_by != DTYPE])
-        if self._statement is None or not self._text:
+        if self._statements is None or not self._text:
             return text
         before = self._text
         text = text or before
-        if self._statement.edit is not None:
-            text = self._statement.edit(text)
+        if self._statements.edit is not None:
+            text = self._statements.edit(text)
         else:
             text = without_quantization(text)
-            if self._statement.sections:
-                text = _with_sections(text, self._statement.sections)
+            if self._statements.sections:
+                text = _with_sections(text, self._statements.sections)
         return None if text == before else text
 
 

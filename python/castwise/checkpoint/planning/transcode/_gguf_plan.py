@@ -8,7 +8,7 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
-from castwise.checkpoint.planning.encode._written_configs import Statements
+from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
 from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight

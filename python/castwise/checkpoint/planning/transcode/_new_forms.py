@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
-from castwise.checkpoint.planning.encode._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.quantization import QuantizedArray, QuantizedWeight

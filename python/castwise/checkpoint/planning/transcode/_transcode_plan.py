@@ -23,11 +23,11 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.planning._component import KIND, ComponentPlan
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
+from castwise.checkpoint.planning._new_statements import SEVERAL, Statements, statements
+from castwise.checkpoint.planning._written_schemes import encoding, is_transcoded, written
 from castwise.checkpoint.planning.decode._decode import METADATA
 from castwise.checkpoint.planning.decode._losses import stored_losses
 from castwise.checkpoint.planning.encode._encoded_weight import Kept
-from castwise.checkpoint.planning.encode._written_configs import SEVERAL, Statements, statements
-from castwise.checkpoint.planning.encode._written_schemes import encoding, is_transcoded, written
 from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
     SLAB_ELEMENTS,
@@ -266,7 +266,7 @@ class TranscodePlan(ComponentPlan):
             return transcoding.statements_of_form
         modules: dict[str, Encoding] = {}
         for transcoded_weight in self._transcoded:
-            assert transcoded_weight.encoding is not None, "by `_give_form`"  # noqa: S101
+            assert transcoded_weight.encoding is not None, "by `give_form`"  # noqa: S101
             modules[transcoded_weight.weight.name.removesuffix(WEIGHT)] = transcoded_weight.encoding
         for weight in self._staying:
             modules[weight.name.removesuffix(WEIGHT)] = encoding(

@@ -28,7 +28,7 @@ def _dictionary(quantizer: Any) -> dict[str, Any]:
 
 
 def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
-    """Make the quantizer that a dictionary describes; what is no dictionary stays.
+    """Make the quantizer that a dictionary describes; anything else stays.
 
     Raises
     ------

@@ -1,4 +1,4 @@
-"""Readers that derive tensors, one for each kind of file that has more than tensors."""
+"""Pick the deriving reader for the container of a shard."""
 
 from __future__ import annotations
 
