@@ -221,7 +221,7 @@ def test_names_of_other_things_say_where_they_go(model: Path, tmp_path: Path) ->
     ):  # which is one of llama's
         assert "there is no map 'gpt-oss'; castwise has llama" in said
     for said in refusals(lambda: checkpoint.transcode_file(model, out, "model-opt")):
-        assert "did you mean 'modelopt'? castwise lays" in said
+        assert "did you mean 'modelopt'? castwise transcodes to" in said
     for said in refusals(lambda: checkpoint.transcode_file(model, out, "modelopt", scheme="fp8")):
         assert "'fp8' is a format, float8_e4m3fn, and a scheme stores scales, too: did you" in said
 

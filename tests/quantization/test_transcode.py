@@ -1,4 +1,4 @@
-"""Quantised checkpoints are laid anew with the same values, or refused."""
+"""Quantised checkpoints are transcoded with the same values, or refused."""
 
 from __future__ import annotations
 

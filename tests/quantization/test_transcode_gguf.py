@@ -859,7 +859,7 @@ def test_other_forms_beside_it(tmp_path: Path) -> None:
 
 
 def test_other_ways_to_gguf(tmp_path: Path) -> None:
-    """What is no model, or is not laid anew, becomes no GGUF file."""
+    """What is no model, or is not transcoded, becomes no GGUF file."""
     source = model(tmp_path / "model")
     with pytest.raises(CheckpointError, match=r"GGUF is one file; name one that ends with \.gguf"):
         checkpoint.transcode_file(source, tmp_path / "out", "gguf")

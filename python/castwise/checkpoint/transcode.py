@@ -180,7 +180,7 @@ class TranscodeRequest(DeriveRequest):
         if self.recipe not in form_names():
             raise CheckpointError(
                 f"{given('recipe', self.recipe, option='--to')}: "
-                f"{suggestion(self.recipe, form_names())}castwise lays checkpoints anew as "
+                f"{suggestion(self.recipe, form_names())}castwise transcodes to "
                 f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantise "
                 "(castwise quantize)"
             )

@@ -36,7 +36,7 @@ COMMANDS = {
     "cast": "cast a checkpoint and print what that lost",
     "quantize": "quantise the weights of a checkpoint",
     "dequantize": "decode the quantised weights of a checkpoint",
-    "transcode": "lay a quantised checkpoint anew, as another producer stores it",
+    "transcode": "convert a quantised checkpoint to another producer's layout",
     "finish": "make a checkpoint of the parts that runs with --part have converted",
     "inspect": "what a checkpoint holds, from its headers alone",
     "verify": "compare the values of two checkpoints, plain or quantised",
