@@ -170,6 +170,8 @@ def test_tf_scaling_is_in_the_dtype_of_what_is_scaled(scale: float) -> None:
 def test_tf_optimizer_arguments(caplog: pytest.LogCaptureFixture) -> None:
     fixed = TFOptimizer(SGD(), dynamic=False, initial_scale=8)
     assert (fixed.loss_scale, fixed.dynamic_counter, fixed.dynamic_growth_steps) == (8, None, None)
+    loaded = pickle.loads(pickle.dumps(fixed))  # noqa: S301
+    assert (loaded.dynamic, loaded.state_dict()) == (False, {})
     array = np.zeros(1, np.float32)
     fixed.apply_gradients([(np.array([np.nan], np.float32), array)])
     assert math.isnan(array[0])
@@ -468,6 +470,7 @@ def test_torch_scaler_refuses_in_torchs_manner() -> None:
     scaler.update(2.0)
     assert (scaler.get_scale(), scaler.state_dict()["_growth_tracker"]) == (2.0, 0)
     assert pickle.loads(pickle.dumps(scaler)).state_dict() == scaler.state_dict()  # noqa: S301
+    assert type(scaler).__module__ == "castwise.compat.torch"  # the place that pickles name
     parameter.grad = np.ones(1, np.float16)
     with pytest.raises(ValueError, match="float16"):
         scaler.unscale_(optimizer)

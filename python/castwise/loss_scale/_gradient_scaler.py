@@ -68,6 +68,8 @@ class GradScaler:
 
     """
 
+    __module__ = "castwise.compat.torch"  # where users find it, and pickles
+
     def __init__(  # noqa: PLR0917 - torch's signature
         self,
         device: str = "cpu",

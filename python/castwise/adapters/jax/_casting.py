@@ -170,8 +170,8 @@ _UNCOMPILED = {("int", 1), ("uint", 1), ("float", 6)}
 
 
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
-    # The kernels refuse names and values that are wrong, and complex to real.
     """Cast by operations of XLA; refuse options and dtypes that it does not have."""
+    # The kernels refuse names and values that are wrong, and complex to real.
     known = {name: value for name, value in options.items() if name not in ("scale", "seed")}
     if known.get("rounding") != "stochastic":
         _core.cast(np.empty(0, array.dtype), target, **known)

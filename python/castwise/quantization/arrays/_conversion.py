@@ -159,7 +159,7 @@ _CONVERTERS = {DATA: _data, SCALES: _scales, ZEROS: _zeros}
 def blocks_of(q: QuantizedArray, target: Views, rows: slice | Array) -> Array:
     """Return rows of a matrix as blocks of bytes that hold their scales; the last axis has these.
 
-    `new` is the form of those rows alone, which may be in another order.
+    `target` is the form of those rows alone, which may be in another order.
     """
     assert target.recipe is not None, "blocks are a producer's"  # noqa: S101
     parts = {

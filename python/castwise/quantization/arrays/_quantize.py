@@ -377,8 +377,8 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         views.to_stored(biases, stored_bias)
     stored_zero = None
     if zero is not None:
-        kind_quantized_zero = np.int8 if views.storage.zeros == "plain" else views.container
-        stored_zero = np.zeros(views.zero_shape, kind_quantized_zero)
+        zero_dtype = np.int8 if views.storage.zeros == "plain" else views.container
+        stored_zero = np.zeros(views.zero_shape, zero_dtype)
         views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
     return _result(plan, data, stored_scale, second, stored_zero, stored_bias)
 

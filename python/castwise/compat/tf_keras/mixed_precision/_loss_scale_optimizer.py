@@ -93,7 +93,6 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
         self._machine = checked_machine(
             inner_optimizer, dynamic, initial_scale, dynamic_growth_steps
         )
-        self._is_dynamic = dynamic
         self._fixed = None if dynamic else self._machine.initial_scale
         self._optimizer = inner_optimizer
         setattr(inner_optimizer, WRAPPED, True)
@@ -103,6 +102,10 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
     def inner_optimizer(self) -> Any:
         """The optimizer that applies gradients."""
         return self._optimizer
+
+    @property
+    def _is_dynamic(self) -> bool:  # type: ignore[override]
+        return self._fixed is None
 
     @property
     def dynamic(self) -> bool:
