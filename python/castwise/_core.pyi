@@ -74,6 +74,8 @@ __all__ = [
     "pack_codes",
     "parse_assignment",
     "parse_dtype",
+    "parse_gguf_array",
+    "parse_gguf_header",
     "parse_literal",
     "parse_policy",
     "parse_safetensors_header",
@@ -448,6 +450,39 @@ def parse_literal(text: str) -> Any:
         It is another expression, incomplete, or nested more than 200 brackets deep.
 
     """
+
+def parse_gguf_header(
+    read: Callable[[int, int], bytes],
+    size: int,
+    tensor: Callable[[str, tuple[int, ...], int, int], object],
+    refusal: type[Exception],
+) -> tuple[dict[str, str | float], dict[str, int], int, int]:
+    """Parse the header of a GGUF file.
+
+    Parameters
+    ----------
+    read
+        Returns so many bytes of the file from a byte on, fewer where it ends.
+    size
+        Length of the file in bytes.
+    tensor
+        Takes the name, the shape, the number of the type and the offset in the data of each tensor,
+        in their order.
+    refusal
+        The exception that a header that lies raises.
+
+    Returns
+    -------
+    tuple
+        The values by key; for each key of an array, the byte at which it begins; the byte at which
+        the data start; the alignment of tensors there.
+
+    """
+
+def parse_gguf_array(
+    read: Callable[[int, int], bytes], size: int, begin: int, refusal: type[Exception]
+) -> list[str | float]:
+    """Parse an array of the header of a GGUF file, which begins at a byte; the rest is as above."""
 
 def rearrange_items(
     source: tuple[int, int, Sequence[int]],

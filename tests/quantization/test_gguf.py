@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
+from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from castwise.quantization import QuantizedArray, dequantize, quantize
@@ -245,3 +246,56 @@ def test_headers_that_lie(tmp_path: Path) -> None:
     refused(header([], struct.pack("<Q", 2**40), 1), "a text of")
     refused(header([], struct.pack("<Q", 2) + b"\xff\xfe", 1), "not UTF-8")
     assert not out.exists()
+
+
+NUMBERS = {0: "B", 1: "b", 2: "H", 3: "h", 4: "I", 5: "i", 6: "f", 7: "?"}
+NUMBERS |= {10: "Q", 11: "q", 12: "d"}
+
+
+@pytest.mark.parametrize("length", [1, 1 << 18, (1 << 18) + 1])
+def test_headers_give_what_was_packed(length: int) -> None:
+    words = ["é", "", "x" * length, "😀"]
+    texts = struct.pack("<IIQ", 9, 8, len(words)) + b"".join(map(text, words))
+    pairs, expected = text("texts") + texts, {}
+    for kind, code in NUMBERS.items():
+        number = struct.pack(f"<{code}", 1) if code == "?" else b"\xa5" * struct.calcsize(code)
+        expected[code] = struct.unpack(f"<{code}", number)[0]
+        pairs += text(code) + struct.pack("<I", kind) + number
+        pairs += text(f"{code}s") + struct.pack("<IIQ", 9, kind, 3) + 3 * number
+    data = header([("w", (3, 5), 1, 64)], pairs, 1 + 2 * len(NUMBERS))
+    places: list[tuple[Any, ...]] = []
+
+    def read(begin: int, count: int) -> bytes:
+        return data[begin : begin + count]
+
+    values, arrays, start, alignment = parse_gguf_header(
+        read, len(data), lambda *tensor: places.append(tensor), CheckpointError
+    )
+    assert repr(values) == repr(expected)
+    assert (start, alignment) == (-(-len(data) // 32) * 32, 32)
+    assert places == [("w", (3, 5), 1, 64)]
+    items = {
+        key: parse_gguf_array(read, len(data), begin, CheckpointError)
+        for key, begin in arrays.items()
+    }
+    assert items.pop("texts") == words
+    assert repr(items) == repr({f"{code}s": [number] * 3 for code, number in expected.items()})
+
+
+@pytest.mark.parametrize("raw", [b"a\x80", b"\xc3", b"\xe2\x28\xa1", b"\xed\xa0\x80", b"\xc0\xaf"])
+def test_texts_are_refused_with_the_reason_of_the_decoder(raw: bytes) -> None:
+    data = header([], struct.pack("<Q", len(raw)) + raw, 1)
+    with pytest.raises(UnicodeDecodeError) as decoding:
+        raw.decode()
+    with pytest.raises(KeyError) as refusal:
+        parse_gguf_header(lambda begin, count: data[begin:][:count], len(data), print, KeyError)
+    assert refusal.value.args == (f"a text in its header is not UTF-8: {decoding.value.reason}",)
+    assert str(refusal.value.__cause__) == str(decoding.value)
+
+
+def test_what_a_callable_raises_is_raised() -> None:
+    data = header([("w", (3, 5), 1, 64)], b"", 0)
+    with pytest.raises(ZeroDivisionError):
+        parse_gguf_header(lambda begin, count: bytes(begin // 0), 100, print, ValueError)
+    with pytest.raises(ZeroDivisionError):
+        parse_gguf_header(lambda *_: data, len(data), lambda *_: 1 // 0, ValueError)

@@ -26,6 +26,7 @@ mod error;
 mod explain;
 mod foreign;
 mod format;
+mod gguf;
 mod literal;
 mod loss_scale;
 mod names;
@@ -66,6 +67,8 @@ mod _core {
     use super::explain::explain_cast;
     #[pymodule_export]
     use super::format::{FormatInfo, finfo, formats};
+    #[pymodule_export]
+    use super::gguf::{parse_gguf_array, parse_gguf_header};
     #[pymodule_export]
     use super::literal::parse_literal;
     #[pymodule_export]

@@ -21,16 +21,16 @@ from typing import Any, BinaryIO, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     Planned,
     TensorInfo,
-    check_shape,
     format_info,
     numpy_dtype,
 )
 from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
-from castwise.checkpoint.containers._gguf_header import Cursor, Typed, pair_of, text_of
+from castwise.checkpoint.containers._gguf_header import Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
 from castwise.checkpoint.files._source_files import SourceFile
 
@@ -40,7 +40,6 @@ _MAX_AXES = 4  # ggml's own limit
 _GATHERED = 1 << 18
 """Bytes of rows that are put together at a time."""
 
-_ALIGNMENT_KEY = "general.alignment"
 _ALIGNMENT = 32
 ARCHITECTURE = "general.architecture"
 _PLAIN = {
@@ -127,9 +126,9 @@ class GgufReader(PlacedReader[SourceFile]):
         self._begins: dict[str, int] = {}
         self._gathered: dict[str, Gathered] = {}
         self._arrays: dict[str, int] = {}
-        self._values: dict[str, Any] = {}
+        self._values: dict[str, str | float] = {}
         try:
-            self._read_header(Cursor(self._file))
+            self._read_header()
         except CheckpointError as error:
             self._file.close()
             raise CheckpointError(f"{path}: {error}") from error
@@ -137,29 +136,16 @@ class GgufReader(PlacedReader[SourceFile]):
             self._file.close()
             raise
 
-    def _read_header(self, cursor: Cursor) -> None:
-        if cursor.take(4) != _MAGIC:
-            raise CheckpointError("no GGUF file: it does not begin with GGUF")
-        if (version := cursor.number("I")) not in _VERSIONS:
-            raise CheckpointError(f"GGUF of version {version}; versions 2 and 3 are read")
-        tensors, pairs = cursor.number("Q"), cursor.number("Q")
-        alignment = _ALIGNMENT
-        for _ in range(pairs):
-            key, kind = cursor.text(), cursor.number("I")
-            begin, value = cursor.at, cursor.value(kind)
-            if key in self.metadata or key in self._arrays:
-                raise CheckpointError(f"key {key!r} is there twice in its header")
-            if value is None:
-                self.other_entries.append(key)
-                self._arrays[key] = begin
-            else:
-                self.metadata[key], self._values[key] = str(value), value
-            if key == _ALIGNMENT_KEY:
-                alignment = value if isinstance(value, int) else 0
-        if alignment <= 0 or alignment % 8:
-            raise CheckpointError(f"{_ALIGNMENT_KEY} is not a multiple of 8")
-        places = [self._describe(cursor) for _ in range(tensors)]
-        start = -(-cursor.at // alignment) * alignment
+    def _read_header(self) -> None:
+        places: list[tuple[TensorInfo, int]] = []
+        self._values, self._arrays, start, alignment = parse_gguf_header(
+            self._file.read,
+            self._file.size,
+            lambda name, shape, kind, offset: places.append((_info(name, shape, kind), offset)),
+            CheckpointError,
+        )
+        self.metadata = {key: str(value) for key, value in self._values.items()}
+        self.other_entries += self._arrays
         for info, offset in places:
             if info.name in self.tensors:
                 raise CheckpointError(f"tensor {info.name!r} is there twice")
@@ -170,33 +156,12 @@ class GgufReader(PlacedReader[SourceFile]):
                 )
             self.tensors[info.name], self._begins[info.name] = info, start + offset
 
-    def _describe(self, cursor: Cursor) -> tuple[TensorInfo, int]:
-        name, axes = cursor.text(), cursor.number("I")
-        if axes > _MAX_AXES:
-            raise CheckpointError(f"tensor {name!r} has {axes} axes; GGUF allows {_MAX_AXES}")
-        shape = check_shape(name, [cursor.number("Q") for _ in range(axes)][::-1])
-        kind, offset = cursor.number("I"), cursor.number("Q")
-        if kind in _PLAIN:
-            row = format_info(_PLAIN[kind])
-            nbytes = math.prod(shape) * row.itemsize
-            return TensorInfo(name, row.name, row.kind, row.name, shape, nbytes), offset
-        if kind not in _BLOCKS:
-            raise CheckpointError(
-                f"tensor {name!r} is of the type {_OTHERS.get(kind, kind)}, which castwise cannot "
-                "decode; llama-quantize of llama.cpp does: "
-                "llama-quantize --allow-requantize MODEL.gguf OUT.gguf BF16"
-            )
-        stored, elements, size = _BLOCKS[kind]
-        if not shape or shape[-1] % elements:
-            raise CheckpointError(
-                f"tensor {name!r} has the shape {shape}, whose rows are not blocks of {elements}"
-            )
-        shape = (*shape[:-1], shape[-1] // elements, size)
-        return TensorInfo(name, "uint8", "uint", stored, shape, math.prod(shape)), offset
-
     def values(self) -> dict[str, Any]:
         """Return all that the header states, by key, with its arrays."""
-        arrays = {key: Cursor(self._file, at).array() for key, at in self._arrays.items()}
+        arrays = {
+            key: parse_gguf_array(self._file.read, self._file.size, begin, CheckpointError)
+            for key, begin in self._arrays.items()
+        }
         return self._values | arrays
 
     def logical_shape(self, name: str) -> tuple[int, ...]:
@@ -270,6 +235,28 @@ class GgufReader(PlacedReader[SourceFile]):
         info = self.tensors[name]
         assert info.format is not None, "others are refused"  # noqa: S101
         return from_bytes(self._bytes(name), numpy_dtype(info.format), info.shape)
+
+
+def _info(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
+    """Describe a tensor of a type of ggml, or refuse it."""
+    if kind in _PLAIN:
+        row = format_info(_PLAIN[kind])
+        return TensorInfo(
+            name, row.name, row.kind, row.name, shape, math.prod(shape) * row.itemsize
+        )
+    if kind not in _BLOCKS:
+        raise CheckpointError(
+            f"tensor {name!r} is of the type {_OTHERS.get(kind, kind)}, which castwise cannot "
+            "decode; llama-quantize of llama.cpp does: "
+            "llama-quantize --allow-requantize MODEL.gguf OUT.gguf BF16"
+        )
+    stored, elements, size = _BLOCKS[kind]
+    if not shape or shape[-1] % elements:
+        raise CheckpointError(
+            f"tensor {name!r} has the shape {shape}, whose rows are not blocks of {elements}"
+        )
+    shape = (*shape[:-1], shape[-1] // elements, size)
+    return TensorInfo(name, "uint8", "uint", stored, shape, math.prod(shape))
 
 
 class GgufWriter(Writer):

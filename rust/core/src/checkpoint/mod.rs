@@ -8,6 +8,7 @@
 //! items     items of any size copied from one order to another
 //! rearrange the items of a tensor in another order, from file to file
 //! literal   a literal of Python, as headers of `.npy` files hold one
+//! gguf      the header of a GGUF file
 //! ```
 //!
 //! Files are untrusted. The rules of the safetensors format (known dtype codes, no overflow in
@@ -18,6 +19,7 @@
 mod convert;
 mod engine;
 mod error;
+pub mod gguf;
 mod header;
 mod items;
 mod jobs;
