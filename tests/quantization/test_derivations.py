@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint.dequantize import DequantizeRequest
+from castwise.checkpoint.planning import _derived_reader
 from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.quantize import QuantizeRequest
 from castwise.checkpoint.requests._derive_request import DeriveRequest
@@ -63,3 +65,14 @@ def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
         **common,  # type: ignore[arg-type]
     )
     assert derivations(transcode, tmp_path / "new") == {"transcode"}
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="only systems that fork")
+def test_a_process_forked_while_a_thread_plans_can_plan() -> None:
+    with _derived_reader._PLANNING:
+        child = os.fork()
+        if child == 0:
+            os._exit(0 if _derived_reader._PLANNING.acquire(timeout=5) else 1)
+        assert os.waitpid(child, 0)[1] == 0
+    assert _derived_reader._PLANNING.acquire(timeout=0)
+    _derived_reader._PLANNING.release()

@@ -353,6 +353,16 @@ _PLANNING = Lock()
 """Held while that is read or replaced: the threads of a worker convert batches of one run."""
 
 
+def _renew_lock() -> None:
+    """Let a forked process plan: the thread that held the lock may not be in it."""
+    global _PLANNING  # noqa: PLW0603
+    _PLANNING = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
 def with_tensors(
     component: Component, shards: Mapping[str, Reader], made_of: Mapping[str, Sequence[str]]
 ) -> Component:
