@@ -8,6 +8,7 @@ import os
 import re
 import shutil
 import sys
+import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
 from functools import cache
@@ -69,6 +70,12 @@ MATRIX = pytest.StashKey[Counter[tuple[str, str]]]()
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--record", action="store_true", help="write tests/recorded anew")
+    parser.addoption(
+        "--every",
+        type=int,
+        default=1,
+        help="of each test beside no framework, run the first case and every so-manieth other",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -212,14 +219,35 @@ def name_and_mode(item: pytest.Item) -> tuple[str, str | None]:
 
 
 @pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Leave out tests without a record, and mark tests of unittest classes."""
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave out tests without a record and by `--every`, and mark tests of unittest classes."""
     for item in items.copy():
         name, mode = name_and_mode(item)
         if mode == "recorded" and Records(item.path).of(name) is None:
             items.remove(item)
         elif (mode is None and needs_framework(item.path)) or "framework" in item.fixturenames:
             item.add_marker(pytest.mark.frameworks)
+    if (every := config.getoption("every")) > 1:
+        left_out = set(_cases_between(items, every))
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
+
+
+def _cases_between(items: Iterable[pytest.Item], every: int) -> list[pytest.Item]:
+    """List the cases that `--every` leaves out; a checksum of the name decides.
+
+    So neither the order of cases nor that of CPU levels among them matters.
+    """
+    functions: set[str] = set()
+    left_out = []
+    for item in items:
+        function = item.nodeid.partition("[")[0]
+        is_first = function not in functions
+        functions.add(function)
+        is_kept = is_first or zlib.crc32(item.nodeid.encode()) % every == 0
+        if not is_kept and not item.get_closest_marker("frameworks"):
+            left_out.append(item)
+    return left_out
 
 
 @pytest.hookimpl(wrapper=True)
