@@ -7,7 +7,7 @@ use castwise_core::format::Kind;
 use castwise_core::parse::find;
 use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
-use pyo3::exceptions::{PyException, PyTypeError, PyValueError};
+use pyo3::exceptions::{PyAttributeError, PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
@@ -130,8 +130,15 @@ pub(crate) fn parse_argument<'py>(
 
 /// Returns what the `dtype` of an object raised when numpy read it, as the cause of the error about it; `None` if numpy
 /// only found it not to be a dtype. What means something else than that, such as an interrupt, is raised itself.
-fn raised_by(value: &Bound<'_, PyAny>, error: PyErr) -> PyResult<Option<PyErr>> {
+fn raised_by(value: &Bound<'_, PyAny>, mut error: PyErr) -> PyResult<Option<PyErr>> {
     let py = value.py();
+    if error.value(py).to_string().starts_with("Cannot interpret") {
+        // numpy 2.0 says so where a property raised, too.
+        match value.getattr("dtype") {
+            Err(raised) if !raised.is_instance_of::<PyAttributeError>(py) => error = raised,
+            _ => return Ok(None),
+        }
+    }
     if !error.is_instance_of::<PyException>(py) {
         return Err(error);
     }
@@ -140,7 +147,7 @@ fn raised_by(value: &Bound<'_, PyAny>, error: PyErr) -> PyResult<Option<PyErr>> 
         || value.is_instance_of::<PyList>()
         || value.is_instance_of::<PyTuple>()
         || value.is_instance_of::<PyDict>();
-    if is_plain || error.value(py).to_string().starts_with("Cannot interpret") {
+    if is_plain {
         return Ok(None);
     }
     let is_about_type = error.is_instance_of::<PyTypeError>(py) || error.is_instance_of::<PyValueError>(py);
