@@ -49,12 +49,12 @@ PROGRAMS = {
     "castwise": """
 from castwise.checkpoint import cast_file
 begin = perf_counter()
-cast_file(*sys.argv[1:])
+cast_file(*sys.argv[1:], overwrite=True)
 """,
     "castwise, one thread": """
 from castwise.checkpoint import cast_file
 begin = perf_counter()
-cast_file(*sys.argv[1:], threads=1)
+cast_file(*sys.argv[1:], threads=1, overwrite=True)
 """,
     "torch, a tensor at a time": f"""
 import torch
@@ -243,12 +243,13 @@ def measured(folder: Path, size: int, turns: int) -> Iterator[list[Row]]:
             ]
 
 
-def make(path: Path, tensors: int, size: int) -> None:
-    """Write the source: values as weights have them."""
-    count = size // 4 // tensors
-    some = np.random.default_rng(tensors).standard_normal(10_000_019, np.float32)
-    values = np.resize(some * np.float32(0.02), (tensors, count))
-    checkpoint.save(path, {f"layers.{index}.weight": row for index, row in enumerate(values)})
+def make(path: Path, count: int, size: int) -> None:
+    """Write the source of so many tensors: values as weights have them."""
+    elements = size // 4 // count
+    some = np.random.default_rng(count).standard_normal(10_000_019, np.float32)
+    values = np.resize(some * np.float32(0.02), (count, elements))
+    tensors = {f"layers.{index}.weight": row for index, row in enumerate(values)}
+    checkpoint.save(path, tensors, overwrite=True)
 
 
 def itemsize(target: str) -> int:

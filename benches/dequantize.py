@@ -45,7 +45,7 @@ TORCH, CAST = "torch, a tensor at a time", "plain cast of the codes"
 CASTWISE = """
 from castwise.checkpoint import {0}
 begin = perf_counter()
-{0}(*sys.argv[1:3], threads=int(sys.argv[3]), {1})
+{0}(*sys.argv[1:3], threads=int(sys.argv[3]), overwrite=True, {1})
 """
 PROGRAMS = {
     CAST: CASTWISE.format("cast_file", "dtype='bfloat16', raw=True"),
@@ -160,7 +160,7 @@ def make(path: Path, scales: str, *, quick: bool) -> int:
         tensors[f"model.layers.3.{name}.weight_scale_inv"] = scale
     norm = castwise.cast(rng.standard_normal(7168, np.float32), "bfloat16")
     tensors["model.layers.3.input_layernorm.weight"] = norm
-    checkpoints.save(path, tensors)
+    checkpoints.save(path, tensors, overwrite=True)
     path.with_name("config.json").write_text(json.dumps({"quantization_config": CONFIG}))
     return nbytes
 
