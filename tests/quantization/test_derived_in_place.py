@@ -1,4 +1,4 @@
-"""A quantised folder that is decoded in place loses nothing that lies beside its model."""
+"""A quantised folder that is decoded loses nothing that lies beside its model."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from castwise import checkpoint
 from torch_files import Storage, state_dict, tensor, torch_file
@@ -54,3 +55,23 @@ def test_a_file_of_the_model_alone_is_replaced(tmp_path: Path) -> None:
     folder = write_model(tmp_path / "model")
     checkpoint.dequantize_file(folder, folder, "float32", overwrite=True)
     assert checkpoint.load(folder)["l.weight"].tolist() == [[0, 1, 2, 3], [8, 10, 12, 14]]
+
+
+@pytest.mark.parametrize("name", ["l.weight", "l.lora_A.weight"])
+def test_an_adapter_has_no_name_that_decoding_gives(tmp_path: Path, name: str) -> None:
+    """Castwise itself would refuse to read what was written."""
+    weight = np.linspace(-1, 1, 512, dtype=np.float32).reshape(16, 32)
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "config.json").write_text('{"model_type": "llama"}')
+    checkpoint.save(tmp_path / "in" / "model.safetensors", {"l.weight": weight})
+    checkpoint.quantize_file(tmp_path / "in", tmp_path / "small", "nvfp4")
+    adapter = tmp_path / "small" / "adapter_model.safetensors"
+    checkpoint.save(adapter, {name: np.ones((1, 2), np.float16)})
+    out = tmp_path / "out"
+    if name == "l.weight":
+        with pytest.raises(checkpoint.CheckpointError, match=r"'l.weight' is in .* an adapter by"):
+            checkpoint.dequantize_file(tmp_path / "small", out)
+        assert not out.exists()
+    else:
+        checkpoint.dequantize_file(tmp_path / "small", out)
+        assert checkpoint.load(out).keys() == {"l.weight", name}

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
+from castwise._wording import argument
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._interface import Reader
 
 
@@ -112,6 +115,27 @@ class Checkpoint:
     def config_folder(self, component: Component) -> Path:
         """Return the folder whose configurations are those of a component."""
         return self.path / component.prefix if self.is_folder else self.path.parent
+
+    def check_names(self) -> None:
+        """Refuse a tensor of the same name in a model and an adapter beside it."""
+        folders = Counter(component.prefix for component in self.components)
+        places: dict[str, str] = {}
+        for component in self.components:
+            if folders[component.prefix] == 1:
+                continue
+            shards = [
+                (component.prefix + name, shard)
+                for shard, reader in component.shards.items()
+                for name in reader.tensors
+            ]
+            for path, shard in shards:
+                if path in places:
+                    name = path.removeprefix(component.prefix)
+                    raise CheckpointError(
+                        f"{self.path}: tensor {name!r} is in {places[path]} and in {shard}, an "
+                        f"adapter by its name; leave one out ({argument('exclude')})"
+                    )
+            places.update(shards)
 
     def open(self) -> None:
         """Open the single file; nothing is opened for a folder."""

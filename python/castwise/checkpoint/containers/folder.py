@@ -101,7 +101,7 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
     CheckpointError
         There are no weights; or in one folder several files without an index, several indexes, or
         a file that the index does not list; an index is not JSON of the right form; a shard is
-        missing, outside the folder, or damaged; a tensor is not in its shard.
+        missing, outside the folder, or damaged; a tensor is not in its shard, or in an adapter too.
 
     """
     folders = weight_folders(path, excludes)
@@ -117,7 +117,9 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
             forms.update(name for stems in families(names) for name in stems)
         else:
             components += _open_components(path, prefix, names, forms)
-    return Checkpoint(path, components, is_folder=True, other_forms=frozenset(forms))
+    checkpoint = Checkpoint(path, components, is_folder=True, other_forms=frozenset(forms))
+    checkpoint.check_names()
+    return checkpoint
 
 
 def check_link(entry: Path) -> None:
@@ -144,22 +146,12 @@ def _open_components(
     root: Path, prefix: str, names: list[str], forms: set[str]
 ) -> Iterator[Component]:
     """Open what belongs together of the files in one folder: a model, an adapter, or both."""
-    tensors: dict[str, str] = {}
     done: set[str] = set()
     for number, family in enumerate(families(names)):
         stems = {name: stem for name, stem in family.items() if prefix + name not in done}
         if not stems:
             continue
         component = _open_component(root, prefix, names, stems, forms)
-        for shard, reader in component.shards.items():
-            if number and (
-                name := next((tensor for tensor in reader.tensors if tensor in tensors), None)
-            ):
-                raise CheckpointError(
-                    f"{root}: tensor {name!r} is in {tensors[name]} and in {shard}, an adapter by "
-                    f"its name; leave one out ({argument('exclude')})"
-                )
-            tensors |= dict.fromkeys(reader.tensors, shard)
         done.update(component.shards)
         yield replace(component, has_config=not (number and is_adapter(stems)))
 

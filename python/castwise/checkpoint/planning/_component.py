@@ -183,9 +183,7 @@ class ComponentPlan:
         shards: dict[str, Reader] = {}
         for path, reader in self._component.shards.items():
             derived = {name: self.derived[name] for name in reader.tensors if name in self.derived}
-            renamed = {
-                name: new_name for name, new_name in self.renamed.items() if name in reader.tensors
-            }
+            renamed = {name: self.renamed[name] for name in reader.tensors if name in self.renamed}
             metadata = {**self._metadata(reader), **(stated or {})}
             stays = not (derived or renamed) and self.left_out.keys().isdisjoint(reader.tensors)
             if stays and metadata == reader.metadata:

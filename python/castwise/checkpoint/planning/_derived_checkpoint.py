@@ -52,7 +52,8 @@ class DerivedCheckpoint:
     Raises
     ------
     CheckpointError
-        Two tensors would have the same name; or nothing can state how they are stored.
+        Two tensors of a component, or one of a model and one of an adapter beside it, would have
+        the same name; or nothing can state how they are stored.
 
     """
 
@@ -70,6 +71,7 @@ class DerivedCheckpoint:
         components = [plan.component(is_file=is_file) for plan in plans]
         consumed = frozenset(path for plan in plans for path in plan.consumed)
         self.source = replace(source, components=components, consumed=consumed)
+        self.source.check_names()
         self.plans = plans
         self.unused = unused or {}
         self._dtypes = dtypes
