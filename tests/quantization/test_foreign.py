@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.cli import main
+from castwise.quantization.producers._foreign import _Siblings
 from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._names import beside
 from castwise.quantization.producers._registry import PRODUCERS
@@ -149,3 +150,29 @@ def test_a_key_of_a_layer_that_is_not_known(
     assert main(["dequantize", str(write(tmp_path / "in", model)), str(tmp_path / "out")]) == 2
     assert "'zeta'" in capsys.readouterr().err
     assert json.loads((tmp_path / "in" / "config.json").read_text())
+
+
+def test_what_is_beside_many_payloads_of_a_module_is_judged_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A file of anybody may hold any number of them; their square would be hours."""
+    tensors = {}
+    for number in range(40):
+        name = f"module.w{number}_weight"
+        tensors[name] = Stored(name, "int8", (2, 4))
+        tensors[f"{name}_scale"] = Stored(f"{name}_scale", "float32", (2, 1))
+        zeta = f"module.zeta{number}"
+        tensors[zeta] = Stored(zeta, "float32", (2,))
+    judged = []
+    is_other = _Siblings._is_other
+
+    def judge(siblings: _Siblings, name: str, module: str) -> bool:
+        judged.append(name)
+        return is_other(siblings, name, module)
+
+    monkeypatch.setattr(_Siblings, "_is_other", judge)
+    siblings = _Siblings(tensors, {name for name in tensors if "zeta" not in name}, tensors)
+    names = [siblings.foreign(f"module.w{number}_weight") for number in range(40)]
+    assert len(judged) == len(tensors)
+    assert all(foreign is names[0] for foreign in names)
+    assert set(names[0]) == {f"module.zeta{number}" for number in range(40)}

@@ -52,7 +52,7 @@ def with_foreign(
     siblings = _Siblings(tensors, known, [parameters[name] for name in weights])
     checked = dict(weights)
     for payload, weight in weights.items():
-        if names := tuple(siblings.foreign(parameters[payload])):
+        if names := siblings.foreign(parameters[payload]):
             producers = " or ".join(weight.recipes)
             text = (
                 f"{names[0]!r} is beside it, which is not part of how {producers} stores it; "
@@ -63,7 +63,10 @@ def with_foreign(
 
 
 class _Siblings:
-    """The tensors of each module: those with the same name but for the last component."""
+    """The tensors of each module: those with the same name but for the last component.
+
+    What a module has is judged once, however many of its parameters are quantised.
+    """
 
     def __init__(
         self, tensors: Mapping[str, Described], known: Collection[str], weights: Iterable[str]
@@ -75,42 +78,57 @@ class _Siblings:
         self._modules: dict[str, list[str]] = {}
         for name in tensors:
             self._modules.setdefault(_module(name), []).append(name)
-        self._weights: dict[str, list[str]] = {}
+        weights_of: dict[str, set[str]] = {}
         for name in weights:
-            self._weights.setdefault(_module(name), []).append(tail(name))
+            weights_of.setdefault(_module(name), set()).add(tail(name))
+        self._parameters = {
+            module: {*names, *(name.removesuffix("_weight") for name in names)}
+            for module, names in weights_of.items()
+        }
+        self._foreign_in: dict[str, tuple[str, ...]] = {}
+        self._numbered_in: dict[str, tuple[str, ...]] = {}
 
-    def foreign(self, weight: str) -> Iterator[str]:
+    def foreign(self, weight: str) -> tuple[str, ...]:
         """Name the tensors beside a parameter that its producer does not store there."""
         module, last = _module(weight), tail(weight)
+        if module not in self._numbered_in:
+            numbered = self._modules.get(module + _NUMBERED, ())
+            names = (name for name in numbered if not tail(name).isdigit())
+            self._numbered_in[module] = tuple(self._unknown(names))
         # Names without a module are those of a file, of which only some belong together.
-        is_module = module != "" or last == _WEIGHT
-        near = self._modules.get(module, ()) if is_module else self._below(f"{last}_")
-        for name in near:
+        if module == "" and last != _WEIGHT:
+            near = tuple(self._judged(self._below(f"{last}_"), module))
+        else:
+            if module not in self._foreign_in:
+                siblings = self._modules.get(module, ())
+                self._foreign_in[module] = tuple(self._judged(siblings, module))
+            near = self._foreign_in[module]
+        further = (*self._unknown(self._below(f"{weight}.")), *self._numbered_in[module])
+        return (*near, *further) if further else near
+
+    def _unknown(self, names: Iterable[str]) -> Iterator[str]:
+        """Name those that belong to no payload."""
+        stored = (self._tensors[name].name for name in names)
+        return (name for name in stored if name not in self._known)
+
+    def _judged(self, siblings: Iterable[str], module: str) -> Iterator[str]:
+        """Name those of the siblings of a module that it has for no reason known."""
+        for name in siblings:
             if not self._is_other(name, module):
-                yield self._tensors[name].name
-        for name in self._below(f"{weight}."):
-            if self._tensors[name].name not in self._known:
-                yield self._tensors[name].name
-        for name in self._modules.get(module + _NUMBERED, ()):
-            if not tail(name).isdigit() and self._tensors[name].name not in self._known:
                 yield self._tensors[name].name
 
     def _is_other(self, name: str, module: str) -> bool:
         """Return True for what a module has whether or not its weights are quantised."""
         info, last = self._tensors[name], tail(name)
-        weights = self._weights[module]
-        is_named = last in (*_BIASES, *MARKERS) or scale_of_attention(name) is not None
-        if info.name in self._known or is_named:
+        if info.name in self._known or last in (*_BIASES, *MARKERS):
             return True
-        stem = last.removesuffix("_bias")
-        parameters = {
-            *_MODULE_PARAMETERS,
-            *weights,
-            *(name.removesuffix("_weight") for name in weights),
-        }
-        if stem != last and stem in parameters:
+        if scale_of_attention(name) is not None:
             return True
-        return info.format in WIDE and last in _MODULE_PARAMETERS and _WEIGHT not in weights
+        parameters, stem = self._parameters[module], last.removesuffix("_bias")
+        if stem != last and (stem in parameters or stem in _MODULE_PARAMETERS):
+            return True
+        is_wide = info.format in WIDE and last in _MODULE_PARAMETERS
+        return is_wide and _WEIGHT not in parameters
 
     def _below(self, prefix: str) -> Iterator[str]:
         place = bisect_left(self._names, prefix)
