@@ -14,11 +14,7 @@ _numpy_protocol, _values, _structures, _names, _initializers: what these need
 
 from castwise.autocast._layer import Layer
 from castwise.autocast._layer_policy import get_layer_policy
-from castwise.autocast._scope import (
-    AutocastScope,
-    enable_auto_cast_variables,
-    get_autocast_scope,
-)
+from castwise.autocast._scope import AutocastScope, enable_auto_cast_variables, get_autocast_scope
 from castwise.autocast._variable import AutoCastVariable
 
 __all__ = [

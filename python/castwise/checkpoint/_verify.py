@@ -27,9 +27,7 @@ from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.decode._decode import decode_checkpoint
 from castwise.checkpoint.planning.decode._options import FORMATS, decoding_of
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.quantization.producers import (
-    BF16,
-)
+from castwise.quantization.producers import BF16
 
 _PIECE_ELEMENTS = 1 << 18
 

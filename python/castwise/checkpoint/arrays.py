@@ -25,9 +25,7 @@ from castwise.checkpoint.files._replacing import check_absent, replacing_file
 from castwise.checkpoint.planning._stated_quantization import quantization_of
 from castwise.checkpoint.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers import (
-    I8,
-)
+from castwise.quantization.producers import I8
 
 _NPY = ".npy"
 _BYTE_BITS = 8

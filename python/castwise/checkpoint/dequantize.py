@@ -17,9 +17,7 @@ from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._derive_request import DeriveRequest, Make, RunOptions
 from castwise.checkpoint.requests._request import Request
-from castwise.quantization.producers import (
-    BF16,
-)
+from castwise.quantization.producers import BF16
 
 
 @overload

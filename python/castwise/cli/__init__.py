@@ -23,14 +23,7 @@ import castwise
 from castwise._environment import ERRORS
 from castwise._startup import interrupt_as_usual
 from castwise._wording import of_core, worded_for_command
-from castwise.cli._output import (
-    BROKEN_PIPE,
-    ERROR,
-    INTERRUPTED,
-    abandon_output,
-    printable,
-    say,
-)
+from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, printable, say
 
 COMMANDS = {
     "cast": "cast a checkpoint and print what that lost",

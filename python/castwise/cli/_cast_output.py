@@ -10,14 +10,7 @@ from typing import Any
 from castwise._core import CastReport
 from castwise.checkpoint import CastRow, CastSummary
 from castwise.checkpoint.report import summary_dict
-from castwise.cli._output import (
-    group_name,
-    json_text,
-    shape_text,
-    size_text,
-    table,
-    tensors_text,
-)
+from castwise.cli._output import group_name, json_text, shape_text, size_text, table, tensors_text
 
 GROUPS, TOTALS, ALL = "groups", "totals", "all"
 """What a row of the table stands for."""

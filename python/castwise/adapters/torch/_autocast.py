@@ -20,13 +20,7 @@ from castwise.adapters.torch._calls import Call, Computation, link, unlink
 from castwise.adapters.torch._checkpointing import follow_checkpoints
 from castwise.adapters.torch._computing import compute_dtypes
 from castwise.adapters.torch._in_force import begin, end, is_in_force
-from castwise.adapters.torch._plan import (
-    NameMap,
-    Summary,
-    TensorCast,
-    refuse_lazy,
-    refuse_unused,
-)
+from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_lazy, refuse_unused
 from castwise.adapters.torch._variables import Slot, presented, slots_of
 
 torch: Any = require("torch")

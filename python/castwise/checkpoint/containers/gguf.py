@@ -23,12 +23,7 @@ from numpy.typing import NDArray
 
 from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import (
-    Planned,
-    TensorInfo,
-    format_info,
-    numpy_dtype,
-)
+from castwise.checkpoint._tensors import Planned, TensorInfo, format_info, numpy_dtype
 from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._gguf_header import Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer

@@ -29,10 +29,7 @@ from castwise.checkpoint.containers._zip import (
     stored_begin,
 )
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
-from castwise.quantization.producers import (
-    BYTES,
-    stated_layers,
-)
+from castwise.quantization.producers import BYTES, stated_layers
 
 _WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 _REMEDY = "save the model again with Keras"

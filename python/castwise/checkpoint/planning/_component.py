@@ -27,16 +27,8 @@ from castwise.checkpoint.planning._stated_quantization import found_in, not_inde
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers import (
-    Statement,
-    Undecodable,
-    statements,
-    undecodable,
-)
-from castwise.quantization.weights import (
-    Decoding,
-    decoding,
-)
+from castwise.quantization.producers import Statement, Undecodable, statements, undecodable
+from castwise.quantization.weights import Decoding, decoding
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -9,9 +9,7 @@ from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.keras import KerasReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
 from castwise.checkpoint.planning._derived_reader import DerivedReader, ShardPlan
-from castwise.quantization.producers import (
-    plain_model,
-)
+from castwise.quantization.producers import plain_model
 
 
 class DerivedShard(DerivedReader, SafetensorsReader):

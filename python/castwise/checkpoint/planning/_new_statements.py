@@ -6,12 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.quantization.producers import (
-    SEVERAL,
-    Encoding,
-    Statements,
-    find_recipe,
-)
+from castwise.quantization.producers import SEVERAL, Encoding, Statements, find_recipe
 
 __all__ = ["SEVERAL", "Statements", "statements"]
 

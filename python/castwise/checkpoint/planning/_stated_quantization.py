@@ -30,9 +30,7 @@ from castwise.quantization.producers import (
     weight_of,
     with_foreign,
 )
-from castwise.quantization.weights import (
-    recognized,
-)
+from castwise.quantization.weights import recognized
 
 _MAX_BYTES = 10_000_000
 

@@ -10,13 +10,7 @@ from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.quantization import Scheme, schemes
-from castwise.quantization.producers import (
-    CONVERTED_TO,
-    WRITTEN,
-    Encoding,
-    Written,
-    known_recipe,
-)
+from castwise.quantization.producers import CONVERTED_TO, WRITTEN, Encoding, Written, known_recipe
 
 _NORMAL_BITS = 3
 
@@ -81,11 +75,8 @@ def expected_zeros(targets: Iterable[str | None]) -> float:
 
 def is_transcoded(stored: tuple[str, str], target: tuple[str, str]) -> bool:
     """Return True if what one producer stores has a form of another, each with its scheme."""
-    form, source, destination = (
-        (stored[0], target[0]),
-        known_recipe(stored[1]),
-        known_recipe(target[1]),
-    )
+    form = stored[0], target[0]
+    source, destination = known_recipe(stored[1]), known_recipe(target[1])
     if source is None or destination is None:
         return False
     return form in source.transcoding.forms_from and form in destination.transcoding.forms_to

@@ -19,12 +19,7 @@ from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.files._remote import is_url
 from castwise.checkpoint.files._replacing import resumable_folder
-from castwise.checkpoint.maps import (
-    is_map_name,
-    named_map,
-    refuse_map_name,
-    warn_of_other_models,
-)
+from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
 from castwise.checkpoint.planning._stated_quantization import model_types, refuse_changes
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run

@@ -32,9 +32,7 @@ from castwise.checkpoint.files._temporary_names import journal_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.report import CastRow, DecodeReport, Report
-from castwise.quantization.producers import (
-    CONFIGS,
-)
+from castwise.quantization.producers import CONFIGS
 
 _SEEDS = 1 << 64
 _MAX_BYTES = 1 << 30  # of a journal; a tensor takes some 500 bytes

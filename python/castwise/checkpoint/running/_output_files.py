@@ -16,11 +16,7 @@ from castwise.checkpoint.containers._interface import Reader, Writer
 from castwise.checkpoint.containers._weight_files import safetensors_name
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.folder import new_index
-from castwise.checkpoint.containers.safetensors import (
-    JoinedShards,
-    SafetensorsReader,
-    check_codes,
-)
+from castwise.checkpoint.containers.safetensors import JoinedShards, SafetensorsReader, check_codes
 from castwise.checkpoint.files._remote import Upload
 from castwise.checkpoint.files._replacing import folder_of
 from castwise.checkpoint.plan import CastOptions

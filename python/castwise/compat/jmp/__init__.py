@@ -20,13 +20,7 @@ from castwise.compat.jmp._loss_scale import (
     register,
     select_tree,
 )
-from castwise.compat.jmp._policy import (
-    Policy,
-    cast_to_full,
-    cast_to_half,
-    get_policy,
-    half_dtype,
-)
+from castwise.compat.jmp._policy import Policy, cast_to_full, cast_to_half, get_policy, half_dtype
 
 __all__ = [
     "DynamicLossScale",

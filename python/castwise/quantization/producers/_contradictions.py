@@ -11,12 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from itertools import combinations
 from typing import Any, NamedTuple
 
-from castwise.quantization.producers._configs import (
-    MAX_DEPTH,
-    SECTIONS,
-    method_of,
-    recipes_of,
-)
+from castwise.quantization.producers._configs import MAX_DEPTH, SECTIONS, method_of, recipes_of
 from castwise.quantization.producers._registry import owner_of_form
 
 _CONFIG = "config.json"

@@ -1,6 +1,6 @@
 """The producers, each of which has a module: what its tensors are, and what states them.
 
-A new producer is a module beside this one, and a line here.
+A new producer is a module beside this one, and its name in the tuples here that it belongs to.
 """
 
 from __future__ import annotations

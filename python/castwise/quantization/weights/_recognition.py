@@ -15,21 +15,9 @@ from castwise.quantization.producers._contradictions import Contradiction, contr
 from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
-from castwise.quantization.producers._layouts import (
-    BYTES,
-    FLOAT8,
-    OF_WORD,
-    OTHER,
-    WIDE,
-    Layout,
-)
+from castwise.quantization.producers._layouts import BYTES, FLOAT8, OF_WORD, OTHER, WIDE, Layout
 from castwise.quantization.producers._matching import Match, matched
-from castwise.quantization.producers._names import (
-    Described,
-    beside,
-    owner,
-    tail,
-)
+from castwise.quantization.producers._names import Described, beside, owner, tail
 from castwise.quantization.producers._producer import Producer
 from castwise.quantization.producers._registry import MARKERS, PRODUCERS, lasts
 from castwise.quantization.producers._schemes import may_hold

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from castwise._options import Arithmetic
 from castwise._spelling import nearest
 from castwise._wording import argument, given
-from castwise.checkpoint._config import Config
+from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
@@ -35,9 +35,7 @@ from castwise.checkpoint.planning.decode._unquantized_config import (
     follows,
 )
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
-from castwise.quantization.arrays import (
-    wrapped_zeros,
-)
+from castwise.quantization.arrays import wrapped_zeros
 from castwise.quantization.producers import (
     CONFIGS,
     EVIDENT,
@@ -52,15 +50,11 @@ from castwise.quantization.producers import (
     scale_of_attention,
     tail,
 )
-from castwise.quantization.weights import (
-    Decoding,
-)
-from castwise.quantization.weights import (
-    Slab as Cut,
-)
+from castwise.quantization.weights import Decoding
+from castwise.quantization.weights import Slab as Cut
 
 _LOGGER = logging.getLogger(__name__)
-_CONFIG, _OWN, _KERAS = "config.json", "metadata", "keras"
+_IN_METADATA, _KERAS = "metadata", "keras"
 _SLAB_ELEMENTS = 1 << 20
 """Elements of a slab, whose memory is used again: that of larger ones goes back to the system."""
 
@@ -132,7 +126,7 @@ class DecodePlan(ComponentPlan):
             stating = [
                 statement
                 for statement in self._stated
-                if is_folder or statement.origin == _OWN or statement.method == _KERAS
+                if is_folder or statement.origin == _IN_METADATA or statement.method == _KERAS
             ]
             self.exceptions = self._excepted(stating, chosen)
         self._plan(chosen)
@@ -140,10 +134,10 @@ class DecodePlan(ComponentPlan):
             self.consumed = [
                 component.prefix + name
                 for name in CONFIGS
-                if name in self._configs and name != _CONFIG
+                if name in self._configs and name != CONFIG
             ]
         if (is_folder or isinstance(source.file, SafetensorsReader)) and chosen and not is_partial:
-            self.followers = self._follow(self._configs.get(_CONFIG))
+            self.followers = self._follow(self._configs.get(CONFIG))
 
     def _check(self, quantization: Quantization) -> None:
         """Refuse what does not say for certain how each weight is stored."""
@@ -188,7 +182,7 @@ class DecodePlan(ComponentPlan):
             return None
         keys = {KEPT_KEYS.get(statement.method) for statement in statements}
         key = keys.pop()
-        if keys or key is None or any(statement.origin != _CONFIG for statement in statements):
+        if keys or key is None or any(statement.origin != CONFIG for statement in statements):
             stated = ", ".join(
                 f"{statement.origin}: {statement.method}" for statement in statements
             )

@@ -14,15 +14,8 @@ from numpy.typing import NDArray
 from castwise._options import Arithmetic
 from castwise.checkpoint.report import DecodeReport
 from castwise.quantization import QuantizedArray, dequantize
-from castwise.quantization.arrays import (
-    Range,
-    losses_of,
-    may_lose,
-    rows_of,
-)
-from castwise.quantization.weights import (
-    Decoding,
-)
+from castwise.quantization.arrays import Range, losses_of, may_lose, rows_of
+from castwise.quantization.weights import Decoding
 
 _WIDEST = np.dtype(np.float32)
 

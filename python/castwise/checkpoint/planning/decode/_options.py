@@ -9,9 +9,7 @@ from castwise._core import finfo, get_num_threads
 from castwise._options import Arithmetic
 from castwise._spelling import typed_format
 from castwise._wording import argument, given
-from castwise.quantization.producers import (
-    BF16,
-)
+from castwise.quantization.producers import BF16
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,9 +14,7 @@ from typing import NamedTuple
 
 from castwise.checkpoint._config import TOKEN, Config, stated_formats
 from castwise.checkpoint.report import CastRow
-from castwise.quantization.producers import (
-    BF16,
-)
+from castwise.quantization.producers import BF16
 
 _SECTIONS = frozenset(("quantization_config", "compression_config"))
 _SECTION_OF_GROUPS, _GROUPS_KEY = "quantization", "group_size"

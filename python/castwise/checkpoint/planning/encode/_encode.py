@@ -33,11 +33,7 @@ from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import Statements, statements
 from castwise.checkpoint.planning._stated_quantization import model_types
-from castwise.checkpoint.planning._written_schemes import (
-    encoding,
-    padding_problem,
-    written,
-)
+from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
 from castwise.checkpoint.planning.encode._encoded_weight import (
     EncodedWeight,
     Kept,
@@ -45,9 +41,7 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     share,
 )
 from castwise.quantization import Quantization
-from castwise.quantization.producers import (
-    Encoding,
-)
+from castwise.quantization.producers import Encoding
 
 _BYTE_BITS = 8
 

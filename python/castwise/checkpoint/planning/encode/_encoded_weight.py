@@ -25,9 +25,7 @@ from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning._derived_reader import Slab
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.quantization import QuantizedArray, dequantize, quantize
-from castwise.quantization.producers import (
-    Encoding,
-)
+from castwise.quantization.producers import Encoding
 
 _KEPT_BYTES = 8 << 20
 _FLIGHT_ELEMENTS = 4 << 20

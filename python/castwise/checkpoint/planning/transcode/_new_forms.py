@@ -12,10 +12,7 @@ from castwise.checkpoint.planning._written_schemes import encoding, padding_prob
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.quantization import QuantizedArray, QuantizedWeight
-from castwise.quantization.arrays import (
-    geometry,
-    views_of,
-)
+from castwise.quantization.arrays import geometry, views_of
 from castwise.quantization.producers import (
     ACTIVATION,
     CONVERTED_TO,

@@ -34,14 +34,8 @@ from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
-from castwise.quantization.arrays import (
-    Views,
-    blocks_of,
-    of_rows,
-)
-from castwise.quantization.weights import (
-    Slab as Cut,
-)
+from castwise.quantization.arrays import Views, blocks_of, of_rows
+from castwise.quantization.weights import Slab as Cut
 
 _NAN = 255
 _F32 = "float32"

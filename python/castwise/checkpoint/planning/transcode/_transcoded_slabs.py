@@ -34,12 +34,8 @@ from castwise.quantization.arrays import (
     widened,
     wrapped_zeros,
 )
-from castwise.quantization.weights import (
-    Decoding,
-)
-from castwise.quantization.weights import (
-    Slab as Cut,
-)
+from castwise.quantization.weights import Decoding
+from castwise.quantization.weights import Slab as Cut
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,9 +43,7 @@ from castwise.quantization.producers import (
     Part,
     beside,
 )
-from castwise.quantization.weights import (
-    Decoding,
-)
+from castwise.quantization.weights import Decoding
 
 _BYTE = 8
 
