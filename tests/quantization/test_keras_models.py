@@ -332,7 +332,7 @@ def test_float8_loses_its_scales(tmp_path: Path, caplog: pytest.LogCaptureFixtur
     model = quantised(sequential, mode="float8")
     model.save(source := tmp_path / "in.keras")
     summary = checkpoint.dequantize_file(source, tmp_path / "out.keras")
-    assert "left out, as a plain model has none" in caplog.text
+    assert "left out, as an unquantised model has none" in caplog.text
     assert all(row.target is None for row in summary.rows)
     plain = keras.saving.load_model(tmp_path / "out.keras")
     wanted = [np.asarray(one.kernel) for one in leaves(model) if hasattr(one, "kernel")]

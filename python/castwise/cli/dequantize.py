@@ -16,7 +16,7 @@ from castwise.cli._decode_table import decode_lines
 
 _DEQUANTIZE = """\
 Decode the quantised weights of a checkpoint, a file or a folder of shards, and write
-it as the plain model: names and shapes as of that, without scales, and without what
+it as the unquantised model: its names and shapes, without scales, and without what
 states the quantisation (in config.json, hf_quant_config.json, quantize_config.json,
 quant_config.json and metadata). All other tensors stay as they are, byte for byte.
 
@@ -62,7 +62,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--only",
         metavar="REGEX",
-        help="decode only the weights whose whole names, as of the plain model, match",
+        help="decode only the weights whose whole names, as of the unquantised model, match",
     )
     _arguments.add_arguments(parser, "--threads")
     _arguments.add_output(parser)

@@ -18,10 +18,10 @@ from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
 
 _VERIFY = """\
-Compare the values of two checkpoints, each plain or quantised in any way that castwise
-dequantize reads. Quantised weights are decoded in slabs, and tensors are compared by
-the names that they have in a plain model. Values are the same if all their bits are;
-NaN is like any other NaN.
+Compare the values of two checkpoints, each unquantised or quantised in any way that
+castwise dequantize reads. Quantised weights are decoded in slabs, and tensors are
+compared by the names that they have in an unquantised model. Values are the same if
+all their bits are; NaN is like any other NaN.
 """
 _DIGITS_OF_FLOAT64 = 17
 _EXIT_CODES = """\

@@ -228,7 +228,7 @@ class ComponentPlan:
         for description in filter(None, dict.fromkeys(self.left_out.values())):
             names = [name for name, kind in self.left_out.items() if kind == description]
             _LOGGER.warning(
-                "%s: left out, as a plain model has none: %s, %d: %s",
+                "%s: left out, as an unquantised model has none: %s, %d: %s",
                 self._path,
                 description,
                 len(names),
