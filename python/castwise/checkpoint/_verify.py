@@ -180,7 +180,7 @@ def verify(
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
-    """Compare the values of two checkpoints, each plain or quantised in any way.
+    """Compare the values of two checkpoints, each unquantised or quantised in any way.
 
     Quantised weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
     names that they have in an unquantised model; a GGUF file beside a folder has those of

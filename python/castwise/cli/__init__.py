@@ -32,7 +32,7 @@ COMMANDS = {
     "transcode": "convert a quantised checkpoint to another producer's layout",
     "finish": "make a checkpoint of the parts that runs with --part have converted",
     "inspect": "what a checkpoint holds, from its headers alone",
-    "verify": "compare the values of two checkpoints, plain or quantised",
+    "verify": "compare the values of two checkpoints, quantised or not",
     "formats": "every format castwise knows",
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""

@@ -6,11 +6,9 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::array::{Array, shown};
+use crate::cast::DETACH_BYTES;
 use crate::report::CastReport;
 use crate::runtime::parse_threads;
-
-/// Below this many elements the interpreter is kept: to release it takes longer.
-const RELEASED_FROM: usize = 1 << 12;
 
 /// Where two arrays differ, and by how much.
 #[pyclass(frozen, eq, module = "castwise")]
@@ -125,6 +123,6 @@ pub(crate) fn compare(
         // core makes no references to this memory: what it reads while another thread writes is open, and nothing else.
         unsafe { core::compare(shape, places.0.source(), places.1.source(), measure, threads) }
     };
-    let core = if shape.iter().product::<usize>() < RELEASED_FROM { call() } else { py.detach(call) };
+    let core = if first.bytes() < DETACH_BYTES { call() } else { py.detach(call) };
     Ok(Comparison { core })
 }

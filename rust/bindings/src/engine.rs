@@ -195,7 +195,9 @@ impl OpenFile {
 /// Makes the exception for an error of the system.
 fn os_error(py: Python<'_>, error: &io::Error) -> PyErr {
     let Some(number) = errno(error) else {
-        return PyOSError::new_err((EIO, "no more can be written"));
+        let is_full = error.kind() == io::ErrorKind::WriteZero;
+        let text = if is_full { "no more can be written".to_owned() } else { error.to_string() };
+        return PyOSError::new_err((EIO, text));
     };
     let text = py.import("os").and_then(|os| os.call_method1("strerror", (number,)));
     text.map_or_else(|error| error, |text| PyOSError::new_err((number, text.unbind())))

@@ -12,7 +12,7 @@ pub(super) struct Columns<'a> {
 
 /// What differs in a tile.
 #[derive(Default)]
-pub(super) struct Found {
+pub(super) struct TileDifferences {
     pub(super) equal_bits: u64,
     pub(super) different: u64,
     /// The largest absolute difference of pairs that are different but finite.
@@ -39,13 +39,13 @@ pub(super) struct Real<'a> {
 }
 
 impl Kernel for Real<'_> {
-    type Output = Found;
+    type Output = TileDifferences;
 
     #[inline(always)]
-    fn run(self) -> Found {
+    fn run(self) -> TileDifferences {
         let Self { columns, magnitude, differences, ulps } = self;
         let Columns { codes: [a, b], values: [x, y] } = columns;
-        let mut found = Found::default();
+        let mut tile = TileDifferences::default();
         // Of the bits of floats, whose order is that of integers: compilers do not vectorise extremes of floats.
         let mut largest = i64::MIN;
         let (mut equal_bits, mut different, mut special) = (0, 0, 0);
@@ -61,8 +61,8 @@ impl Kernel for Real<'_> {
             special |= u64::from(differs & !is_finite);
             largest = (difference.to_bits() as i64).max(largest);
         }
-        (found.equal_bits, found.different, found.is_special) = (equal_bits, different, special != 0);
-        found.difference = (largest >= 0).then_some(f64::from_bits(largest as u64));
+        (tile.equal_bits, tile.different, tile.is_special) = (equal_bits, different, special != 0);
+        tile.difference = (largest >= 0).then_some(f64::from_bits(largest as u64));
         if let Some(mask) = magnitude {
             let mut most = 0;
             for (((a, b), difference), ulps) in a.iter().zip(b).zip(&*differences).zip(ulps) {
@@ -71,9 +71,9 @@ impl Kernel for Real<'_> {
                 *ulps = if *difference >= 0.0 { distance + 1 } else { 0 };
                 most = most.max(*ulps);
             }
-            found.ulps = most.checked_sub(1);
+            tile.ulps = most.checked_sub(1);
         }
-        found
+        tile
     }
 }
 
@@ -84,14 +84,14 @@ pub(super) struct Complex<'a> {
 }
 
 impl Kernel for Complex<'_> {
-    type Output = Found;
+    type Output = TileDifferences;
 
     #[inline(always)]
-    fn run(self) -> Found {
+    fn run(self) -> TileDifferences {
         let Columns { codes, values } = self.columns;
         let [(a, _), (b, _)] = codes.map(<[u64]>::as_chunks::<2>);
         let [(x, _), (y, _)] = values.map(<[f64]>::as_chunks::<2>);
-        let mut found = Found::default();
+        let mut tile = TileDifferences::default();
         for ((((a, b), x), y), difference) in a.iter().zip(b).zip(x).zip(y).zip(self.differences) {
             let is_nan = |value: &[f64; 2]| value.iter().any(|part| part.is_nan());
             let differs = a != b && !(is_nan(x) && is_nan(y));
@@ -101,13 +101,13 @@ impl Kernel for Complex<'_> {
                 (true, false) => SPECIAL,
                 (true, true) => (y[0] - x[0]).hypot(y[1] - x[1]),
             };
-            found.equal_bits += u64::from(a == b);
-            found.different += u64::from(differs);
-            found.is_special |= differs & !is_finite;
+            tile.equal_bits += u64::from(a == b);
+            tile.different += u64::from(differs);
+            tile.is_special |= differs & !is_finite;
             if *difference >= 0.0 {
-                found.difference = Some(found.difference.unwrap_or(0.0).max(*difference));
+                tile.difference = Some(tile.difference.unwrap_or(0.0).max(*difference));
             }
         }
-        found
+        tile
     }
 }

@@ -2,7 +2,7 @@
 
 use std::cell::RefCell;
 
-use super::differences::{Columns, Complex, Found, Real, SPECIAL};
+use super::differences::{Columns, Complex, Real, SPECIAL, TileDifferences};
 use super::formats::{Codes, Common};
 use super::losses;
 use super::outcome::{Comparison, first_of, raise};
@@ -115,13 +115,13 @@ impl Comparing {
         let most = if self.common.is_complex() { 2 * count } else { count };
         let columns = Columns { codes: [&a.0[..most], &b.0[..most]], values: [&x.0[..most], &y.0[..most]] };
         let (differences, ulps) = (&mut differences.0[..count], &mut ulps.0[..count]);
-        let found = if self.common.is_complex() {
+        let differing = if self.common.is_complex() {
             self.level.run(Complex { columns, differences: &mut *differences })
         } else {
             let magnitude = self.common.float.map(|float| float.magnitude_mask());
             self.level.run(Real { columns, magnitude, differences: &mut *differences, ulps: &mut *ulps })
         };
-        let Found { equal_bits, different, difference, is_special, ulps: most_ulps } = found;
+        let TileDifferences { equal_bits, different, difference, is_special, ulps: most_ulps } = differing;
         outcome.equal_bits += equal_bits;
         outcome.different += different;
         let index = |is_chosen: &dyn Fn(usize) -> bool| {

@@ -127,6 +127,7 @@ pub(crate) unsafe fn run<P: Pass>(
     threads: usize,
 ) -> P::Outcome {
     debug_assert!(layout.tile <= TILE, "a tile has room");
+    let is_in_order = layout.count <= 1 || layout.line(INDEX) == Some(1);
     let bytes = layout.count * arrays.iter().map(Readable::item).sum::<usize>();
     let work = |positions: Range<usize>| {
         let _environment = DefaultEnvironment::enter();
@@ -141,7 +142,6 @@ pub(crate) unsafe fn run<P: Pass>(
                     arrays[0].tile(level, (layout, SOURCE), runs, first),
                     arrays[1].tile(level, (layout, TARGET), runs, second),
                 ];
-                let is_in_order = layout.count <= 1 || layout.line(INDEX) == Some(1);
                 pass.add_tile(&Pair { codes, count, runs, is_in_order }, &mut outcome);
             }
         }
