@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 import pickle
+from types import SimpleNamespace
 from typing import Any
 
 import keras_systems
@@ -12,6 +13,7 @@ import numpy as np
 import peers
 import pytest
 from castwise.adapters.keras import from_keras, install, to_keras
+from castwise.adapters.keras._optimizers import optimizers_of
 from castwise.adapters.keras._policies import matching_of
 from castwise.dtype_policies import (
     DTypePolicy,
@@ -179,3 +181,12 @@ def test_castwise_reads_policies_of_keras_while_it_is_installed() -> None:
         assert DTypePolicyMap(theirs, {"a": keras.DTypePolicy("float16")})["a"].name == "float16"
     with pytest.raises(ValueError, match="is not a policy"):
         get(theirs)
+
+
+def test_optimizers_in_optimizers_are_found_however_deep() -> None:
+    keras = peers.keras()
+    innermost = keras.optimizers.SGD()
+    middle = keras.optimizers.LossScaleOptimizer(innermost)
+    model = SimpleNamespace(optimizer=keras.optimizers.LossScaleOptimizer(middle))
+    assert optimizers_of(model) == [model.optimizer, middle, innermost]
+    assert optimizers_of(SimpleNamespace(optimizer=None)) == optimizers_of(object()) == []

@@ -14,11 +14,12 @@ _BY_KEY = ("_trainable_variables_indices", "_var_to_optimizer_idx", "_exclude_fr
 
 def optimizers_of(model: Any) -> list[Any]:
     """List the optimizer of a compiled model and those that it wraps; empty if not compiled."""
-    optimizers = [getattr(model, "optimizer", None)]
-    for optimizer in optimizers:
-        optimizers += getattr(optimizer, "_inner_optimizers", ())
-        optimizers.append(getattr(optimizer, "inner_optimizer", None))
-        optimizers = [optimizer for optimizer in optimizers if optimizer is not None]
+    optimizer = getattr(model, "optimizer", None)
+    optimizers = [] if optimizer is None else [optimizer]
+    for wrapper in optimizers:  # what it wraps is added at the end, to be asked in its turn
+        optimizers += getattr(wrapper, "_inner_optimizers", ())
+        if (inner := getattr(wrapper, "inner_optimizer", None)) is not None:
+            optimizers.append(inner)
     return optimizers
 
 
