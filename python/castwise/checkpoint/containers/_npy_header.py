@@ -241,10 +241,10 @@ def _is_header(fields: object) -> bool:
     )
 
 
-def _dtype_of(descr: Any, name: str) -> tuple[np.dtype[Any] | None, str]:
-    """The dtype of a descr, raw bytes where numpy does not know it, and how to call it."""
+def _dtype_of(descr: object, name: str) -> tuple[np.dtype[Any] | None, str]:
+    """Return the dtype of a descr, raw bytes where numpy does not know it, and how to call it."""
     try:
-        dtype = npy.descr_to_dtype(descr)
+        dtype = npy.descr_to_dtype(descr)  # type: ignore[arg-type]  # which judges any object
     except (ValueError, TypeError, KeyError, IndexError, RecursionError, SyntaxError) as error:
         match = _NAMELESS.fullmatch(descr) if isinstance(descr, str) else None
         if match is None:
