@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     )
     from castwise.quantization.producers._names import beside, tail
     from castwise.quantization.producers._registry import (
+        CACHE_KEYS,
         CONFIGS,
         CONVERTED_TO,
         EVIDENT,
@@ -82,6 +83,7 @@ else:
             ),
             "castwise.quantization.producers._names": ("beside", "tail"),
             "castwise.quantization.producers._registry": (
+                "CACHE_KEYS",
                 "CONFIGS",
                 "CONVERTED_TO",
                 "EVIDENT",
@@ -108,6 +110,7 @@ __all__ = [
     "ACTIVATION",
     "BF16",
     "BYTES",
+    "CACHE_KEYS",
     "CONFIGS",
     "CONVERTED_TO",
     "E4M3",

@@ -31,6 +31,8 @@ class Configuration:
         Says from a section why none of its weights is decoded.
     kept_keys
         By method, the key of a section that lists the modules that are not quantised.
+    cache_key
+        The key of a section that states how the caches of attention are quantised.
     config_file
         The file that it alone writes, None for those that `config.json` holds.
     file_section
@@ -53,6 +55,7 @@ class Configuration:
     readers: Mapping[str, StatementReader] = field(default_factory=dict)
     undecodable: Callable[[Mapping[str, Any]], str | None] | None = None
     kept_keys: Mapping[str, str] = field(default_factory=dict)
+    cache_key: str | None = None
     config_file: str | None = None
     file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
     is_own_form: Callable[[Mapping[str, Any]], bool] | None = None

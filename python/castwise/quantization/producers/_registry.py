@@ -84,6 +84,9 @@ KEPT_KEYS = {
 }
 """The key of a method's section that lists the modules that are not quantised."""
 
+CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
+"""The keys of sections that state how the caches of attention are quantised."""
+
 NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
 
 _PARTS = tuple(

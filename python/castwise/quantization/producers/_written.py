@@ -55,6 +55,8 @@ class Written:
         is the model's.
     only_named
         A weight must be named so, since its parts are named in its place.
+    as_groups
+        Channels are stored as groups of one row each.
     recipe
         The producer, which the registry fills in.
 
@@ -72,6 +74,7 @@ class Written:
     square: bool = False
     loaded_as: str | None = None
     only_named: bool = False
+    as_groups: bool = False
     recipe: str = ""
 
     @property

@@ -56,6 +56,7 @@ from castwise.quantization.producers._written import (
 )
 
 _NAME = "compressed-tensors"
+_CACHE_KEY = "kv_cache_scheme"
 
 _FLAGS = re.compile(r"\(\?([aimsux]+)\)")
 """The flags of a regular expression for the whole of it."""
@@ -86,7 +87,7 @@ _WRITTEN = (
     Written("mxfp4", "mxfp4-pack-quantized", loaded_as=BF16),
     Written("mxfp6_e2m3", "mxfp6-pack-quantized", loaded_as=BF16),
     Written("mxfp8_e4m3", "mxfp8-quantized", loaded_as=BF16),
-    *(Written(scheme, "pack-quantized") for scheme in INTEGERS),
+    *(Written(scheme, "pack-quantized", as_groups=True) for scheme in INTEGERS),
 )
 
 _PACKED_WORDS = Layout(
@@ -230,7 +231,7 @@ def _write(
             "quantization_status": "compressed",
             "config_groups": groups,
             "ignore": list(kept),
-            "kv_cache_scheme": None,
+            _CACHE_KEY: None,
             "global_compression_ratio": None,
         }
     )
@@ -313,6 +314,7 @@ COMPRESSED_TENSORS = Producer(
         undecodable=_undecodable,
         unnamed_method=_unnamed_method,
         kept_keys={_NAME: "ignore"},
+        cache_key=_CACHE_KEY,
     ),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True, is_loaded=True),
     transcoding=Transcoding(

@@ -60,6 +60,7 @@ from castwise.quantization.producers._written import (
 )
 
 _NAME, _FILE = "modelopt", "hf_quant_config.json"
+_CACHE_KEY = "kv_cache_quant_algo"
 
 _KEYS = frozenset(
     (
@@ -69,7 +70,7 @@ _KEYS = frozenset(
         "pre_quant_scale",
         "awq_block_size",
         "weight_block_size",
-        "kv_cache_quant_algo",
+        _CACHE_KEY,
         "exclude_modules",
     )
 )
@@ -217,7 +218,7 @@ def _write(
         if inputs
         else encoding.written.code
     )
-    algorithm = {"quant_algo": code, "kv_cache_quant_algo": None, **group, **_ALSO.get(code, {})}
+    algorithm = {"quant_algo": code, _CACHE_KEY: None, **group, **_ALSO.get(code, {})}
     kind = "int" if encoding.written.scheme.startswith("int") else "float"
     weights = {"dynamic": False, "num_bits": encoding.bits, "type": kind, **group}
     stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
@@ -282,7 +283,9 @@ MODELOPT = Producer(
     channels=1,
     blocks=4,
     rule=_rule,
-    configuration=Configuration({_NAME: _read}, config_file=_FILE, file_section=_file_section),
+    configuration=Configuration(
+        {_NAME: _read}, cache_key=_CACHE_KEY, config_file=_FILE, file_section=_file_section
+    ),
     writing=Writing(rows=_WRITTEN, write=_write, loading_warning=_LOADING_WARNING),
     transcoding=Transcoding(forms_from=_FORMS, forms_to=(*_FORMS, MXFP4_TO_NVFP4)),
 )

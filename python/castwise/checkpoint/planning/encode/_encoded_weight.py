@@ -256,8 +256,7 @@ def _quantized(encoding: Encoding, array: Array, amax: float | None) -> Quantize
     """Quantise a matrix as the producer does."""
     written = encoding.written
     scheme, block = written.scheme, encoding.block
-    if block == (1, 0) and written.code == "pack-quantized":
-        # Packed, as groups are, with one group in a row.
+    if block == (1, 0) and written.as_groups:
         scheme = f"{scheme.rpartition('_')[0]}_group"
         block = (1, array.shape[-1])
     options: dict[str, Any] = {"scheme": scheme, "recipe": written.recipe}

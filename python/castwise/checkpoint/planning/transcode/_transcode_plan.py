@@ -43,6 +43,7 @@ from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor,
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     ACTIVATION,
+    CACHE_KEYS,
     CONFIGS,
     GLOBAL,
     MARKERS,
@@ -124,9 +125,7 @@ class TranscodePlan(ComponentPlan):
         self._check_method(quantization)
         for statement in self._stated:
             self._check_decodable(statement)
-            if statement.section.get("kv_cache_quant_algo") or statement.section.get(
-                "kv_cache_scheme"
-            ):
+            if any(statement.section.get(key) for key in CACHE_KEYS):
                 raise self._refusal(f"caches are stated otherwise there ({statement.origin})")
         if not quantization.weights:
             raise self._refusal(f"no weight is stored as is stated ({stated})")
