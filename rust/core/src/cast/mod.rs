@@ -29,7 +29,8 @@ use crate::codec::random::Stream;
 use crate::error::Error;
 use crate::exec::broadcast::{self, Broadcast};
 use crate::exec::job::{Job, Memory, Outcome, Search};
-use crate::exec::parallel;
+use crate::exec::pass;
+use crate::exec::workers::threads_pay;
 use crate::format::Format;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
 use crate::plan::operands::dense_count;
@@ -59,6 +60,9 @@ pub unsafe fn cast(
     unsafe { cast_from(0, shape, source, target, scales, settings) }
 }
 
+/// Bytes, read and written, that are checked as a whole before they are cast.
+const CHECKED: usize = 1 << 17;
+
 /// Casts elements of which the first has the flat index `first` in an array that is cast in pieces: draws and errors
 /// are those of the whole array.
 ///
@@ -87,17 +91,22 @@ unsafe fn cast_from(
         real_to_complex: plan.parts.real_to_complex,
     };
     if plan.is_simple() {
-        if let Some(count) = dense_count(shape, &source, &target) {
-            let layout = plan.dense(count);
-            let job = Job { plan, layout: &layout, memory, stream: None, search: Search::No };
-            // SAFETY: the caller's promise; the layout has the elements of these arrays.
-            unsafe { parallel::run(&job, settings.threads) };
-            return Ok(None);
-        }
+        let bytes = count * (source.format.item_size() + target.format.item_size());
+        let is_checked = plan.refusal_check.is_some();
+        // A small array stays in the cache between its check and its cast.
+        let alone = !threads_pay(settings.threads, bytes) && (!is_checked || bytes <= CHECKED);
+        let alone = alone && !source.swapped && !target.swapped;
         let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
         // SAFETY: the caller's promise.
-        if !source.swapped && !target.swapped && unsafe { plan.cast_small(shape, strided.0, strided.1, None) }
-        {
+        if alone && unsafe { plan.cast_small(shape, strided.0, strided.1, None) } {
+            return Ok(None);
+        }
+        let count = dense_count(shape, &source, &target);
+        if let Some(count) = count.filter(|_| !is_checked) {
+            let layout = plan.dense(count);
+            let job = Job::new(plan, &layout, memory, None, Search::No);
+            // SAFETY: the caller's promise; the layout has the elements of these arrays.
+            unsafe { pass::run(&job, job.positions(), settings.threads) };
             return Ok(None);
         }
     }
@@ -120,7 +129,7 @@ unsafe fn cast_from(
     let run = |search: Search| {
         let mut whole = Outcome::default();
         for layout in &layouts {
-            let job = Job { plan, layout, memory, stream, search };
+            let job = Job::new(plan, layout, memory, stream, search);
             // SAFETY: the caller's promise; layouts and broadcasts have the elements of the arrays.
             whole.merge(&unsafe { broadcast::run(&job, &broadcast, settings.threads) });
         }

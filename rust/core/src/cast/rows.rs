@@ -1,8 +1,10 @@
 //! Scales that differ along the first axes only: one cast for each scale, because casts with one factor are faster.
 
+use std::ops::Range;
+
 use crate::codec::options::{NanRule, Overflow, Rounding};
 use crate::error::Error;
-use crate::exec::parallel;
+use crate::exec::pass::{self, Pass, Positions};
 use crate::plan::operands::{Scales, Settings, Source, Target, dense_count};
 use crate::report::CastReport;
 
@@ -51,36 +53,65 @@ pub(crate) unsafe fn cast_rows(
     if by_place || length < PAYS_FROM || rows < 2 || !dense {
         return Ok(false);
     }
-    let whole = Operands(*source, *target, *scales);
-    let row = |row: usize, threads: usize| {
-        let Operands(source, target, scales) = whole.get();
-        let settings = Settings { threads, ..*settings };
-        // SAFETY: the caller's promise, for the elements of one row and their factor.
-        unsafe {
-            let pointer = source.pointer.offset(offset(row, outer, far_source));
-            let source = Source { pointer, strides: near_source, ..*source };
-            let pointer = target.pointer.offset(offset(row, outer, far_target));
-            let target = Target { pointer, strides: near_target, ..*target };
-            let pointer = scales.pointer.offset(offset(row, outer, far_scales));
-            let scales = Scales { pointer, strides: near_scales };
-            cast(inner, source, target, Some(scales), &settings).map(|_| ())
-        }
-    };
     let bytes = rows * length * (source.format.item_size() + target.format.item_size());
-    parallel::each(rows, bytes, settings.threads, row)?;
-    Ok(true)
+    // Few rows are each cast by all threads.
+    let (threads, few) = (settings.threads, rows < settings.threads);
+    let settings = Settings { threads: if few { settings.threads } else { 1 }, ..*settings };
+    let pass = RowCasts {
+        operands: (*source, *target, *scales),
+        outer,
+        inner,
+        strides: [(far_source, near_source), (far_target, near_target), (far_scales, near_scales)],
+        settings,
+        cast,
+    };
+    let positions = Positions { count: rows, grain: 1, bytes, turn: None };
+    // SAFETY: the caller's promise.
+    let failed = unsafe { pass::run(&pass, positions, if few { 1 } else { threads }) };
+    failed.map_or(Ok(true), Err)
 }
 
-/// The source, the target, and the scales.
-struct Operands<'a>(Source<'a>, Target<'a>, Scales<'a>);
+/// A pass over rows: the axes along which scales differ are the outer ones.
+struct RowCasts<'a> {
+    operands: (Source<'a>, Target<'a>, Scales<'a>),
+    outer: &'a [usize],
+    inner: &'a [usize],
+    /// Of the outer and the inner axes of each operand.
+    strides: [(&'a [isize], &'a [isize]); 3],
+    /// Of the cast of a row.
+    settings: Settings,
+    cast: Cast,
+}
 
-// SAFETY: the pointers are only followed in casts, whose caller promises that they may be, from any thread.
-unsafe impl Sync for Operands<'_> {}
+// SAFETY: the pointers are only followed in `Pass::process`, whose caller promises that they may be, from any thread.
+unsafe impl Sync for RowCasts<'_> {}
 
-impl Operands<'_> {
-    /// Returns itself: a closure that names the fields would take their pointers.
-    fn get(&self) -> &Self {
-        self
+impl Pass for RowCasts<'_> {
+    type Buffers = ();
+    type Outcome = Option<Error>;
+
+    unsafe fn process(&self, rows: Range<usize>, (): &mut (), failed: &mut Option<Error>) {
+        let (source, target, scales) = self.operands;
+        let [(far_source, near_source), (far_target, near_target), (far_scales, near_scales)] = self.strides;
+        for row in rows {
+            let place = |strides| offset(row, self.outer, strides);
+            let pointer = source.pointer.wrapping_offset(place(far_source));
+            let source = Source { pointer, strides: near_source, ..source };
+            let pointer = target.pointer.wrapping_offset(place(far_target));
+            let target = Target { pointer, strides: near_target, ..target };
+            let pointer = scales.pointer.wrapping_offset(place(far_scales));
+            let scales = Scales { pointer, strides: near_scales };
+            // SAFETY: the caller's promise, for the elements of one row and their factor.
+            let outcome = unsafe { (self.cast)(self.inner, source, target, Some(scales), &self.settings) };
+            if let Err(error) = outcome {
+                *failed = Some(error);
+                return;
+            }
+        }
+    }
+
+    fn merge(failed: &mut Option<Error>, next: Option<Error>) {
+        *failed = failed.take().or(next);
     }
 }
 

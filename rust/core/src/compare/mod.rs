@@ -1,23 +1,23 @@
 //! Where two arrays differ, and by how much.
 //!
-//! * `outcome`: what is found. `formats`: how pairs of formats are compared. `pass`: the tiles of two arrays.
+//! * `outcome`: what is found. `formats`: how pairs of formats are compared. `arrays`: the pass over two arrays.
 //! * `differences`, `losses`: loops over a tile.
 
+mod arrays;
 mod differences;
 mod formats;
 mod losses;
 mod outcome;
-mod pass;
 
 pub use outcome::{Comparison, Losses};
 
 use crate::cpu::Level;
-use crate::exec::pass as walk;
+use crate::exec::pass;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SOURCE, TARGET, blocks};
 use crate::plan::operands::Source;
 
+use arrays::{ComparedArrays, Comparing};
 use formats::Common;
-use pass::Comparing;
 
 /// Compares two arrays of a shape, on at most this many threads; with `measures` the losses too. The outcome depends
 /// neither on threads nor on strides.
@@ -33,20 +33,13 @@ pub unsafe fn compare(
     threads: usize,
 ) -> Comparison {
     let level = Level::active();
-    let pass = Comparing::new(level, Common::of(first.format, second.format), measures);
-    let arrays = [first, second].map(|array| {
-        let part = array.format.component();
-        walk::Readable {
-            pointer: array.pointer,
-            component: part.unwrap_or(array.format).item_size(),
-            components: if part.is_some() { 2 } else { 1 },
-            swapped: array.swapped,
-        }
-    });
+    let comparing = Comparing::new(level, Common::of(first.format, second.format), measures);
+    let arrays = [first, second];
     let mut whole = Comparison { losses: measures.then(Box::default), ..Comparison::default() };
     for layout in blocks::cut(Layout::new(axes(shape, &first, &second))) {
+        let compared = ComparedArrays::new(&comparing, &layout, &arrays);
         // SAFETY: the caller's promise; the layouts have the elements of the arrays.
-        whole.merge(&unsafe { walk::run(&pass, level, &layout, &arrays, threads) });
+        whole.merge(&unsafe { pass::run(&compared, compared.positions(), threads) });
     }
     whole
 }

@@ -7,7 +7,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::job::{Job, Outcome, Search};
-use super::parallel;
+use super::pass::{self, Pass, Positions};
 use crate::cpu::{Level, RawKernel};
 use crate::layout::streaming::{self, STREAM_FROM};
 use crate::layout::transfer::copy_run;
@@ -71,47 +71,65 @@ impl Broadcast {
 /// Runs a job on at most this many threads, and copies its results to their other places.
 ///
 /// # Safety
-/// As for [`Job::run`], at all places of the target.
+/// As for [`Pass::process`] of the job, at all places of the target.
 pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -> Outcome {
     let (Some(farthest), false) = (broadcast.axes.last(), job.search == Search::Only) else {
         // SAFETY: passed on.
-        return unsafe { parallel::run(job, threads) };
+        return unsafe { pass::run(job, job.positions(), threads) };
     };
-    let count = job.layout.count;
+    let positions @ Positions { count, grain, .. } = job.positions();
     let places: usize = broadcast.axes.iter().map(|axis| axis.length).product();
-    let bytes = count * (job.plan.route.source_size + job.plan.route.target_size * places);
-    let item = job.plan.route.target_size * if job.memory.real_to_complex { 2 } else { 1 };
+    let bytes = count * (job.plan.route.source_size + job.target.size * places);
+    let item = job.target.size * if job.real_to_complex { 2 } else { 1 };
     let copies = Copies { job, broadcast, item, streams: count * item * places >= STREAM_FROM };
-    let tile = job.layout.tile;
-    if count >= 2 * tile * threads {
-        // Each part is copied while it is still in the cache of the thread that converted it.
+    if count >= 2 * grain * threads {
         let run = job.layout.axes.last().map_or(0, |axis| axis.strides[TARGET]);
         let within = broadcast.axes.iter().filter(|axis| axis.stride < run);
         let within = item * within.map(|axis| axis.length).product::<usize>();
-        let part = (NEAR / within).clamp(tile, 16 * tile) / tile * tile;
-        let work = |positions: Range<usize>| {
-            let mut outcome = Outcome::default();
-            for start in positions.clone().step_by(part) {
-                let end = positions.end.min(start + part);
-                // SAFETY: the caller's promise.
-                unsafe {
-                    outcome.merge(&job.run(start, end));
-                    copies.make(start..end, 0..farthest.length);
-                }
-            }
-            outcome
-        };
-        return parallel::share(threads, bytes, (count, tile), work, Outcome::merge);
+        let part = (NEAR / within).clamp(grain, 16 * grain) / grain * grain;
+        let pass = CopiedParts { copies, part, coordinates: farthest.length };
+        // SAFETY: passed on.
+        return unsafe { pass::run(&pass, Positions { bytes, ..positions }, threads) };
     }
     // SAFETY: the caller's promise.
-    let outcome = unsafe { job.run(0, count) };
-    // SAFETY: the caller's promise; no two threads write to the same place, and none to the first.
-    let work = |coordinates| unsafe { copies.make(0..count, coordinates) };
-    parallel::share(threads, bytes, (farthest.length, 1), work, |(), ()| ());
-    outcome
+    unsafe {
+        let outcome = pass::run(job, positions, 1);
+        pass::run(&copies, Positions { count: farthest.length, grain: 1, bytes, turn: None }, threads);
+        outcome
+    }
 }
 
-/// The copies that remain when the first places have been written.
+/// The cast of parts, each of which is copied while it is still in the cache of the thread that converted it.
+struct CopiedParts<'a> {
+    copies: Copies<'a>,
+    /// Positions of a part.
+    part: usize,
+    /// Of the farthest axis.
+    coordinates: usize,
+}
+
+impl Pass for CopiedParts<'_> {
+    type Buffers = ();
+    type Outcome = Outcome;
+
+    unsafe fn process(&self, positions: Range<usize>, (): &mut (), outcome: &mut Outcome) {
+        for start in positions.clone().step_by(self.part) {
+            let part = start..positions.end.min(start + self.part);
+            // SAFETY: passed on.
+            unsafe {
+                self.copies.job.process(part.clone(), &mut (), outcome);
+                self.copies.make(part, 0..self.coordinates);
+            }
+        }
+    }
+
+    fn merge(outcome: &mut Outcome, next: Outcome) {
+        Job::merge(outcome, next);
+    }
+}
+
+/// The copies that remain when the first places have been written: a pass over the coordinates of the farthest axis, of
+/// which no two have a place in common, and none has the first.
 struct Copies<'a> {
     job: &'a Job<'a>,
     broadcast: &'a Broadcast,
@@ -119,6 +137,18 @@ struct Copies<'a> {
     item: usize,
     /// Copies are more than caches hold.
     streams: bool,
+}
+
+impl Pass for Copies<'_> {
+    type Buffers = ();
+    type Outcome = ();
+
+    unsafe fn process(&self, coordinates: Range<usize>, (): &mut (), (): &mut ()) {
+        // SAFETY: passed on.
+        unsafe { self.make(0..self.job.layout.count, coordinates) };
+    }
+
+    fn merge((): &mut (), (): ()) {}
 }
 
 impl Copies<'_> {
@@ -138,7 +168,7 @@ impl Copies<'_> {
             rest = &rest[used..];
             // SAFETY: the caller's promise for all of these places.
             unsafe {
-                let first = self.job.memory.target.offset(run.offsets[TARGET]);
+                let first = self.job.target.pointer.offset(run.offsets[TARGET]);
                 let Some((nearest, between)) = nearer.split_first() else {
                     self.along(elements, first, *farthest, coordinates.clone());
                     continue;

@@ -10,10 +10,10 @@
 //! | real to complex | by a stage that writes zeros as well; else results go to a tile, and are interleaved from there |
 //! | very long | results go to a tile, and are copied to memory past the caches from there |
 
+use super::buffers::with_buffers;
 use super::draws;
-use super::scratch::{Scratch, with_scratch};
+use super::scratch::Scratch;
 use crate::codec::random::Stream;
-use crate::cpu::DefaultEnvironment;
 use crate::cpu::InstructionSet;
 use crate::kernels::stages::stage::{Span, Stage};
 use crate::kernels::tile::TILE;
@@ -43,21 +43,20 @@ pub(crate) struct Dense<'a> {
     pub(crate) draws: Option<(Stream, u64)>,
 }
 
-/// Casts dense elements.
-///
-/// # Safety
-/// As for [`Dense::run_at_once`].
-pub(crate) unsafe fn run_dense(dense: &Dense<'_>) {
-    let _environment = DefaultEnvironment::enter();
-    // SAFETY: the caller's promise.
-    unsafe {
-        if !dense.run_at_once() {
-            with_scratch(|scratch| dense.run_in_tiles(scratch));
+impl Dense<'_> {
+    /// Casts the elements.
+    ///
+    /// # Safety
+    /// As for [`Dense::run_at_once`].
+    pub(super) unsafe fn run(&self) {
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.run_at_once() {
+                with_buffers(|scratch| self.run_in_tiles(scratch));
+            }
         }
     }
-}
 
-impl Dense<'_> {
     /// Returns whether a route reads nothing but the source.
     pub(crate) fn suits(route: &Route) -> bool {
         let drawn = route.encode.is_some() && !route.flags;

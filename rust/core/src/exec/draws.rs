@@ -1,6 +1,7 @@
 //! Random numbers for stochastic rounding.
 
-use super::scratch::with_work;
+use super::buffers::with_buffers;
+use super::scratch::Scratch;
 use crate::codec::random::{Draw, Stream};
 use crate::cpu::{Kernel, Level};
 use crate::kernels::stages::stage::Span;
@@ -88,7 +89,7 @@ fn part(route: &Route, span: &Span, start: usize, count: usize) -> Span {
 /// # Safety
 /// As for [`run`].
 unsafe fn in_tiles(route: &Route, span: Span, stream: Stream, first: u64) {
-    with_work(|work| {
+    with_buffers(|Scratch { work, .. }: &mut Scratch| {
         for start in (0..span.count).step_by(TILE) {
             let Span { source, target, count, .. } = part(route, &span, start, TILE.min(span.count - start));
             let first = first.wrapping_add(start as u64);

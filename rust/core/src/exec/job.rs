@@ -1,15 +1,18 @@
-//! Casts a range of positions, tile by tile.
+//! The pass of a cast.
 
 use std::ops::Range;
 
-use super::dense::{Dense, run_dense};
+use super::buffers::with_buffers;
+use super::dense::Dense;
 use super::draws;
-use super::scratch::{Scratch, with_scratch};
+use super::long_rows::convert_rows;
+use super::operand::Operand;
+use super::pass::{Pass, Positions};
+use super::scratch::Scratch;
 use crate::codec::encode::NAN;
 use crate::codec::random::Stream;
-use crate::cpu::DefaultEnvironment;
 use crate::layout::streaming;
-use crate::layout::transfer::{Gaps, gather, scatter, scatter_real};
+use crate::layout::transfer::{Gaps, gather, scatter_real};
 use crate::layout::{INDEX, Layout, Run, SCALE, SOURCE, TARGET};
 use crate::plan::Plan;
 use crate::report::CastReport;
@@ -17,7 +20,7 @@ use crate::report::collector::{Collector, FlagFree, SHORT};
 use crate::route::Route;
 use crate::route::work::Work;
 
-/// The memory of one cast; positions are those of a [`Layout`].
+/// The memory of one cast.
 #[derive(Clone, Copy)]
 pub(crate) struct Memory {
     pub(crate) source: *const u8,
@@ -28,11 +31,6 @@ pub(crate) struct Memory {
     /// Results are the real parts of the target's elements, whose imaginary parts become +0.
     pub(crate) real_to_complex: bool,
 }
-
-// SAFETY: the pointers are only followed inside `Job::run`, whose caller promises that they may be, from any thread.
-unsafe impl Send for Memory {}
-// SAFETY: as above.
-unsafe impl Sync for Memory {}
 
 /// The outcome of a range of positions.
 #[derive(Debug, Default)]
@@ -54,13 +52,19 @@ impl Outcome {
     }
 }
 
-/// A cast that is ready to run.
+/// A cast of the elements of a layout. Processing it is safe where every element is readable at the source (and scale) and,
+/// unless this is a search only, writable at the target, and the target overlaps neither, unless source and target
+/// elements of equal size coincide one by one. Memory between neighbours in the source that are up to eight sizes apart
+/// is readable, and not part of the target.
 pub(crate) struct Job<'a> {
     pub(crate) plan: &'a Plan,
     pub(crate) layout: &'a Layout,
-    pub(crate) memory: Memory,
+    source: Operand,
+    pub(crate) target: Operand,
+    scale: Operand,
+    pub(crate) real_to_complex: bool,
     /// The stream of draws, if the plan's route reads any.
-    pub(crate) stream: Option<Stream>,
+    stream: Option<Stream>,
     /// Whether refused elements are searched for.
     pub(crate) search: Search,
 }
@@ -79,66 +83,99 @@ pub(crate) enum Search {
 /// Bytes of source that are checked before they are converted: they stay in a cache of the core.
 const BLOCK: usize = 1 << 17;
 
-impl Job<'_> {
-    /// Casts positions `start..end`; `start` is a multiple of the layout's tile.
-    ///
-    /// # Safety
-    /// Every element of the layout is readable at the source (and scale) and, unless this is a search only, writable at
-    /// the target, and the target overlaps neither, unless source and target elements of equal size coincide one by
-    /// one. Memory between neighbours in the source that are up to eight sizes apart is readable, and not part of the
-    /// target.
-    pub(crate) unsafe fn run(&self, start: usize, end: usize) -> Outcome {
-        let mut outcome = Outcome::default();
+impl Pass for Job<'_> {
+    /// Dense casts need none.
+    type Buffers = ();
+    type Outcome = Outcome;
+
+    unsafe fn process(&self, positions: Range<usize>, (): &mut (), outcome: &mut Outcome) {
         if self.search == Search::No {
             // SAFETY: passed on.
-            unsafe { self.convert(start..end, &mut outcome) };
-            return outcome;
+            return unsafe { self.convert(positions, outcome) };
         }
         let block = (BLOCK / self.plan.route.source_size).next_multiple_of(self.layout.tile);
-        for first in (start..end).step_by(block) {
-            let positions = first..end.min(first + block);
+        for first in positions.clone().step_by(block) {
+            let positions = first..positions.end.min(first + block);
             // SAFETY: the caller's promise, for some of the positions.
             unsafe {
                 if !self.is_safe(&positions) {
-                    let _environment = DefaultEnvironment::enter();
-                    with_scratch(|scratch| self.search(positions.clone(), scratch, &mut outcome));
+                    with_buffers(|scratch| self.search(positions.clone(), scratch, outcome));
                 }
                 if self.search == Search::Blockwise && outcome.found.is_none() {
-                    self.convert(positions, &mut outcome);
+                    self.convert(positions, outcome);
                 }
             }
         }
-        outcome
+    }
+
+    fn merge(outcome: &mut Outcome, next: Outcome) {
+        outcome.merge(&next);
+    }
+}
+
+impl<'a> Job<'a> {
+    pub(crate) fn new(
+        plan: &'a Plan,
+        layout: &'a Layout,
+        memory: Memory,
+        stream: Option<Stream>,
+        search: Search,
+    ) -> Self {
+        let Route { source_size, target_size, .. } = plan.route;
+        let real_to_complex = memory.real_to_complex;
+        let operand =
+            |pointer, number, size, swapped| Operand::new(pointer, (layout, number), (size, swapped));
+        let target = operand(memory.target, TARGET, target_size, memory.target_swapped);
+        Self {
+            plan,
+            layout,
+            source: operand(memory.source.cast_mut(), SOURCE, source_size, memory.source_swapped),
+            target: Operand { direct: target.direct && !real_to_complex, ..target },
+            scale: operand(memory.scale.cast_mut(), SCALE, size_of::<f64>(), false),
+            real_to_complex,
+            stream,
+            search,
+        }
+    }
+
+    /// Returns the elements of the layout, which are cast in whole tiles, so that each tile holds the same however many
+    /// threads there are.
+    pub(crate) fn positions(&self) -> Positions {
+        let (count, grain) = (self.layout.count, self.layout.tile);
+        Positions { count, grain, bytes: count * (self.source.size + self.target.size), turn: None }
     }
 
     /// Returns whether the source codes alone show that nothing is refused.
     ///
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`Pass::process`].
     unsafe fn is_safe(&self, positions: &Range<usize>) -> bool {
-        let Self { plan, memory, layout, .. } = self;
-        let Route { source_size, level, .. } = plan.route;
-        let safe = plan.refusal_check.as_ref().and_then(|refusal_check| refusal_check.safe);
-        let reads_direct = !memory.source_swapped && layout.is_dense(SOURCE, source_size);
-        let offset = layout.origin[SOURCE] + (positions.start * source_size) as isize;
-        safe.filter(|_| reads_direct).is_some_and(|safe| {
+        let safe = self.plan.refusal_check.as_ref().and_then(|refusal_check| refusal_check.safe);
+        safe.filter(|_| self.source.direct).is_some_and(|safe| {
+            let first = self.dense_place(self.source, self.source.size, positions.start).cast_const();
             // SAFETY: the caller's promise for these positions.
-            unsafe { safe.holds(level, memory.source.wrapping_offset(offset), positions.len()) }
+            unsafe { safe.holds(self.plan.route.level, first, positions.len()) }
         })
+    }
+
+    /// Returns where an element of a dense operand is, given the bytes from one to the next.
+    fn dense_place(&self, operand: Operand, size: usize, position: usize) -> *mut u8 {
+        let offset = self.layout.origin[operand.number] + (position * size) as isize;
+        operand.pointer.wrapping_offset(offset)
     }
 
     /// Converts positions without searching.
     ///
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`Pass::process`].
     unsafe fn convert(&self, positions: Range<usize>, outcome: &mut Outcome) {
-        if let Some(dense) = self.dense(&positions) {
-            // SAFETY: the caller's promise, for the elements of the range.
-            return unsafe { run_dense(&dense) };
+        // SAFETY: the caller's promise, for the elements of the range.
+        unsafe {
+            match self.dense(&positions) {
+                Some(dense) => dense.run(),
+                None => with_buffers(|scratch| self.run_tiles(positions, scratch, outcome)),
+            }
         }
-        let _environment = DefaultEnvironment::enter();
-        // SAFETY: the caller's promise.
-        with_scratch(|scratch| unsafe { self.run_tiles(positions, scratch, outcome) });
     }
 
     /// Returns the route of these elements. For a short report, the route that writes flags is faster than a separate
@@ -160,7 +197,7 @@ impl Job<'_> {
     }
 
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`Pass::process`].
     unsafe fn run_tiles(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
         // SAFETY: passed on.
         unsafe { self.fill_scales(&positions, scratch) };
@@ -185,38 +222,34 @@ impl Job<'_> {
     /// Fills in the factors of all tiles, if all are the same.
     ///
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`Pass::process`].
     unsafe fn fill_scales(&self, positions: &Range<usize>, scratch: &mut Scratch) {
         let scaled = self.plan.route.scaled
             || self.plan.refusal_check.as_ref().is_some_and(|refusal_check| refusal_check.close.scaled);
         if scaled && !positions.is_empty() && self.layout.line(SCALE) == Some(0) {
             // SAFETY: there is an element, so its scale is readable.
-            let scale =
-                unsafe { self.memory.scale.offset(self.layout.origin[SCALE]).cast::<f64>().read_unaligned() };
+            let scale = unsafe { self.dense_place(self.scale, 0, 0).cast::<f64>().read_unaligned() };
             scratch.work.scales.0.fill(scale);
         }
     }
 
     /// Returns the range as a dense cast without report and checks, if it is one.
     fn dense(&self, positions: &Range<usize>) -> Option<Dense<'_>> {
-        let (route, memory, layout) = (&self.plan.route, &self.memory, self.layout);
-        let element = route.target_size * if memory.real_to_complex { 2 } else { 1 };
-        let native = !memory.source_swapped && !memory.target_swapped;
+        let Self { source, target, layout, real_to_complex, .. } = *self;
+        let route = &self.plan.route;
+        let element = target.size * if real_to_complex { 2 } else { 1 };
         let plain = self.plan.collector.is_none() && Dense::suits(route);
         // Draws depend on indices, which must be consecutive too.
         let in_line = layout.count <= 1 || layout.line(INDEX) == Some(1);
-        let drawn = !route.draws || (in_line && !memory.real_to_complex);
-        let dense = layout.is_dense(SOURCE, route.source_size) && layout.is_dense(TARGET, element);
+        let drawn = !route.draws || (in_line && !real_to_complex);
+        let dense = source.direct && !target.swapped && layout.is_dense(TARGET, element);
         let start = positions.start;
-        // Dense operands: position `p` lies `p` sizes after the origin.
-        (plain && native && dense && drawn).then(|| Dense {
+        (plain && dense && drawn).then(|| Dense {
             route,
-            source: memory
-                .source
-                .wrapping_offset(layout.origin[SOURCE] + (start * route.source_size) as isize),
-            target: memory.target.wrapping_offset(layout.origin[TARGET] + (start * element) as isize),
+            source: self.dense_place(source, source.size, start),
+            target: self.dense_place(target, element, start),
             count: positions.len(),
-            real_to_complex: memory.real_to_complex,
+            real_to_complex,
             draws: self
                 .stream
                 .map(|stream| (stream, (layout.origin[INDEX] as u64).wrapping_add(start as u64))),
@@ -224,63 +257,56 @@ impl Job<'_> {
     }
 
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`Pass::process`].
     unsafe fn run_tile(&self, position: usize, count: usize, scratch: &mut Scratch, outcome: &mut Outcome) {
-        let (route, memory, layout) = (self.route(), &self.memory, self.layout);
+        let Self { source, target, real_to_complex, .. } = *self;
+        let route = self.route();
         let level = route.level;
         let Scratch { source: source_tile, target: target_tile, runs, work, collector: collector_scratch } =
             scratch;
-        layout.runs(position, count, runs);
-        let source_kind = (route.source_size, memory.source_swapped);
-        let target_kind = (route.target_size, memory.target_swapped);
-        // Dense operands are read and written in place, without tiles.
+        self.layout.runs(position, count, runs);
         let collector = self.plan.collector.as_ref();
-        let in_place = memory.source == memory.target.cast_const();
-        let reads_direct = !memory.source_swapped
-            && layout.is_dense(SOURCE, route.source_size)
-            && !(in_place && collector.is_some());
-        let writes_direct =
-            !memory.target_swapped && !memory.real_to_complex && layout.is_dense(TARGET, route.target_size);
-        let streams = writes_direct && self.flag_free().is_some() && !in_place && self.is_large();
+        let in_place = source.pointer == target.pointer;
+        // Reports read the source after the target is written.
+        let source = Operand { direct: source.direct && !(in_place && collector.is_some()), ..source };
+        let streams = target.direct && self.flag_free().is_some() && !in_place && self.is_large();
         let copies = route.is_copy() && collector.is_none();
-        let tiles = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
+        let rooms = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
+        let write = |tile: *const u8, runs: &[Run]| {
+            // SAFETY: the caller's promise; the tile has the results of these elements.
+            unsafe {
+                if real_to_complex {
+                    let kind = (target.size, target.swapped);
+                    scatter_real(level, tile, target.pointer, runs, kind);
+                } else {
+                    target.scatter(level, tile, runs);
+                }
+            }
+        };
         // SAFETY: the caller's promise; tiles hold [`TILE`](crate::cast::TILE) elements of up to 8 bytes, and are
         // borrowed here only.
         unsafe {
-            if let Some(ends) = self.long_rows(runs, [reads_direct, writes_direct]) {
-                return self.run_rows(runs, ends, tiles, work);
-            }
-            if copies && writes_direct && !in_place {
-                // Unchanged elements are copied without a tile. (In place, bytes are swapped by way of the tile.)
-                let place = memory.target.offset(runs[0].offsets[TARGET]);
-                gather(level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, place);
+            let by_rows = collector.is_none() && !real_to_complex && !copies && !route.draws;
+            if by_rows && Dense::suits(route) && convert_rows(route, (&source, &target), runs, rooms, work) {
                 return;
             }
-            let source = if reads_direct {
-                memory.source.offset(runs[0].offsets[SOURCE])
-            } else {
-                gather(level, (memory.source, Gaps::Read), SOURCE, runs, source_kind, tiles.0);
-                tiles.0.cast_const()
-            };
+            if copies && target.direct && !in_place {
+                // Unchanged elements are copied without a tile. (In place, bytes are swapped by way of the tile.)
+                let from = (source.pointer.cast_const(), Gaps::Read);
+                let kind = (source.size, source.swapped);
+                return gather(level, from, SOURCE, runs, kind, target.first(runs));
+            }
+            let codes = source.read(level, Gaps::Read, runs, rooms.0);
             if copies {
                 // Unchanged elements are scattered straight from the source.
-                if memory.real_to_complex {
-                    scatter_real(level, source, memory.target, runs, target_kind);
-                } else {
-                    scatter(level, source, memory.target, TARGET, runs, target_kind);
-                }
-                return;
+                return write(codes, runs);
             }
-            let target = if writes_direct && !streams {
-                memory.target.offset(runs[0].offsets[TARGET])
-            } else {
-                tiles.1
-            };
+            let results = if target.direct && !streams { target.first(runs) } else { rooms.1 };
             self.prepare(route, count, runs, work);
-            route.convert((source, target), count, work);
+            route.convert((codes, results), count, work);
             if let Some(Collector { meter, .. }) = collector {
                 let report = outcome.report.get_or_insert_default();
-                let ends = (source, target.cast_const());
+                let ends = (codes, results.cast_const());
                 if let Some(flag_free) = self.flag_free() {
                     flag_free.add_tile(meter, ends, count, work, collector_scratch, report);
                 } else {
@@ -290,16 +316,9 @@ impl Job<'_> {
                 }
             }
             if streams {
-                let place = memory.target.offset(runs[0].offsets[TARGET]);
-                streaming::copy(level, target, place, count * route.target_size);
-            }
-            if writes_direct {
-                return;
-            }
-            if memory.real_to_complex {
-                scatter_real(level, target, memory.target, runs, target_kind);
-            } else {
-                scatter(level, target, memory.target, TARGET, runs, target_kind);
+                streaming::copy(level, results, target.first(runs), count * target.size);
+            } else if !target.direct {
+                write(results, runs);
             }
         }
     }
@@ -307,12 +326,12 @@ impl Job<'_> {
     /// Fills in the scales and draws of a tile that a route reads.
     ///
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`Pass::process`].
     unsafe fn prepare(&self, route: &Route, count: usize, runs: &[Run], work: &mut Work) {
         if route.scaled && self.layout.line(SCALE) != Some(0) {
             let tile = work.scales.0.as_mut_ptr().cast();
             // SAFETY: the caller's promise; the tile has room.
-            unsafe { gather(route.level, (self.memory.scale, Gaps::Leave), SCALE, runs, (8, false), tile) };
+            unsafe { self.scale.gather(route.level, Gaps::Leave, runs, tile) };
         }
         let Some(stream) = self.stream.filter(|_| route.draws) else { return };
         if route.lane_size == size_of::<u64>() {
@@ -331,36 +350,25 @@ impl Job<'_> {
     /// Searches for the first refused element.
     ///
     /// # Safety
-    /// As for [`Job::run`].
+    /// As for [`Pass::process`].
     unsafe fn search(&self, positions: Range<usize>, scratch: &mut Scratch, outcome: &mut Outcome) {
-        let (Some(refusal_check), memory, layout) = (&self.plan.refusal_check, &self.memory, self.layout)
-        else {
-            return;
-        };
-        let (close, level, size) =
-            (&refusal_check.close, refusal_check.close.level, refusal_check.close.source_size);
-        let reads_direct = !memory.source_swapped && layout.is_dense(SOURCE, size);
+        let (Some(refusal_check), layout) = (&self.plan.refusal_check, self.layout) else { return };
+        let close = &refusal_check.close;
         // SAFETY: passed on.
         unsafe { self.fill_scales(&positions, scratch) };
         let Scratch { source: source_tile, target: target_tile, runs, work, .. } = scratch;
-        let tiles = (source_tile.0.as_mut_ptr().cast::<u8>(), target_tile.0.as_mut_ptr().cast::<u8>());
+        let rooms = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
         for position in positions.clone().step_by(layout.tile) {
             let count = layout.tile.min(positions.end - position);
             layout.runs(position, count, runs);
             // SAFETY: the caller's promise; tiles have room, and are borrowed here only.
             unsafe {
-                let source = if reads_direct {
-                    memory.source.offset(runs[0].offsets[SOURCE])
-                } else {
-                    let kind = (size, memory.source_swapped);
-                    gather(level, (memory.source, Gaps::Read), SOURCE, runs, kind, tiles.0);
-                    tiles.0.cast_const()
-                };
-                if refusal_check.safe.is_some_and(|safe| safe.holds(level, source, count)) {
+                let codes = self.source.read(close.level, Gaps::Read, runs, rooms.0);
+                if refusal_check.safe.is_some_and(|safe| safe.holds(close.level, codes, count)) {
                     continue;
                 }
                 self.prepare(close, count, runs, work);
-                close.convert((source, tiles.1), count, work);
+                close.convert((codes, rooms.1), count, work);
             }
             note_first(refusal_check.refused, &work.flags.0[..count], runs, outcome);
         }

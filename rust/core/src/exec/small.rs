@@ -2,10 +2,11 @@
 
 use std::mem::MaybeUninit;
 
-use super::dense::{Dense, run_dense};
+use super::dense::Dense;
 use super::scratch::run_scaled;
 use crate::codec::options::Options;
 use crate::codec::random::Stream;
+use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 use crate::format::Format;
 use crate::layout::transfer::{Gaps, gather, scatter};
@@ -221,6 +222,16 @@ impl Plan {
             done
         }
     }
+}
+
+/// Casts dense elements outside of a pass.
+///
+/// # Safety
+/// As for [`Dense::run`].
+unsafe fn run_dense(dense: &Dense<'_>) {
+    let _environment = DefaultEnvironment::enter();
+    // SAFETY: passed on.
+    unsafe { dense.run() };
 }
 
 /// Returns all elements as one run in the order of the target's memory, if there is one.

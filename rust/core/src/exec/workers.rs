@@ -9,6 +9,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Below this many bytes, read and written, a thread costs more than it brings.
 const BYTES_PER_THREAD: usize = 1 << 22;
 
+/// Returns whether more than one of so many threads pays for so many bytes, read and written.
+pub(crate) fn threads_pay(threads: usize, bytes: usize) -> bool {
+    threads > 1 && bytes >= 2 * BYTES_PER_THREAD
+}
+
 /// The number of threads in use by all parallel calls, callers included; in the upper 32 bits, their process. The child
 /// of a `fork` finds another process here and starts from 0.
 static BUSY: AtomicU64 = AtomicU64::new(0);
@@ -22,10 +27,10 @@ pub(crate) struct Workers {
 impl Workers {
     /// Takes up to `threads`, the caller's own included, for so many bytes.
     pub(crate) fn engage(threads: usize, bytes: usize) -> Self {
-        let useful = threads.min(bytes / BYTES_PER_THREAD).max(1) as u64;
-        if useful == 1 {
+        if !threads_pay(threads, bytes) {
             return Self { process: 0, count: 1 };
         }
+        let useful = threads.min(bytes / BYTES_PER_THREAD) as u64;
         let process = u64::from(process::id()) << 32;
         let mut count = 1;
         let take = |word: u64| {

@@ -345,10 +345,10 @@ impl Plan {
         })
     }
 
-    /// Returns whether the cast is unscaled, without report, checks and draws.
+    /// Returns whether the cast is unscaled, without report and draws.
     pub(crate) fn is_simple(&self) -> bool {
         let Route { scaled, draws, .. } = self.route;
-        self.refusal_check.is_none() && self.collector.is_none() && !scaled && !draws
+        self.collector.is_none() && !scaled && !draws
     }
 
     /// Returns the bytes of a source element.

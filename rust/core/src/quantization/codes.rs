@@ -2,7 +2,7 @@
 
 use super::packing::{Packing, pack, unpack};
 use super::rows::{Array, Rows};
-use super::work::{Extent, run_items};
+use super::work::{Extent, Item, ItemPass, run_items};
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::format::Kind;
@@ -50,43 +50,76 @@ pub unsafe fn repack(
     let (codes, packed) = (Rows::new(codes, stack), Rows::new(packed, stack));
     let unit = packing.unit(bits);
     let tile = TILE / unit * unit;
-    run_items(&extent, (tile, 1), 2 * extent.columns, threads, |item| {
-        let (mut one, mut other) = (Tile::<u8>::default(), Tile::<u32>::default());
-        let room = other.0.as_mut_ptr().cast::<u8>();
+    let pass = Repack { codes, signed, packed, packing: (packing, bits), direction, tile, level };
+    // SAFETY: the caller's promise.
+    unsafe { run_items(&pass, &extent, (tile, 1), 2 * extent.columns, threads) };
+    Ok(())
+}
+
+/// The pass of a direction.
+struct Repack {
+    codes: Rows,
+    /// Whether codes are sign-extended.
+    signed: bool,
+    packed: Rows,
+    packing: (Packing, u32),
+    direction: Direction,
+    /// Codes that are moved at once, at most: whole units of the packing.
+    tile: usize,
+    level: Level,
+}
+
+/// The buffers of a thread.
+#[derive(Default)]
+struct Buffers {
+    codes: Tile<u8>,
+    shifted: Tile<u8>,
+    packed: Tile<u32>,
+}
+
+impl ItemPass for Repack {
+    type Buffers = Buffers;
+    type Outcome = ();
+
+    unsafe fn process_item(&self, item: &Item, buffers: &mut Buffers, (): &mut ()) {
+        let Self { codes, signed, packed, packing, direction, tile, level } = self;
+        let ((packing, bits), size) = (*packing, packed.size());
+        let room = buffers.packed.0.as_mut_ptr().cast::<u8>();
         for row in item.rows.clone() {
-            for start in item.columns.clone().step_by(tile) {
-                let count = tile.min(item.columns.end - start);
+            for start in item.columns.clone().step_by(*tile) {
+                let count = (*tile).min(item.columns.end - start);
                 let first = packing.bytes(bits, start) / size;
                 let last = packing.bytes(bits, start + count).div_ceil(size);
                 let (items, containers) = ((1, start, count), (1, first, last - first));
                 let (from, to) = (codes.row(item.matrix, row), packed.row(item.matrix, row));
+                let Buffers { codes: unpacked, shifted, .. } = &mut *buffers;
                 // SAFETY: the caller's promise; there is room for a tile.
                 unsafe {
-                    match direction {
+                    match *direction {
                         Direction::Pack(offset) => {
-                            let (found, _) = codes.read(level, from, items, one.0.as_mut_ptr());
-                            let mut shifted = Tile::<u8>::default();
+                            let (found, _) = codes.read(*level, from, items, unpacked.0.as_mut_ptr());
                             for (index, code) in shifted.0[..count].iter_mut().enumerate() {
                                 *code = (*found.add(index)).wrapping_add(offset as u8);
                             }
                             room.write_bytes(0, (last - first) * size);
-                            pack(level, (packing, bits), shifted.0.as_ptr(), room, count);
-                            packed.write(level, to, containers, room);
+                            pack(*level, (packing, bits), shifted.0.as_ptr(), room, count);
+                            packed.write(*level, to, containers, room);
                         }
                         Direction::Unpack(added) => {
-                            let (found, _) = packed.read(level, to, containers, room);
-                            unpack(level, (packing, bits), found, one.0.as_mut_ptr(), count);
+                            let (found, _) = packed.read(*level, to, containers, room);
+                            unpack(*level, (packing, bits), found, unpacked.0.as_mut_ptr(), count);
                             let shift = 8 - bits;
-                            for code in &mut one.0[..count] {
+                            for code in &mut unpacked.0[..count] {
                                 let high = code.wrapping_add(added as u8) << shift;
-                                *code = if signed { (high as i8 >> shift) as u8 } else { high >> shift };
+                                *code = if *signed { (high as i8 >> shift) as u8 } else { high >> shift };
                             }
-                            codes.write(level, from, items, one.0.as_ptr());
+                            codes.write(*level, from, items, unpacked.0.as_ptr());
                         }
                     }
                 }
             }
         }
-        Ok(())
-    })
+    }
+
+    fn merge((): &mut (), (): ()) {}
 }

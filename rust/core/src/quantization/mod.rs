@@ -4,7 +4,7 @@
 //! * `decode`, `encode`: packed codes and scales to floats, and back, tile by tile.
 //! * `lookup`: codes to 16-bit results by tables in registers.
 //! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
-//! * `rows`, `work`: arrays as rows, and their shares; `held`, `turned`: buffers of threads.
+//! * `rows`, `work`: arrays as rows, and the items that passes go over; `turned`: those whose rows are not dense.
 //! * `real`, `arithmetic`, `scaled`, `ends`, `largest`, `nearest`, `whole_quotients`: tiles of floats, what blocks have, and
 //!   codes.
 
@@ -14,7 +14,6 @@ mod decode;
 mod element;
 mod encode;
 mod ends;
-mod held;
 mod largest;
 mod lookup;
 mod nearest;

@@ -5,9 +5,8 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::rows::Array;
-use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
-use crate::exec::parallel;
+use crate::exec::pass::{self, Pass, Positions};
 
 /// A stack of matrices in blocks.
 #[derive(Clone, Debug)]
@@ -109,37 +108,91 @@ pub(super) struct Item {
 /// Elements of an item, about: rows of more are cut.
 pub(super) const ITEM: usize = 1 << 16;
 
-/// Runs a function for all items, on at most so many threads, in the default environment. Items begin at a whole tile
-/// of so many columns and rows, and hold whole blocks of rows.
-pub(super) fn run_items(
+/// What is done with items of a stack of matrices.
+pub(super) trait ItemPass: Sync {
+    /// As for [`Pass`].
+    type Buffers: Default + 'static;
+    /// As for [`Pass`].
+    type Outcome: Default + Send;
+
+    /// Works on an item, and adds to the outcome.
+    ///
+    /// # Safety
+    /// As for [`Pass::process`], of the rows and columns of the item.
+    unsafe fn process_item(&self, item: &Item, buffers: &mut Self::Buffers, outcome: &mut Self::Outcome);
+
+    /// As for [`Pass`].
+    fn merge(outcome: &mut Self::Outcome, next: Self::Outcome);
+}
+
+/// A pass over all items.
+struct Items<'a, P> {
+    pass: &'a P,
+    rows: usize,
+    columns: usize,
+    /// Rows and columns of an item.
+    item: (usize, usize),
+}
+
+impl<P> Items<'_, P> {
+    /// Returns how many items a matrix has down and across.
+    fn numbers(&self) -> (usize, usize) {
+        (self.rows.div_ceil(self.item.0), self.columns.div_ceil(self.item.1))
+    }
+
+    fn item(&self, index: usize) -> Item {
+        let ((down, across), (tall, wide)) = (self.numbers(), self.item);
+        let (rest, column) = (index / across, index % across);
+        let (matrix, row) = (rest / down, rest % down);
+        Item {
+            matrix,
+            rows: row * tall..self.rows.min((row + 1) * tall),
+            columns: column * wide..self.columns.min((column + 1) * wide),
+        }
+    }
+}
+
+impl<P: ItemPass> Pass for Items<'_, P> {
+    type Buffers = P::Buffers;
+    type Outcome = P::Outcome;
+
+    unsafe fn process(&self, items: Range<usize>, buffers: &mut P::Buffers, outcome: &mut P::Outcome) {
+        for index in items {
+            // SAFETY: the caller's promise.
+            unsafe { self.pass.process_item(&self.item(index), buffers, outcome) };
+        }
+    }
+
+    fn merge(outcome: &mut P::Outcome, next: P::Outcome) {
+        P::merge(outcome, next);
+    }
+}
+
+/// Runs a pass over all items, on at most so many threads. Items begin at a whole tile of so many columns and rows, and hold
+/// whole blocks of rows.
+///
+/// # Safety
+/// As for [`ItemPass::process_item`], of all items.
+pub(super) unsafe fn run_items<P: ItemPass>(
+    pass: &P,
     extent: &Extent,
     (tile_columns, tile_rows): (usize, usize),
     row_bytes: usize,
     threads: usize,
-    call: impl Fn(&Item) -> Result<(), Error> + Sync,
-) -> Result<(), Error> {
+) -> P::Outcome {
     let Extent { rows, columns, block, .. } = *extent;
     let matrices = extent.matrices();
     if rows * columns * matrices == 0 {
-        return Ok(());
+        return P::Outcome::default();
     }
     let most = ITEM / tile_rows;
     let wide = if columns > most { (most / tile_columns).max(1) * tile_columns } else { columns };
     let least = if block.0 < rows && block.0 > tile_rows { block.0 } else { tile_rows };
     let tall = (ITEM / wide / least).max(1) * least;
-    let (down, across) = (rows.div_ceil(tall), columns.div_ceil(wide));
-    let item = |index: usize| {
-        let (rest, column) = (index / across, index % across);
-        let (matrix, row) = (rest / down, rest % down);
-        Item {
-            matrix,
-            rows: row * tall..rows.min((row + 1) * tall),
-            columns: column * wide..columns.min((column + 1) * wide),
-        }
-    };
+    let items = Items { pass, rows, columns, item: (tall, wide) };
+    let (down, across) = items.numbers();
     let bytes = row_bytes * rows * matrices;
-    parallel::each(matrices * down * across, bytes, threads, |index, _| {
-        let _environment = DefaultEnvironment::enter();
-        call(&item(index))
-    })
+    let positions = Positions { count: matrices * down * across, grain: 1, bytes, turn: None };
+    // SAFETY: the caller's promise; items are apart.
+    unsafe { pass::run(&items, positions, threads) }
 }

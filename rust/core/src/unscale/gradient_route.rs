@@ -56,7 +56,7 @@ fn no_float(source: Format, target: Option<Format>) -> Error {
 }
 
 /// The stages for a pair of formats.
-pub(super) struct Route {
+pub(super) struct GradientRoute {
     pub(super) decode: Option<Box<dyn Stage>>,
     pub(super) multiply: Option<Box<dyn Multiply>>,
     pub(super) encode: Option<Box<dyn Stage>>,
@@ -72,7 +72,7 @@ pub(super) struct Route {
 
 /// The operation on each value.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Operand {
+pub(super) enum Operation {
     /// It is multiplied.
     Times(f64),
     /// It is divided.
@@ -80,10 +80,10 @@ pub(super) enum Operand {
 }
 
 pub(super) struct Routes {
-    pub(super) operand: Operand,
+    pub(super) operation: Operation,
     pub(super) overflow: Overflow,
     pub(super) level: Level,
-    pub(super) known: Vec<(Format, Option<Format>, Route)>,
+    pub(super) known: Vec<(Format, Option<Format>, GradientRoute)>,
 }
 
 impl Routes {
@@ -94,33 +94,35 @@ impl Routes {
             return Ok(found);
         }
         let route = match target {
-            None => Some(Route::look(source)),
+            None => Some(GradientRoute::look(source)),
             Some(target) if source.float().is_none() || target.float().is_none() => None,
             Some(target) if source.row().bits == 64 || target.row().bits == 64 => {
                 let exact = target.row().bits == 64;
-                let multiply: Box<dyn Multiply> = match self.operand {
-                    Operand::Times(factor) if exact => {
+                let multiply: Box<dyn Multiply> = match self.operation {
+                    Operation::Times(factor) if exact => {
                         Box::new(Factor::<Binary64, PRODUCT>::new(factor.to_bits()))
                     }
-                    Operand::Times(factor) => {
+                    Operation::Times(factor) => {
                         Box::new(Factor::<Binary64, ODD_PRODUCT>::new(factor.to_bits()))
                     }
-                    Operand::Over(divisor) => Box::new(Factor::<Binary64, QUOTIENT>::new(divisor.to_bits())),
+                    Operation::Over(divisor) => {
+                        Box::new(Factor::<Binary64, QUOTIENT>::new(divisor.to_bits()))
+                    }
                 };
-                Route::new::<Binary64>(source, target, multiply, (self.overflow, self.level))
+                GradientRoute::new::<Binary64>(source, target, multiply, (self.overflow, self.level))
             }
-            Some(target) => match self.operand {
-                Operand::Times(factor) => {
+            Some(target) => match self.operation {
+                Operation::Times(factor) => {
                     let factor = factor as f32;
                     let multiply = Box::new(Factor::<Binary32, PRODUCT>::new(factor.to_bits()));
                     let plain = self.overflow == Overflow::Ieee;
                     let fused = if plain { fused::stage(source, target, factor, self.level) } else { None };
-                    Route::new::<Binary32>(source, target, multiply, (self.overflow, self.level))
-                        .map(|route| Route { fused, ..route })
+                    GradientRoute::new::<Binary32>(source, target, multiply, (self.overflow, self.level))
+                        .map(|route| GradientRoute { fused, ..route })
                 }
-                Operand::Over(divisor) => {
+                Operation::Over(divisor) => {
                     let divide = Box::new(Factor::<Binary32, QUOTIENT>::new((divisor as f32).to_bits()));
-                    Route::new::<Binary32>(source, target, divide, (self.overflow, self.level))
+                    GradientRoute::new::<Binary32>(source, target, divide, (self.overflow, self.level))
                 }
             },
         };
@@ -129,7 +131,7 @@ impl Routes {
     }
 }
 
-impl Route {
+impl GradientRoute {
     /// Makes a route that only tests codes.
     fn look(source: Format) -> Self {
         Self {

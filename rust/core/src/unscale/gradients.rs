@@ -1,29 +1,29 @@
 //! Divides gradients by a loss scale, checks them and computes their norm, reading each of them once.
 //!
 //! ```text
-//! unscale ── a part per gradient, cut into chunks of 65,536 elements; threads take a few at a time
-//!         └─ per tile: decode to lanes, times 1/scale, all finite? (sum of squares), encode, still finite?
+//! pass ── a part per gradient, cut into chunks of 65,536 elements; threads take a few at a time
+//!      └─ per tile: decode to lanes, times 1/scale, all finite? (sum of squares), encode, still finite?
 //! ```
 //!
 //! The product is float32's, of the value and of the reciprocal rounded to float32, as `torch` and TensorFlow take it;
 //! with float64 on either end it is float64's, rounded once. Sums are taken within chunks, then over chunks, in the
 //! order of the elements: not of the memory, nor of the threads.
 
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::ops::Range;
 
-use super::gradient_route::{Operand, Route, Routes};
+use super::gradient_route::{GradientRoute, Operation, Routes};
 use super::multiply::{largest, square_sum};
 use crate::codec::options::Overflow;
 use crate::codec::pivot::{Binary32, Binary64, widen};
 use crate::cpu::{DefaultEnvironment, Level};
 use crate::error::Error;
-use crate::exec::parallel::in_parts;
-use crate::exec::workers::Workers;
+use crate::exec::operand::Operand;
+use crate::exec::pass::{self, Pass, Positions};
 use crate::format::Format;
 use crate::kernels::stages::stage::Span;
 use crate::kernels::tile::{TILE, Tile};
 use crate::layout::streaming;
-use crate::layout::transfer::{Gaps, gather, scatter};
+use crate::layout::transfer::Gaps;
 use crate::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Source, Target};
 
@@ -72,8 +72,8 @@ pub unsafe fn unscale(
 ) -> Result<Unscaled, Error> {
     let _environment = DefaultEnvironment::enter();
     let squares = leaves.is_some();
-    let operand = Operand::Times(reciprocal.0);
-    let work = Work { operand, overflow: Overflow::Ieee, squares, amax: false };
+    let operation = Operation::Times(reciprocal.0);
+    let work = Work { operation, overflow: Overflow::Ieee, squares, amax: false };
     // SAFETY: the caller's promise.
     let chunks = unsafe { carry_out(gradients, &work, threads)? };
     let finite = chunks.iter().all(|chunk| chunk.finite);
@@ -96,8 +96,8 @@ pub unsafe fn quantize(
     threads: usize,
 ) -> Result<f64, Error> {
     let _environment = DefaultEnvironment::enter();
-    let operand = if divide { Operand::Over(factor) } else { Operand::Times(factor) };
-    let work = Work { operand, overflow: Overflow::Saturate, squares: false, amax: true };
+    let operation = if divide { Operation::Over(factor) } else { Operation::Times(factor) };
+    let work = Work { operation, overflow: Overflow::Saturate, squares: false, amax: true };
     // SAFETY: the caller's promise.
     let chunks = unsafe { carry_out(std::slice::from_ref(values), &work, threads)? };
     Ok(f64::from_bits(chunks.iter().fold(0, |most, chunk| most.max(chunk.largest))))
@@ -105,7 +105,7 @@ pub unsafe fn quantize(
 
 /// The work on all gradients.
 struct Work {
-    operand: Operand,
+    operation: Operation,
     overflow: Overflow,
     squares: bool,
     amax: bool,
@@ -114,18 +114,22 @@ struct Work {
 /// # Safety
 /// As for [`unscale`].
 unsafe fn carry_out(gradients: &[Gradient<'_>], work: &Work, threads: usize) -> Result<Vec<Chunk>, Error> {
-    let Work { operand, overflow, squares, amax } = *work;
+    let Work { operation, overflow, squares, amax } = *work;
     let level = Level::active();
-    let mut routes = Routes { operand, overflow, level, known: Vec::new() };
+    let mut routes = Routes { operation, overflow, level, known: Vec::new() };
     let mut parts = Vec::with_capacity(gradients.len());
     for gradient in gradients {
         parts.push(Part::new(gradient, &mut routes, squares)?);
     }
     let bytes = parts.iter().map(Part::bytes).sum();
+    let chunks: Vec<_> = (parts.iter().enumerate())
+        .flat_map(|(index, part)| (0..part.layout.count).step_by(CHUNK).map(move |start| (index, start)))
+        .collect();
+    let positions = Positions { count: chunks.len(), grain: 1, bytes, turn: Some(CHUNKS_AT_ONCE) };
     let streams = bytes >= streaming::STREAM_FROM;
-    let job = Job { parts: &parts, routes: &routes.known, squares, amax, level, bytes, streams };
+    let pass = Unscale { parts: &parts, chunks, routes: &routes.known, squares, amax, level, streams };
     // SAFETY: the caller's promise.
-    Ok(unsafe { job.run(threads) })
+    Ok(unsafe { pass::run(&pass, positions, threads) })
 }
 
 fn norm(chunks: &[Chunk], leaves: &[usize]) -> f64 {
@@ -138,16 +142,10 @@ fn norm(chunks: &[Chunk], leaves: &[usize]) -> f64 {
 struct Part {
     route: usize,
     layout: Layout,
-    source: *const u8,
-    target: *mut u8,
-    source_kind: (usize, bool),
-    target_kind: (usize, bool),
-    source_dense: bool,
-    target_dense: bool,
+    source: Operand,
+    /// As the source, without a place, if the gradient is only checked.
+    target: Operand,
 }
-
-// SAFETY: the pointers are only followed inside `Job::run`, whose caller promises that they may be, from any thread.
-unsafe impl Sync for Part {}
 
 impl Part {
     fn new(gradient: &Gradient<'_>, routes: &mut Routes, squares: bool) -> Result<Self, Error> {
@@ -164,29 +162,24 @@ impl Part {
         let inner = axis_of(components, source_kind.0 as isize, source_kind.0 as isize);
         let axes = axes.chain([inner]).collect();
         let layout = if squares { Layout::in_this_order(axes, [0; OPERANDS]) } else { Layout::new(axes) };
+        let place = target.map_or(std::ptr::null_mut(), |target| target.pointer);
         Ok(Self {
             route,
-            source: source.pointer,
-            target: target.map_or(std::ptr::null_mut(), |target| target.pointer),
-            source_kind,
-            target_kind,
-            source_dense: !source.swapped && layout.is_dense(SOURCE, source_kind.0),
-            target_dense: !target_kind.1 && layout.is_dense(TARGET, target_kind.0),
+            source: Operand::new(source.pointer.cast_mut(), (&layout, SOURCE), source_kind),
+            target: Operand::new(place, (&layout, TARGET), target_kind),
             layout,
         })
     }
-}
 
-impl Part {
     /// Returns the bytes read and written.
     fn bytes(&self) -> usize {
-        self.layout.count * (self.source_kind.0 + self.target_kind.0)
+        self.layout.count * (self.source.size + self.target.size)
     }
 
     /// Returns the address of an element of a dense target.
     fn target_address(&self, position: usize) -> usize {
-        let origin = self.target.addr().wrapping_add_signed(self.layout.origin[TARGET]);
-        origin.wrapping_add(position * self.target_kind.0)
+        let origin = self.target.pointer.addr().wrapping_add_signed(self.layout.origin[TARGET]);
+        origin.wrapping_add(position * self.target.size)
     }
 }
 
@@ -215,21 +208,22 @@ impl Chunk {
     const EMPTY: Self = Self { part: 0, finite: true, square_sum: 0.0, largest: 0 };
 }
 
-struct Job<'a> {
+/// The pass over the chunks of all gradients.
+struct Unscale<'a> {
     parts: &'a [Part],
-    routes: &'a [(Format, Option<Format>, Route)],
+    /// The part of each chunk, and its first element.
+    chunks: Vec<(usize, usize)>,
+    routes: &'a [(Format, Option<Format>, GradientRoute)],
     squares: bool,
     amax: bool,
     level: Level,
-    /// Read and written.
-    bytes: usize,
     /// Results that are not in place bypass the caches.
     streams: bool,
 }
 
-/// The scratch of one thread.
+/// The buffers of a thread.
 #[derive(Default)]
-struct Scratch {
+struct Buffers {
     source: Tile<u64>,
     lanes: Tile<u64>,
     target: Tile<u64>,
@@ -237,54 +231,29 @@ struct Scratch {
     runs: Vec<Run>,
 }
 
-impl Job<'_> {
-    /// The outcome of every chunk, in order.
-    ///
-    /// # Safety
-    /// As for [`unscale`].
-    unsafe fn run(&self, threads: usize) -> Vec<Chunk> {
-        let work: Vec<(usize, usize)> = (self.parts.iter().enumerate())
-            .flat_map(|(index, part)| (0..part.layout.count).step_by(CHUNK).map(move |start| (index, start)))
-            .collect();
-        let workers = Workers::engage(threads, self.bytes);
-        // Each thread takes the next few chunks, so that one that starts late leaves more to the others.
-        let next = AtomicUsize::new(0);
-        // SAFETY: the caller's promise; each chunk is taken once.
-        let take = |_| unsafe { self.take_chunks(&work, &next) };
-        let mut chunks: Vec<_> = work.iter().map(|_| None).collect();
-        in_parts(workers.count(), take, |found| {
-            for (index, chunk) in found {
-                chunks[index] = Some(chunk);
-            }
-        });
-        chunks.into_iter().flatten().collect()
+impl Pass for Unscale<'_> {
+    type Buffers = Buffers;
+    /// Of every chunk, in order.
+    type Outcome = Vec<Chunk>;
+
+    unsafe fn process(&self, chunks: Range<usize>, buffers: &mut Buffers, outcomes: &mut Vec<Chunk>) {
+        outcomes.extend(self.chunks[chunks].iter().map(|&(part, start)| {
+            // SAFETY: passed on.
+            let chunk = unsafe { self.process_chunk(&self.parts[part], start, buffers) };
+            Chunk { part, ..chunk }
+        }));
+        streaming::fence(self.level);
     }
 
-    /// Works on chunks that no thread has taken yet, until there are none.
-    ///
-    /// # Safety
-    /// As for [`unscale`].
-    unsafe fn take_chunks(&self, work: &[(usize, usize)], next: &AtomicUsize) -> Vec<(usize, Chunk)> {
-        let _environment = DefaultEnvironment::enter();
-        let mut scratch = Box::<Scratch>::default();
-        let mut found = Vec::new();
-        loop {
-            let first = next.fetch_add(CHUNKS_AT_ONCE, Ordering::Relaxed);
-            if first >= work.len() {
-                streaming::fence(self.level);
-                return found;
-            }
-            for (index, &(part, start)) in work.iter().enumerate().skip(first).take(CHUNKS_AT_ONCE) {
-                // SAFETY: the caller's promise.
-                let chunk = unsafe { self.run_chunk(&self.parts[part], start, &mut scratch) };
-                found.push((index, Chunk { part, ..chunk }));
-            }
-        }
+    fn merge(outcomes: &mut Vec<Chunk>, next: Vec<Chunk>) {
+        outcomes.extend(next);
     }
+}
 
+impl Unscale<'_> {
     /// # Safety
     /// As for [`unscale`].
-    unsafe fn run_chunk(&self, part: &Part, start: usize, scratch: &mut Scratch) -> Chunk {
+    unsafe fn process_chunk(&self, part: &Part, start: usize, buffers: &mut Buffers) -> Chunk {
         let end = (start + CHUNK).min(part.layout.count);
         let direct = self.is_direct(part);
         let mut outcome = Chunk::EMPTY;
@@ -294,13 +263,13 @@ impl Job<'_> {
                 TILE
             } else if position == start {
                 // A few elements first, so that no vector of the rest straddles two cache lines.
-                part.target_kind.0.max(64 - part.target_address(position) % 64) / part.target_kind.0
+                part.target.size.max(64 - part.target_address(position) % 64) / part.target.size
             } else {
                 CHUNK
             };
             let count = count.min(end - position);
             // SAFETY: the caller's promise.
-            let tile = unsafe { self.run_tile(part, position, count, scratch) };
+            let tile = unsafe { self.process_tile(part, position, count, buffers) };
             outcome.finite &= tile.finite;
             outcome.square_sum += tile.square_sum;
             outcome.largest = outcome.largest.max(tile.largest);
@@ -316,47 +285,48 @@ impl Job<'_> {
         one_loop
             && !self.squares
             && !self.amax
-            && part.source_dense
-            && part.target_dense
+            && part.source.direct
+            && part.target.direct
             && !self.streams(part)
     }
 
     /// Returns whether a part's results are copied past the caches, from scratch.
     fn streams(&self, part: &Part) -> bool {
-        self.streams && part.target_dense && !part.target.is_null() && part.source != part.target.cast_const()
+        let Part { source, target, .. } = part;
+        self.streams && target.direct && !target.pointer.is_null() && source.pointer != target.pointer
     }
 
     /// # Safety
     /// As for [`unscale`]; more than [`TILE`] elements only for a direct part.
-    unsafe fn run_tile(&self, part: &Part, position: usize, count: usize, scratch: &mut Scratch) -> Chunk {
-        let Scratch { source: source_tile, lanes, target: target_tile, flags, runs } = scratch;
+    unsafe fn process_tile(
+        &self,
+        part: &Part,
+        position: usize,
+        count: usize,
+        buffers: &mut Buffers,
+    ) -> Chunk {
+        let Buffers { source: source_tile, lanes, target: target_tile, flags, runs } = buffers;
         let route = &self.routes[part.route].2;
         part.layout.runs(position, count, runs);
         // SAFETY: the caller's promise; tiles hold [`TILE`] elements of up to 8 bytes.
         unsafe {
-            let source = if part.source_dense {
-                part.source.offset(runs[0].offsets[SOURCE])
-            } else {
-                let tile = source_tile.0.as_mut_ptr().cast();
-                gather(self.level, (part.source, Gaps::Leave), SOURCE, runs, part.source_kind, tile);
-                tile.cast_const()
-            };
+            let source = part.source.read(self.level, Gaps::Leave, runs, source_tile.0.as_mut_ptr().cast());
             let Some(multiply) = &route.multiply else {
                 let finite = route.scan.is_none_or(|scan| scan.holds(self.level, source, count));
                 return Chunk { finite, ..Chunk::EMPTY };
             };
             let streams = self.streams(part);
-            let target = if part.target_dense && !streams {
-                part.target.offset(runs[0].offsets[TARGET])
+            let target = if part.target.direct && !streams {
+                part.target.first(runs)
             } else {
                 target_tile.0.as_mut_ptr().cast()
             };
             let hand_over = |runs: &[Run]| {
                 if streams {
-                    let there = part.target.offset(runs[0].offsets[TARGET]);
-                    streaming::copy(self.level, target.cast_const(), there, count * part.target_kind.0);
-                } else if !part.target_dense {
-                    scatter(self.level, target.cast_const(), part.target, TARGET, runs, part.target_kind);
+                    let bytes = count * part.target.size;
+                    streaming::copy(self.level, target.cast_const(), part.target.first(runs), bytes);
+                } else if !part.target.direct {
+                    part.target.scatter(self.level, target.cast_const(), runs);
                 }
             };
             if let Some(fused) =
@@ -401,7 +371,7 @@ impl Job<'_> {
     ///
     /// # Safety
     /// `count` lanes are readable.
-    unsafe fn square_sum(&self, route: &Route, lanes: *const u8, count: usize) -> f64 {
+    unsafe fn square_sum(&self, route: &GradientRoute, lanes: *const u8, count: usize) -> f64 {
         // SAFETY: passed on.
         unsafe {
             match (self.squares, route.wide) {

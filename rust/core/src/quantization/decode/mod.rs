@@ -17,10 +17,9 @@ mod tables;
 use decoder::{Buffers, Decoder, Ends, Way};
 pub use operands::{Decoding, GlobalUse, Meaning};
 
-use super::held::with_held;
 use super::real::Real;
 use super::rows::Array;
-use super::work::{Item, run_items};
+use super::work::{Item, ItemPass, run_items};
 use crate::cpu::Level;
 use crate::error::Error;
 
@@ -104,20 +103,19 @@ impl<T: Real> Decoder<T> {
             unsafe { self.extent.per_matrix(self.what.global_scale.as_ref().map(|(array, _)| array))? };
         self.global.clear();
         self.global.extend(global.into_iter().map(T::from_f32));
-        let this = &*self;
-        let bytes = this.data.size() * this.data.width() + this.out.size() * this.extent.columns;
-        // SAFETY: the caller's promise; items are apart.
-        run_items(&this.extent, this.piece, bytes, threads, |item| unsafe {
-            with_held(|(ends, buffers)| this.item(item, ends, buffers));
-            Ok(())
-        })
+        let bytes = self.data.size() * self.data.width() + self.out.size() * self.extent.columns;
+        // SAFETY: the caller's promise.
+        unsafe { run_items(self, &self.extent, self.piece, bytes, threads) };
+        Ok(())
     }
+}
 
-    /// Decodes the rows and columns of one item.
-    ///
-    /// # Safety
-    /// As for [`decode`].
-    unsafe fn item(&self, item: &Item, ends: &mut Ends, buffers: &mut Buffers<T>) {
+impl<T: Real> ItemPass for Decoder<T> {
+    type Buffers = (Ends, Buffers<T>);
+    type Outcome = ();
+
+    /// Decodes an item.
+    unsafe fn process_item(&self, item: &Item, (ends, buffers): &mut (Ends, Buffers<T>), (): &mut ()) {
         // SAFETY: passed on.
         unsafe {
             match self.way {
@@ -128,4 +126,6 @@ impl<T: Real> Decoder<T> {
             }
         }
     }
+
+    fn merge((): &mut (), (): ()) {}
 }

@@ -5,12 +5,11 @@ use std::sync::Mutex;
 use super::encoder::Encoder;
 use super::scale_tables::ByTables;
 use super::source::{Buffers, bits_of, of_bf16};
-use crate::error::Error;
 use crate::kernels::tile::TILE;
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, pieces};
 use crate::quantization::largest::{Extremes, raise_largest, widen};
 use crate::quantization::real::{Bits, Real};
-use crate::quantization::work::run_items;
+use crate::quantization::work::{Item, ItemPass, run_items};
 
 /// Infinity as bf16.
 const INFINITY: u16 = 0x7f80;
@@ -106,69 +105,32 @@ impl<T: Real> Encoder<T> {
     ///
     /// # Safety
     /// As for [`encode`](super::encode).
-    pub(super) unsafe fn find_amaxes(&mut self, threads: usize) -> Result<f64, Error> {
+    pub(super) unsafe fn find_amaxes(&mut self, threads: usize) -> f64 {
         let mut amaxes = self.amaxes.take().unwrap_or_default();
-        let across = self.extent.column_blocks();
         amaxes.clear();
-        amaxes.resize(self.extent.matrices() * self.extent.row_blocks() * across, 0);
-        let (columns, width) = (self.extent.columns, self.extent.block.1);
-        let (this, found) = (&*self, Mutex::new(amaxes));
-        run_items(&this.extent, (this.wide, this.tall), columns * this.source.x.size(), threads, |item| {
-            let (row, rows) = (item.rows.start, item.rows.len());
-            let (place, count) = (this.number_of((item.matrix, row), 0), rows * across);
-            // SAFETY: the caller's promise; joined rows are as good as one.
-            unsafe {
-                this.source.with_item(item, |buffers| {
-                    let (first, all) = ((item.matrix, row, 1), (0, rows * columns));
-                    this.source.raise_shorts(first, all, (width, 0), count, buffers);
-                    if let Ok(mut found) = found.lock() {
-                        found[place..place + count].copy_from_slice(&buffers.shorts);
-                    }
-                });
-            }
-            Ok(())
-        })?;
-        let amaxes = found.into_inner().unwrap_or_default();
+        amaxes.resize(self.extent.matrices() * self.extent.row_blocks() * self.extent.column_blocks(), 0);
+        let bytes = self.extent.columns * self.source.x.size();
+        let pass = JoinedAmaxes { encoder: self, amaxes: Mutex::new(amaxes) };
+        // SAFETY: the caller's promise.
+        unsafe { run_items(&pass, &self.extent, (self.wide, self.tall), bytes, threads) };
+        let amaxes = pass.amaxes.into_inner().unwrap_or_default();
         // SAFETY: these are the elements of the vector.
         let most = unsafe { self.largest(amaxes.as_ptr(), amaxes.len()) };
         self.amaxes = Some(amaxes);
-        Ok(of_bf16(most))
+        of_bf16(most)
     }
 
     /// Finds the largest magnitudes and the extremes of all blocks.
     ///
     /// # Safety
     /// As for [`encode`](super::encode).
-    pub(super) unsafe fn find_grid(
-        &self,
-        bytes: usize,
-        threads: usize,
-    ) -> Result<Vec<(T, Extremes<T>)>, Error> {
-        let (down, across) = (self.extent.row_blocks(), self.extent.column_blocks());
-        let grid =
-            Mutex::new(vec![(T::default(), Extremes::default()); self.extent.matrices() * down * across]);
-        let width = self.extent.block.1;
+    pub(super) unsafe fn find_grid(&self, bytes: usize, threads: usize) -> Vec<(T, Extremes<T>)> {
+        let blocks = self.extent.matrices() * self.extent.row_blocks() * self.extent.column_blocks();
+        let grid = Mutex::new(vec![(T::default(), Extremes::default()); blocks]);
+        let pass = Grid { encoder: self, grid };
         // SAFETY: the caller's promise.
-        run_items(&self.extent, (TILE, self.tall), bytes, threads, |item| unsafe {
-            self.source.with_item(item, |buffers| {
-                let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
-                let columns = (item.columns.start, item.columns.end);
-                for (row, rows) in self.of_blocks(item) {
-                    buffers.clear(last - first, true);
-                    self.measure((item.matrix, row, rows), columns, first, buffers);
-                    let place = (item.matrix * down + self.extent.row_block(row)) * across + first;
-                    let Ok(mut grid) = grid.lock() else { return };
-                    let found = buffers.amax.iter().zip(&buffers.extremes);
-                    for (known, (&amax, extremes)) in grid[place..].iter_mut().zip(found) {
-                        known.0 = known.0.larger(amax);
-                        known.1.include(extremes.low);
-                        known.1.include(extremes.high);
-                    }
-                }
-            });
-            Ok(())
-        })?;
-        Ok(grid.into_inner().unwrap_or_default())
+        unsafe { run_items(&pass, &self.extent, (TILE, self.tall), bytes, threads) };
+        pass.grid.into_inner().unwrap_or_default()
     }
 
     /// Adds rows, between two columns, to what is known of their blocks, the first of which has this number.
@@ -205,4 +167,71 @@ impl<T: Real> Encoder<T> {
             }
         }
     }
+}
+
+/// Finds the largest magnitudes of all blocks of joined rows, as bf16.
+struct JoinedAmaxes<'a, T> {
+    encoder: &'a Encoder<T>,
+    amaxes: Mutex<Vec<u16>>,
+}
+
+impl<T: Real> ItemPass for JoinedAmaxes<'_, T> {
+    type Buffers = Buffers<T>;
+    type Outcome = ();
+
+    unsafe fn process_item(&self, item: &Item, buffers: &mut Buffers<T>, (): &mut ()) {
+        let Encoder { source, extent, .. } = self.encoder;
+        let (row, rows) = (item.rows.start, item.rows.len());
+        let place = self.encoder.number_of((item.matrix, row), 0);
+        let count = rows * extent.column_blocks();
+        // SAFETY: the caller's promise; joined rows are as good as one.
+        unsafe {
+            source.with_item(item, buffers, |buffers| {
+                let (first, all) = ((item.matrix, row, 1), (0, rows * extent.columns));
+                source.raise_shorts(first, all, (extent.block.1, 0), count, buffers);
+                if let Ok(mut amaxes) = self.amaxes.lock() {
+                    amaxes[place..place + count].copy_from_slice(&buffers.shorts);
+                }
+            });
+        }
+    }
+
+    fn merge((): &mut (), (): ()) {}
+}
+
+/// Finds the largest magnitudes and the extremes of all blocks, which may be larger than an item.
+struct Grid<'a, T> {
+    encoder: &'a Encoder<T>,
+    grid: Mutex<Vec<(T, Extremes<T>)>>,
+}
+
+impl<T: Real> ItemPass for Grid<'_, T> {
+    type Buffers = Buffers<T>;
+    type Outcome = ();
+
+    unsafe fn process_item(&self, item: &Item, buffers: &mut Buffers<T>, (): &mut ()) {
+        let encoder = self.encoder;
+        let width = encoder.extent.block.1;
+        let (first, last) = (item.columns.start / width, item.columns.end.div_ceil(width));
+        let columns = (item.columns.start, item.columns.end);
+        // SAFETY: the caller's promise.
+        unsafe {
+            encoder.source.with_item(item, buffers, |buffers| {
+                for (row, rows) in encoder.of_blocks(item) {
+                    buffers.clear(last - first, true);
+                    encoder.measure((item.matrix, row, rows), columns, first, buffers);
+                    let place = encoder.number_of((item.matrix, row), first);
+                    let Ok(mut grid) = self.grid.lock() else { return };
+                    let measured = buffers.amax.iter().zip(&buffers.extremes);
+                    for (known, (&amax, extremes)) in grid[place..].iter_mut().zip(measured) {
+                        known.0 = known.0.larger(amax);
+                        known.1.include(extremes.low);
+                        known.1.include(extremes.high);
+                    }
+                }
+            });
+        }
+    }
+
+    fn merge((): &mut (), (): ()) {}
 }

@@ -1,36 +1,54 @@
 //! Bands: blocks side by side, found and written one after the other.
 
-use std::sync::atomic::Ordering;
-
 use super::encoder::{Encoder, JOINED, is_large};
 use super::operands::refuse;
 use super::source::Buffers;
 use crate::error::Error;
+use crate::exec::buffers::with_buffers;
 use crate::quantization::arithmetic::{PIECE, pieces};
-use crate::quantization::held::with_held;
 use crate::quantization::real::Real;
 use crate::quantization::rows::Rows;
-use crate::quantization::work::{Extent, ITEM, Item, run_items};
+use crate::quantization::work::{Extent, ITEM, Item, ItemPass, run_items};
+
+/// The pass of an encoding: codes and what blocks have, band by band. The outcome is whether an element is refused.
+struct Bands<'a, T> {
+    encoder: &'a Encoder<T>,
+    joins: bool,
+}
+
+impl<T: Real> ItemPass for Bands<'_, T> {
+    type Buffers = Buffers<T>;
+    type Outcome = bool;
+
+    unsafe fn process_item(&self, item: &Item, buffers: &mut Buffers<T>, failed: &mut bool) {
+        let Self { encoder, joins } = *self;
+        let columns = if joins { item.rows.len() } else { 1 } * encoder.extent.columns;
+        // SAFETY: passed on.
+        unsafe {
+            encoder.source.with_item(item, buffers, |buffers| {
+                *failed |= !encoder.item(item, joins, columns, buffers);
+            });
+        }
+    }
+
+    fn merge(failed: &mut bool, next: bool) {
+        *failed |= next;
+    }
+}
 
 impl<T: Real> Encoder<T> {
     /// # Safety
     /// As for [`encode`].
     pub(super) unsafe fn run(&mut self, threads: usize) -> Result<(), Error> {
-        *self.failed.get_mut() = false;
         let bytes = self.source.x.size() * self.extent.columns + self.data.size() * self.data.width();
-        let columns = self.extent.columns;
-        // SAFETY: the caller's promise; items are apart.
+        // SAFETY: the caller's promise.
         unsafe {
             if is_large(&self.extent) {
-                self.grid = Some(self.find_grid(bytes, threads)?);
+                self.grid = Some(self.find_grid(bytes, threads));
             }
-            let (this, joins) = (&*self, self.joins());
-            run_items(&this.extent, (this.wide, this.tall), bytes, threads, |item| {
-                let columns = if joins { item.rows.len() * columns } else { columns };
-                this.source.with_item(item, |buffers| this.item(item, joins, columns, buffers));
-                Ok(())
-            })?;
-            if self.failed.load(Ordering::Relaxed) { self.first_not_finite() } else { Ok(()) }
+            let pass = Bands { joins: self.joins(), encoder: self };
+            let failed = run_items(&pass, &self.extent, (self.wide, self.tall), bytes, threads);
+            if failed { self.first_not_finite() } else { Ok(()) }
         }
     }
 
@@ -62,11 +80,13 @@ impl<T: Real> Encoder<T> {
             && blocks.into_iter().flatten().all(Rows::goes_on)
     }
 
-    /// Encodes an item of work, whose rows are joined to one of so many columns or have as many.
+    /// Encodes an item of work, whose rows are joined to one of so many columns or have as many; returns whether no element
+    /// is refused.
     ///
     /// # Safety
     /// As for [`encode`].
-    unsafe fn item(&self, item: &Item, joins: bool, columns: usize, buffers: &mut Buffers<T>) {
+    unsafe fn item(&self, item: &Item, joins: bool, columns: usize, buffers: &mut Buffers<T>) -> bool {
+        let mut is_finite = true;
         let (width, size) = (self.extent.block.1, self.data.size());
         let (from, to) = (self.bytes(item.columns.start) / size, self.bytes(item.columns.end).div_ceil(size));
         let (above, rows, items) = (item.rows.start, item.rows.len(), to - from);
@@ -78,9 +98,8 @@ impl<T: Real> Encoder<T> {
                 let end = columns.min(start + wide);
                 let (first, blocks) = (start / width, (end - start) / width);
                 // SAFETY: the caller's promise for these rows.
-                unsafe {
-                    self.band((item.matrix, above, 1), (start, end), (first, blocks), buffers);
-                };
+                is_finite &=
+                    unsafe { self.band((item.matrix, above, 1), (start, end), (first, blocks), buffers) };
             }
         }
         for (row, rows) in self.of_blocks(item).take(if joins { 0 } else { usize::MAX }) {
@@ -88,7 +107,8 @@ impl<T: Real> Encoder<T> {
                 let end = item.columns.end.min(start + self.wide).min(columns);
                 let (first, blocks) = (start / width, end.div_ceil(width) - start / width);
                 // SAFETY: the caller's promise for these rows and columns.
-                unsafe { self.band((item.matrix, row, rows), (start, end), (first, blocks), buffers) };
+                is_finite &=
+                    unsafe { self.band((item.matrix, row, rows), (start, end), (first, blocks), buffers) };
             }
         }
         if let Some(turned) = turned {
@@ -97,9 +117,10 @@ impl<T: Real> Encoder<T> {
             unsafe { self.data.write(self.level, there, (rows, from, items), turned) };
             buffers.turned.release();
         }
+        is_finite
     }
 
-    /// Encodes blocks side by side, or some of their rows.
+    /// Encodes blocks side by side, or some of their rows; returns whether no element is refused.
     ///
     /// # Safety
     /// As for [`encode`].
@@ -109,7 +130,7 @@ impl<T: Real> Encoder<T> {
         (start, end): (usize, usize),
         (first, blocks): (usize, usize),
         buffers: &mut Buffers<T>,
-    ) {
+    ) -> bool {
         let row_block = self.extent.row_block(row);
         // Stored scales follow from the largest magnitudes as bf16, and codes from scales.
         let has_tables = buffers.has_tables && self.grid.is_none();
@@ -122,10 +143,7 @@ impl<T: Real> Encoder<T> {
             } else {
                 self.measure_band(found, of_blocks, (first, blocks), buffers)
             };
-            let Some(most) = most else {
-                self.failed.store(true, Ordering::Relaxed);
-                return;
-            };
+            let Some(most) = most else { return false };
             if at_once {
                 self.scales_of_shorts(matrix, buffers);
             } else if let Some(error) = self.what.four_over_six {
@@ -153,6 +171,7 @@ impl<T: Real> Encoder<T> {
                 }
             }
         }
+        true
     }
 
     /// Writes the scales, zero points and biases of a band.
@@ -192,7 +211,7 @@ impl<T: Real> Encoder<T> {
     unsafe fn first_not_finite(&self) -> Result<(), Error> {
         let Extent { rows, columns, .. } = self.extent;
         let mut found = None;
-        with_held(|buffers: &mut Buffers<T>| {
+        with_buffers(|buffers: &mut Buffers<T>| {
             for row in 0..self.extent.matrices() * rows {
                 for start in (0..columns).step_by(PIECE) {
                     let count = PIECE.min(columns - start);

@@ -1,7 +1,5 @@
 //! Everything that is decided before an element is read.
 
-use std::sync::atomic::AtomicBool;
-
 use super::operands::{Encoded, Encoding, check, per_block, refuse};
 use super::rounded::{Rounded, single};
 use super::scale_tables::ByTables;
@@ -76,7 +74,6 @@ pub(super) struct Encoder<T> {
     pub(super) tall: usize,
     pub(super) odd: bool,
     pub(super) level: Level,
-    pub(super) failed: AtomicBool,
     /// The largest magnitudes and extremes of all blocks, if they were found before.
     pub(super) grid: Option<Vec<(T, Extremes<T>)>>,
     /// Those of all blocks as bf16, if they were found with that of the array.
@@ -223,7 +220,6 @@ impl<T: Real> Encoder<T> {
             wide,
             odd: size_of::<T>() == 8,
             level: Level::active(),
-            failed: AtomicBool::new(false),
             grid: None,
             amaxes: None,
             by_tables: None,

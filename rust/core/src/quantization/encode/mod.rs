@@ -193,7 +193,7 @@ impl<T: Real> Encoder<T> {
         self.what.x.pointer = x;
         // SAFETY: the caller's promise.
         let amax = unsafe {
-            if self.finds_amaxes() { self.find_amaxes(threads)? } else { block_amax(&self.what.x, threads)? }
+            if self.finds_amaxes() { self.find_amaxes(threads) } else { block_amax(&self.what.x, threads)? }
         };
         // The element that is not finite is found later.
         let amax = if amax.is_finite() { amax } else { 1.0 };

@@ -2,7 +2,6 @@
 
 use std::marker::PhantomData;
 use std::ops::Range;
-use std::sync::Mutex;
 
 use super::operands::refuse;
 use super::rounded::single;
@@ -14,12 +13,11 @@ use crate::kernels::tables::e4m3_codes::{Left, Lookup};
 use crate::kernels::tile::TILE;
 use crate::kernels::vectors::shapes::{Shape, shape_of};
 use crate::quantization::arithmetic::{Area, Blocks, PIECE, Piece, pieces};
-use crate::quantization::held::with_held;
 use crate::quantization::largest::{Extremes, raise_largest};
 use crate::quantization::real::{Real, format};
 use crate::quantization::rows::{Array, Rows};
 use crate::quantization::turned::Turned;
-use crate::quantization::work::{Extent, Item, run_items};
+use crate::quantization::work::{Extent, Item, ItemPass, run_items};
 
 /// Returns the largest magnitude of an array: NaN if an element is NaN, 0 if there are none.
 ///
@@ -47,24 +45,39 @@ pub unsafe fn block_amax(x: &Array, threads: usize) -> Result<f64, Error> {
 unsafe fn largest_of<T: Real>(x: &Array, threads: usize) -> Result<f64, Error> {
     let extent = Extent::of("x", x, (0, 0))?;
     let source = Source::<T>::new(x, &extent)?;
-    let whole = Mutex::new(T::default());
     let tile = (TILE, if source.turns { TURNED } else { 1 });
-    run_items(&extent, tile, extent.columns * x.format.item_size(), threads, |item| {
+    let bytes = extent.columns * x.format.item_size();
+    let pass = ArrayAmax { source, columns: extent.columns };
+    // SAFETY: the caller's promise.
+    Ok(unsafe { run_items(&pass, &extent, tile, bytes, threads) }.to_f64())
+}
+
+/// Finds the largest magnitude of an array.
+struct ArrayAmax<T> {
+    source: Source<T>,
+    columns: usize,
+}
+
+impl<T: Real> ItemPass for ArrayAmax<T> {
+    type Buffers = Buffers<T>;
+    type Outcome = T;
+
+    unsafe fn process_item(&self, item: &Item, buffers: &mut Buffers<T>, amax: &mut T) {
         let mut largest = [T::default()];
         let rows = (item.matrix, item.rows.start, item.rows.len());
         let columns = (item.columns.start, item.columns.end);
         // SAFETY: the caller's promise.
         unsafe {
-            source.with_item(item, |buffers| {
-                source.raise(rows, columns, (extent.columns, 0), &mut largest, buffers);
+            self.source.with_item(item, buffers, |buffers| {
+                self.source.raise(rows, columns, (self.columns, 0), &mut largest, buffers);
             });
         }
-        if let Ok(mut whole) = whole.lock() {
-            *whole = whole.larger(largest[0]);
-        }
-        Ok(())
-    })?;
-    Ok(whole.into_inner().map_or(f64::NAN, T::to_f64))
+        *amax = amax.larger(largest[0]);
+    }
+
+    fn merge(amax: &mut T, next: T) {
+        *amax = amax.larger(next);
+    }
 }
 
 /// Returns floats as their bits.
@@ -113,19 +126,23 @@ impl<T: Real> Source<T> {
         self.shape == Some(Shape::Bf16)
     }
 
-    /// Calls a function with the buffers of this thread, which have the elements of an item if its rows are not dense.
+    /// Calls a function with the buffers, which have the elements of an item if its rows are not dense.
     ///
     /// # Safety
     /// The elements are readable.
-    pub(super) unsafe fn with_item(&self, item: &Item, function: impl FnOnce(&mut Buffers<T>)) {
-        with_held(|buffers: &mut Buffers<T>| {
-            if self.turns {
-                // SAFETY: the caller's promise.
-                unsafe { buffers.raw.turned.fill(self.level, &self.x, item) };
-            }
-            function(buffers);
-            buffers.raw.turned.release();
-        });
+    pub(super) unsafe fn with_item<R>(
+        &self,
+        item: &Item,
+        buffers: &mut Buffers<T>,
+        function: impl FnOnce(&mut Buffers<T>) -> R,
+    ) -> R {
+        if self.turns {
+            // SAFETY: the caller's promise.
+            unsafe { buffers.raw.turned.fill(self.level, &self.x, item) };
+        }
+        let result = function(buffers);
+        buffers.raw.turned.release();
+        result
     }
 
     /// Returns a piece of some rows, given their first column and their number of columns, as it is stored: where it is,

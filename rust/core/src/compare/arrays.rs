@@ -1,14 +1,19 @@
 //! Compares two arrays tile by tile.
 
-use std::cell::RefCell;
+use std::ops::Range;
 
 use super::differences::{Columns, Complex, Real, SPECIAL, TileDifferences};
 use super::formats::{Codes, Common};
 use super::losses;
 use super::outcome::{Comparison, first_of, raise};
 use crate::cpu::{Level, RawKernel};
-use crate::exec::pass::{Pair, Pass};
+use crate::exec::operand::Operand;
+use crate::exec::pass::{Pass, Positions};
+use crate::format::Format;
 use crate::kernels::tile::{TILE, Tile};
+use crate::layout::transfer::Gaps;
+use crate::layout::{INDEX, Layout, Run, SOURCE, TARGET};
+use crate::plan::operands::Source;
 use crate::report::values::Values;
 
 /// Compares the tiles of two arrays.
@@ -18,6 +23,126 @@ pub(super) struct Comparing {
     values: [Values; 2],
     /// Whether losses are measured.
     measures: bool,
+}
+
+/// The elements of a tile in both arrays, side by side and in native byte order, and their flat indices.
+struct Pair<'a> {
+    codes: [*const u8; 2],
+    count: usize,
+    runs: &'a [Run],
+    /// Whether the flat indices of the tile's elements follow each other.
+    is_in_order: bool,
+}
+
+impl Pair<'_> {
+    /// Returns the smallest flat index of the elements that are chosen, by their places in the tile.
+    fn first_index(&self, is_chosen: impl Fn(usize) -> bool) -> Option<u64> {
+        let mut first = None;
+        let mut place = 0;
+        for row in self.runs.iter().flat_map(Run::each_row) {
+            for element in 0..row.count {
+                if is_chosen(place + element) {
+                    let index = (row.offsets[INDEX] + row.strides[INDEX] * element as isize) as u64;
+                    first = Some(first.map_or(index, |first: u64| first.min(index)));
+                    if self.is_in_order {
+                        return first;
+                    }
+                }
+            }
+            place += row.count;
+        }
+        first
+    }
+}
+
+/// An array that is read.
+#[derive(Clone, Copy)]
+struct Side {
+    operand: Operand,
+    /// Bytes of a component, whose order is reversed after elements are copied to a room; or 0.
+    reversed: usize,
+}
+
+impl Side {
+    fn new(array: &Source<'_>, layout: &Layout, number: usize) -> Self {
+        let (component, size) = (array.format.component(), array.format.item_size());
+        let is_reversed = array.swapped && component.is_some();
+        let kind = (size, array.swapped && !is_reversed);
+        let operand = Operand::new(array.pointer.cast_mut(), (layout, number), kind);
+        let reversed = component.filter(|_| is_reversed).map_or(0, Format::item_size);
+        Self { operand: Operand { direct: operand.direct && !is_reversed, ..operand }, reversed }
+    }
+
+    /// Returns the elements of a tile, where they are or in the room.
+    ///
+    /// # Safety
+    /// The elements of the runs are readable.
+    unsafe fn read(&self, level: Level, runs: &[Run], room: &mut Tile<[u64; 2]>) -> *const u8 {
+        let to = room.0.as_mut_ptr().cast::<u8>();
+        // SAFETY: the caller's promise; the room has 16 bytes for each element of a tile, which is the most.
+        let codes = unsafe { self.operand.read(level, Gaps::Leave, runs, to) };
+        if self.reversed > 0 {
+            let bytes = runs.iter().map(Run::len).sum::<usize>() * self.operand.size;
+            // SAFETY: `read` has just copied so many bytes to the room, which nothing else refers to.
+            let bytes = unsafe { std::slice::from_raw_parts_mut(to, bytes) };
+            bytes.chunks_exact_mut(self.reversed).for_each(<[u8]>::reverse);
+        }
+        codes
+    }
+}
+
+/// A comparison of the elements of a layout, which are readable in both arrays.
+pub(super) struct ComparedArrays<'a> {
+    comparing: &'a Comparing,
+    layout: &'a Layout,
+    sides: [Side; 2],
+}
+
+impl<'a> ComparedArrays<'a> {
+    pub(super) fn new(comparing: &'a Comparing, layout: &'a Layout, arrays: &[Source<'_>; 2]) -> Self {
+        debug_assert!(layout.tile <= TILE, "a tile has room");
+        let sides = [(0, SOURCE), (1, TARGET)].map(|(side, number)| Side::new(&arrays[side], layout, number));
+        Self { comparing, layout, sides }
+    }
+
+    pub(super) fn positions(&self) -> Positions {
+        let Layout { count, tile, .. } = *self.layout;
+        let bytes = count * self.sides.iter().map(|side| side.operand.size).sum::<usize>();
+        Positions { count, grain: tile, bytes, turn: None }
+    }
+}
+
+impl Pass for ComparedArrays<'_> {
+    type Buffers = Buffers;
+    type Outcome = Comparison;
+
+    unsafe fn process(&self, positions: Range<usize>, buffers: &mut Buffers, outcome: &mut Comparison) {
+        let Self { comparing, layout, sides } = self;
+        let is_in_order = layout.count <= 1 || layout.line(INDEX) == Some(1);
+        let Buffers { runs, elements: [first, second], columns } = buffers;
+        for position in positions.clone().step_by(layout.tile) {
+            let count = layout.tile.min(positions.end - position);
+            layout.runs(position, count, runs);
+            // SAFETY: the caller's promise, for these elements.
+            unsafe {
+                let level = comparing.level;
+                let codes = [sides[0].read(level, runs, first), sides[1].read(level, runs, second)];
+                comparing.add_tile(&Pair { codes, count, runs, is_in_order }, columns, outcome);
+            }
+        }
+    }
+
+    fn merge(outcome: &mut Comparison, next: Comparison) {
+        outcome.merge(&next);
+    }
+}
+
+/// The buffers of a thread.
+#[derive(Default)]
+pub(super) struct Buffers {
+    runs: Vec<Run>,
+    elements: [Tile<[u64; 2]>; 2],
+    columns: Room,
 }
 
 /// The columns of a tile.
@@ -30,11 +155,6 @@ struct Room {
     differences: Tile<f64>,
     ulps: Tile<u64>,
     losses: losses::Room,
-}
-
-thread_local! {
-    /// Kept between calls: clearing it each time would take longer than a small comparison.
-    static ROOM: RefCell<Box<Room>> = RefCell::default();
 }
 
 impl Comparing {
@@ -130,7 +250,7 @@ impl Comparing {
             })
         };
         // Of equal ones the first, which in order is the one that is known.
-        let in_order = tile.is_in_order();
+        let in_order = tile.is_in_order;
         let known = outcome.largest_difference.map_or(-1.0, |known| known.0);
         if let Some(most) = difference.filter(|&most| most > known || (most == known && !in_order)) {
             let first = index(&|place| differences[place] == most);
@@ -147,12 +267,12 @@ impl Comparing {
             outcome.first_special = first_of(outcome.first_special, first);
         }
     }
-}
 
-impl Pass for Comparing {
-    type Outcome = Comparison;
-
-    unsafe fn add_tile(&self, tile: &Pair<'_>, outcome: &mut Comparison) {
+    /// Adds a tile.
+    ///
+    /// # Safety
+    /// The tile's codes are readable.
+    unsafe fn add_tile(&self, tile: &Pair<'_>, room: &mut Room, outcome: &mut Comparison) {
         outcome.count += tile.count as u64;
         // SAFETY: the caller's promise.
         let is_same = unsafe { self.is_same(tile.codes, tile.count) };
@@ -165,37 +285,31 @@ impl Pass for Comparing {
         // Room for pairs of components.
         let step = if self.common.is_complex() { TILE / 2 } else { TILE };
         let sizes = [0, 1].map(|side| self.common.components[side].item_size() * self.common.parts[side]);
-        ROOM.with_borrow_mut(|room| {
-            for start in (0..tile.count).step_by(step) {
-                let count = step.min(tile.count - start);
-                let codes = [0, 1].map(|side| tile.codes[side].wrapping_add(start * sizes[side]));
-                // SAFETY: the caller's promise, for these elements.
-                unsafe { self.read(codes, count, room) };
-                if !is_same {
-                    self.add_differences(tile, (start, count), room, outcome);
-                }
-                if self.measures {
-                    let losses = outcome.losses.get_or_insert_default();
-                    let parts = if self.common.is_complex() { 2 } else { 1 };
-                    let Room { values, losses: columns, .. } = &mut **room;
-                    let [before, after] = [0, 1].map(|side| &values[side].0[..count * parts]);
-                    let is_lost = losses::add(self.level, [before, after], columns, losses);
-                    if is_lost && !(tile.is_in_order() && losses.first_lost.is_some()) {
-                        let is_lost = |part: usize| before[part].is_finite() && !after[part].is_finite();
-                        let first = tile.first_index(|place| {
-                            place.checked_sub(start).is_some_and(|place| {
-                                place < count && (0..parts).any(|part| is_lost(parts * place + part))
-                            })
-                        });
-                        losses.first_lost = first_of(losses.first_lost, first);
-                    }
+        for start in (0..tile.count).step_by(step) {
+            let count = step.min(tile.count - start);
+            let codes = [0, 1].map(|side| tile.codes[side].wrapping_add(start * sizes[side]));
+            // SAFETY: the caller's promise, for these elements.
+            unsafe { self.read(codes, count, room) };
+            if !is_same {
+                self.add_differences(tile, (start, count), room, outcome);
+            }
+            if self.measures {
+                let losses = outcome.losses.get_or_insert_default();
+                let parts = if self.common.is_complex() { 2 } else { 1 };
+                let Room { values, losses: columns, .. } = &mut *room;
+                let [before, after] = [0, 1].map(|side| &values[side].0[..count * parts]);
+                let is_lost = losses::add(self.level, [before, after], columns, losses);
+                if is_lost && !(tile.is_in_order && losses.first_lost.is_some()) {
+                    let is_lost = |part: usize| before[part].is_finite() && !after[part].is_finite();
+                    let first = tile.first_index(|place| {
+                        place.checked_sub(start).is_some_and(|place| {
+                            place < count && (0..parts).any(|part| is_lost(parts * place + part))
+                        })
+                    });
+                    losses.first_lost = first_of(losses.first_lost, first);
                 }
             }
-        });
-    }
-
-    fn merge(outcome: &mut Comparison, more: &Comparison) {
-        outcome.merge(more);
+        }
     }
 }
 
