@@ -12,6 +12,7 @@ from castwise.checkpoint._arguments import CastArguments, MapArgument, PathArgum
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._cast_request import CastRequest
+from castwise.checkpoint.requests._request import carry_out
 
 
 @overload
@@ -194,34 +195,4 @@ def cast_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    request = CastRequest(
-        source=source,
-        dtype=dtype,
-        dtype_map=dtype_map,
-        policy=policy,
-        role=role,
-        rounding=rounding,
-        overflow=overflow,
-        nan=nan,
-        seed=seed,
-        assume=assume,
-        overwrite=overwrite,
-        keep_config=keep_config,
-        include=include,
-        exclude=exclude,
-        max_shard_size=max_shard_size,
-        raw=raw,
-        as_bytes=as_bytes,
-    )
-    return request.carry_out(
-        destination,
-        progress,
-        threads=threads,
-        resumable=resumable,
-        resume=resume,
-        dry_run=dry_run,
-        part=part,
-        executor=executor,
-        fail_on=fail_on,
-        max_zeros=max_zeros,
-    )
+    return carry_out(CastRequest, **locals())

@@ -16,7 +16,7 @@ from castwise.checkpoint.planning.decode._options import decoding_of
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
 from castwise.checkpoint.requests._derive_request import DeriveRequest, Make, RunOptions
-from castwise.checkpoint.requests._request import Request
+from castwise.checkpoint.requests._request import Request, carry_out
 from castwise.quantization.producers import BF16
 
 
@@ -130,28 +130,7 @@ def dequantize_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    request = DequantizeRequest(
-        source=source,
-        dtype=dtype,
-        arithmetic=arithmetic,
-        only=only,
-        overwrite=overwrite,
-        include=include,
-        exclude=exclude,
-        max_shard_size=max_shard_size,
-    )
-    return request.carry_out(
-        destination,
-        progress,
-        threads=threads,
-        resumable=resumable,
-        resume=resume,
-        dry_run=dry_run,
-        part=part,
-        executor=executor,
-        fail_on=fail_on,
-        max_zeros=max_zeros,
-    )
+    return carry_out(DequantizeRequest, **locals())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -23,6 +23,7 @@ from castwise.checkpoint.planning.encode._encode import Encode, encode_checkpoin
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress
 from castwise.checkpoint.requests._derive_request import DeriveRequest, Make, RunOptions
+from castwise.checkpoint.requests._request import carry_out
 
 
 @overload
@@ -135,31 +136,7 @@ def quantize_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    request = QuantizeRequest(
-        source=source,
-        scheme=scheme,
-        recipe=recipe,
-        block=block,
-        # A dict can be sent to other processes, whatever mapping was given.
-        dtype_map=dict(dtype_map) if isinstance(dtype_map, Mapping) else dtype_map,
-        ignore=ignore,
-        overwrite=overwrite,
-        include=include,
-        exclude=exclude,
-        max_shard_size=max_shard_size,
-    )
-    return request.carry_out(
-        destination,
-        progress,
-        threads=threads,
-        resumable=resumable,
-        resume=resume,
-        dry_run=dry_run,
-        part=part,
-        executor=executor,
-        fail_on=fail_on,
-        max_zeros=max_zeros,
-    )
+    return carry_out(QuantizeRequest, **locals())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,6 +150,11 @@ class QuantizeRequest(DeriveRequest):
     block: int | tuple[int, int] | None
     dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None
     ignore: str | Sequence[str]
+
+    def __post_init__(self) -> None:
+        """Take a mapping as a dict, which can be sent to other processes."""
+        if isinstance(self.dtype_map, Mapping):
+            object.__setattr__(self, "dtype_map", dict(self.dtype_map))
 
     def allowed_zeros(self, rows: Sequence[CastRow]) -> float:
         """Return as large a share as so few bits give."""

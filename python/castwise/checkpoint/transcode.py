@@ -8,13 +8,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import ClassVar, Literal, Unpack, overload
 
-from castwise._core import get_num_threads
 from castwise._options import FindingKind, TranscodedRecipe, TranscodedScheme
 from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import given
 from castwise.checkpoint._arguments import PathArgument, TranscodeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.planning._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.planning.decode._options import checked_threads
 from castwise.checkpoint.planning.transcode._new_forms import GGUF
 from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
 from castwise.checkpoint.preview import CastPlan
@@ -25,6 +25,7 @@ from castwise.checkpoint.requests._derive_request import (
     Make,
     RunOptions,
 )
+from castwise.checkpoint.requests._request import carry_out
 
 
 @overload
@@ -139,27 +140,7 @@ def transcode_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    request = TranscodeRequest(
-        source=source,
-        recipe=recipe,
-        scheme=scheme,
-        overwrite=overwrite,
-        include=include,
-        exclude=exclude,
-        max_shard_size=max_shard_size,
-    )
-    return request.carry_out(
-        destination,
-        progress,
-        threads=None,
-        resumable=resumable,
-        resume=resume,
-        dry_run=dry_run,
-        part=part,
-        executor=executor,
-        fail_on=fail_on,
-        max_zeros=max_zeros,
-    )
+    return carry_out(TranscodeRequest, threads=None, **locals())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -195,6 +176,8 @@ class TranscodeRequest(DeriveRequest):
             transcode_checkpoint,
             recipe=self.recipe,
             scheme=self.scheme,
-            threads=threads or get_num_threads(),
+            threads=checked_threads(threads),
         )
-        return RunOptions(asked={"recipe": self.recipe, "scheme": self.scheme}), make
+        return RunOptions(
+            threads=threads, asked={"recipe": self.recipe, "scheme": self.scheme}
+        ), make

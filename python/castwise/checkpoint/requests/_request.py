@@ -194,47 +194,56 @@ class Request:
                 "together; leave out one of them"
             )
 
-    def carry_out(
-        self,
-        destination: str | os.PathLike[str],
-        progress: Callable[[Progress], None] | None,
-        *,
-        threads: int | None,
-        resumable: bool,
-        resume: bool,
-        dry_run: bool,
-        part: str | tuple[int, int] | None,
-        executor: Executor | None,
-        fail_on: Iterable[FindingKind],
-        max_zeros: float | None,
-    ) -> CastSummary:
-        """Write what is asked for, or a part of it, or say what would be written."""
-        path = checked_path(destination, "destination")
-        if isinstance(executor, type) or (
-            executor is not None and not callable(getattr(executor, "submit", None))
-        ):
-            raise TypeError(
-                "executor must have submit(), as an Executor of concurrent.futures, "
-                f"not {executor!r}"
-            )
-        paths = path, checked_path(self.source, "source")
-        if (part, executor) != (None, None) and any(map(is_remote, paths)):
-            raise CheckpointError(
-                "part and executor are for files that all workers see under the same paths, not "
-                "for those on a store; leave them out, or copy the source to a disk that workers "
-                "share, and the result from it"
-            )
-        mine = None if part is None else RunPart.of(part)
-        if mine is not None:
-            self.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
-        with self.planned(path, threads, resumable=resumable, resume=resume) as planned:
-            self.protect(planned, fail_on, max_zeros)
-            if dry_run:
-                return planned.preview()
-            if mine is None:
-                return planned.write(progress, executor)
-            arguments = self.as_text()
-            rows = convert_part(
-                planned.run, path, mine, planned.options, arguments=arguments, progress=progress
-            )
-            return planned.summary(rows)
+
+def carry_out(
+    request_type: type[Request],
+    *,
+    destination: str | os.PathLike[str],
+    progress: Callable[[Progress], None] | None,
+    threads: int | None,
+    resumable: bool,
+    resume: bool,
+    dry_run: bool,
+    part: str | tuple[int, int] | None,
+    executor: Executor | None,
+    fail_on: Iterable[FindingKind],
+    max_zeros: float | None,
+    **arguments: Any,  # noqa: ANN401  (the fields of the request)
+) -> CastSummary:
+    """Write what is asked for, or a part of it, or say what would be written.
+
+    `arguments` are those of the request; a command passes on all that it was given.
+    """
+    request = request_type(**arguments)
+    path = checked_path(destination, "destination")
+    if isinstance(executor, type) or (
+        executor is not None and not callable(getattr(executor, "submit", None))
+    ):
+        raise TypeError(
+            f"executor must have submit(), as an Executor of concurrent.futures, not {executor!r}"
+        )
+    paths = path, checked_path(request.source, "source")
+    if (part, executor) != (None, None) and any(map(is_remote, paths)):
+        raise CheckpointError(
+            "part and executor are for files that all workers see under the same paths, not "
+            "for those on a store; leave them out, or copy the source to a disk that workers "
+            "share, and the result from it"
+        )
+    mine = None if part is None else RunPart.of(part)
+    if mine is not None:
+        request.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
+    with request.planned(path, threads, resumable=resumable, resume=resume) as planned:
+        request.protect(planned, fail_on, max_zeros)
+        if dry_run:
+            return planned.preview()
+        if mine is None:
+            return planned.write(progress, executor)
+        rows = convert_part(
+            planned.run,
+            path,
+            mine,
+            planned.options,
+            arguments=request.as_text(),
+            progress=progress,
+        )
+        return planned.summary(rows)
