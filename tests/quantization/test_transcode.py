@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.planning import _derived_reader
 from castwise.checkpoint.planning.transcode import _global_scales
 from castwise.cli import main
 from checkpoint_samples import assert_same
@@ -53,6 +55,29 @@ def test_a_folder(tmp_path: Path, old: str, new: str, scheme: str) -> None:
     assert index["weight_map"] == wanted["weight_map"]
     assert index["metadata"] == wanted["metadata"]
     assert {row.target for row in summary.rows} >= ({"nvfp4"} if scheme == "nvfp4" else {None})
+
+
+def test_threads_are_as_many_as_given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They do not change a bit; the command takes as many as the function."""
+    counts: list[int] = []
+
+    def pool(threads: int) -> ThreadPoolExecutor:
+        counts.append(threads)
+        return ThreadPoolExecutor(threads)
+
+    monkeypatch.setattr(_derived_reader, "ThreadPoolExecutor", pool)
+    source = write_model(tmp_path / "model", MODELS[f"{CT}, nvfp4"]())
+    single, several = tmp_path / "single", tmp_path / "several"
+    checkpoint.transcode_file(source, single, MODELOPT, threads=1)
+    assert set(counts) == {1}
+    counts.clear()
+    arguments = ["transcode", str(source), str(several), "--to", MODELOPT]
+    assert main([*arguments, "--threads", "3", "--exit-zero"]) == 0
+    assert set(counts) == {3}
+    for path in single.iterdir():
+        assert path.read_bytes() == (several / path.name).read_bytes()
+    with pytest.raises(ValueError, match="threads must be positive, not 0"):
+        checkpoint.transcode_file(source, tmp_path / "none", MODELOPT, threads=0)
 
 
 @pytest.mark.parametrize(("name", "new"), [(f"{CT}, nvfp4", MODELOPT), (f"{MODELOPT}, nvfp4", CT)])

@@ -28,6 +28,7 @@ MapArgument: TypeAlias = Mapping[str, Any] | PathArgument
 class SharedArguments(TypedDict, total=False):
     """What all conversions take, except `dry_run`, which decides the class of the result."""
 
+    threads: int | None
     overwrite: bool
     resumable: bool
     resume: bool
@@ -51,7 +52,6 @@ class CastArguments(SharedArguments, total=False):
     overflow: Overflow
     nan: Nan
     seed: int | None
-    threads: int | None
     assume: str | Mapping[str, str] | None
     keep_config: bool
     raw: bool
@@ -63,7 +63,6 @@ class DequantizeArguments(SharedArguments, total=False):
 
     arithmetic: Arithmetic
     only: str | None
-    threads: int | None
 
 
 class QuantizeArguments(SharedArguments, total=False):
@@ -73,7 +72,6 @@ class QuantizeArguments(SharedArguments, total=False):
     block: Block | None
     dtype_map: MapArgument | None
     ignore: str | Sequence[str]
-    threads: int | None
 
 
 class TranscodeArguments(SharedArguments, total=False):

@@ -61,6 +61,7 @@ def transcode_file(
     recipe: TranscodedRecipe,
     *,
     scheme: TranscodedScheme | None = None,
+    threads: int | None = None,
     overwrite: bool = False,
     resumable: bool = False,
     resume: bool = False,
@@ -113,6 +114,8 @@ def transcode_file(
         The producer: "compressed-tensors", "modelopt", "comfy", "gpt-oss", "gguf" or "deepseek-v4".
     scheme
         "nvfp4" or "fp8_block", if another scheme is to hold the values.
+    threads
+        How many threads may transcode.
     overwrite, resumable, resume, include, exclude, max_shard_size, fail_on, max_zeros, progress
         As in `cast_file`.
     dry_run
@@ -140,7 +143,7 @@ def transcode_file(
         A file cannot be read or written, or the disk is full.
 
     """
-    return carry_out(TranscodeRequest, threads=None, **locals())
+    return carry_out(TranscodeRequest, **locals())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -34,7 +34,8 @@ def run_conversion(
     def convert_visibly() -> CastSummary:
         with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
             shown = progress.show if progress.visible else None
-            return convert(options, {**folder_options(options), "progress": shown})
+            shared = {**folder_options(options), "threads": options.threads, "progress": shown}
+            return convert(options, shared)
 
     summary = show_conversion(options, convert_visibly, lines)
     if warn is not None:

@@ -152,7 +152,6 @@ def _cast_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSumma
         overflow=options.overflow,
         nan=options.nan,
         seed=options.seed,
-        threads=options.threads,
         assume=typed_format(options.assume, "--assume"),
         keep_config=options.keep_config,
         raw=options.raw,

@@ -84,7 +84,6 @@ def _dequantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> Cas
         typed_format(options.dtype, "--dtype"),
         arithmetic=options.arithmetic,
         only=options.only,
-        threads=options.threads,
         **shared,
     )
     return summary

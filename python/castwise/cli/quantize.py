@@ -119,7 +119,6 @@ def _quantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastS
         block=options.block,
         dtype_map=options.map,
         ignore=options.ignore,
-        threads=options.threads,
         **shared,
     )
     allow_zeros(summary, options)

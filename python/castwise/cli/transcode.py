@@ -69,6 +69,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"another scheme to hold the values: {' or '.join(changed_schemes())}",
     )
+    _arguments.add_arguments(parser, "--threads")
     _arguments.add_output(parser)
     _arguments.add_losses(parser, kinds=LOSSES)
     _arguments.add_folder(parser)
