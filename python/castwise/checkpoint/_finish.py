@@ -69,4 +69,4 @@ def finish(
         ) from error
     with request.planned(path) as planned:
         request.protect(planned, fail_on, max_zeros)
-        return planned.summary(parts.put_together(planned.run, planned.options))
+        return planned.summary(parts.put_together(planned.run))

@@ -93,7 +93,7 @@ class CastRequest(Request):
             if resume:  # of a folder, or it would have been refused
                 kept = resumable_folder(destination)
                 options = resumed_options(kept, options, drawn=self.seed is None)
-            run.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix))
+            run.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix), options)
             if isinstance(self.dtype_map, str) and is_map_name(self.dtype_map):
                 used = {tensor.pattern for tensor in run.planned}
                 warn_of_other_models(self.dtype_map, used, model_types(opened))
@@ -103,7 +103,7 @@ class CastRequest(Request):
                 for target in run.files:
                     target.check_codes()
             about = (str(source), str(destination), options.to_dict())
-            yield PlannedRun(run, options, about, unused_patterns(run.planned, dtypes))
+            yield PlannedRun(run, about, unused_patterns(run.planned, dtypes))
 
 
 def _dtypes(

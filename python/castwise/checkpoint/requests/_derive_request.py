@@ -123,10 +123,9 @@ class DeriveRequest(Request):
             run = new_run(
                 result.source, destination, limit, patterns, keeping, overwrite=self.overwrite
             )
-            run.plan(result.decide)
-            yield PlannedRun(
-                run, options, (str(source), str(destination), options.to_dict()), result.unused
-            )
+            run.plan(result.decide, options)
+            about = (str(source), str(destination), options.to_dict())
+            yield PlannedRun(run, about, result.unused)
 
 
 def _readers(source: Checkpoint) -> list[DerivedReader]:

@@ -18,7 +18,6 @@ from castwise.checkpoint.containers import is_container
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.files._remote import is_remote
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import (
     MAX_ZEROS,
@@ -39,13 +38,12 @@ class PlannedRun:
     """A conversion that has been planned."""
 
     run: ToFile | ToFolder
-    options: CastOptions
     about: tuple[str, str, dict[str, Any]]
     unused: Mapping[str, str | None]
 
     def preview(self) -> CastPlan:
         """Return what the run would do; refuse what it would refuse from headers alone."""
-        rows, room = self.run.preview(), self.run.room(self.options)
+        rows, room = self.run.preview(), self.run.room()
         return CastPlan(
             *self.about,
             rows,
@@ -76,7 +74,7 @@ class PlannedRun:
     ) -> CastSummary:
         """Let the run write all of it."""
         meter = ProgressMeter(sum(tensor.info.nbytes for tensor in self.run.planned), progress)
-        return self.summary(self.run.write(self.options, meter, executor))
+        return self.summary(self.run.write(meter, executor))
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
         """Return the summary of these rows."""
@@ -242,7 +240,6 @@ def carry_out(
             planned.run,
             path,
             mine,
-            planned.options,
             arguments=request.as_text(),
             progress=progress,
         )

@@ -8,7 +8,6 @@ from concurrent.futures import Executor, Future
 from pathlib import Path
 from typing import BinaryIO, Self
 
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
 from castwise.checkpoint.running._conversion import Conversion
@@ -23,9 +22,8 @@ _LOGGER = logging.getLogger(__name__)
 class Executing:
     """Files that an executor converts, if there is one; at the end of the block no batch begins."""
 
-    def __init__(self, executor: Executor | None, options: CastOptions) -> None:
+    def __init__(self, executor: Executor | None) -> None:
         self._executor = executor
-        self._options = options
         self._work: dict[str, list[tuple[Conversion, list[_Submitted]]]] = {}
 
     def __enter__(self) -> Self:
@@ -43,7 +41,7 @@ class Executing:
         """
         if self._executor is None:
             return
-        conversions = target.conversions(self._options)
+        conversions = target.conversions()
         if conversions is None:
             return
         target.write_header(file)

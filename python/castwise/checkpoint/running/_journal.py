@@ -70,19 +70,17 @@ def resumed_options(folder: Path, options: CastOptions, *, drawn: bool) -> CastO
 class Journal:
     """The journal of one run; the folder then holds nothing but the complete shards.
 
-    `sources` are the files that are read, `planned` what becomes of the tensors of each new shard,
-    both by path.
+    `job` is what `job_of` returns, `planned` what becomes of the tensors of each new shard, by its
+    path.
     """
 
     def __init__(
         self,
         folder: Path,
-        sources: Mapping[str, Reader],
-        options: CastOptions,
+        job: Mapping[str, Any],
         planned: Mapping[str, Sequence[Planned]],
     ) -> None:
         self._folder = folder
-        job = job_of(sources, options, planned)
         journal = journal_name(folder)
         kept = _kept(folder, job, planned)
         remove_all_but(folder, folder, kept)
@@ -134,15 +132,12 @@ class Journal:
         )
 
 
-def _line(line: dict[str, Any]) -> str:
+def _line(line: Mapping[str, Any]) -> str:
     return json.dumps(line) + "\n"
 
 
 def kept_by_size(
-    folder: Path,
-    sources: Mapping[str, Reader],
-    options: CastOptions,
-    planned: Mapping[str, Sequence[Planned]],
+    folder: Path, job: Mapping[str, Any], planned: Mapping[str, Sequence[Planned]]
 ) -> list[str]:
     """List the shards that a run can go on with, if they have the bytes that they had.
 
@@ -152,12 +147,12 @@ def kept_by_size(
         The folder keeps those of another conversion, or its journal is damaged.
 
     """
-    kept = _kept(folder, job_of(sources, options, planned), planned)
+    kept = _kept(folder, job, planned)
     return [shard for shard, (line, _) in kept.items() if _size(folder / shard) == line.size]
 
 
 def _kept(
-    folder: Path, job: dict[str, Any], planned: Mapping[str, Sequence[Planned]]
+    folder: Path, job: Mapping[str, Any], planned: Mapping[str, Sequence[Planned]]
 ) -> dict[str, tuple[_Shard, list[CastRow]]]:
     """Return the shards in a journal, which must be that of this job, with their rows."""
     kept, lines = _read(folder)

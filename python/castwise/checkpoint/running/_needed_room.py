@@ -7,7 +7,6 @@ from functools import lru_cache
 from math import prod
 
 from castwise.checkpoint._tensors import Planned, format_info
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.running._output_files import OutputFile
 
 _BYTE_BITS = 8
@@ -18,9 +17,7 @@ def least_nbytes(tensors: Iterable[Planned]) -> int:
     return sum(_least_nbytes(tensor) for tensor in tensors)
 
 
-def meanwhile_nbytes(
-    targets: Sequence[OutputFile], options: CastOptions, following: int = 0
-) -> int:
+def meanwhile_nbytes(targets: Sequence[OutputFile], following: int = 0) -> int:
     """Return how many bytes more files take as they are written, one by one, than in the end.
 
     They are those of temporary files, for tensors that are brought into another order;
@@ -28,7 +25,7 @@ def meanwhile_nbytes(
     """
     most = 0
     if any(target.has_other_orders for target in targets):
-        sizes = [size for target in targets for size in target.sizes(options)]
+        sizes = [size for target in targets for size in target.sizes()]
         for nbytes, temporary in reversed(sizes):
             most = max(most, temporary - following)
             following += nbytes

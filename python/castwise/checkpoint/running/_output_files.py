@@ -44,24 +44,25 @@ class OutputFile:
         Where its tensors come from.
     metadata
         Its metadata.
+    options
+        How tensors are cast.
 
     """
 
     name: str
     sources: Sequence[Source]
     metadata: Mapping[str, str]
+    options: CastOptions
 
     @property
     def planned(self) -> list[Planned]:
         """All that becomes of tensors in it."""
         return [planned for _, plans in self.sources for planned in plans]
 
-    def write(
-        self, file: BinaryIO, options: CastOptions, meter: ProgressMeter, shard: str | None
-    ) -> list[CastRow]:
+    def write(self, file: BinaryIO, meter: ProgressMeter, shard: str | None) -> list[CastRow]:
         """Write it into an empty file; `shard` is what the rows call it."""
         if isinstance(file, Upload) and len(self.sources) > 1:
-            return self._upload(file, options, meter, shard)
+            return self._upload(file, meter, shard)
         rows: list[CastRow] = []
         folder = folder_of(file)
         *earlier, last = self.sources
@@ -70,24 +71,22 @@ class OutputFile:
             with self._writer(file) as writer:
                 for reader, plans in earlier:
                     with opened(reader):
-                        conversion = _conversion(reader, plans, writer, options)
+                        conversion = self._conversion(reader, plans, writer)
                         rows += conversion.rows(conversion.here(meter, folder), shard)
                         reader.check_unchanged()
-                conversion = _conversion(*last, writer, options)
+                conversion = self._conversion(*last, writer)
                 rows += conversion.rows(conversion.here(meter, folder), shard)
             last[0].check_unchanged()
         return self.in_order(rows, writer.order)
 
-    def _upload(
-        self, file: Upload, options: CastOptions, meter: ProgressMeter, shard: str | None
-    ) -> list[CastRow]:
+    def _upload(self, file: Upload, meter: ProgressMeter, shard: str | None) -> list[CastRow]:
         """Write an object from end to end: each source again wherever its tensors come."""
         rows: list[CastRow] = []
         readers = {plan.info.name: reader for reader, plans in self.sources for plan in plans}
         with self._writer(cast("BinaryIO", file)) as writer:
             for reader, names in groupby(writer.order, readers.__getitem__):
                 with opened(reader):
-                    conversion = Conversion(reader, writer, options, set(names))
+                    conversion = Conversion(reader, writer, self.options, set(names))
                     rows += conversion.rows(conversion.here(meter), shard)
                     reader.check_unchanged()
         return rows
@@ -105,14 +104,14 @@ class OutputFile:
             for reader, plans in self.sources:
                 check_codes(plans, keeps=isinstance(reader, SafetensorsReader))
 
-    def conversions(self, options: CastOptions) -> list[Conversion] | None:
+    def conversions(self) -> list[Conversion] | None:
         """Return what is to be converted into the file at its places; None if there are not all."""
         if container_of(Path(self.name)) not in _WITH_PLACES:
             return None
         conversions = []
         with self._writer(io.BytesIO()) as writer:
             for source in self.sources:
-                conversions.append(_conversion(*source, writer, options))
+                conversions.append(self._conversion(*source, writer))
                 if not conversions[-1].is_placed:
                     return None
         return conversions
@@ -136,10 +135,10 @@ class OutputFile:
             for plan in plans
         )
 
-    def sizes(self, options: CastOptions) -> list[tuple[int, int]]:
+    def sizes(self) -> list[tuple[int, int]]:
         """Return what `Conversion.sizes` does, for all its tensors."""
         with self._writer_of_nothing() as writer:
-            conversions = [_conversion(*source, writer, options) for source in self.sources]
+            conversions = [self._conversion(*source, writer) for source in self.sources]
             return [size for conversion in conversions for size in conversion.sizes()]
 
     @contextmanager
@@ -152,6 +151,11 @@ class OutputFile:
 
     def _writer(self, file: BinaryIO) -> Writer:
         return new_writer(Path(self.name), file, self.planned, self.metadata, joined_source(self))
+
+    def _conversion(self, reader: Reader, plans: Sequence[Planned], writer: Writer) -> Conversion:
+        is_part = len(plans) < len(writer.planned)
+        names = {plan.info.name for plan in plans} if is_part else None
+        return Conversion(reader, writer, self.options, names)
 
 
 class _PreviewDone(Exception):  # noqa: N818  (it is no error)
@@ -212,11 +216,3 @@ def joined_source(target: OutputFile) -> Reader | None:
         return readers[0]
     shards = [reader for reader in readers if isinstance(reader, SafetensorsReader)]
     return JoinedShards(shards) if len(shards) == len(readers) else None
-
-
-def _conversion(
-    reader: Reader, plans: Sequence[Planned], writer: Writer, options: CastOptions
-) -> Conversion:
-    is_part = len(plans) < len(writer.planned)
-    names = {plan.info.name for plan in plans} if is_part else None
-    return Conversion(reader, writer, options, names)

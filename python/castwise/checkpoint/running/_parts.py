@@ -48,7 +48,9 @@ class Run(Protocol):
     def files(self) -> Sequence[OutputFile]: ...
     @property
     def sources(self) -> Mapping[str, Reader]: ...
-    def room(self, options: CastOptions) -> Room: ...
+    @property
+    def options(self) -> CastOptions: ...
+    def room(self) -> Room: ...
     def put_together(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
     ) -> Iterator[list[CastRow]]: ...
@@ -90,7 +92,6 @@ def convert_part(
     run: Run,
     destination: Path,
     part: RunPart,
-    options: CastOptions,
     *,
     arguments: Mapping[str, Any],
     progress: Callable[[Progress], None] | None,
@@ -108,13 +109,13 @@ def convert_part(
 
     """
     folder = _folder(destination)
-    job = _job(run, options)
+    job = _job(run)
     rows: list[CastRow] = []
     states: list[tuple[str, str, Any]] = []
-    work = _divided(run, part, options)
+    work = _divided(run, part)
     meter = ProgressMeter(sum(span.source_nbytes for *_, mine in work for span in mine), progress)
     if not folder.exists():
-        run.room(options)
+        run.room()
     with shared_folder(folder, destination):
         _check_same(folder, _pages(folder), part.count, job, arguments)
         for target in run.files:
@@ -178,7 +179,7 @@ class RunParts:
             )
         self.arguments: dict[str, Any] = self._pages[every[0]]["arguments"]
 
-    def put_together(self, run: Run, options: CastOptions) -> list[CastRow]:
+    def put_together(self, run: Run) -> list[CastRow]:
         """Make the destination of them, and remove them.
 
         Raises
@@ -190,8 +191,8 @@ class RunParts:
         count = next(iter(self._pages)).count
         files = self._folder / _FILES
         with self._held():
-            _check_same(self._folder, self._pages, count, _job(run, options), self.arguments)
-            steps = run.put_together(files, lambda target: self._rows(target, options))
+            _check_same(self._folder, self._pages, count, _job(run), self.arguments)
+            steps = run.put_together(files, self._rows)
             rows = next(steps)
             with (self._folder / _PLACED).open("w", encoding="utf-8") as file:
                 file.write(_identity(files))
@@ -212,10 +213,10 @@ class RunParts:
                 "wait for the end of that"
             ) from error
 
-    def _rows(self, target: OutputFile, options: CastOptions) -> list[CastRow]:
+    def _rows(self, target: OutputFile) -> list[CastRow]:
         """Return what the parts say of a file."""
         rows: list[CastRow] = []
-        conversions = target.conversions(options) or []
+        conversions = target.conversions() or []
         for conversion in conversions:
             reports = (
                 self._reports.get((target.name, span.name), CastReport() if span.is_cast else None)
@@ -229,8 +230,8 @@ def _folder(destination: Path) -> Path:
     return parts_name(Path(os.path.realpath(destination)))
 
 
-def _job(run: Run, options: CastOptions) -> dict[str, Any]:
-    job = job_of(run.sources, options, {target.name: target.planned for target in run.files})
+def _job(run: Run) -> dict[str, Any]:
+    job = job_of(run.sources, run.options, {target.name: target.planned for target in run.files})
     return dict(json.loads(json.dumps(job)))  # as it comes from a page
 
 
@@ -243,13 +244,11 @@ def _identity(path: Path) -> str:
     return f"{status.st_dev} {status.st_ino}"
 
 
-def _divided(
-    run: Run, part: RunPart, options: CastOptions
-) -> list[tuple[OutputFile, Conversion, list[TensorRange]]]:
+def _divided(run: Run, part: RunPart) -> list[tuple[OutputFile, Conversion, list[TensorRange]]]:
     """Return what belongs to a part of each conversion of each file."""
     work: list[tuple[OutputFile, Conversion, list[TensorRange]]] = []
     for target in run.files:
-        conversions = target.conversions(options)
+        conversions = target.conversions()
         if conversions is None:
             raise CheckpointError(
                 f"{target.name} cannot be converted in parts: not all of its tensors stand as "

@@ -6,6 +6,7 @@ import io
 import logging
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -14,6 +15,7 @@ from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers._weight_files import safetensors_name
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.safetensors import SafetensorsWriter
+from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.running._conversion import nbytes_after
 from castwise.checkpoint.running._output_files import (
     OutputComponent,
@@ -30,10 +32,12 @@ _LOADED = ("model", "diffusion_pytorch_model", "adapter_model")
 _NUMBERED = re.compile(r"-\d{5}-of-\d{5}$")
 
 
-def same_files(component: Component, planned: Mapping[str, list[Planned]]) -> OutputComponent:
+def same_files(
+    component: Component, planned: Mapping[str, list[Planned]], options: CastOptions
+) -> OutputComponent:
     """Make each file of a component from one of the source, with its name in safetensors."""
     targets = [
-        OutputFile(safetensors_name(name), [(reader, planned[name])], reader.metadata)
+        OutputFile(safetensors_name(name), [(reader, planned[name])], reader.metadata, options)
         for name, reader in component.shards.items()
     ]
     index_name = component.index_name and safetensors_name(component.index_name)
@@ -47,16 +51,24 @@ def same_files(component: Component, planned: Mapping[str, list[Planned]]) -> Ou
 
 
 def one_file(
-    name: str, shards: Mapping[str, Reader], planned: Mapping[str, list[Planned]]
+    name: str,
+    shards: Mapping[str, Reader],
+    planned: Mapping[str, list[Planned]],
+    options: CastOptions,
 ) -> OutputFile:
     """Make one file of all shards."""
     _check_distinct(planned)
     sources = [(reader, planned[shard]) for shard, reader in shards.items()]
-    return OutputFile(name, sources, _metadata(shards))
+    return OutputFile(name, sources, _metadata(shards), options)
 
 
 def divided(
-    component: Component, planned: Mapping[str, list[Planned]], limit: int, *, is_file: bool
+    component: Component,
+    planned: Mapping[str, list[Planned]],
+    options: CastOptions,
+    limit: int,
+    *,
+    is_file: bool,
 ) -> OutputComponent:
     """Divide the tensors of a component, in their order, into shards of at most `limit` bytes.
 
@@ -66,7 +78,7 @@ def divided(
     `is_file` without a folder, and of a name that no library loads, "model".
     """
     stem, variant = _stem(component, is_file=is_file)
-    whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, planned)
+    whole = one_file(f"{stem}{variant}{_SUFFIX}", component.shards, planned, options)
     writer = SafetensorsWriter(io.BytesIO(), whole.planned, {}, joined_source(whole))
     shards: list[list[Source]] = []
     shard: list[Source] = []
@@ -91,7 +103,7 @@ def divided(
         [f"-{number:05d}-of-{count:05d}" for number in range(1, count + 1)] if count > 1 else [""]
     )
     targets = [
-        OutputFile(f"{component.prefix}{stem}{variant}{suffix}{_SUFFIX}", sources, whole.metadata)
+        replace(whole, name=f"{component.prefix}{stem}{variant}{suffix}{_SUFFIX}", sources=sources)
         for suffix, sources in zip(suffixes, shards, strict=True)
     ]
     index_name = f"{component.prefix}{stem}{_SUFFIX}.index{variant}.json" if count > 1 else None

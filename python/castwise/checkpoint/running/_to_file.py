@@ -6,6 +6,7 @@ import logging
 import zipfile
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Executor
+from dataclasses import replace
 from pathlib import Path
 
 from castwise._wording import argument
@@ -84,14 +85,15 @@ class ToFile:
         self.plans: dict[str, list[Planned]] = {}
         self.planned: list[Planned] = []
 
-    def plan(self, decide: Decide) -> None:
+    def plan(self, decide: Decide, options: CastOptions) -> None:
         """Decide what becomes of every tensor, from headers alone."""
+        self.options = options
         component = self._component
         self.plans = {
             shard: decide(reader.tensors.values(), component.prefix)
             for shard, reader in component.shards.items()
         }
-        self._target = one_file(self._destination.name, component.shards, self.plans)
+        self._target = one_file(self._destination.name, component.shards, self.plans, options)
         self.planned = self._target.planned
         if self._limit is not None and (needed := least_nbytes(self._target.planned)) > self._limit:
             raise CheckpointError(
@@ -133,15 +135,13 @@ class ToFile:
         check_place(self._destination)
         return self._target.preview(None)
 
-    def room(self, options: CastOptions) -> Room:
+    def room(self) -> Room:
         """Return the bytes needed and free; nothing is copied or left out."""
         needed = _least_nbytes(self._target, self._destination)
-        needed += meanwhile_nbytes([self._target], options)
+        needed += meanwhile_nbytes([self._target])
         return check_room(self._destination, needed, [])
 
-    def write(
-        self, options: CastOptions, meter: ProgressMeter, executor: Executor | None
-    ) -> list[CastRow]:
+    def write(self, meter: ProgressMeter, executor: Executor | None) -> list[CastRow]:
         """Write the file, which appears when it is complete."""
         with (
             replacing_file(
@@ -149,13 +149,13 @@ class ToFile:
                 is_named=executor is not None,
                 may_replace=self._overwrite,
             ) as file,
-            Executing(executor, options) as executing,
+            Executing(executor) as executing,
         ):
-            self.room(options)
+            self.room()
             executing.begin(self._target, file)
             rows = executing.rows(self._target, meter, None)
             if rows is None:
-                rows = self._target.write(file, options, meter, None)
+                rows = self._target.write(file, meter, None)
             meter.starts(None)
             self.judge(rows)
         self._tell_others()
@@ -215,5 +215,5 @@ def _least_nbytes(target: OutputFile, destination: Path) -> int:
             for tensor in target.planned
             if reader.entry(tensor.info.name).compress_type == zipfile.ZIP_STORED
         ]
-        target = OutputFile(target.name, [(reader, stored)], {})
+        target = replace(target, sources=[(reader, stored)])
     return least_nbytes(target.planned)

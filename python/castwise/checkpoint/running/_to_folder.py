@@ -9,6 +9,7 @@ from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from castwise._wording import argument
 from castwise.checkpoint._config import CONFIG, Config
@@ -34,7 +35,13 @@ from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._in_place import refuse_losses, refuse_other_forms
-from castwise.checkpoint.running._journal import Journal, kept_by_size, kept_shards, remove_all_but
+from castwise.checkpoint.running._journal import (
+    Journal,
+    job_of,
+    kept_by_size,
+    kept_shards,
+    remove_all_but,
+)
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import OtherFiles, Patterns
 from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
@@ -128,8 +135,9 @@ class ToFolder:
         self.planned: list[Planned] = []
         self._check_destination()
 
-    def plan(self, decide: Decide) -> None:
+    def plan(self, decide: Decide, options: CastOptions) -> None:
         """Decide what becomes of every tensor, and in which file, from headers alone."""
+        self.options = options
         self._targets: list[OutputComponent] = []
         for component in self._components:
             plans = {
@@ -139,36 +147,36 @@ class ToFolder:
             self.plans |= plans
             self.planned += [tensor for shard in plans.values() for tensor in shard]
             if self._limit is None:
-                self._targets.append(same_files(component, plans))
+                self._targets.append(same_files(component, plans, options))
             else:
                 is_file = self._other_files is None
-                self._targets.append(divided(component, plans, self._limit, is_file=is_file))
+                self._targets.append(
+                    divided(component, plans, options, self._limit, is_file=is_file)
+                )
 
     def preview(self) -> list[CastRow]:
         """Return the rows as they will be; refuse what cannot be written."""
         check_place(self._destination, is_folder=True)
         return [row for target in self.files for row in target.preview(target.name)]
 
-    def room(self, options: CastOptions) -> Room:
+    def room(self) -> Room:
         """Return the bytes needed and free, and the files left out with their sizes."""
         done: Sequence[str] = ()
         if self._keeping.resume:
             temporary = resumable_folder(self._destination)
-            done = kept_by_size(temporary, self.sources, options, self._plans)
-        room = self._check_room(done, options)
+            done = kept_by_size(temporary, self._job, self._plans)
+        room = self._check_room(done)
         if self._other_files is not None:
             self._other_files.warn()
         return room
 
-    def write(
-        self, options: CastOptions, meter: ProgressMeter, executor: Executor | None
-    ) -> list[CastRow]:
+    def write(self, meter: ProgressMeter, executor: Executor | None) -> list[CastRow]:
         """Write the folder, which appears, or is replaced, when all of it is there.
 
         On a store each object appears when it is complete, and the index last.
         """
         if is_remote(self._destination):
-            return self._upload(options, meter)
+            return self._upload(meter)
         resumable = self._keeping.resumable
         with (
             ExitStack() as telling,
@@ -182,27 +190,27 @@ class ToFolder:
         ):
             journal = None
             if resumable:
-                journal = stack.enter_context(Journal(folder, self.sources, options, self._plans))
+                journal = stack.enter_context(Journal(folder, self._job, self._plans))
                 # Only now, when what is kept is known to be of this conversion.
                 telling.enter_context(_told_what_is_kept(self._destination, len(self.files)))
-            room = self._check_room(journal.shards if journal is not None else (), options)
-            rows = self._write_files(folder, options, meter, journal, executor)
+            room = self._check_room(journal.shards if journal is not None else ())
+            rows = self._write_files(folder, meter, journal, executor)
             meter.starts(None)
             self.judge(rows)
             self._complete(folder, rows, room)
         return rows
 
-    def _upload(self, options: CastOptions, meter: ProgressMeter) -> list[CastRow]:
+    def _upload(self, meter: ProgressMeter) -> list[CastRow]:
         """Write the folder on a store."""
         folder = self._destination
         paths = walk(folder, lambda _: True) if folder.exists() else ()
         before = {path for path, _ in paths if not path.endswith("/")}
         indexes = [name for name in before if name.endswith(INDEX_SUFFIX)]
-        room = self._check_room((), options)
+        room = self._check_room(())
         rows: list[CastRow] = []
         for target in self.files:
             with new_file(folder / target.name) as file:
-                rows += target.write(file, options, meter, target.name)
+                rows += target.write(file, meter, target.name)
                 # Just before the first object is replaced: they would name it.
                 while indexes:
                     (folder / indexes.pop()).unlink()
@@ -245,7 +253,6 @@ class ToFolder:
     def _write_files(
         self,
         folder: Path,
-        options: CastOptions,
         meter: ProgressMeter,
         journal: Journal | None,
         executor: Executor | None,
@@ -254,7 +261,7 @@ class ToFolder:
         rows: list[CastRow] = []
         for component in self._components:
             (folder / component.prefix).mkdir(parents=True, exist_ok=True)
-        with Executing(executor, options) as executing:
+        with Executing(executor) as executing:
             for target in self.files:
                 if journal is None or journal.finished(target.name) is None:
                     with (folder / target.name).open("xb") as file:
@@ -268,7 +275,7 @@ class ToFolder:
                 done = executing.rows(target, meter, target.name)
                 with (folder / target.name).open("r+b") as file:
                     if done is None:
-                        done = target.write(file, options, meter, target.name)
+                        done = target.write(file, meter, target.name)
                     sync_file(file)
                 if journal is not None:
                     journal.add(target.name, done)
@@ -285,6 +292,10 @@ class ToFolder:
         return {target.name: target.planned for target in self.files}
 
     @property
+    def _job(self) -> dict[str, Any]:
+        return job_of(self.sources, self.options, self._plans)
+
+    @property
     def sources(self) -> dict[str, Reader]:
         """The files that are read, by path."""
         return {
@@ -293,13 +304,12 @@ class ToFolder:
             for path, shard in component.shards.items()
         }
 
-    def _check_room(self, done: Container[str], options: CastOptions | None = None) -> Room:
-        """Check the room for what is not done yet; the options are those of what is converted."""
+    def _check_room(self, done: Container[str]) -> Room:
+        """Check the room for what is not done yet."""
         other_nbytes, left_out = (0, []) if self._other_files is None else self._other_files.size()
         targets = [target for target in self.files if target.name not in done]
         needed = other_nbytes + sum(least_nbytes(target.planned) for target in targets)
-        if options is not None:
-            needed += meanwhile_nbytes(targets, options, other_nbytes)
+        needed += meanwhile_nbytes(targets, other_nbytes)
         return check_room(self._destination, needed, left_out)
 
     def _finish(self, component: OutputComponent, folder: Path, rows: Sequence[CastRow]) -> None:
