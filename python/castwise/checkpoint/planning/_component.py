@@ -32,9 +32,6 @@ from castwise.quantization.weights import Decoding, decoding
 
 _LOGGER = logging.getLogger(__name__)
 
-KIND = "float"
-"""Kind of derived tensors; their format as stored is None."""
-
 UNKNOWN = "castwise does not know the method {!r} ({}); the library of that method reads it"
 
 

@@ -15,7 +15,7 @@ from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf._from_gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
-from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning._written_schemes import loading_warning
 
@@ -91,7 +91,7 @@ class DerivedCheckpoint:
             name = prefix + info.name
             if (tensor := self._derived.get(name)) is not None:
                 return Planned(
-                    info, tensor.format, None, DTYPE, is_derived=True, label=tensor.label
+                    info, tensor.format, None, DTYPE, is_derived=True, label=tensor.scheme
                 )
             if (dtype := self._followers.get(name)) is not None:
                 return Planned(info, dtype, None, DTYPE)
@@ -134,7 +134,7 @@ class DerivedCheckpoint:
             formats = Counter(
                 planned.target or planned.info.format
                 for planned in decided
-                if not planned.label and planned.info.kind == KIND
+                if not planned.is_derived and planned.info.kind == "float"
             )
             kept = formats.most_common(1)[0][0] if formats else None
             if (warning := loading_warning(self._recipe, schemes, kept)) is not None:

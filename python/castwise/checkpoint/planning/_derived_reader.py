@@ -59,8 +59,8 @@ class DerivedTensor:
         Tells, when all slabs are made, what encoding or decoding lost; None for others.
     counts
         Lists the elements of each slab; None if only making a slab tells.
-    label
-        What reports call it; None for its format.
+    scheme
+        How its codes are quantised; None for other tensors.
 
     """
 
@@ -71,7 +71,12 @@ class DerivedTensor:
     slabs: Callable[[str], Iterable[Slab]]
     measured: Callable[[], Report] | None = None
     counts: Callable[[], Iterable[int]] | None = None
-    label: str | None = None
+    scheme: str | None = None
+
+
+def derived_info(name: str, stored: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
+    """Describe a derived tensor, whose format as stored is None; `stored` is what it is made of."""
+    return TensorInfo(name, None, "float", stored, shape, nbytes)
 
 
 Derivation = Literal["decode", "encode", "transcode"]

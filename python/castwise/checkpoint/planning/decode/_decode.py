@@ -17,15 +17,15 @@ from castwise._spelling import nearest
 from castwise._wording import argument, given
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.gguf._from_gguf import model_of
-from castwise.checkpoint.planning._component import KIND, ComponentPlan, pattern_of
+from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab
+from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning.decode._losses import LossCounter
 from castwise.checkpoint.planning.decode._options import FORMATS, Decode
 from castwise.checkpoint.planning.decode._unquantized_config import (
@@ -228,9 +228,8 @@ class DecodePlan(ComponentPlan):
 
         losses = LossCounter()
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
-        info = TensorInfo(weight.name, None, KIND, weight.scheme or "quantised", plan.shape, nbytes)
         return DerivedTensor(
-            info,
+            derived_info(weight.name, weight.scheme or "quantised", plan.shape, nbytes),
             self._decode.format,
             weight.payload,
             plan.parts,

@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import NoReturn
 
 from castwise._core import finfo
@@ -28,9 +27,8 @@ from castwise.checkpoint._layers import (
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
-from castwise.checkpoint.planning._component import KIND, ComponentPlan, pattern_of
+from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import Statements, statements
 from castwise.checkpoint.planning._stated_quantization import model_types
 from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
@@ -261,7 +259,7 @@ class EncodePlan(ComponentPlan):
             for name, encoding in self.chosen.items()
         }
         self._share(weights)
-        self.derived = {name: self._parts(weight) for name, weight in weights.items()}
+        self.derived = {name: weight.tensors() for name, weight in weights.items()}
 
     def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
         """Let weights that engines fuse have the same global scale."""
@@ -289,36 +287,3 @@ class EncodePlan(ComponentPlan):
                 "stored in config.json, which one file has not; name a folder"
             )
         return stated
-
-    def _parts(self, weight: EncodedWeight) -> list[DerivedTensor]:
-        """Describe the tensors that a weight becomes, the payload first."""
-        tensors = []
-        sources = [sharer.info.name for sharer in weight.shared.weights]
-        for number, part in enumerate(weight.parts):
-            info = TensorInfo(
-                _part_name(weight, part.key),
-                None,
-                KIND,
-                weight.info.label,
-                part.shape,
-                0 if number else weight.info.nbytes,
-            )
-            slabs = partial(weight.slabs, part, not number)
-            measured = None if number else weight.measured
-            label = part.format if number else weight.encoding.written.scheme
-            tensors.append(
-                DerivedTensor(
-                    info, part.format, weight.info.name, sources, slabs, measured, label=label
-                )
-            )
-        return tensors
-
-
-def _part_name(weight: EncodedWeight, key: str) -> str:
-    """Name a part of a weight, from what its producer calls it."""
-    name, suffix = weight.info.name, "weight"
-    if weight.encoding.written.transposed:
-        return f"{name}_{key}"
-    if name.endswith(suffix):
-        return name.removesuffix(suffix) + key
-    return name + key.removeprefix(suffix)

@@ -22,7 +22,7 @@ from castwise._core import CastReport, block_amax, compare
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
-from castwise.checkpoint.planning._derived_reader import Slab
+from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.quantization import QuantizedArray, dequantize, quantize
 from castwise.quantization.producers import Encoding
@@ -35,8 +35,8 @@ Array = NDArray[Any]
 
 
 @dataclass(frozen=True, slots=True)
-class EncodedPart:
-    """A tensor that a quantised weight is stored as.
+class _EncodedPart:
+    """A tensor that a quantised matrix is stored as.
 
     Attributes
     ----------
@@ -132,16 +132,41 @@ class EncodedWeight:
         self._report = CastReport()
         self._lock = Lock()
         matrix_parts = _parts(encoding, self._dtype, rows, columns)
-        self.parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
-        """What it is stored as, the payload first."""
+        self._parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
         is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
         self._needs_amax = is_whole and not all(part.by_rows for part in matrix_parts)
 
-    def measured(self) -> CastReport:
+    def tensors(self) -> list[DerivedTensor]:
+        """Describe the tensors that it becomes, the payload first."""
+        name, stored = self.info.name, self.info.label
+        sources = [sharer.info.name for sharer in self.shared.weights]
+        payload, *others = [
+            DerivedTensor(
+                derived_info(self._name(part.key), stored, part.shape, 0),
+                part.format,
+                name,
+                sources,
+                partial(self._slabs, part, part is self._parts[0]),
+            )
+            for part in self._parts
+        ]
+        info, scheme = payload.info._replace(nbytes=self.info.nbytes), self.encoding.written.scheme
+        return [replace(payload, info=info, measured=self._measured, scheme=scheme), *others]
+
+    def _name(self, key: str) -> str:
+        """Name a part, from what its producer calls it."""
+        name, suffix = self.info.name, "weight"
+        if self.encoding.written.transposed:
+            return f"{name}_{key}"
+        if name.endswith(suffix):
+            return name.removesuffix(suffix) + key
+        return name + key.removeprefix(suffix)
+
+    def _measured(self) -> CastReport:
         """Return what quantising it lost, when its payload is made."""
         return self._report
 
-    def slabs(self, part: EncodedPart, is_payload: bool, _format: str) -> Iterator[Slab]:
+    def _slabs(self, part: _EncodedPart, is_payload: bool, _format: str) -> Iterator[Slab]:
         """List the slabs of a part, each of which can be made by another thread."""
         if is_payload:
             self._report = CastReport()  # also where it is made again
@@ -187,7 +212,7 @@ class EncodedWeight:
             report = measured(array, quantized)
             with self._lock:
                 self._report += report
-            rows = {part.key for part in self.parts if part.by_rows and part.key != key}
+            rows = {part.key for part in self._parts if part.by_rows and part.key != key}
             self._kept.put(self.info.name, number, {part_key: parts[part_key] for part_key in rows})
         return parts[key]
 
@@ -275,7 +300,7 @@ def _quantized(encoding: Encoding, array: Array, amax: float | None) -> Quantize
 @cache
 def _parts(
     encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
-) -> tuple[EncodedPart, ...]:
+) -> tuple[_EncodedPart, ...]:
     """Return the parts of a matrix, from what a few rows of it become."""
     step = _step(encoding)
     once, twice, rest = (
@@ -297,7 +322,7 @@ def _parts(
         elif row.kind != "float":  # the shape of the weight, or a marker
             is_shape = part.tolist() == [step, columns]
             value = np.array([rows, columns], part.dtype) if is_shape else part
-        parts.append(EncodedPart(key, row.name, shape, value, by_rows=by_rows))
+        parts.append(_EncodedPart(key, row.name, shape, value, by_rows=by_rows))
     return tuple(parts)
 
 

@@ -11,7 +11,7 @@ from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
-from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 
 
 class GgufPlan(TranscodePlan):
@@ -32,17 +32,13 @@ class GgufPlan(TranscodePlan):
         self.left_out |= dict.fromkeys(self._model.left_out, "")
         self.consumed += [component.prefix + name for name in (CONFIG, *FILES)]
 
-    def _new_tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
+    def _new_tensors(self, weight: TranscodedWeight) -> list[DerivedTensor]:
         return self._model.tensors(weight)
 
     def _derive(self) -> None:
         TranscodePlan._derive(self)
         if self.weights:
             self.derived |= self._model.plain()
-
-    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DerivedTensor:
-        lost = sum(self._stored[name].nbytes for name in tensor.needed if name != tensor.home)
-        return super()._described(weight, tensor, lost)
 
     def _new_statements(self, *, is_file: bool) -> Statements | None:
         del is_file

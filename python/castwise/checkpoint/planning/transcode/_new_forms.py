@@ -53,7 +53,7 @@ def form_of_experts(weight: QuantizedWeight, scheme: str, recipe: str) -> Layout
     return None
 
 
-def check_parts(transcoded: TranscodedWeight, scheme: str, recipe: str) -> None:
+def check_parts(transcoded: TranscodedWeight, recipe: str) -> None:
     """Refuse a part that the other form has no place for, and shapes that it cannot have.
 
     Raises
@@ -63,6 +63,7 @@ def check_parts(transcoded: TranscodedWeight, scheme: str, recipe: str) -> None:
 
     """
     weight, plan, stored = transcoded.weight, transcoded.plan, transcoded.stored
+    scheme = transcoded.scheme
     inputs = [name for name, role in weight.parts.items() if role == ACTIVATION]
     known = {transcoded.index_name}
     if scheme in _SCALED_INPUTS and len(inputs) == 1 and "zero_point" not in inputs[0]:
@@ -111,10 +112,8 @@ def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
     )
 
 
-def give_form(
-    transcoded: TranscodedWeight, scheme: str, recipe: str, section: Mapping[str, Any]
-) -> None:
-    """Let a weight get the form of a scheme as of a producer; `section` states what it is now.
+def give_form(transcoded: TranscodedWeight, recipe: str, section: Mapping[str, Any]) -> None:
+    """Let a weight get the form of its scheme as of a producer; `section` states what it is now.
 
     Raises
     ------
@@ -122,7 +121,7 @@ def give_form(
         The producer cannot hold it so.
 
     """
-    weight, shape = transcoded.weight, transcoded.plan.cut
+    weight, shape, scheme = transcoded.weight, transcoded.plan.cut, transcoded.scheme
     experts = form_of_experts(weight, scheme, recipe)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     producer = find_recipe(recipe)

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import STACK, WEIGHT
-from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers.gguf import check_computed
 from castwise.checkpoint.gguf._architectures import (
     EMBEDDING,
@@ -29,11 +29,10 @@ from castwise.checkpoint.gguf._architectures import (
 )
 from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
 from castwise.checkpoint.gguf._tokenizer_to_gguf import vocabulary
-from castwise.checkpoint.planning._component import KIND
-from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab
+from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
-from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.quantization.arrays import Views, blocks_of, of_rows
 from castwise.quantization.weights import Slab as Cut
 
@@ -174,7 +173,7 @@ class GgufModel:
                 f"{name!r} would be of experts of several formats; give all of them the same"
             )
 
-    def tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
+    def tensors(self, weight: TranscodedWeight) -> list[DerivedTensor]:
         """List what comes in the place of the payload of a weight."""
         becomes, payload = self._becomes.get(weight.weight.payload, {}), weight.weight.payload
         tensors = [
@@ -185,10 +184,10 @@ class GgufModel:
         if name is None or factors is None or payload != next(iter(self._weights)):
             return tensors
         # Of no stored tensor, so that it comes with the first.
-        slabs = partial(_constant, factors)
-        return [*tensors, NewTensor(payload, name, _F32, factors.shape, [], slabs, is_further=True)]
+        info = derived_info(name, self._stored[payload].label, factors.shape, 0)
+        return [*tensors, DerivedTensor(info, _F32, payload, [], partial(_constant, factors))]
 
-    def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> NewTensor:
+    def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> DerivedTensor:
         weights = [self._weights[source.stored] for source in sources]
         home, _, place = sources[0]
         form = _form(weights[0])
@@ -198,11 +197,11 @@ class GgufModel:
         needed = [
             part for weight in weights for part in (weight.weight.payload, *weight.weight.parts)
         ]
-        slabs = partial(self._slabs, sources)
+        nbytes = 0 if is_further else sum(self._stored[part].nbytes for part in needed)
         shape = (*stack, place.rows.count(rows), blocks, size)
-        return NewTensor(
-            home, name, _CODES, shape, needed, slabs, is_payload=True, is_further=is_further
-        )
+        info = derived_info(name, self._stored[home].label, shape, nbytes)
+        slabs = partial(self._slabs, sources)
+        return DerivedTensor(info, _CODES, home, needed, slabs, scheme=weights[0].scheme)
 
     def _slabs(self, sources: Sequence[_Source], _format: str) -> Iterator[Slab]:
         for stored, _, place in sources:
@@ -229,12 +228,10 @@ class GgufModel:
         nbytes = 0 if number else sum(self._stored[source.stored].nbytes for source in sources)
         shape = list(info.shape)
         shape[axis] = place.rows.count(shape[axis])
-        described = TensorInfo(name, None, KIND, info.label, (*stack, *shape), nbytes)
+        described = derived_info(name, info.label, (*stack, *shape), nbytes)
         to = _F32 if FLOAT32.fullmatch(name) else info.format or ""
         slabs = partial(self._plain_slabs, sources, to)
-        return DerivedTensor(
-            described, to, home, [source.stored for source in sources], slabs, label=to
-        )
+        return DerivedTensor(described, to, home, [source.stored for source in sources], slabs)
 
     def _plain_slabs(self, sources: Iterable[_Source], to: str, _format: str) -> Iterator[Slab]:
         for source in sources:

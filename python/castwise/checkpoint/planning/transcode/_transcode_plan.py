@@ -18,10 +18,9 @@ import numpy as np
 
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
-from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.planning._component import KIND, ComponentPlan
+from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import SEVERAL, Statements, statements
 from castwise.checkpoint.planning._written_schemes import encoding, is_transcoded, written
@@ -39,7 +38,7 @@ from castwise.checkpoint.planning.transcode._new_forms import (
     form_of_experts,
     give_form,
 )
-from castwise.checkpoint.planning.transcode._transcoded_weight import NewTensor, TranscodedWeight
+from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     ACTIVATION,
@@ -163,21 +162,19 @@ class TranscodePlan(ComponentPlan):
             )
         axis = -1 if form_of_experts(weight, scheme, self._recipe) is None else -2
         plan = self._decoding(weight, "peer", axis)
-        transcoded_weight = TranscodedWeight(weight, plan, self._stored, self._kept, self._warn)
+        transcoded_weight = TranscodedWeight(
+            weight, scheme, plan, stored=self._stored, kept=self._kept, warn=self._warn
+        )
         try:
-            check_parts(transcoded_weight, scheme, self._recipe)
-            give_form(transcoded_weight, scheme, self._recipe, self._section(weight))
+            check_parts(transcoded_weight, self._recipe)
+            give_form(transcoded_weight, self._recipe, self._section(weight))
         except ValueError as error:
             raise self._refusal(str(error)) from error
         return transcoded_weight
 
     def _state_integers(self) -> None:
         """Decide for all integers alike whether they have zero points and an index of groups."""
-        integers = [
-            weight
-            for weight in self._transcoded
-            if self._scheme_of(weight.weight).startswith("int")
-        ]
+        integers = [weight for weight in self._transcoded if weight.scheme.startswith("int")]
         symmetric = all(weight.is_symmetric for weight in integers)
         reordered = any(weight.is_reordered for weight in integers)
         for weight in integers:
@@ -192,7 +189,7 @@ class TranscodePlan(ComponentPlan):
         divides = find_recipe(self._recipe).divides
         for transcoded_weight in self._transcoded:
             weight = transcoded_weight.weight
-            if not find_scheme(self._scheme_of(weight)).global_scale:
+            if not find_scheme(transcoded_weight.scheme).global_scale:
                 continue
             level = next((name for name, role in weight.parts.items() if role == GLOBAL), None)
             if level is None:
@@ -219,35 +216,22 @@ class TranscodePlan(ComponentPlan):
     def _derive(self) -> None:
         for weight in self._transcoded if self.weights else ():
             tensors = self._new_tensors(weight)
-            left_out = weight.left_out(tensors)
-            self.left_out |= dict.fromkeys(left_out, "")
-            lost = sum(self._stored[name].nbytes for name in left_out)
+            self.left_out |= dict.fromkeys(weight.left_out(tensors), "")
             # That of the codes, unless they stay where they are.
-            payloads = (number for number, tensor in enumerate(tensors) if tensor.is_payload)
-            reported = next(payloads, 0)
+            payloads = (
+                number for number, tensor in enumerate(tensors) if tensor.scheme is not None
+            )
+            reported, measured = (
+                next(payloads, 0),
+                partial(stored_losses, weight.plan, SLAB_ELEMENTS),
+            )
             for number, tensor in enumerate(tensors):
-                described = self._described(weight, tensor, lost if tensor.is_payload else 0)
-                if number == reported:
-                    measured = partial(stored_losses, weight.plan, SLAB_ELEMENTS)
-                    described = replace(described, measured=measured)
+                described = replace(tensor, measured=measured) if number == reported else tensor
                 self.derived.setdefault(tensor.home, []).append(described)
 
-    def _new_tensors(self, weight: TranscodedWeight) -> list[NewTensor]:
+    def _new_tensors(self, weight: TranscodedWeight) -> list[DerivedTensor]:
         """List what comes in the place of the parts of a weight."""
         return weight.tensors()
-
-    def _described(self, weight: TranscodedWeight, tensor: NewTensor, lost: int) -> DerivedTensor:
-        """Describe a new tensor; as stored it is what stands in its place."""
-        info = self._stored[tensor.home]
-        is_first = not tensor.is_further and (
-            tensor.is_payload or tensor.home != weight.weight.payload
-        )
-        nbytes = info.nbytes + lost if is_first else 0
-        described = TensorInfo(tensor.name, None, KIND, info.label, tensor.shape, nbytes)
-        label = self._scheme_of(weight.weight) if tensor.is_payload else tensor.format
-        return DerivedTensor(
-            described, tensor.format, tensor.home, tensor.needed, tensor.slabs, label=label
-        )
 
     def component(self, *, is_file: bool) -> Component:
         """Return the component in the new form, without files that state the old one."""

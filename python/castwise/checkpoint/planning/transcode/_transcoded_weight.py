@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import format_of, numpy_dtype
-from castwise.checkpoint.planning._derived_reader import Slab
+from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._encoded_weight import Kept
 from castwise.checkpoint.planning.transcode._global_scales import Power, Reciprocal
@@ -50,40 +50,6 @@ _BYTE = 8
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
-class NewTensor:
-    """A tensor that is made of those of a weight.
-
-    Attributes
-    ----------
-    home
-        The stored tensor in whose place it comes.
-    name, format, shape
-        Of the new tensor.
-    needed
-        The tensors that it is made of.
-    slabs
-        Lists the slabs that make it.
-    is_payload
-        True for that with the codes.
-    is_copied
-        Its bytes are those of its home.
-    is_further
-        True if its home becomes another such tensor, too.
-
-    """
-
-    home: str
-    name: str
-    format: str
-    shape: tuple[int, ...]
-    needed: Collection[str]
-    slabs: Callable[[str], Iterable[Slab]]
-    is_payload: bool = False
-    is_copied: bool = False
-    is_further: bool = False
-
-
 class TranscodedWeight:
     """A weight, and what it becomes.
 
@@ -91,6 +57,8 @@ class TranscodedWeight:
     ----------
     weight
         What was recognised.
+    scheme
+        How it will be quantised.
     plan
         How it is read, its matrices as they are stored.
     stored
@@ -108,7 +76,7 @@ class TranscodedWeight:
         Its global scale, if that is another one.
     form
         The form that it gets.
-    stored
+    weight, scheme, plan, stored
         As given.
 
     """
@@ -116,12 +84,15 @@ class TranscodedWeight:
     def __init__(
         self,
         weight: QuantizedWeight,
+        scheme: str,
         plan: Decoding,
+        *,
         stored: StoredTensors,
         kept: Kept,
         warn: Callable[[str], None],
     ) -> None:
         self.weight = weight
+        self.scheme = scheme
         self.plan = plan
         self.encoding: Encoding | None = None
         self.level: Power | Reciprocal | None = None
@@ -133,6 +104,7 @@ class TranscodedWeight:
         self._names = {role: name for name, role in weight.parts.items()}
         whole = plan.whole
         self._index: Any = None if whole is None else whole.extras.get("group index")
+        self._copied: set[str] = set()
         self._staying: set[str] = set()
 
     def becomes(self, form: Views, stem: str) -> None:
@@ -164,7 +136,7 @@ class TranscodedWeight:
         assert whole is not None, "of an array"  # noqa: S101
         return np.arange(self.plan.cut[-1], dtype=np.int32) // views_of(whole).block[1]
 
-    def tensors(self) -> list[NewTensor]:
+    def tensors(self) -> list[DerivedTensor]:
         """List the tensors that it becomes and that are not there as they are."""
         form = self.form
         assert form is not None, "by `becomes`"  # noqa: S101
@@ -181,29 +153,53 @@ class TranscodedWeight:
         tensors = [tensor for tensor in described if tensor is not None]
         homes = Counter(tensor.home for tensor in tensors)
         staying = [tensor for tensor in tensors if homes[tensor.home] == 1 and self._stays(tensor)]
-        self._staying = {tensor.name for tensor in staying}
-        return [tensor for tensor in tensors if tensor not in staying]
+        self._staying = {tensor.info.name for tensor in staying}
+        changed = [tensor for tensor in tensors if tensor not in staying]
+        return [
+            tensor if tensor.scheme is None else self._with_left_out(tensor, self.left_out(changed))
+            for tensor in changed
+        ]
 
-    def left_out(self, tensors: Sequence[NewTensor]) -> set[str]:
+    def _with_left_out(self, payload: DerivedTensor, names: Iterable[str]) -> DerivedTensor:
+        """Count the bytes of tensors without a place as those of the codes."""
+        nbytes = payload.info.nbytes + sum(self.stored[name].nbytes for name in names)
+        return replace(payload, info=payload.info._replace(nbytes=nbytes))
+
+    def left_out(self, tensors: Sequence[DerivedTensor]) -> set[str]:
         """Name the stored tensors that have no place any more."""
         homes = {tensor.home for tensor in tensors}
         return {self.weight.payload, *self.weight.parts} - homes - self._staying
 
-    def _stays(self, tensor: NewTensor) -> bool:
+    def _stays(self, tensor: DerivedTensor) -> bool:
         """Return True for a tensor that is as it is stored."""
-        info = self.stored[tensor.home]
-        return tensor.is_copied and (tensor.name, tensor.format, tensor.shape) == (
-            info.name,
-            info.format,
-            info.shape,
-        )
+        info, (name, *_), shape = self.stored[tensor.home], tensor.info, tensor.info.shape
+        is_copied = name in self._copied
+        return is_copied and (name, tensor.format, shape) == (info.name, info.format, info.shape)
+
+    def _derived(
+        self,
+        home: str,
+        name: str,
+        format_name: str,
+        shape: tuple[int, ...],
+        *,
+        sources: Collection[str],
+        slabs: Callable[[str], Iterable[Slab]],
+        is_payload: bool = False,
+    ) -> DerivedTensor:
+        """Describe a new tensor; as stored it is what stands in its place."""
+        stored = self.stored[home]
+        nbytes = stored.nbytes if is_payload or home != self.weight.payload else 0
+        info = derived_info(name, stored.label, shape, nbytes)
+        scheme = self.scheme if is_payload else None
+        return DerivedTensor(info, format_name, home, sources, slabs, scheme=scheme)
 
     def _called(self, part: str) -> str:
         return beside(part, self._stem) if part else self._stem
 
     def _tensor(
         self, key: str, home: str, part: str, form: Views, *, is_same: bool = False
-    ) -> NewTensor:
+    ) -> DerivedTensor:
         """Describe codes, scales or zero points."""
         name, format_name = self._called(part), self._format(key, home, form)
         shape = {DATA: form.data_shape, SCALES: form.scale_shape}.get(key)
@@ -215,7 +211,9 @@ class TranscodedWeight:
         if key == SCALES and isinstance(self.level, Power):
             needed = self.level.names
         slabs = partial(self._maker.slabs, key)
-        return NewTensor(home, name, format_name, shape, needed, slabs, is_payload=key == DATA)
+        return self._derived(
+            home, name, format_name, shape, sources=needed, slabs=slabs, is_payload=key == DATA
+        )
 
     def _format(self, key: str, home: str, form: Views) -> str:
         """Return the format of codes, scales or zero points in the new form."""
@@ -228,31 +226,36 @@ class TranscodedWeight:
         is_byte = form.scheme.scale in (E4M3, E8M0)
         return _format_of(scale_dtype(form, stored, powers=False) if is_byte else stored)
 
-    def _copy(self, home: str, name: str, shape: tuple[int, ...]) -> NewTensor:
+    def _copy(self, home: str, name: str, shape: tuple[int, ...]) -> DerivedTensor:
         info = self.stored[home]
         slabs = partial(copied, self.stored, home, shape)
         is_payload = home == self.weight.payload
-        return NewTensor(
-            home, name, info.format or "", shape, [home], slabs, is_payload, is_copied=True
+        self._copied.add(name)
+        return self._derived(
+            home, name, info.format or "", shape, sources=[home], slabs=slabs, is_payload=is_payload
         )
 
-    def _constant(self, home: str, name: str, value: Array) -> NewTensor:
+    def _constant(self, home: str, name: str, value: Array) -> DerivedTensor:
         def slabs(_format: str) -> Iterator[Slab]:
             yield lambda: value
 
-        return NewTensor(home, name, _format_of(value.dtype), value.shape, [], slabs)
+        return self._derived(
+            home, name, _format_of(value.dtype), value.shape, sources=[], slabs=slabs
+        )
 
     def _scalar(
         self, home: str, name: str, value: Callable[[], Any], needed: Collection[str], form: Views
-    ) -> NewTensor:
+    ) -> DerivedTensor:
         shape = _shape_of_scalars(form)
 
         def slabs(_format: str) -> Iterator[Slab]:
             yield lambda: np.asarray(value(), np.float32).reshape(shape)
 
-        return NewTensor(home, name, _format_of(np.dtype(np.float32)), shape, needed, slabs)
+        return self._derived(
+            home, name, _format_of(np.dtype(np.float32)), shape, sources=needed, slabs=slabs
+        )
 
-    def _other(self, part: Part, form: Views) -> NewTensor | None:
+    def _other(self, part: Part, form: Views) -> DerivedTensor | None:
         """Describe a part of the new form beside codes and scales; None if it has none."""
         stored_name = self._names.get(part.role)
         if part.role == GLOBAL:
@@ -273,7 +276,7 @@ class TranscodedWeight:
             return self._tensor(ZEROS, stored_name or "", part.name, form) if stays else None
         return self._constants(part, form)
 
-    def _global(self, stored_name: str | None, name: str, form: Views) -> NewTensor | None:
+    def _global(self, stored_name: str | None, name: str, form: Views) -> DerivedTensor | None:
         if self.level is not None:
             home, level = stored_name or self.weight.payload, self.level
             return self._scalar(home, name, level.value, level.names, form)
@@ -281,7 +284,7 @@ class TranscodedWeight:
             None if stored_name is None else self._copy(stored_name, name, _shape_of_scalars(form))
         )
 
-    def _inputs(self, stored_name: str, part: Part, form: Views) -> NewTensor:
+    def _inputs(self, stored_name: str, part: Part, form: Views) -> DerivedTensor:
         name = self._called(part.name)
         if not isinstance(self.level, Reciprocal):
             return self._copy(stored_name, name, _shape_of_scalars(form))
@@ -290,7 +293,7 @@ class TranscodedWeight:
             stored_name, name, partial(np.divide, np.float32(1), value), [stored_name], form
         )
 
-    def _constants(self, part: Part, form: Views) -> NewTensor | None:
+    def _constants(self, part: Part, form: Views) -> DerivedTensor | None:
         name, payload = self._called(part.name), self.weight.payload
         if part.use == "shape":
             return self._constant(payload, name, np.array(form.shape, np.int64))
