@@ -84,6 +84,8 @@ class ComponentPlan:
         if unreadable:
             raise self._refusal(f"{self.statement_text} cannot be read: {unreadable[0]}")
         self.quantization = found_in(component, self._tensors, self._configs, self._pairs)
+        if self.quantization is not None or self.derivation != "decode":
+            self._check_index()
         self.derived: dict[str, list[DerivedTensor]] = {}
         self.left_out: dict[str, str] = {}
         self.renamed: dict[str, str] = {}
@@ -109,6 +111,12 @@ class ComponentPlan:
         """Refuse shards with tensors that the index leaves out."""
         if (reason := not_indexed(self._component)) is not None:
             raise self._refusal(reason)
+
+    def _check_orphans(self, quantization: Quantization) -> None:
+        """Refuse a payload without its scale, or a scale without its payload."""
+        if quantization.orphans:
+            orphan = max(quantization.orphans, key=lambda orphan_tensor: orphan_tensor.is_payload)
+            raise self._refusal(f"{orphan} ({len(quantization.orphans):,} such tensors)")
 
     def _check_method(self, quantization: Quantization) -> None:
         """Refuse a method that castwise does not know."""

@@ -142,9 +142,7 @@ class DecodePlan(ComponentPlan):
     def _check(self, quantization: Quantization) -> None:
         """Refuse what does not say for certain how each weight is stored."""
         self._check_method(quantization)
-        if quantization.orphans:
-            orphan = max(quantization.orphans, key=lambda orphan_tensor: orphan_tensor.is_payload)
-            raise self._refusal(f"{orphan} ({len(quantization.orphans):,} such tensors)")
+        self._check_orphans(quantization)
         for statement in self._stated:
             self._check_decodable(statement)
         for weight in quantization.weights:
@@ -161,7 +159,6 @@ class DecodePlan(ComponentPlan):
                     f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
                     f"({', '.join(CONFIGS)})"
                 )
-        self._check_index()
 
     def _chosen(self, quantization: Quantization) -> list[QuantizedWeight]:
         if self._decode.only is None:

@@ -142,7 +142,6 @@ class EncodePlan(ComponentPlan):
     def __init__(self, source: Checkpoint, component: Component, encode: Encode) -> None:
         ComponentPlan.__init__(self, source, component)
         self._encode = encode
-        self._check_index()
         if self.quantization is not None:
             self._refuse_quantised(self.quantization)
         self._transposed_type = transposed_type(self._configs)
@@ -159,10 +158,8 @@ class EncodePlan(ComponentPlan):
 
     def _refuse_quantised(self, quantization: Quantization) -> NoReturn:
         """Refuse what is quantised, or may be."""
-        if quantization.orphans and not quantization.weights:
-            raise self._refusal(
-                f"{quantization.orphans[0]} ({len(quantization.orphans):,} such tensors)"
-            )
+        if not quantization.weights:
+            self._check_orphans(quantization)
         description = (
             f"tensor {quantization.weights[0].payload!r}"
             if quantization.weights

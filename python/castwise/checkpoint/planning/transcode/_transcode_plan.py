@@ -84,7 +84,6 @@ class TranscodePlan(ComponentPlan):
         self.purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
         ComponentPlan.__init__(self, source, component)
         self.threads = threads
-        self._check_index()
         quantization = self.quantization
         self.weights: Sequence[QuantizedWeight] = (
             () if quantization is None else quantization.weights
@@ -116,10 +115,7 @@ class TranscodePlan(ComponentPlan):
 
     def _check(self, quantization: Quantization) -> None:
         """Refuse what the other form has no place for."""
-        if quantization.orphans:
-            raise self._refusal(
-                f"{quantization.orphans[0]} ({len(quantization.orphans):,} such tensors)"
-            )
+        self._check_orphans(quantization)
         stated = ", ".join(quantization.stated)
         self._check_method(quantization)
         for statement in self._stated:
