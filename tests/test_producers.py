@@ -32,14 +32,17 @@ MODULES = {
     "torchao": "torchao.py",
     "transformer-engine": "transformer_engine.py",
 }
-"""The module of each producer whose name means nothing else here, as those of Keras and GGUF do:
-a framework and a container."""
+"""The module of each producer whose name means nothing else here."""
+
+ALSO_NAMED = {"keras": "keras.py", "gguf": "gguf.py"}
+"""The others, which are a framework and a container as well: classes, texts and suffixes may say
+so, but the bare name, which is that of the producer, stands in the module alone."""
 
 OTHER_MEANINGS = {
     "comfy.py": {"awq"},  # the algorithm
     "keras.py": {"awq"},
     "modelopt.py": {"awq"},
-    "_keras_layers.py": {"awq", "gptq"},  # modes of Keras
+    "_keras_layers.py": {"awq", "gptq", "keras"},  # modes of Keras, and the package
     "_keras_names.py": {"awq"},
     "_module_entries.py": {"gptq"},  # what auto-round packs as
     "_packing.py": {"awq"},  # an order of codes in words
@@ -54,15 +57,20 @@ SOURCES = [
 ]
 
 
-def words(path: Path) -> Iterator[str]:
-    """List the identifiers and the strings of a source, but not docstrings."""
+def strings(path: Path) -> Iterator[str]:
+    """List the strings of a source, but not docstrings."""
     tree = ast.parse(path.read_text("utf-8"))
     texts = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str):
-            if id(node) not in texts:
-                yield node.value
-        elif isinstance(node, ast.Name):
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in texts:
+            yield node.value
+
+
+def words(path: Path) -> Iterator[str]:
+    """List the identifiers and the strings of a source, but not docstrings."""
+    yield from strings(path)
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.Name):
             yield node.id
         elif isinstance(node, ast.Attribute):
             yield node.attr
@@ -100,6 +108,13 @@ def test_a_producer_is_named_in_its_module_alone(producer: str, module: str) -> 
     assert naming(FOLDER / module, producer) != []
 
 
+@pytest.mark.parametrize(("producer", "module"), ALSO_NAMED.items())
+def test_the_bare_name_stands_in_its_module_alone(producer: str, module: str) -> None:
+    named = {path.name for path in SOURCES if producer in set(strings(path))}
+    others = {name for name, meanings in OTHER_MEANINGS.items() if producer in meanings}
+    assert named - others == {module}
+
+
 def test_other_meanings_are_still_there() -> None:
     for name, producers in OTHER_MEANINGS.items():
         sources = [path for path in SOURCES if path.name == name]
@@ -108,7 +123,7 @@ def test_other_meanings_are_still_there() -> None:
 
 def test_every_producer_has_a_module() -> None:
     modules = {path.name for path in FOLDER.glob("*.py") if path.name[0] != "_"}
-    assert modules == {*MODULES.values(), "gguf.py", "keras.py"}
+    assert modules == {*MODULES.values(), *ALSO_NAMED.values()}
     names = {producer.name for producer in PRODUCERS} - {"keras", "deepseek-v4"}
     assert names == set(MODULES)
 

@@ -17,12 +17,13 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
 from castwise.checkpoint.files._source_files import read_file
 from castwise.checkpoint.report import CastRow
+from castwise.quantization.producers import SECTIONS
 
 CONFIG = "config.json"
 
 _LOGGER = logging.getLogger(__name__)
 _KEYS = ("torch_dtype", "dtype")
-_OTHERS = frozenset(("quantization_config", "compression_config"))  # of what is stored, not loaded
+_OTHERS = frozenset(SECTIONS)  # of what is stored, not loaded
 _LOADABLE = frozenset(("float32", "float16", "bfloat16"))
 _MAX_BYTES = 10_000_000
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')

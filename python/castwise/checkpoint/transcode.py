@@ -15,7 +15,6 @@ from castwise.checkpoint._arguments import PathArgument, TranscodeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.planning._written_schemes import changed_schemes, form_names
 from castwise.checkpoint.planning.decode._options import checked_threads
-from castwise.checkpoint.planning.transcode._new_forms import GGUF
 from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
@@ -26,6 +25,7 @@ from castwise.checkpoint.requests._derive_request import (
     RunOptions,
 )
 from castwise.checkpoint.requests._request import carry_out
+from castwise.quantization.producers import GGUF
 
 
 @overload
@@ -157,7 +157,7 @@ class TranscodeRequest(DeriveRequest):
     @property
     def suffix(self) -> str:
         """The suffix of a file that holds what is written."""
-        return f".{GGUF}" if self.recipe == GGUF else SAFETENSORS
+        return f".{GGUF.name}" if self.recipe == GGUF.name else SAFETENSORS
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check the form that is asked for."""

@@ -24,11 +24,9 @@ from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     CONFIGS,
     MODEL,
-    TYPES,
     joined,
     prefixed,
-    weight_of,
-    with_foreign,
+    quantization_by_types,
 )
 from castwise.quantization.weights import recognized
 
@@ -98,14 +96,7 @@ def found_in(
             raise CheckpointError(
                 f"{where} is quantised as nothing here can tell: {error}"
             ) from error
-    weights = {
-        info.name: weight_of(info.name, info.stored) for info in tensors if info.stored in TYPES
-    }
-    by_name = {info.name: info for info in tensors}
-    # As llama.cpp writes beside NVFP4.
-    inputs = {name for name in by_name if name.endswith(".input_scale")}
-    weights = with_foreign(weights, {name: name for name in weights}, by_name, inputs | {*weights})
-    return Quantization((f"{component.prefix}gguf",), weights=tuple(weights.values()))
+    return quantization_by_types(tensors, component.prefix)
 
 
 def not_indexed(component: Component) -> str | None:

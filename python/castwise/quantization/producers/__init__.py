@@ -9,9 +9,15 @@ from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
     from castwise.quantization.producers._attention import scale_of_attention
-    from castwise.quantization.producers._configs import MODEL, Statement, statements, undecodable
-    from castwise.quantization.producers._foreign import with_foreign
+    from castwise.quantization.producers._configs import (
+        MODEL,
+        SECTIONS,
+        Statement,
+        statements,
+        undecodable,
+    )
     from castwise.quantization.producers._found import joined, prefixed
+    from castwise.quantization.producers._gguf_types import quantization_by_types
     from castwise.quantization.producers._keras_layers import plain_model, stated_layers
     from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel
     from castwise.quantization.producers._layouts import (
@@ -37,6 +43,7 @@ if TYPE_CHECKING:
         EVIDENT,
         KEPT_KEYS,
         MARKERS,
+        METADATA_KEYS,
         NOT_DECODED,
         SEVERAL,
         WRAPPED,
@@ -44,13 +51,14 @@ if TYPE_CHECKING:
         described_in,
         find_recipe,
         known_recipe,
+        powers_stated,
         producer_of_model,
         written_layout,
     )
     from castwise.quantization.producers._schemes import find_scheme
     from castwise.quantization.producers._stored_weight import Undecodable
     from castwise.quantization.producers._written import Encoding, Statements, Written
-    from castwise.quantization.producers.gguf import GGUF, TYPES, weight_of
+    from castwise.quantization.producers.gguf import GGUF
 else:
     __getattr__ = on_demand(
         __name__,
@@ -58,12 +66,13 @@ else:
             "castwise.quantization.producers._attention": ("scale_of_attention",),
             "castwise.quantization.producers._configs": (
                 "MODEL",
+                "SECTIONS",
                 "Statement",
                 "statements",
                 "undecodable",
             ),
-            "castwise.quantization.producers._foreign": ("with_foreign",),
             "castwise.quantization.producers._found": ("joined", "prefixed"),
+            "castwise.quantization.producers._gguf_types": ("quantization_by_types",),
             "castwise.quantization.producers._keras_layers": ("plain_model", "stated_layers"),
             "castwise.quantization.producers._keras_names": ("KERAS_FLOAT8", "numbered_kernel"),
             "castwise.quantization.producers._layouts": (
@@ -89,6 +98,7 @@ else:
                 "EVIDENT",
                 "KEPT_KEYS",
                 "MARKERS",
+                "METADATA_KEYS",
                 "NOT_DECODED",
                 "SEVERAL",
                 "WRAPPED",
@@ -96,13 +106,14 @@ else:
                 "described_in",
                 "find_recipe",
                 "known_recipe",
+                "powers_stated",
                 "producer_of_model",
                 "written_layout",
             ),
             "castwise.quantization.producers._schemes": ("find_scheme",),
             "castwise.quantization.producers._stored_weight": ("Undecodable",),
             "castwise.quantization.producers._written": ("Encoding", "Statements", "Written"),
-            "castwise.quantization.producers.gguf": ("GGUF", "TYPES", "weight_of"),
+            "castwise.quantization.producers.gguf": ("GGUF",),
         },
     )
 
@@ -123,12 +134,13 @@ __all__ = [
     "KEPT_KEYS",
     "KERAS_FLOAT8",
     "MARKERS",
+    "METADATA_KEYS",
     "MODEL",
     "NOT_DECODED",
     "OF_E4M3",
     "SCALE",
+    "SECTIONS",
     "SEVERAL",
-    "TYPES",
     "WRAPPED",
     "WRITTEN",
     "ZERO",
@@ -147,14 +159,14 @@ __all__ = [
     "known_recipe",
     "numbered_kernel",
     "plain_model",
+    "powers_stated",
     "prefixed",
     "producer_of_model",
+    "quantization_by_types",
     "scale_of_attention",
     "stated_layers",
     "statements",
     "tail",
     "undecodable",
-    "weight_of",
-    "with_foreign",
     "written_layout",
 ]

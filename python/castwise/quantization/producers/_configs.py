@@ -15,6 +15,7 @@ from castwise.quantization.producers._producer import Section
 from castwise.quantization.producers._registry import (
     CONFIGS,
     PRODUCERS,
+    STATED_KEY,
     file_section,
     is_own_file,
     owner_of_form,
@@ -31,7 +32,7 @@ MODEL = "model.keras"
 MAX_DEPTH = 8
 """How deep the parts of a model may be nested."""
 
-SECTIONS = ("quantization_config", "compression_config")
+SECTIONS: tuple[str, ...] = (STATED_KEY, "compression_config")
 """The keys under which a model, or a part of one, states how it is quantised."""
 
 
@@ -94,7 +95,7 @@ def undecodable(statement: Statement) -> str | None:
     """Say what stands in the way of decoding any weight of a method, beside its scheme."""
     if statement.section.get("rotation_config"):
         return "its weights are rotated (rotation_config), which castwise cannot undo"
-    section = statement.section.get("quantization_config", statement.section)
+    section = statement.section.get(STATED_KEY, statement.section)
     return undecodable_section(statement.method, section) if isinstance(section, dict) else None
 
 
@@ -148,6 +149,6 @@ def _described_in(metadata: Mapping[str, str]) -> Iterator[tuple[bool, Statement
 
 
 def _in_metadata(metadata: Mapping[str, str]) -> Iterator[Statement]:
-    config = {"quantization_config": parsed_object(metadata.get("quantization_config"))}
+    config = {STATED_KEY: parsed_object(metadata.get(STATED_KEY))}
     for method, section in _sections("metadata", config, 0):
         yield _statement("metadata", method, section)

@@ -41,6 +41,10 @@ class Configuration:
         Tells by a section, which names no method, that it is of a form that it alone writes.
     unnamed_method
         Returns its method if a section without one, given its key, is of its form.
+    powers_stated
+        Says what of a section states that scales are powers of two; None where nothing does.
+    metadata_key
+        The key of metadata that it alone writes.
     metadata_section
         Returns what metadata state as it alone does.
     metadata_reader
@@ -60,6 +64,8 @@ class Configuration:
     file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
     is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
     unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
+    powers_stated: Callable[[Mapping[str, Any]], str | None] | None = None
+    metadata_key: str | None = None
     metadata_section: Callable[[Mapping[str, str]], Mapping[str, Any] | None] | None = None
     metadata_reader: StatementReader | None = None
     metadata_first: bool = False

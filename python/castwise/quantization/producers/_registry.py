@@ -87,6 +87,15 @@ KEPT_KEYS = {
 CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
 """The keys of sections that state how the caches of attention are quantised."""
 
+STATED_KEY = "quantization_config"
+"""The key under which a model, or the metadata of its file, states how it is quantised."""
+
+METADATA_KEYS = (
+    STATED_KEY,
+    *(key for row in PRODUCERS if (key := row.configuration.metadata_key) is not None),
+)
+"""The keys of metadata that tell how tensors are quantised."""
+
 NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
 
 _PARTS = tuple(
@@ -149,6 +158,12 @@ def described_in(metadata: Mapping[str, str]) -> list[str]:
     """Name the tensors that metadata describe, each under its own name."""
     describers = (row.configuration.described_tensors for row in PRODUCERS)
     return [name for names in describers if names is not None for name in names(metadata)]
+
+
+def powers_stated(section: Mapping[str, Any]) -> str | None:
+    """Say what of a section states that scales are powers of two; None where nothing does."""
+    readers = (row.configuration.powers_stated for row in PRODUCERS)
+    return next((text for reader in readers if reader and (text := reader(section))), None)
 
 
 def producer_of_model(model_type: object) -> Producer | None:

@@ -115,8 +115,11 @@ def _read(layers: Mapping[str, Any]) -> Describe:
     return describe
 
 
+_METADATA_KEY = "_quantization_metadata"
+
+
 def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
-    layers = parsed_object(metadata.get("_quantization_metadata")).get("layers")
+    layers = parsed_object(metadata.get(_METADATA_KEY)).get("layers")
     return layers if isinstance(layers, dict) else None
 
 
@@ -257,7 +260,9 @@ COMFY = Producer(
     rule=_rule,
     model_marker="scaled_fp8",
     is_evident=True,
-    configuration=Configuration(metadata_section=_metadata_section, metadata_reader=_read),
+    configuration=Configuration(
+        metadata_key=_METADATA_KEY, metadata_section=_metadata_section, metadata_reader=_read
+    ),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
     transcoding=Transcoding(forms_from=_FORMS, forms_to=_FORMS, is_fused=False),
     marker=Marker(formats=_SCHEMES, state=_mark, read=_read_marker),

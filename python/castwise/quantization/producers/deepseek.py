@@ -69,6 +69,10 @@ def _block_of_form(section: Mapping[str, Any]) -> tuple[int, int] | None:
     return high, wide
 
 
+def _powers_stated(section: Mapping[str, Any]) -> str | None:
+    return "scale_fmt says ue8m0" if section.get("scale_fmt") == "ue8m0" else None
+
+
 _WIDENED_EXPERTS = Statements({}, {}, {}, partial(_EXPERTS_OF_4_BITS.sub, r'\1"fp8"'))
 """States that experts of DeepSeek-V4 are stored as its other weights are."""
 
@@ -80,6 +84,7 @@ DEEPSEEK = Producer(
     configuration=Configuration(
         {"fp8": read_fp8, "mxfp8": constant_reader("mxfp8_e4m3", (1, 32))},
         kept_keys=dict.fromkeys(("fp8", "mxfp8"), "modules_to_not_convert"),
+        powers_stated=_powers_stated,
     ),
     writing=Writing(rows=(Written("fp8_block", stacks=True),), write=_write),
 )

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._layouts import OF_U8, Layout, Storage
 from castwise.quantization.producers._producer import Producer, Transcoding
 from castwise.quantization.producers._written import INTEGERS, MXFP4_TO_NVFP4, same_schemes
@@ -59,12 +58,6 @@ GGUF = Producer(
     ),
 )
 """Whose files state the scheme of each tensor, and whose tensors are single parts."""
-
-
-def weight_of(name: str, stored: str) -> QuantizedWeight:
-    """Describe a tensor of a type, which is all of its weight."""
-    layout = TYPES[stored]
-    return QuantizedWeight(name, layout.scheme, layout.block, (GGUF.name,), name, {})
 
 
 def layout_of(scheme: str, size: int) -> tuple[Layout, dict[str, int]]:

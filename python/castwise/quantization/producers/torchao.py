@@ -68,12 +68,13 @@ _PARTS_OF_BLOCKS = {
 """Those in blocks of rows, with their parts."""
 
 _PARTS = frozenset(("qdata", "scale", "zero_point"))
+_METADATA_KEY = "tensor_names"
 
 
 def _described_tensors(metadata: Mapping[str, str]) -> list[str]:
     """Name the tensors that metadata of torchao describe, each under its own name."""
     try:
-        names = json.loads(metadata.get("tensor_names", "[]"))
+        names = json.loads(metadata.get(_METADATA_KEY, "[]"))
     except (ValueError, RecursionError):
         return []
     return [name for name in names if isinstance(name, str)] if isinstance(names, list) else []
@@ -101,7 +102,7 @@ def _read(metadata: Mapping[str, str]) -> Describe:
 
 
 def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
-    return metadata if "tensor_names" in metadata else None
+    return metadata if _METADATA_KEY in metadata else None
 
 
 def _rule(case: StoredWeight) -> Given:
@@ -232,6 +233,7 @@ TORCHAO = Producer(
     needs_metadata=True,
     configuration=Configuration(
         {_NAME: no_statements},
+        metadata_key=_METADATA_KEY,
         metadata_section=_metadata_section,
         metadata_reader=_read,
         metadata_first=True,

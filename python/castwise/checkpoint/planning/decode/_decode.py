@@ -41,12 +41,15 @@ from castwise.quantization.producers import (
     EVIDENT,
     KEPT_KEYS,
     KERAS_FLOAT8,
+    METADATA_KEYS,
+    MODEL,
     NOT_DECODED,
     WRAPPED,
     Statement,
     Undecodable,
     described_in,
     numbered_kernel,
+    powers_stated,
     scale_of_attention,
     tail,
 )
@@ -54,12 +57,9 @@ from castwise.quantization.weights import Decoding
 from castwise.quantization.weights import Slab as Cut
 
 _LOGGER = logging.getLogger(__name__)
-_IN_METADATA, _KERAS = "metadata", "keras"
+_IN_METADATA = "metadata"
 _SLAB_ELEMENTS = 1 << 20
 """Elements of a slab, whose memory is used again: that of larger ones goes back to the system."""
-
-METADATA = ("_quantization_metadata", "quantization_config", "tensor_names")
-"""Keys of metadata that tell how tensors are quantised."""
 
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
@@ -126,7 +126,9 @@ class DecodePlan(ComponentPlan):
             stating = [
                 statement
                 for statement in self._stated
-                if is_folder or statement.origin == _IN_METADATA or statement.method == _KERAS
+                if is_folder
+                or statement.origin == _IN_METADATA
+                or statement.section is self._configs.get(MODEL)
             ]
             self.exceptions = self._excepted(stating, chosen)
         self._plan(chosen)
@@ -244,11 +246,11 @@ class DecodePlan(ComponentPlan):
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
         """Return what warns, once, if scales or zero points are not what is stated of them.
 
-        That is powers of two as `scale_fmt` has it, and zero points that decoders agree on.
+        That is powers of two where a section has it, and zero points that decoders agree on.
         """
         scale = weight.scale
-        is_stated = section.get("scale_fmt") == "ue8m0" and scale is not None
-        are_powers = is_stated and self._stored[scale or ""].format in FORMATS
+        text = None if scale is None else powers_stated(section)
+        are_powers = text is not None and self._stored[scale or ""].format in FORMATS
 
         def check(q: QuantizedArray) -> None:
             if are_powers and "scales" not in self._warned:
@@ -256,7 +258,7 @@ class DecodePlan(ComponentPlan):
                 if not np.isin(significands, (0, 0.5)).all():
                     self._warn_once(
                         "scales",
-                        f"scale_fmt says ue8m0, but the scales of {weight.payload!r} are not "
+                        f"{text}, but the scales of {weight.payload!r} are not "
                         "powers of two; they are taken as they are",
                     )
             if "zero points" not in self._warned and wrapped_zeros(q):
@@ -282,7 +284,7 @@ class DecodePlan(ComponentPlan):
     def _metadata(self, reader: Reader) -> dict[str, str]:
         if self.quantization is None or len(self.derived) < len(self.names):
             return reader.metadata
-        removed = {*METADATA, *described_in(reader.metadata)}
+        removed = {*METADATA_KEYS, *described_in(reader.metadata)}
         return {key: text for key, text in reader.metadata.items() if key not in removed}
 
     def config(self, path: Path, label: str) -> Config:

@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from castwise.checkpoint._config import TOKEN, Config, stated_formats
 from castwise.checkpoint.report import CastRow
-from castwise.quantization.producers import BF16
+from castwise.quantization.producers import BF16, SECTIONS
 
-_SECTIONS = frozenset(("quantization_config", "compression_config"))
 _SECTION_OF_GROUPS, _GROUPS_KEY = "quantization", "group_size"
 _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
 _BOM = "\ufeff"
@@ -155,7 +154,7 @@ def _sections(text: str) -> Iterator[tuple[_Member, int]]:
             case "{" | "[" as bracket:
                 if inside:
                     outer = inside[-1]
-                    outer.goes = bracket == "{" and outer.key in _SECTIONS
+                    outer.goes = bracket == "{" and outer.key in SECTIONS
                 inside.append(_Open(bracket == "{", token.span()))
             case "}" | "]" | "," as sign:
                 container = inside[-1]

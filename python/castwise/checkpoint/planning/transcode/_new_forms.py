@@ -29,7 +29,6 @@ from castwise.quantization.producers import (
     written_layout,
 )
 
-GGUF = "gguf"
 _MARKERS = tuple(
     beside(part.name, "weight")
     for producer in CONVERTED_TO

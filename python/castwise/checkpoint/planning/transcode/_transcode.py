@@ -10,9 +10,8 @@ from castwise.checkpoint.gguf._architectures import FLOAT32
 from castwise.checkpoint.gguf._from_gguf import model_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.transcode._gguf_plan import GgufPlan
-from castwise.checkpoint.planning.transcode._new_forms import GGUF
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
-from castwise.quantization.producers import find_recipe, producer_of_model
+from castwise.quantization.producers import GGUF, find_recipe, producer_of_model
 
 
 def transcode_checkpoint(
@@ -35,9 +34,9 @@ def transcode_checkpoint(
 
     """
     several = [component.place for component in source.components]
-    if recipe == GGUF and not is_file:
+    if recipe == GGUF.name and not is_file:
         raise CheckpointError("GGUF is one file; name one that ends with .gguf")
-    if recipe == GGUF and len(several) > 1:
+    if recipe == GGUF.name and len(several) > 1:
         raise CheckpointError(
             f"{source.path} has tensors in {listed(several)}, and a GGUF file is of one model; "
             f"leave out the others ({argument('exclude')})"
@@ -52,8 +51,8 @@ def transcode_checkpoint(
             "dequantize decodes them"
         )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
-    dtypes = to_float32 if recipe == GGUF else model.dtypes
-    plan_type = GgufPlan if recipe == GGUF else TranscodePlan
+    dtypes = to_float32 if recipe == GGUF.name else model.dtypes
+    plan_type = GgufPlan if recipe == GGUF.name else TranscodePlan
     plans = [
         plan_type(source, component, recipe, scheme, threads) for component in source.components
     ]

@@ -24,7 +24,6 @@ from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import SEVERAL, Statements, statements
 from castwise.checkpoint.planning._written_schemes import encoding, is_transcoded, written
-from castwise.checkpoint.planning.decode._decode import METADATA
 from castwise.checkpoint.planning.decode._losses import stored_losses
 from castwise.checkpoint.planning.encode._encoded_weight import Kept
 from castwise.checkpoint.planning.transcode._global_scales import (
@@ -46,6 +45,7 @@ from castwise.quantization.producers import (
     CONFIGS,
     GLOBAL,
     MARKERS,
+    METADATA_KEYS,
     WRAPPED,
     Encoding,
     find_recipe,
@@ -269,4 +269,4 @@ class TranscodePlan(ComponentPlan):
         if self.statements.edit is not None:
             edit = self.statements.edit
             return {key: edit(text) for key, text in reader.metadata.items()}
-        return {key: text for key, text in reader.metadata.items() if key not in METADATA}
+        return {key: text for key, text in reader.metadata.items() if key not in METADATA_KEYS}
