@@ -158,12 +158,23 @@ FRONTS = {f"castwise.quantization.{room}" for (room,) in QUANTIZATION_ROOMS}
 """The rooms of quantization, each of which hands out names by its `__init__`."""
 
 
+CHECKPOINT_FRONTS = {
+    f"castwise.checkpoint.{room}"
+    for rooms in CHECKPOINT_ROOMS
+    for room in rooms
+    if (PACKAGE / "checkpoint" / room).is_dir()
+}
+"""Those of checkpoint; the modules of containers that begin with no underscore are handed out, too:
+they are imported for a file of theirs alone."""
+
+
 def names_taken(front: str) -> set[str]:
-    """What modules outside of quantization import by name from one of its rooms."""
+    """What modules outside import from a room by name: outside of quantization for all of its."""
+    package = front if front in CHECKPOINT_FRONTS else "castwise.quantization"
     return {
         alias.name
         for name, file in modules().items()
-        if not name.startswith("castwise.quantization")
+        if not name.startswith(package)
         for node in ast.walk(ast.parse(file.read_text("utf-8")))
         if isinstance(node, ast.ImportFrom) and node.module == front
         for alias in node.names
@@ -178,7 +189,15 @@ def test_no_other_room_imports_a_private_module_of_quantization() -> None:
             assert inner <= fronts, name
 
 
-@pytest.mark.parametrize("front", sorted(FRONTS))
+@pytest.mark.parametrize("front", sorted(CHECKPOINT_FRONTS))
+def test_no_other_room_imports_a_private_module_of_a_room_of_checkpoint(front: str) -> None:
+    for name, others in graph().items():
+        if not name.startswith(front):
+            inner = {other.removeprefix(front) for other in others if other.startswith(front)}
+            assert not any("._" in module for module in inner), (name, inner)
+
+
+@pytest.mark.parametrize("front", sorted(FRONTS | CHECKPOINT_FRONTS))
 def test_a_front_hands_out_what_is_taken_and_no_more(front: str) -> None:
     module = import_module(front)
     assert set(module.__all__) == names_taken(front)

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
-from castwise.checkpoint.files._source_files import read_file
+from castwise.checkpoint.files import read_file
 from castwise.checkpoint.report import CastRow
 from castwise.quantization.producers import SECTIONS
 

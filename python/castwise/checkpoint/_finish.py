@@ -8,12 +8,11 @@ from collections.abc import Iterable
 from castwise._options import FindingKind
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.dequantize import DequantizeRequest
-from castwise.checkpoint.files._paths import checked_path
+from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.quantize import QuantizeRequest
 from castwise.checkpoint.report import LOSSES, CastSummary
-from castwise.checkpoint.requests._cast_request import CastRequest
-from castwise.checkpoint.requests._request import Request
-from castwise.checkpoint.running._parts import RunParts
+from castwise.checkpoint.requests import CastRequest, Request
+from castwise.checkpoint.running import RunParts
 from castwise.checkpoint.transcode import TranscodeRequest
 
 _REQUESTS: dict[str, type[Request]] = {

@@ -17,15 +17,16 @@ from castwise._core import Comparison, compare
 from castwise._options import Arithmetic
 from castwise._tables import aligned
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
-from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.containers._array_bytes import from_bytes
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers import Reader, from_bytes, open_checkpoint
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files._paths import checked_path
-from castwise.checkpoint.planning._derived_reader import DerivedReader
-from castwise.checkpoint.planning._stored_tensors import StoredTensors
-from castwise.checkpoint.planning.decode._decode import decode_checkpoint
-from castwise.checkpoint.planning.decode._options import FORMATS, decoding_of
+from castwise.checkpoint.files import checked_path
+from castwise.checkpoint.planning import (
+    FORMATS,
+    DerivedReader,
+    StoredTensors,
+    decode_checkpoint,
+    decoding_of,
+)
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization.producers import BF16
 

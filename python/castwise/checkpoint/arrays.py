@@ -17,12 +17,16 @@ from castwise._spelling import nearest
 from castwise._tables import aligned
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
-from castwise.checkpoint.containers import check_store, container_of, new_writer, open_checkpoint
-from castwise.checkpoint.containers._array_bytes import native
+from castwise.checkpoint.containers import (
+    check_store,
+    container_of,
+    native,
+    new_writer,
+    open_checkpoint,
+)
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files._paths import checked_path
-from castwise.checkpoint.files._replacing import check_absent, replacing_file
-from castwise.checkpoint.planning._stated_quantization import quantization_of
+from castwise.checkpoint.files import check_absent, checked_path, replacing_file
+from castwise.checkpoint.planning import quantization_of
 from castwise.checkpoint.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import I8

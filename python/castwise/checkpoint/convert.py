@@ -11,8 +11,7 @@ from castwise._options import FindingKind, Nan, Overflow, Role, Rounding
 from castwise.checkpoint._arguments import CastArguments, MapArgument, PathArgument
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
-from castwise.checkpoint.requests._cast_request import CastRequest
-from castwise.checkpoint.requests._request import carry_out
+from castwise.checkpoint.requests import CastRequest, carry_out
 
 
 @overload

@@ -11,12 +11,10 @@ from typing import Any, ClassVar, Literal, Unpack, overload
 from castwise._core import finfo
 from castwise._options import Arithmetic, FindingKind
 from castwise.checkpoint._arguments import DequantizeArguments, PathArgument
-from castwise.checkpoint.planning.decode._decode import decode_checkpoint
-from castwise.checkpoint.planning.decode._options import decoding_of
+from castwise.checkpoint.planning import decode_checkpoint, decoding_of
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
-from castwise.checkpoint.requests._derive_request import DeriveRequest, Make, RunOptions
-from castwise.checkpoint.requests._request import Request, carry_out
+from castwise.checkpoint.requests import DeriveRequest, Make, Request, RunOptions, carry_out
 from castwise.quantization.producers import BF16
 
 

@@ -15,15 +15,19 @@ from castwise._spelling import typed_values
 from castwise._wording import argument
 from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files._paths import checked_path
+from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.maps import is_map_name, named_map
-from castwise.checkpoint.planning._written_schemes import expected_zeros, is_scheme, written
-from castwise.checkpoint.planning.decode._options import checked_threads
-from castwise.checkpoint.planning.encode._encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning import (
+    Encode,
+    checked_threads,
+    encode_checkpoint,
+    expected_zeros,
+    is_scheme,
+    written,
+)
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress
-from castwise.checkpoint.requests._derive_request import DeriveRequest, Make, RunOptions
-from castwise.checkpoint.requests._request import carry_out
+from castwise.checkpoint.requests import DeriveRequest, Make, RunOptions, carry_out
 
 
 @overload

@@ -13,18 +13,21 @@ from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import given
 from castwise.checkpoint._arguments import PathArgument, TranscodeArguments
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.planning._written_schemes import changed_schemes, form_names
-from castwise.checkpoint.planning.decode._options import checked_threads
-from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
+from castwise.checkpoint.planning import (
+    changed_schemes,
+    checked_threads,
+    form_names,
+    transcode_checkpoint,
+)
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, CastSummary, Progress
-from castwise.checkpoint.requests._derive_request import (
+from castwise.checkpoint.requests import (
     SAFETENSORS,
     DeriveRequest,
     Make,
     RunOptions,
+    carry_out,
 )
-from castwise.checkpoint.requests._request import carry_out
 from castwise.quantization.producers import GGUF
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 
 from castwise._core import finfo, formats
 from castwise.checkpoint import CastSummary, CheckpointError, Finding
-from castwise.checkpoint.planning._written_schemes import scheme_beside
+from castwise.checkpoint.planning import scheme_beside
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, DecodeReport
 from castwise.cli._arguments import NO_KINDS

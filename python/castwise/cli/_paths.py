@@ -6,8 +6,7 @@ import argparse
 from pathlib import Path
 
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.files._paths import checked_path
-from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files import checked_path, is_remote
 from castwise.checkpoint.maps import is_map_name
 
 

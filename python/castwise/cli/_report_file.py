@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from castwise import checkpoint
-from castwise.checkpoint.files._paths import real_path
-from castwise.checkpoint.files._replacing import replacing_file
+from castwise.checkpoint.files import real_path, replacing_file
 
 _BEGIN = b'{\n  "schema": '
 

@@ -8,7 +8,7 @@ from typing import Any
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning.decode._options import ARITHMETIC, FORMATS
+from castwise.checkpoint.planning import ARITHMETIC, FORMATS
 from castwise.checkpoint.report import LOSSES
 from castwise.cli import _arguments
 from castwise.cli._conversion import run_conversion

@@ -9,7 +9,7 @@ from pathlib import Path
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.report import MAX_ZEROS
-from castwise.checkpoint.running._parts import RunParts
+from castwise.checkpoint.running import RunParts
 from castwise.cli import quantize, transcode
 from castwise.cli._arguments import add_arguments, add_losses, add_output, loss_options
 from castwise.cli._cast_output import report_lines

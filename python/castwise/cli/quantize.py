@@ -9,7 +9,7 @@ from typing import Any
 from castwise import checkpoint
 from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning._written_schemes import expected_zeros, recipes, scheme_names
+from castwise.checkpoint.planning import expected_zeros, recipes, scheme_names
 from castwise.cli import _arguments
 from castwise.cli._cast_output import report_lines
 from castwise.cli._conversion import run_conversion

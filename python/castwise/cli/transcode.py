@@ -8,7 +8,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning._written_schemes import changed_schemes, form_names
+from castwise.checkpoint.planning import changed_schemes, form_names
 from castwise.checkpoint.report import LOSSES
 from castwise.cli import _arguments
 from castwise.cli._conversion import run_conversion

@@ -11,7 +11,7 @@ from castwise import checkpoint
 from castwise._core import finfo
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
-from castwise.checkpoint.planning.decode._options import ARITHMETIC, FORMATS
+from castwise.checkpoint.planning import ARITHMETIC, FORMATS
 from castwise.cli._arguments import add_arguments, describe
 from castwise.cli._output import FINDINGS, OK, json_text, shape_text, show, table, tensors_text
 from castwise.cli._paths import path_argument

@@ -13,10 +13,53 @@ from typing import Any, BinaryIO
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
-from castwise.checkpoint.containers._interface import Reader, Writer
+from castwise.checkpoint.containers._array_bytes import from_bytes, native, to_bytes
+from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, FLOAT, INTEGER, TEXT, typed
+from castwise.checkpoint.containers._interface import (
+    Arrangement,
+    ChunkedReader,
+    Elements,
+    Reader,
+    Writer,
+)
+from castwise.checkpoint.containers._weight_files import (
+    INDEX_SUFFIX,
+    NOT_OF_THE_MODEL,
+    holds_weights,
+    is_safetensors,
+    safetensors_name,
+)
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
-from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files import is_remote
+
+__all__ = [
+    "BOOL",
+    "COUNT",
+    "FLOAT",
+    "INDEX_SUFFIX",
+    "INTEGER",
+    "NOT_OF_THE_MODEL",
+    "TEXT",
+    "Arrangement",
+    "ChunkedReader",
+    "Elements",
+    "Reader",
+    "Writer",
+    "are_alike",
+    "check_store",
+    "container_of",
+    "from_bytes",
+    "holds_weights",
+    "is_container",
+    "is_safetensors",
+    "native",
+    "new_writer",
+    "open_checkpoint",
+    "safetensors_name",
+    "to_bytes",
+    "typed",
+]
 
 
 @dataclass(frozen=True, slots=True)

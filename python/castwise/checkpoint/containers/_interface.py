@@ -26,8 +26,7 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo, format_info
-from castwise.checkpoint.files._remote import RemoteSource
-from castwise.checkpoint.files._source_files import SourceFile
+from castwise.checkpoint.files import RemoteSource, SourceFile
 
 _BYTE_BITS = 8
 _File = TypeVar("_File", bound=SourceFile | RemoteSource)

@@ -39,8 +39,7 @@ from castwise.checkpoint.containers._weight_files import (
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.files._remote import is_remote
-from castwise.checkpoint.files._source_files import read_file
+from castwise.checkpoint.files import is_remote, read_file
 
 PIPELINE = "model_index.json"
 _MAX_INDEX_BYTES = 100_000_000

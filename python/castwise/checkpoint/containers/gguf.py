@@ -27,7 +27,7 @@ from castwise.checkpoint._tensors import Planned, TensorInfo, format_info, numpy
 from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._gguf_header import Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
-from castwise.checkpoint.files._source_files import SourceFile
+from castwise.checkpoint.files import SourceFile
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

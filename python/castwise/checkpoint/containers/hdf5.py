@@ -62,7 +62,7 @@ from castwise.checkpoint.containers._interface import (
     Reader,
     Writer,
 )
-from castwise.checkpoint.files._source_files import SourceFile
+from castwise.checkpoint.files import SourceFile
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name

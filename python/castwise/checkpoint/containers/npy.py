@@ -26,8 +26,7 @@ from castwise.checkpoint.containers._npy_header import (
     read_npy_header,
     storage_dtype,
 )
-from castwise.checkpoint.files._remote import RemoteSource, Upload
-from castwise.checkpoint.files._source_files import SourceFile, source_file
+from castwise.checkpoint.files import RemoteSource, SourceFile, Upload, source_file
 
 _PIECE_BYTES = 1 << 20
 

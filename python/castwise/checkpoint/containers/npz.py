@@ -34,8 +34,7 @@ from castwise.checkpoint.containers.npy import (
     npy_pieces,
     write_npy,
 )
-from castwise.checkpoint.files._remote import RemoteSource
-from castwise.checkpoint.files._source_files import SourceFile, source_file
+from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
 
 METADATA_MEMBER = "__metadata__.json"
 

@@ -33,8 +33,7 @@ from castwise.checkpoint._tensors import (
 )
 from castwise.checkpoint.containers._array_bytes import from_bytes, pack_nibbles, to_bytes, unpack
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
-from castwise.checkpoint.files._remote import RemoteSource, Upload
-from castwise.checkpoint.files._source_files import SourceFile, source_file
+from castwise.checkpoint.files import RemoteSource, SourceFile, Upload, source_file
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit

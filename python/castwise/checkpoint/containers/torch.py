@@ -34,8 +34,7 @@ from castwise.checkpoint.containers._torch_values import (
     TorchTensor,
 )
 from castwise.checkpoint.containers._zip import Checksums, check_members, explained, stored_begin
-from castwise.checkpoint.files._remote import RemoteSource
-from castwise.checkpoint.files._source_files import SourceFile, source_file
+from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -1,1 +1,68 @@
-"""Files and object stores: what is read, what appears only when it is complete."""
+"""Files and object stores: what is read, what appears only when it is complete.
+
+These names are what other rooms of castwise take from this one; all else is private to it.
+"""
+
+from castwise.checkpoint.files._free_space import Room, check_room
+from castwise.checkpoint.files._paths import checked_path, is_same, real_path
+from castwise.checkpoint.files._remote import RemoteSource, Upload, is_remote, is_url
+from castwise.checkpoint.files._replacing import (
+    check_absent,
+    check_place,
+    folder_of,
+    new_file,
+    put_file,
+    put_folder,
+    replacing_file,
+    replacing_folder,
+    resumable_folder,
+    shared_folder,
+    sync_file,
+    sync_folder,
+)
+from castwise.checkpoint.files._source_files import (
+    SourceFile,
+    handle,
+    open_file,
+    read_file,
+    source_file,
+)
+from castwise.checkpoint.files._temporary_names import (
+    is_temporary,
+    journal_name,
+    locked,
+    parts_name,
+)
+
+__all__ = [
+    "RemoteSource",
+    "Room",
+    "SourceFile",
+    "Upload",
+    "check_absent",
+    "check_place",
+    "check_room",
+    "checked_path",
+    "folder_of",
+    "handle",
+    "is_remote",
+    "is_same",
+    "is_temporary",
+    "is_url",
+    "journal_name",
+    "locked",
+    "new_file",
+    "open_file",
+    "parts_name",
+    "put_file",
+    "put_folder",
+    "read_file",
+    "real_path",
+    "replacing_file",
+    "replacing_folder",
+    "resumable_folder",
+    "shared_folder",
+    "source_file",
+    "sync_file",
+    "sync_folder",
+]

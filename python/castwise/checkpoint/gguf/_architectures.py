@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._gguf_header import COUNT, FLOAT, TEXT
+from castwise.checkpoint.containers import COUNT, FLOAT, TEXT
 
 EXPERTS = ("num_experts", "num_local_experts")
 """The keys of which one states how many experts a layer has."""

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._gguf_header import COUNT, FLOAT, TEXT, typed
+from castwise.checkpoint.containers import COUNT, FLOAT, TEXT, typed
 from castwise.checkpoint.containers.gguf import ARCHITECTURE
 from castwise.checkpoint.gguf._architectures import (
     ARCHITECTURES,

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, INTEGER, TEXT, typed
-from castwise.checkpoint.files._source_files import read_file
+from castwise.checkpoint.containers import BOOL, COUNT, INTEGER, TEXT, typed
+from castwise.checkpoint.files import read_file
 
 TOKENIZER, CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 _MAX_BYTES = 1 << 28  # of a file; the largest tokenizers have 35 MB

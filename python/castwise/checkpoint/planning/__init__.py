@@ -4,4 +4,97 @@ A stage (`decode`, `encode`, `transcode`) makes a `ComponentPlan` for each compo
 is derived of which stored tensor, and what states that. The plan itself reads what is stated of the
 source, loops over shards and refuses two tensors of a name. A `DerivedReader` then stands for each
 shard, and a `DerivedCheckpoint` for all of them, which a request writes.
+
+These names are what other rooms of castwise take from this one; all else is private to it.
 """
+
+from typing import TYPE_CHECKING
+
+from castwise._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
+    from castwise.checkpoint.planning._derived_reader import DerivedReader
+    from castwise.checkpoint.planning._stated_quantization import (
+        model_types,
+        quantization_of,
+        refuse_changes,
+    )
+    from castwise.checkpoint.planning._stored_tensors import StoredTensors
+    from castwise.checkpoint.planning._written_schemes import (
+        changed_schemes,
+        expected_zeros,
+        form_names,
+        is_scheme,
+        recipes,
+        scheme_beside,
+        scheme_names,
+        written,
+    )
+    from castwise.checkpoint.planning.decode._decode import decode_checkpoint
+    from castwise.checkpoint.planning.decode._options import (
+        ARITHMETIC,
+        FORMATS,
+        checked_threads,
+        decoding_of,
+    )
+    from castwise.checkpoint.planning.encode._encode import Encode, encode_checkpoint
+    from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
+else:
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "castwise.checkpoint.planning._derived_checkpoint": ("DerivedCheckpoint",),
+            "castwise.checkpoint.planning._derived_reader": ("DerivedReader",),
+            "castwise.checkpoint.planning._stated_quantization": (
+                "model_types",
+                "quantization_of",
+                "refuse_changes",
+            ),
+            "castwise.checkpoint.planning._stored_tensors": ("StoredTensors",),
+            "castwise.checkpoint.planning._written_schemes": (
+                "changed_schemes",
+                "expected_zeros",
+                "form_names",
+                "is_scheme",
+                "recipes",
+                "scheme_beside",
+                "scheme_names",
+                "written",
+            ),
+            "castwise.checkpoint.planning.decode._decode": ("decode_checkpoint",),
+            "castwise.checkpoint.planning.decode._options": (
+                "ARITHMETIC",
+                "FORMATS",
+                "checked_threads",
+                "decoding_of",
+            ),
+            "castwise.checkpoint.planning.encode._encode": ("Encode", "encode_checkpoint"),
+            "castwise.checkpoint.planning.transcode._transcode": ("transcode_checkpoint",),
+        },
+    )
+
+__all__ = [
+    "ARITHMETIC",
+    "FORMATS",
+    "DerivedCheckpoint",
+    "DerivedReader",
+    "Encode",
+    "StoredTensors",
+    "changed_schemes",
+    "checked_threads",
+    "decode_checkpoint",
+    "decoding_of",
+    "encode_checkpoint",
+    "expected_zeros",
+    "form_names",
+    "is_scheme",
+    "model_types",
+    "quantization_of",
+    "recipes",
+    "refuse_changes",
+    "scheme_beside",
+    "scheme_names",
+    "transcode_checkpoint",
+    "written",
+]

@@ -13,7 +13,7 @@ from castwise._options import Arithmetic
 from castwise._wording import about, given
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.planning._derived_containers import derived_reader
 from castwise.checkpoint.planning._derived_reader import (

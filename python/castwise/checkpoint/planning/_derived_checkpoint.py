@@ -13,7 +13,7 @@ from castwise._dtype_map import DTYPE, DtypeMap
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.gguf._from_gguf import ModelFiles
+from castwise.checkpoint.gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._new_statements import Statements

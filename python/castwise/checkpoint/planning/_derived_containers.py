@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader
 from castwise.checkpoint.containers.keras import KerasReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout

@@ -26,10 +26,9 @@ from numpy.typing import NDArray
 from castwise._core import OpenFile
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers._array_bytes import to_bytes
-from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader
+from castwise.checkpoint.containers import Arrangement, Elements, Reader, to_bytes
 from castwise.checkpoint.containers.checkpoint import Component
-from castwise.checkpoint.files._source_files import handle
+from castwise.checkpoint.files import handle
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.report import Report
 

@@ -19,7 +19,7 @@ from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.folder import check_link
 from castwise.checkpoint.containers.gguf import GgufReader
-from castwise.checkpoint.files._source_files import read_file
+from castwise.checkpoint.files import read_file
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     CONFIGS,

@@ -14,8 +14,7 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers._array_bytes import from_bytes
-from castwise.checkpoint.containers._interface import ChunkedReader, Reader
+from castwise.checkpoint.containers import ChunkedReader, Reader, from_bytes
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader

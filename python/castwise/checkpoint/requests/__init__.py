@@ -1,1 +1,42 @@
-"""What a conversion is asked to do, and the plan that follows."""
+"""What a conversion is asked to do, and the plan that follows.
+
+These names are what other rooms of castwise take from this one; all else is private to it.
+"""
+
+from typing import TYPE_CHECKING
+
+from castwise._on_demand import on_demand
+
+if TYPE_CHECKING:
+    from castwise.checkpoint.requests._cast_request import CastRequest
+    from castwise.checkpoint.requests._derive_request import (
+        SAFETENSORS,
+        DeriveRequest,
+        Make,
+        RunOptions,
+    )
+    from castwise.checkpoint.requests._request import Request, carry_out
+else:
+    __getattr__ = on_demand(
+        __name__,
+        {
+            "castwise.checkpoint.requests._cast_request": ("CastRequest",),
+            "castwise.checkpoint.requests._derive_request": (
+                "DeriveRequest",
+                "Make",
+                "RunOptions",
+                "SAFETENSORS",
+            ),
+            "castwise.checkpoint.requests._request": ("Request", "carry_out"),
+        },
+    )
+
+__all__ = [
+    "SAFETENSORS",
+    "CastRequest",
+    "DeriveRequest",
+    "Make",
+    "Request",
+    "RunOptions",
+    "carry_out",
+]

@@ -16,17 +16,12 @@ from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
 from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.files._paths import checked_path
-from castwise.checkpoint.files._remote import is_url
-from castwise.checkpoint.files._replacing import resumable_folder
+from castwise.checkpoint.files import checked_path, is_url, resumable_folder
 from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
-from castwise.checkpoint.planning._stated_quantization import model_types, refuse_changes
+from castwise.checkpoint.planning import model_types, refuse_changes
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
-from castwise.checkpoint.running._journal import resumed_options
-from castwise.checkpoint.running._other_files import Patterns
-from castwise.checkpoint.running._shard_size import shard_bytes
-from castwise.checkpoint.running._to_folder import Keeping
+from castwise.checkpoint.running import Keeping, Patterns, resumed_options, shard_bytes
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 

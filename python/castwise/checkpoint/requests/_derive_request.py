@@ -14,14 +14,11 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import container_of, is_container, open_checkpoint
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import GgufReader
-from castwise.checkpoint.files._paths import checked_path
+from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning._derived_reader import DerivedReader
+from castwise.checkpoint.planning import DerivedCheckpoint, DerivedReader
 from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
-from castwise.checkpoint.running._other_files import Patterns
-from castwise.checkpoint.running._shard_size import shard_bytes
-from castwise.checkpoint.running._to_folder import Keeping
+from castwise.checkpoint.running import Keeping, Patterns, shard_bytes
 
 SAFETENSORS = ".safetensors"
 

@@ -16,8 +16,7 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files._paths import checked_path
-from castwise.checkpoint.files._remote import is_remote
+from castwise.checkpoint.files import checked_path, is_remote
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import (
     MAX_ZEROS,
@@ -27,10 +26,7 @@ from castwise.checkpoint.report import (
     ProgressMeter,
     check_losses,
 )
-from castwise.checkpoint.running._other_files import Patterns
-from castwise.checkpoint.running._parts import RunPart, convert_part
-from castwise.checkpoint.running._to_file import ToFile
-from castwise.checkpoint.running._to_folder import Keeping, ToFolder
+from castwise.checkpoint.running import Keeping, Patterns, RunPart, ToFile, ToFolder, convert_part
 
 
 @dataclass(frozen=True, slots=True)

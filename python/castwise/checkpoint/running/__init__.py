@@ -1,1 +1,23 @@
-"""Carry out a conversion: files, shards, parts and pieces, and what makes a run resumable."""
+"""Carry out a conversion: files, shards, parts and pieces, and what makes a run resumable.
+
+These names are what other rooms of castwise take from this one; all else is private to it.
+"""
+
+from castwise.checkpoint.running._journal import resumed_options
+from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._parts import RunPart, RunParts, convert_part
+from castwise.checkpoint.running._shard_size import shard_bytes
+from castwise.checkpoint.running._to_file import ToFile
+from castwise.checkpoint.running._to_folder import Keeping, ToFolder
+
+__all__ = [
+    "Keeping",
+    "Patterns",
+    "RunPart",
+    "RunParts",
+    "ToFile",
+    "ToFolder",
+    "convert_part",
+    "resumed_options",
+    "shard_bytes",
+]

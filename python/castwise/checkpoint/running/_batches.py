@@ -16,9 +16,9 @@ from typing import Any, BinaryIO, NamedTuple
 
 from castwise._core import ElementCast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._interface import Elements
-from castwise.checkpoint.files._source_files import SourceFile, handle
-from castwise.checkpoint.planning._derived_reader import DerivedReader
+from castwise.checkpoint.containers import Elements
+from castwise.checkpoint.files import SourceFile, handle
+from castwise.checkpoint.planning import DerivedReader
 from castwise.checkpoint.report import Report
 
 TILE = 1024

@@ -16,9 +16,9 @@ from typing import cast
 
 from castwise._core import CastReport
 from castwise.checkpoint._tensors import format_info
-from castwise.checkpoint.containers._interface import Arrangement, Elements, Reader, Writer
+from castwise.checkpoint.containers import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.planning._derived_reader import DerivedReader
+from castwise.checkpoint.planning import DerivedReader
 from castwise.checkpoint.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import (
     TILE,

@@ -25,12 +25,16 @@ from castwise._core import __version__, restore_report
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.files._replacing import replacing_file, sync_folder
-from castwise.checkpoint.files._source_files import open_file, read_file
-from castwise.checkpoint.files._temporary_names import journal_name
+from castwise.checkpoint.containers import Reader
+from castwise.checkpoint.files import (
+    journal_name,
+    open_file,
+    read_file,
+    replacing_file,
+    sync_folder,
+)
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.planning._derived_reader import DerivedReader
+from castwise.checkpoint.planning import DerivedReader
 from castwise.checkpoint.report import CastRow, DecodeReport, Report
 from castwise.quantization.producers import CONFIGS
 

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint.containers._weight_files import (
+from castwise.checkpoint.containers import (
     NOT_OF_THE_MODEL,
     holds_weights,
     is_safetensors,
@@ -20,10 +20,7 @@ from castwise.checkpoint.containers._weight_files import (
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
 from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.files._remote import is_remote
-from castwise.checkpoint.files._replacing import new_file, sync_folder
-from castwise.checkpoint.files._source_files import open_file
-from castwise.checkpoint.files._temporary_names import is_temporary
+from castwise.checkpoint.files import is_remote, is_temporary, new_file, open_file, sync_folder
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20

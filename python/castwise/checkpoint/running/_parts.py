@@ -20,12 +20,17 @@ from typing import Any, Protocol
 from castwise._core import CastReport
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.files._free_space import Room
-from castwise.checkpoint.files._remote import is_remote
-from castwise.checkpoint.files._replacing import replacing_file, shared_folder, sync_file
-from castwise.checkpoint.files._source_files import read_file
-from castwise.checkpoint.files._temporary_names import locked, parts_name
+from castwise.checkpoint.containers import Reader
+from castwise.checkpoint.files import (
+    Room,
+    is_remote,
+    locked,
+    parts_name,
+    read_file,
+    replacing_file,
+    shared_folder,
+    sync_file,
+)
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, Progress, ProgressMeter, Report
 from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut

@@ -11,8 +11,7 @@ from dataclasses import replace
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers._weight_files import safetensors_name
+from castwise.checkpoint.containers import Reader, safetensors_name
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.safetensors import SafetensorsWriter
 from castwise.checkpoint.plan import CastOptions

@@ -12,13 +12,19 @@ from pathlib import Path
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import are_alike, check_store, container_of
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers import Reader, are_alike, check_store, container_of
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.npz import NpzReader
-from castwise.checkpoint.files._free_space import Room, check_room
-from castwise.checkpoint.files._paths import is_same, real_path
-from castwise.checkpoint.files._replacing import check_absent, check_place, put_file, replacing_file
+from castwise.checkpoint.files import (
+    Room,
+    check_absent,
+    check_place,
+    check_room,
+    is_same,
+    put_file,
+    real_path,
+    replacing_file,
+)
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing

@@ -15,17 +15,18 @@ from castwise._wording import argument
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers._weight_files import INDEX_SUFFIX, is_safetensors
+from castwise.checkpoint.containers import INDEX_SUFFIX, Reader, is_safetensors
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, entries, walk, weight_folders
-from castwise.checkpoint.files._free_space import Room, check_room
-from castwise.checkpoint.files._paths import is_same, real_path
-from castwise.checkpoint.files._remote import is_remote
-from castwise.checkpoint.files._replacing import (
+from castwise.checkpoint.files import (
+    Room,
     check_place,
+    check_room,
+    is_remote,
+    is_same,
     new_file,
     put_folder,
+    real_path,
     replacing_folder,
     resumable_folder,
     sync_file,

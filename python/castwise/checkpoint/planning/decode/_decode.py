@@ -18,11 +18,11 @@ from castwise._wording import argument, given
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.gguf._from_gguf import model_of
+from castwise.checkpoint.gguf import model_of
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info

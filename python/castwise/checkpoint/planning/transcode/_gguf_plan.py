@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES
+from castwise.checkpoint.gguf import FILES
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning.transcode._to_gguf import GgufModel

@@ -17,7 +17,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import STACK, WEIGHT
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers.gguf import check_computed
-from castwise.checkpoint.gguf._architectures import (
+from castwise.checkpoint.gguf import (
     EMBEDDING,
     FLOAT32,
     HEAD,
@@ -25,10 +25,12 @@ from castwise.checkpoint.gguf._architectures import (
     MappedTensor,
     Place,
     Rows,
+    architecture,
+    hyperparameters,
+    rotary_factors,
     tensors,
+    vocabulary,
 )
-from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparameters, rotary_factors
-from castwise.checkpoint.gguf._tokenizer_to_gguf import vocabulary
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of

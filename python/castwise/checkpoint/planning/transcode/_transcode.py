@@ -6,8 +6,7 @@ from castwise._dtype_map import DtypeMap
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.gguf._architectures import FLOAT32
-from castwise.checkpoint.gguf._from_gguf import model_of
+from castwise.checkpoint.gguf import FLOAT32, model_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.transcode._gguf_plan import GgufPlan
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan

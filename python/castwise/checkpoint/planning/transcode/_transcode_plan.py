@@ -18,7 +18,7 @@ import numpy as np
 
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
