@@ -22,12 +22,17 @@ from castwise.checkpoint.planning._derived_reader import (
     ShardPlan,
     with_tensors,
 )
-from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning._stated_quantization import found_in, not_indexed, stated_of
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers import Statement, Undecodable, statements, undecodable
+from castwise.quantization.producers import (
+    Statement,
+    Statements,
+    Undecodable,
+    statements,
+    undecodable,
+)
 from castwise.quantization.weights import Decoding, decoding
 
 _LOGGER = logging.getLogger(__name__)

@@ -16,8 +16,8 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import ComponentPlan
-from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning._written_schemes import loading_warning
+from castwise.quantization.producers import Statements
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -6,9 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.quantization.producers import SEVERAL, Encoding, Statements, find_recipe
-
-__all__ = ["SEVERAL", "Statements", "statements"]
+from castwise.quantization.producers import (
+    SEVERAL,
+    EncodedModules,
+    Encoding,
+    Statements,
+    find_recipe,
+)
 
 
 def statements(
@@ -33,7 +37,6 @@ def statements(
             f"{names}; leave one "
             f"({argument('ignore')}), or use {', '.join(SEVERAL)}"
         )
-    distinct.sort(key=lambda encoding: -sum(other == encoding for other in encodings.values()))
     write = find_recipe(recipe).writing.write
     assert write is not None, "by `written`"  # noqa: S101
-    return write(distinct, encodings, kept, inputs=inputs)
+    return write(EncodedModules(encodings, kept, inputs))

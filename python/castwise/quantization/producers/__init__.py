@@ -57,7 +57,12 @@ if TYPE_CHECKING:
     )
     from castwise.quantization.producers._schemes import find_scheme
     from castwise.quantization.producers._stored_weight import Undecodable
-    from castwise.quantization.producers._written import Encoding, Statements, Written
+    from castwise.quantization.producers._written import (
+        EncodedModules,
+        Encoding,
+        Statements,
+        Written,
+    )
     from castwise.quantization.producers.gguf import GGUF
 else:
     __getattr__ = on_demand(
@@ -112,7 +117,12 @@ else:
             ),
             "castwise.quantization.producers._schemes": ("find_scheme",),
             "castwise.quantization.producers._stored_weight": ("Undecodable",),
-            "castwise.quantization.producers._written": ("Encoding", "Statements", "Written"),
+            "castwise.quantization.producers._written": (
+                "EncodedModules",
+                "Encoding",
+                "Statements",
+                "Written",
+            ),
             "castwise.quantization.producers.gguf": ("GGUF",),
         },
     )
@@ -144,6 +154,7 @@ __all__ = [
     "WRAPPED",
     "WRITTEN",
     "ZERO",
+    "EncodedModules",
     "Encoding",
     "Layout",
     "Part",

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 from castwise.quantization.producers._schemes import Scheme, find_scheme
 
@@ -134,31 +135,34 @@ class Statements:
     edit: Callable[[str], str] | None = None
 
 
-class StatementWriter(Protocol):
-    """States how weights are stored, as a producer does."""
+@dataclass(frozen=True, slots=True)
+class EncodedModules:
+    """The modules of a component, as is to be stated of them.
 
-    def __call__(
-        self,
-        distinct: Sequence[Encoding],
-        encodings: Mapping[str, Encoding],
-        kept: Sequence[str],
-        *,
-        inputs: bool,
-    ) -> Statements:
-        """Return what states it.
+    Attributes
+    ----------
+    encodings
+        How the weight of each is stored.
+    kept
+        Those that are not quantised.
+    inputs
+        True if there are scales of inputs, too.
 
-        Parameters
-        ----------
-        distinct
-            The encodings that differ, the most frequent first.
-        encodings
-            That of each module.
-        kept
-            The modules that are not quantised.
-        inputs
-            True if there are scales of inputs, too.
+    """
 
-        """
+    encodings: Mapping[str, Encoding]
+    kept: Sequence[str]
+    inputs: bool
+
+    @property
+    def distinct(self) -> list[Encoding]:
+        """The encodings that differ, the most frequent first."""
+        counts = Counter(self.encodings.values())
+        return sorted(counts, key=lambda encoding: -counts[encoding])
+
+
+StatementWriter = Callable[[EncodedModules], Statements]
+"""States how weights are stored, as a producer does."""
 
 
 def in_section(section: Mapping[str, Any], **files: str) -> Statements:

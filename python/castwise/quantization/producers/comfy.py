@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -49,7 +49,12 @@ from castwise.quantization.producers._stated import (
 )
 from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
 from castwise.quantization.producers._usual_rule import FLOAT_BITS, matrices, usual
-from castwise.quantization.producers._written import Encoding, Statements, Written, same_schemes
+from castwise.quantization.producers._written import (
+    EncodedModules,
+    Statements,
+    Written,
+    same_schemes,
+)
 
 _NAME = "comfy"
 _TILE_ROWS = TILE[0]
@@ -202,15 +207,8 @@ def _check_columns(case: StoredWeight, last: int) -> None:
     raise Undecodable("its last column is zero, which may be padding")
 
 
-def _write(
-    distinct: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool,
-) -> Statements:
+def _write(_modules: EncodedModules) -> Statements:
     """Every weight states it for itself, in a tensor."""
-    del distinct, encodings, kept, inputs
     return Statements({}, {}, {})
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -48,6 +48,7 @@ from castwise.quantization.producers._stated import (
 from castwise.quantization.producers._written import (
     INTEGERS,
     MXFP4_TO_NVFP4,
+    EncodedModules,
     Encoding,
     Statements,
     Written,
@@ -200,26 +201,21 @@ def _unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
     return _NAME if key == "compression_config" or "config_groups" in section else None
 
 
-def _write(
-    distinct: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool,
-) -> Statements:
+def _write(modules: EncodedModules) -> Statements:
+    distinct = modules.distinct
     groups = {}
     for number, encoding in enumerate(distinct):
         targets = ["Linear"]
         if number:
             targets = [
                 f"re:{re.escape(module)}$"
-                for module, other in encodings.items()
+                for module, other in modules.encodings.items()
                 if other == encoding
             ]
         groups[f"group_{number}"] = {
             "targets": targets,
             "weights": _arguments_of_weights(encoding),
-            "input_activations": _arguments_of_inputs(encoding) if inputs else None,
+            "input_activations": _arguments_of_inputs(encoding) if modules.inputs else None,
             "output_activations": None,
             "format": encoding.written.code,
         }
@@ -230,7 +226,7 @@ def _write(
             "format": forms.pop() if len(forms) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "config_groups": groups,
-            "ignore": list(kept),
+            "ignore": list(modules.kept),
             _CACHE_KEY: None,
             "global_compression_ratio": None,
         }

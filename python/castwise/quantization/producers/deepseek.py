@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -25,7 +25,12 @@ from castwise.quantization.producers._producer import Configuration, Producer, T
 from castwise.quantization.producers._shared_layouts import INPUTS, PLAIN, scale_part
 from castwise.quantization.producers._stated import constant_reader
 from castwise.quantization.producers._stored_weight import MATRIX
-from castwise.quantization.producers._written import Encoding, Statements, Written, in_section
+from castwise.quantization.producers._written import (
+    EncodedModules,
+    Statements,
+    Written,
+    in_section,
+)
 
 _FP8_INVERSE = Layout(
     "fp8_{}",
@@ -43,20 +48,13 @@ _FP8_INVERSE = Layout(
 _EXPERTS_OF_4_BITS = re.compile(r'("expert_dtype"\s*:\s*)"fp4"')
 
 
-def _write(
-    distinct: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool,
-) -> Statements:
-    del encodings, inputs
+def _write(modules: EncodedModules) -> Statements:
     section = {
         "activation_scheme": "dynamic",
         "fmt": "e4m3",
         "quant_method": "fp8",
-        "weight_block_size": list(distinct[0].block),
-        "modules_to_not_convert": list(kept),
+        "weight_block_size": list(modules.distinct[0].block),
+        "modules_to_not_convert": list(modules.kept),
     }
     return in_section(section)
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-
 import numpy as np
 
 from castwise.quantization.producers._layouts import OF_E8M0, OF_U8, Layout, Storage
@@ -13,7 +11,7 @@ from castwise.quantization.producers._stated import constant_reader
 from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
 from castwise.quantization.producers._written import (
     MXFP4_TO_NVFP4,
-    Encoding,
+    EncodedModules,
     Statements,
     Written,
     in_section,
@@ -35,15 +33,8 @@ def _rule(case: StoredWeight) -> Given:
     return Given(case.scheme, case.block(), axis=-2)
 
 
-def _write(
-    distinct: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool,
-) -> Statements:
-    del distinct, encodings, inputs
-    return in_section({"quant_method": "mxfp4", "modules_to_not_convert": list(kept)})
+def _write(modules: EncodedModules) -> Statements:
+    return in_section({"quant_method": "mxfp4", "modules_to_not_convert": list(modules.kept)})
 
 
 def _name_form(layout: Layout, stem: str, is_experts: bool) -> tuple[Layout, str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -29,7 +29,7 @@ from castwise.quantization.producers._stated import (
     unknown_key,
 )
 from castwise.quantization.producers._stored_weight import Given, StoredWeight
-from castwise.quantization.producers._written import Encoding, Statements, Written
+from castwise.quantization.producers._written import EncodedModules, Statements, Written
 
 _NAME = "mlx"
 
@@ -115,20 +115,16 @@ def _rule(case: StoredWeight) -> Given:
     return Given(f"int{bits}_group" if is_affine else case.scheme, case.block())
 
 
-def _write(
-    distinct: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool,
-) -> Statements:
-    del kept, inputs
+def _write(modules: EncodedModules) -> Statements:
+    distinct = modules.distinct
     section, *further = (
         {"group_size": encoding.block[1], "bits": encoding.bits, "mode": encoding.written.code}
         for encoding in distinct
     )
     for encoding, values in zip(distinct[1:], further, strict=True):
-        section |= {module: values for module, other in encodings.items() if other == encoding}
+        section |= {
+            module: values for module, other in modules.encodings.items() if other == encoding
+        }
     return Statements({"quantization": section, "quantization_config": section}, {}, None)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -52,7 +52,7 @@ from castwise.quantization.producers._stored_weight import Given, StoredWeight, 
 from castwise.quantization.producers._usual_rule import FLOAT_BITS, usual
 from castwise.quantization.producers._written import (
     MXFP4_TO_NVFP4,
-    Encoding,
+    EncodedModules,
     Statements,
     Written,
     in_section,
@@ -200,35 +200,31 @@ def _rule(case: StoredWeight) -> Given:
     return usual(case)
 
 
-def _write(
-    distinct: Sequence[Encoding],
-    encodings: Mapping[str, Encoding],
-    kept: Sequence[str],
-    *,
-    inputs: bool,
-) -> Statements:
-    del encodings
-    (encoding,) = distinct
+def _write(modules: EncodedModules) -> Statements:
+    (encoding,) = modules.distinct
     group: dict[str, Any] = {"group_size": encoding.block[1]} if min(encoding.block) else {}
     if min(encoding.block) > 1:  # which it does not state itself, so that nobody can read its files
         group = {"weight_block_size": list(encoding.block)}
     producer = {"name": _NAME, "version": f"castwise {__version__}"}
     code = (
         _WITH_INPUTS.get(encoding.written.code, encoding.written.code)
-        if inputs
+        if modules.inputs
         else encoding.written.code
     )
     algorithm = {"quant_algo": code, _CACHE_KEY: None, **group, **_ALSO.get(code, {})}
     kind = "int" if encoding.written.scheme.startswith("int") else "float"
     weights = {"dynamic": False, "num_bits": encoding.bits, "type": kind, **group}
-    stated = {"weights": weights, **({"input_activations": weights} if inputs else {})}
-    file = {"producer": producer, "quantization": {**algorithm, "exclude_modules": list(kept)}}
+    stated = {"weights": weights, **({"input_activations": weights} if modules.inputs else {})}
+    file = {
+        "producer": producer,
+        "quantization": {**algorithm, "exclude_modules": list(modules.kept)},
+    }
     return in_section(
         {
             "quant_method": _NAME,
             **algorithm,
             "config_groups": {"group_0": {"targets": ["Linear"], **stated}},
-            "ignore": list(kept),
+            "ignore": list(modules.kept),
             "producer": producer,
         },
         **{_FILE: json.dumps(file, indent=2) + "\n"},

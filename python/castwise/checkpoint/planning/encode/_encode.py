@@ -29,7 +29,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning._new_statements import Statements, statements
+from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning._stated_quantization import model_types
 from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
 from castwise.checkpoint.planning.encode._encoded_weight import (
@@ -39,7 +39,7 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     share,
 )
 from castwise.quantization import Quantization
-from castwise.quantization.producers import Encoding
+from castwise.quantization.producers import Encoding, Statements
 
 _BYTE_BITS = 8
 

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from castwise._dtype_map import DTYPE
 from castwise.checkpoint._config import Config
-from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning.decode._unquantized_config import without_quantization
 from castwise.checkpoint.report import CastRow
+from castwise.quantization.producers import Statements
 
 
 class QuantizedConfig(Config):

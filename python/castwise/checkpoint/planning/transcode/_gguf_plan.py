@@ -8,10 +8,10 @@ from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import FILES
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
-from castwise.checkpoint.planning._new_statements import Statements
 from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
+from castwise.quantization.producers import Statements
 
 
 class GgufPlan(TranscodePlan):

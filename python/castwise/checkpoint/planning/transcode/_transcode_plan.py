@@ -22,7 +22,7 @@ from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
-from castwise.checkpoint.planning._new_statements import SEVERAL, Statements, statements
+from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning._written_schemes import encoding, is_transcoded, written
 from castwise.checkpoint.planning.decode._losses import stored_losses
 from castwise.checkpoint.planning.encode._encoded_weight import Kept
@@ -46,8 +46,10 @@ from castwise.quantization.producers import (
     GLOBAL,
     MARKERS,
     METADATA_KEYS,
+    SEVERAL,
     WRAPPED,
     Encoding,
+    Statements,
     find_recipe,
     find_scheme,
 )
