@@ -21,7 +21,7 @@ from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, wa
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
 from castwise.checkpoint.planning import model_types, refuse_changes
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
-from castwise.checkpoint.running import Keeping, Patterns, resumed_options, shard_bytes
+from castwise.checkpoint.running import OutputOptions, Patterns, resumed_options, shard_bytes
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 
@@ -81,10 +81,17 @@ class CastRequest(Request):
         limit = shard_bytes(self.max_shard_size)
         patterns = Patterns(self.include, self.exclude)
         config = None if self.keep_config else Config
-        keeping = Keeping(resumable=resumable or resume, resume=resume, config=config)
+        output = OutputOptions(
+            overwrite=self.overwrite,
+            limit=limit,
+            patterns=patterns,
+            resumable=resumable or resume,
+            resume=resume,
+            config=config,
+        )
         opened = open_checkpoint(source, self.assume, patterns.excludes)
         with opened:
-            run = new_run(opened, destination, limit, patterns, keeping, overwrite=self.overwrite)
+            run = new_run(opened, destination, output)
             if resume:  # of a folder, or it would have been refused
                 kept = resumable_folder(destination)
                 options = resumed_options(kept, options, drawn=self.seed is None)

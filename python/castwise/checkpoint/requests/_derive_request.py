@@ -18,7 +18,7 @@ from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning import DerivedCheckpoint, DerivedReader
 from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
-from castwise.checkpoint.running import Keeping, Patterns, shard_bytes
+from castwise.checkpoint.running import OutputOptions, Patterns, shard_bytes
 
 SAFETENSORS = ".safetensors"
 
@@ -110,16 +110,17 @@ class DeriveRequest(Request):
             again = DerivedAgain(self, is_file, threads, uuid4())
             for reader in _readers(result.source):
                 reader.again = again
-            keeping = Keeping(
+            output = OutputOptions(
+                overwrite=self.overwrite,
+                limit=limit,
+                patterns=patterns,
                 resumable=resumable or resume,
                 resume=resume,
                 config=result.config,
                 added={} if is_file else result.added(),
                 restates=True,
             )
-            run = new_run(
-                result.source, destination, limit, patterns, keeping, overwrite=self.overwrite
-            )
+            run = new_run(result.source, destination, output)
             run.plan(result.decide, options)
             about = (str(source), str(destination), options.to_dict())
             yield PlannedRun(run, about, result.unused)

@@ -26,7 +26,7 @@ from castwise.checkpoint.report import (
     ProgressMeter,
     check_losses,
 )
-from castwise.checkpoint.running import Keeping, Patterns, RunPart, ToFile, ToFolder, convert_part
+from castwise.checkpoint.running import OutputOptions, RunPart, ToFile, ToFolder, convert_part
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,22 +83,10 @@ def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bo
     return is_file or (limit is None and not source.is_folder)
 
 
-def new_run(
-    source: Checkpoint,
-    destination: Path,
-    limit: int | None,
-    patterns: Patterns,
-    keeping: Keeping,
-    *,
-    overwrite: bool,
-) -> ToFile | ToFolder:
+def new_run(source: Checkpoint, destination: Path, output: OutputOptions) -> ToFile | ToFolder:
     """Make the run that writes a file or a folder, as the destination names one."""
-    if becomes_file(source, destination, limit):
-        resumable = keeping.resumable
-        return ToFile(
-            source, destination, limit, patterns, resumable=resumable, overwrite=overwrite
-        )
-    return ToFolder(source, destination, limit, patterns, keeping, overwrite=overwrite)
+    is_file = becomes_file(source, destination, output.limit)
+    return (ToFile if is_file else ToFolder)(source, destination, output)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

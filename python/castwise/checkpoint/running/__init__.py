@@ -5,13 +5,14 @@ These names are what other rooms of castwise take from this one; all else is pri
 
 from castwise.checkpoint.running._journal import resumed_options
 from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._output_options import OutputOptions
 from castwise.checkpoint.running._parts import RunPart, RunParts, convert_part
 from castwise.checkpoint.running._shard_size import shard_bytes
 from castwise.checkpoint.running._to_file import ToFile
-from castwise.checkpoint.running._to_folder import Keeping, ToFolder
+from castwise.checkpoint.running._to_folder import ToFolder
 
 __all__ = [
-    "Keeping",
+    "OutputOptions",
     "Patterns",
     "RunPart",
     "RunParts",

@@ -31,6 +31,7 @@ from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import Patterns
 from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running._output_options import OutputOptions
 from castwise.checkpoint.running._sharding import one_file
 
 _LOGGER = logging.getLogger(__name__)
@@ -48,20 +49,10 @@ class ToFile:
 
     """
 
-    def __init__(
-        self,
-        source: Checkpoint,
-        destination: Path,
-        limit: int | None,
-        patterns: Patterns,
-        *,
-        resumable: bool,
-        overwrite: bool,
-    ) -> None:
+    def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
         self._destination = destination
-        self._overwrite = overwrite
+        self._output = output
         self.judge: Judge = judge_nothing
-        self._limit = limit
         if destination.is_dir():
             raise CheckpointError(
                 f"{destination} is a folder, and {source.path} becomes one file; name a file in "
@@ -69,9 +60,9 @@ class ToFile:
                 f"{argument('max_shard_size')} for shards"
             )
         check_store(destination)
-        if not overwrite:
+        if not output.overwrite:
             check_absent(destination)
-        if resumable:
+        if output.resumable:
             name = destination if source.is_folder else source.path
             raise CheckpointError(
                 f"{argument('resumable')} and {argument('resume')} are for folders of "
@@ -79,12 +70,12 @@ class ToFile:
                 "which is cast as a whole; leave them out"
             )
         if source.is_folder:
-            patterns.refuse("include", f"{destination} is one file, for tensors alone")
+            output.patterns.refuse("include", f"{destination} is one file, for tensors alone")
             self._component = _only_component(source, destination)
             self._folder: Path | None = source.path
             self._consumed = source.consumed
         else:
-            refuse_patterns(source.path, patterns)
+            refuse_patterns(source.path, output.patterns)
             (self._component,), self._folder = source.components, None
         for reader in self._component.shards.values():
             check_container(reader, destination)
@@ -101,11 +92,13 @@ class ToFile:
         }
         self._target = one_file(self._destination.name, component.shards, self.plans, options)
         self.planned = self._target.planned
-        if self._limit is not None and (needed := least_nbytes(self._target.planned)) > self._limit:
+        if (limit := self._output.limit) is not None and (
+            needed := least_nbytes(self._target.planned)
+        ) > limit:
             raise CheckpointError(
                 f"{self._destination} would be one file of {needed:,} bytes, and "
                 f"{argument('max_shard_size')} "
-                f"is {self._limit:,}; name a folder to divide it"
+                f"is {limit:,}; name a folder to divide it"
             )
 
     @property
@@ -131,7 +124,7 @@ class ToFile:
         rows = [row._replace(shard=None) for row in rows_of(self._target)]
         self.judge(rows)
         yield rows
-        if not self._overwrite:
+        if not self._output.overwrite:
             check_absent(self._destination)
         put_file(folder / self._target.name, self._destination)
         self._tell_others()
@@ -153,7 +146,7 @@ class ToFile:
             replacing_file(
                 self._destination,
                 is_named=executor is not None,
-                may_replace=self._overwrite,
+                may_replace=self._output.overwrite,
             ) as file,
             Executing(executor) as executing,
         ):

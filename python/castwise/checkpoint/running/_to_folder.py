@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import logging
 import stat
-from collections.abc import Callable, Container, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,28 +43,13 @@ from castwise.checkpoint.running._journal import (
     remove_all_but,
 )
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
-from castwise.checkpoint.running._other_files import OtherFiles, Patterns
+from castwise.checkpoint.running._other_files import OtherFiles
 from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
+from castwise.checkpoint.running._output_options import OutputOptions
 from castwise.checkpoint.running._sharding import divided, same_files
 from castwise.checkpoint.running._to_file import check_container, refuse_patterns
 
 _LOGGER = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class Keeping:
-    """What a run keeps: complete shards if it is interrupted, and what is there already."""
-
-    resumable: bool
-    resume: bool
-    config: Callable[[Path, str], Config] | None
-    """What makes config.json follow the tensors; None to leave it as it is."""
-
-    added: Mapping[str, str] = field(default_factory=dict)
-    """Files to add, with their texts, by their paths in the folder."""
-
-    restates: bool = False
-    """Whether config.json will state otherwise how weights are stored."""
 
 
 class ToFolder:
@@ -78,27 +62,17 @@ class ToFolder:
 
     """
 
-    def __init__(
-        self,
-        source: Checkpoint,
-        destination: Path,
-        limit: int | None,
-        patterns: Patterns,
-        keeping: Keeping,
-        *,
-        overwrite: bool,
-    ) -> None:
+    def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
         self._source = source.path
         self._destination = destination
-        self._limit = limit
-        self._keeping = keeping
-        if keeping.resumable and is_remote(destination):
+        self._output = output
+        patterns = output.patterns
+        if output.resumable and is_remote(destination):
             raise CheckpointError(
                 f"{argument('resumable')} and {argument('resume')} are for folders of "
                 f"this machine, not {destination}; leave "
                 "them out"
             )
-        self._overwrite = overwrite
         self.judge: Judge = judge_nothing
         self._other_files: OtherFiles | None = None
         self._configs: dict[str, Config] = {}
@@ -113,10 +87,10 @@ class ToFolder:
             if in_place:
                 patterns.refuse("exclude", "what is left out would be lost; remove it yourself")
                 refuse_losses(source)
-                if keeping.restates:
+                if output.restates:
                     refuse_other_forms(source)
             self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
-            if (new_config := keeping.config) is not None:
+            if (new_config := output.config) is not None:
                 labels = [
                     component.prefix + CONFIG
                     for component in source.components
@@ -147,12 +121,12 @@ class ToFolder:
             }
             self.plans |= plans
             self.planned += [tensor for shard in plans.values() for tensor in shard]
-            if self._limit is None:
+            if self._output.limit is None:
                 self._targets.append(same_files(component, plans, options))
             else:
                 is_file = self._other_files is None
                 self._targets.append(
-                    divided(component, plans, options, self._limit, is_file=is_file)
+                    divided(component, plans, options, self._output.limit, is_file=is_file)
                 )
 
     def preview(self) -> list[CastRow]:
@@ -163,7 +137,7 @@ class ToFolder:
     def room(self) -> Room:
         """Return the bytes needed and free, and the files left out with their sizes."""
         done: Sequence[str] = ()
-        if self._keeping.resume:
+        if self._output.resume:
             temporary = resumable_folder(self._destination)
             done = kept_by_size(temporary, self._job, self._plans)
         room = self._check_room(done)
@@ -178,14 +152,14 @@ class ToFolder:
         """
         if is_remote(self._destination):
             return self._upload(meter)
-        resumable = self._keeping.resumable
+        resumable = self._output.resumable
         with (
             ExitStack() as telling,
             replacing_folder(
                 self._destination,
                 is_kept=kept_shards if resumable else None,
-                resume=self._keeping.resume,
-                may_replace=self._overwrite,
+                resume=self._output.resume,
+                may_replace=self._output.overwrite,
             ) as folder,
             ExitStack() as stack,
         ):
@@ -234,14 +208,14 @@ class ToFolder:
         remove_all_but(folder, folder, names)
         self._complete(folder, rows, room)
         yield rows
-        put_folder(folder, self._destination, may_replace=self._overwrite)
+        put_folder(folder, self._destination, may_replace=self._output.overwrite)
 
     def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
         """Add everything but the shards."""
         if self._other_files is not None:
             self._copied = self._other_files.copy(folder)
             self._other_files.warn(room.left_out)
-        for path, text in self._keeping.added.items():
+        for path, text in self._output.added.items():
             with new_file(folder / path) as file:
                 file.write(text.encode())
             self._copied.add(path)
@@ -349,7 +323,7 @@ class ToFolder:
             raise CheckpointError(
                 f"{destination} is there and holds no safetensors files; it is not replaced"
             )
-        if not self._overwrite:
+        if not self._output.overwrite:
             raise CheckpointError(
                 f"{destination} is there; choose another name, or allow the whole folder to be "
                 f"replaced ({argument('overwrite', True)})"
