@@ -14,6 +14,7 @@ from castwise.quantization.producers._module_entries import named_method, tensor
 from castwise.quantization.producers._producer import Section
 from castwise.quantization.producers._registry import (
     CONFIGS,
+    OWN_SECTIONS,
     PRODUCERS,
     STATED_KEY,
     file_section,
@@ -115,10 +116,11 @@ def _sections(name: str, config: object, depth: int) -> Iterator[Section]:
         if (section := file_section(name, config)) is not None:
             yield section
         return
-    quantization = config.get("quantization")
-    if isinstance(quantization, dict) and (producer := owner_of_form(quantization)):
-        yield producer, quantization
-        return
+    for key, _ in OWN_SECTIONS:
+        section = config.get(key)
+        if isinstance(section, dict) and (producer := owner_of_form(section)):
+            yield producer, section
+            return
     for key, value in config.items():
         if not isinstance(value, dict):
             continue

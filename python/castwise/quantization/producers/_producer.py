@@ -39,6 +39,8 @@ class Configuration:
         Returns the method and the section that this file states.
     is_own_form
         Tells by a section, which names no method, that it is of a form that it alone writes.
+    own_section
+        The key, beside those of others, of such a section, and a key that this always has.
     unnamed_method
         Returns its method if a section without one, given its key, is of its form.
     powers_stated
@@ -63,6 +65,7 @@ class Configuration:
     config_file: str | None = None
     file_section: Callable[[Mapping[str, Any]], Section | None] | None = None
     is_own_form: Callable[[Mapping[str, Any]], bool] | None = None
+    own_section: tuple[str, str] | None = None
     unnamed_method: Callable[[str, Mapping[str, Any]], str | None] | None = None
     powers_stated: Callable[[Mapping[str, Any]], str | None] | None = None
     metadata_key: str | None = None

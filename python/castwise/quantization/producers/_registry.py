@@ -96,6 +96,11 @@ METADATA_KEYS = (
 )
 """The keys of metadata that tell how tensors are quantised."""
 
+OWN_SECTIONS = tuple(
+    pair for row in PRODUCERS if (pair := row.configuration.own_section) is not None
+)
+"""The keys of sections that one producer alone writes, each with a key that such a section has."""
+
 NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
 
 _PARTS = tuple(

@@ -99,9 +99,12 @@ def _is_same_module(name: str, other: str) -> bool:
     return name.endswith(f".{other}") or other.endswith(f".{name}")
 
 
+_OWN_KEY, _GROUP_KEY = "quantization", "group_size"
+
+
 def _is_own_form(section: Mapping[str, Any]) -> bool:
     """Return True for a section of the form that MLX gives it, under either of its keys."""
-    return "quant_method" not in section and "group_size" in section
+    return "quant_method" not in section and _GROUP_KEY in section
 
 
 def _rule(case: StoredWeight) -> Given:
@@ -125,7 +128,7 @@ def _write(modules: EncodedModules) -> Statements:
         section |= {
             module: values for module, other in modules.encodings.items() if other == encoding
         }
-    return Statements({"quantization": section, "quantization_config": section}, {}, None)
+    return Statements({_OWN_KEY: section, "quantization_config": section}, {}, None)
 
 
 MLX = Producer(
@@ -164,6 +167,8 @@ MLX = Producer(
     ),
     scales="weight",
     rule=_rule,
-    configuration=Configuration({_NAME: _read}, is_own_form=_is_own_form),
+    configuration=Configuration(
+        {_NAME: _read}, is_own_form=_is_own_form, own_section=(_OWN_KEY, _GROUP_KEY)
+    ),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
 )

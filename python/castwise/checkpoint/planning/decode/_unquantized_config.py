@@ -14,9 +14,8 @@ from typing import NamedTuple
 
 from castwise.checkpoint._config import TOKEN, Config, stated_formats
 from castwise.checkpoint.report import CastRow
-from castwise.quantization.producers import BF16, SECTIONS
+from castwise.quantization.producers import BF16, OWN_SECTIONS, SECTIONS
 
-_SECTION_OF_GROUPS, _GROUPS_KEY = "quantization", "group_size"
 _OF_TRANSFORMERS = frozenset(("architectures", "model_type"))
 _BOM = "\ufeff"
 _FLOAT32 = "float32"
@@ -179,9 +178,5 @@ def _sections(text: str) -> Iterator[tuple[_Member, int]]:
                 part = inside[-1] if inside else None
                 if part is not None and part.is_object and part.key is None:
                     part.key = json.loads(string)
-                    if (
-                        part.key == _GROUPS_KEY
-                        and len(inside) > 1
-                        and inside[-2].key == _SECTION_OF_GROUPS
-                    ):
+                    if len(inside) > 1 and (inside[-2].key, part.key) in OWN_SECTIONS:
                         inside[-2].goes = inside[-2].is_object
