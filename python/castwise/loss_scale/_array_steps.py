@@ -44,13 +44,13 @@ class State(NamedTuple):
     floor_steps: Any
 
 
-def counted(arrays: Arrays, counter: object, machine: DynamicLossScale) -> tuple[Any, Any]:
+def counted(arrays: Arrays, counter: Any, machine: DynamicLossScale) -> tuple[Any, Any]:
     """Return the counter after a finite step, and whether the scale grows."""
     growth, interval = machine._rules["growth"], machine.growth_interval
+    if growth == "Modulo":  # of integers or floats, as jmp's are
+        return (counter + 1) % interval, counter == interval - 1
     count = _incremented(arrays, counter)
     grows = count >= interval if growth == "Reached" else count == interval
-    if growth == "Modulo":
-        count = count % interval if interval else count * 0
     return arrays.where(grows, 0, count), grows
 
 
@@ -76,7 +76,7 @@ def reduced(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
 
 
 def next_scale(
-    arrays: Arrays, scale: object, counter: object, machine: DynamicLossScale, finite: object
+    arrays: Arrays, scale: object, counter: Any, machine: DynamicLossScale, finite: object
 ) -> tuple[Any, Any]:
     """Return the scale and the counter after a step, for presets without hysteresis."""
     count, grows = counted(arrays, counter, machine)

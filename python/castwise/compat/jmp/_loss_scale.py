@@ -23,7 +23,7 @@ from castwise._core import DynamicLossScale as Machine
 from castwise._floating import is_floating
 from castwise.loss_scale import _unscaling as unscaling
 from castwise.loss_scale._arithmetic import is_usable, times
-from castwise.loss_scale._array_steps import grown, reduced
+from castwise.loss_scale._array_steps import next_scale
 
 Tree = TypeVar("Tree")
 
@@ -151,32 +151,29 @@ class DynamicLossScale(_Scaling):
                 raise TypeError(f"{name}={value!r} is not valid; use a number without axes.")
         traced = any(map(_is_traced, (grads_finite, *numbers.values())))
         xp = sys.modules["jax"].numpy if traced else np
-        finite = xp.asarray(grads_finite).astype(bool)
         with np.errstate(all="ignore"):
-            completes, counted = self._counted(xp)
-            scale = self._next_scale(xp, finite, completes)
-            counter = xp.where(finite, counted, 0)
+            scale, counter = self._step(xp, xp.asarray(grads_finite).astype(bool))
         return dataclasses.replace(self, loss_scale=scale, counter=counter)
 
-    def _counted(self, xp: Any) -> tuple[Any, Any]:
-        """Tell whether a finite step completes the period, and the counter after it."""
+    def _step(self, xp: Any, finite: Any) -> tuple[Any, Any]:
+        """Return the scale and the counter after a step, in the dtypes that jmp gives them."""
         counter, period = xp.asarray(self.counter), xp.asarray(self.period)
         if is_floating(counter.dtype) or is_floating(period.dtype):
             counter, period = counter.astype(np.float32), period.astype(np.float32)
-        dtype = np.int32 if counter.dtype == np.bool_ else counter.dtype
-        return counter == period - 1, ((counter + 1) % period).astype(dtype)
-
-    def _next_scale(self, xp: Any, finite: Any, completes: Any) -> Any:
-        """Compute the scale after a step in its own dtype; numpy's float64 becomes float32."""
         dtype = _dtype(self.loss_scale)
         if not is_floating(dtype) or (xp is np and dtype == np.float64):
             dtype = np.float32
         numbers = (self.loss_scale, self.factor, self.min_loss_scale)
         scale, factor, minimum = (xp.asarray(number).astype(dtype) for number in numbers)
-        machine: Any = SimpleNamespace(growth_factor=factor, minimum=minimum, maximum=None)
-        machine._rules = _RULES
-        larger = xp.where(completes, grown(xp, scale, machine), scale)
-        return xp.where(finite, larger, reduced(xp, scale, machine))
+        machine: Any = SimpleNamespace(
+            _rules=_RULES,
+            growth_interval=period,
+            growth_factor=factor,
+            minimum=minimum,
+            maximum=None,
+        )
+        scale, count = next_scale(xp, scale, counter, machine, finite)
+        return scale, count.astype(np.int32 if counter.dtype == np.bool_ else counter.dtype)
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[Any, ...]]:
         """Return the leaves and the static data, for jax. The minimum is a leaf, unlike in jmp."""
