@@ -52,7 +52,7 @@ CHECKPOINT_ROOMS = (
 )
 """Those of `castwise.checkpoint`."""
 
-QUANTIZATION_ROOMS = (("producers",), ("arrays",), ("weights",))
+QUANTIZATION_ROOMS = (("producers",), ("arrays",), ("weights",), ("keras",))
 """Those of `castwise.quantization`."""
 
 LATER = ("import_module", "on_demand", "_Container")

@@ -181,7 +181,7 @@ CASES = [
 def classes_with_configs() -> set[type]:
     """All classes of castwise that can be made, and write their arguments."""
     found = set()
-    for package in ("autocast", "compat", "dtype_policies", "loss_scale"):
+    for package in ("autocast", "compat", "dtype_policies", "loss_scale", "quantization.keras"):
         top = importlib.import_module(f"castwise.{package}")
         for module in pkgutil.walk_packages(top.__path__, f"{top.__name__}."):
             if "_around_" not in module.name:  # which need the original

@@ -3,12 +3,13 @@
 `quantize` and `dequantize` compute as the producers do, bit for bit; `QuantizedArray` holds the
 parts as stored. The other classes describe what a checkpoint holds.
 
-Inside are three rooms, each of which hands out by its `__init__` what other rooms take of it.
+Inside are four rooms, each of which hands out by its `__init__` what other rooms take of it.
 `producers` has a module for each producer, with its layouts and what it states. In `arrays`,
 `_views` says where codes and scales lie, `_row_slices` what of them belongs to some rows;
 `_named_parts` names parts, `_from_parts` recognises them; `_arrays`, `_quantize` and `_decode` put
 them together, `_conversion` converts them to another producer's layout. `weights` finds the
-quantised weights of a checkpoint, and plans each as an array of lazy parts.
+quantised weights of a checkpoint, and plans each as an array of lazy parts. `keras` has the
+arithmetic of Keras' layers.
 """
 
 from typing import TYPE_CHECKING

@@ -16,19 +16,20 @@ backends: a NaN becomes the integer 0 here, as on numpy's of x86; a zero point b
 as on those of numpy, torch and TensorFlow (on jax it is 0).
 """
 
-from castwise.compat.keras.quantizers._abs_max import AbsMaxQuantizer, Quantizer, abs_max_quantize
-from castwise.compat.keras.quantizers._float8 import (
+from castwise.compat.keras.quantizers._classes import AbsMaxQuantizer, Quantizer
+from castwise.compat.keras.quantizers._identifiers import deserialize, get, serialize
+from castwise.quantization.keras import (
+    abs_max_quantize,
+    abs_max_quantize_grouped_with_zero_point,
     compute_float8_amax_history,
     compute_float8_scale,
-    quantize_and_dequantize,
-)
-from castwise.compat.keras.quantizers._groups import dequantize_with_sz_map, quantize_with_sz_map
-from castwise.compat.keras.quantizers._identifiers import deserialize, get, serialize
-from castwise.compat.keras.quantizers._int4 import pack_int4, unpack_int4
-from castwise.compat.keras.quantizers._ranges import (
-    abs_max_quantize_grouped_with_zero_point,
     compute_quantization_parameters,
+    dequantize_with_sz_map,
     fake_quant_with_min_max_vars,
+    pack_int4,
+    quantize_and_dequantize,
+    quantize_with_sz_map,
+    unpack_int4,
 )
 
 __all__ = [

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from castwise._keras_objects import from_dictionary, serialize_with, to_dictionary
-from castwise.compat.keras.quantizers._abs_max import AbsMaxQuantizer, Quantizer
+from castwise.compat.keras.quantizers._classes import AbsMaxQuantizer, Quantizer
 
 _CLASSES = {
     "Quantizer": Quantizer,

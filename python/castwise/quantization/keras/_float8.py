@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castwise import _core
 from castwise._core import cast, finfo
-from castwise.compat.keras.quantizers._steps import (
+from castwise.loss_scale import DelayedScaling
+from castwise.quantization.keras._steps import (
     Array,
     Steps,
     array_of,
@@ -17,11 +18,12 @@ from castwise.compat.keras.quantizers._steps import (
     floats_of,
     undisturbed,
 )
-from castwise.loss_scale import DelayedScaling
 
 
 @undisturbed
-def compute_float8_scale(amax: Any, scale: Any, dtype_max: Any, margin: int = 0) -> Array:
+def compute_float8_scale(
+    amax: ArrayLike, scale: ArrayLike, dtype_max: ArrayLike, margin: int = 0
+) -> Array:
     """Return the next scale of delayed scaling: what codes are multiplied by to be decoded.
 
     Parameters
@@ -50,7 +52,7 @@ def compute_float8_scale(amax: Any, scale: Any, dtype_max: Any, margin: int = 0)
 
 
 @undisturbed
-def compute_float8_amax_history(x: Any, amax_history: Any) -> Array:
+def compute_float8_amax_history(x: ArrayLike, amax_history: ArrayLike) -> Array:
     """Return a history with the largest magnitude of an array: the newest first, the oldest second.
 
     Parameters
@@ -86,7 +88,7 @@ def compute_float8_amax_history(x: Any, amax_history: Any) -> Array:
 
 @undisturbed
 def quantize_and_dequantize(
-    inputs: Any, scale: Any, quantized_dtype: Any, compute_dtype: Any
+    inputs: ArrayLike, scale: ArrayLike, quantized_dtype: object, compute_dtype: object
 ) -> Array:
     """Divide by a scale, round to a float8, and multiply by the scale.
 

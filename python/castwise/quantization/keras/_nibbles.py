@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castwise._core import read_array
-from castwise.compat.keras.quantizers._steps import BYTES, INT8, Array
-from castwise.quantization import pack, unpack
+from castwise.quantization.arrays._packing import pack, unpack
+from castwise.quantization.keras._steps import BYTES, INT8, Array
 
 
-def pack_int4(arr: Any, axis: int = 0, dtype: Any = INT8) -> tuple[Array, tuple[int, ...], int]:
+def pack_int4(
+    arr: ArrayLike, axis: int = 0, dtype: str = INT8
+) -> tuple[Array, tuple[int, ...], int]:
     """Pack pairs of integers of 4 bits along an axis: the first one into the low bits.
 
     Parameters
@@ -49,7 +50,7 @@ def pack_int4(arr: Any, axis: int = 0, dtype: Any = INT8) -> tuple[Array, tuple[
     return packed, packed.shape, moved.shape[-1]
 
 
-def unpack_int4(packed: Any, orig_len: int, axis: int = 0, dtype: Any = INT8) -> Array:
+def unpack_int4(packed: ArrayLike, orig_len: int, axis: int = 0, dtype: str = INT8) -> Array:
     """Unpack what `pack_int4` has packed.
 
     Parameters
@@ -87,6 +88,6 @@ def unpack_int4(packed: Any, orig_len: int, axis: int = 0, dtype: Any = INT8) ->
     return np.moveaxis(unpack(moved, 4, columns=orig_len, signed=dtype == INT8), -1, axis)
 
 
-def _check_byte(dtype: Any) -> None:
+def _check_byte(dtype: str) -> None:
     if dtype not in BYTES:
         raise ValueError(f"dtype={dtype!r} is not valid; use 'int8' or 'uint8'.")

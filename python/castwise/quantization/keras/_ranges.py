@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castwise._core import cast, finfo
 from castwise._standard_dtype import standardize_dtype
-from castwise.compat.keras.quantizers._steps import (
+from castwise.quantization.keras._steps import (
     BFLOAT16,
     EPSILON,
     INT8,
@@ -27,13 +27,13 @@ from castwise.compat.keras.quantizers._steps import (
 
 @undisturbed
 def compute_quantization_parameters(
-    x: Any,
+    x: ArrayLike | None,
     *,
     bits: int,
     symmetric: bool = False,
     per_channel: bool = False,
     group_size: int = -1,
-    compute_dtype: Any = "float32",
+    compute_dtype: object = "float32",
     epsilon: float = 0.0,
     signed: bool = False,
 ) -> tuple[Array, Array, Array]:
@@ -118,10 +118,10 @@ def _wrapped(zero: Array) -> Array:
 
 @undisturbed
 def abs_max_quantize_grouped_with_zero_point(  # noqa: PLR0917 - as Keras
-    inputs: Any,
+    inputs: ArrayLike,
     block_size: int,
     value_range: Sequence[int] = (-8, 7),
-    dtype: Any = INT8,
+    dtype: object = INT8,
     epsilon: float = EPSILON,
     to_numpy: bool = False,
 ) -> tuple[Array, Array, Array]:
@@ -197,9 +197,9 @@ def _groups(x: Array, axis: int, size: int) -> Array:
 
 @undisturbed
 def fake_quant_with_min_max_vars(  # noqa: PLR0917 - as Keras
-    inputs: Any,
-    min_vals: Any,
-    max_vals: Any,
+    inputs: ArrayLike,
+    min_vals: ArrayLike,
+    max_vals: ArrayLike,
     num_bits: int = 8,
     narrow_range: bool = False,
     axis: int | None = None,

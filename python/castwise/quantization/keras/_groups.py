@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import ArrayLike
 
 from castwise import _core
 from castwise._core import cast, read_array
-from castwise.compat.keras.quantizers._steps import (
+from castwise.quantization.keras._steps import (
     BYTES,
     FLOATS,
     MATRIX,
@@ -22,7 +21,12 @@ from castwise.compat.keras.quantizers._steps import (
 
 @undisturbed
 def quantize_with_sz_map(  # noqa: PLR0917 - as Keras
-    weights_matrix: Any, scale: Any, zero: Any, g_idx: Any, maxq: Any, group_axis: int = -1
+    weights_matrix: ArrayLike,
+    scale: ArrayLike,
+    zero: ArrayLike,
+    g_idx: ArrayLike,
+    maxq: ArrayLike,
+    group_axis: int = -1,
 ) -> Array:
     """Quantise a matrix by the scales and zero points of groups.
 
@@ -66,7 +70,11 @@ def quantize_with_sz_map(  # noqa: PLR0917 - as Keras
 
 @undisturbed
 def dequantize_with_sz_map(
-    weights_matrix: Any, scale: Any, zero: Any, g_idx: Any, group_axis: int = -1
+    weights_matrix: ArrayLike,
+    scale: ArrayLike,
+    zero: ArrayLike,
+    g_idx: ArrayLike,
+    group_axis: int = -1,
 ) -> Array:
     """Decode a matrix by the scales and zero points of groups: ``(codes - zero) * scale``.
 
@@ -103,29 +111,29 @@ def dequantize_with_sz_map(
     return step.stored(step(step.of(codes) - shifts) * factors)
 
 
-def _group_numbers(g_idx: Any) -> Array:
+def _group_numbers(g_idx: ArrayLike) -> Array:
     return cast(read_array("g_idx", g_idx), np.int32)
 
 
 def _decoded(codes: Array, scales: Array, zeros: Array, groups: Array, axis: int) -> Array | None:
     """Decode bytes with float32 scales in one pass; None if the arrays are not such."""
-    are_bytes = codes.dtype.name in BYTES and zeros.dtype.name in BYTES
-    if not are_bytes or scales.dtype != np.float32 or axis not in (-1, 0, 1):
-        return None
     along = axis % MATRIX
-    is_transposed = along == 0
-    if not (codes.ndim == scales.ndim == MATRIX and scales.shape == zeros.shape):
-        return None
-    if scales.shape[1 - along] != codes.shape[1 - along] or not codes.size:
-        return None
-    if (
-        groups.shape != (codes.shape[along],)
-        or not 0 <= groups.min() <= groups.max() < (scales.shape[along])
-    ):
+    fits = (
+        axis in (-1, 0, 1)
+        and {codes.dtype.name, zeros.dtype.name} <= set(BYTES)
+        and scales.dtype == np.float32
+        and codes.ndim == scales.ndim == MATRIX
+        and scales.shape == zeros.shape
+        and scales.shape[1 - along] == codes.shape[1 - along]
+        and groups.shape == (codes.shape[along],)
+        and codes.size > 0
+        and 0 <= groups.min() <= groups.max() < scales.shape[along]
+    )
+    if not fits:
         return None
     out = np.empty(codes.shape, np.float32)
     rows, factors, shifts, values = (
-        array.T if is_transposed else array for array in (codes, scales, zeros, out)
+        array if along else array.T for array in (codes, scales, zeros, out)
     )
     _core.decode_blocks(
         rows,

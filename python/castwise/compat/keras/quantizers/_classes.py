@@ -1,0 +1,100 @@
+"""Quantizers with arguments that are kept."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from castwise._keras_objects import checked_arguments, plain_number
+from castwise._standard_dtype import standardize_dtype
+from castwise.quantization.keras import EPSILON, INT8, Array, abs_max_quantize, code_dtype
+
+
+class Quantizer:
+    """The base class of quantizers: it returns what it is given."""
+
+    def __init__(self, output_dtype: Any = INT8) -> None:
+        self.output_dtype = output_dtype
+
+    def __call__(self, x: Any) -> Any:
+        """Return the codes of an array; in this class, the array."""
+        return x
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> Any:
+        """Make a quantizer of its config, the arguments."""
+        return cls(**checked_arguments(cls, config))
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments; NotImplementedError in this class."""
+        raise NotImplementedError(f"{type(self).__name__} has no get_config(); write one.")
+
+
+class AbsMaxQuantizer(Quantizer):
+    """`abs_max_quantize` with arguments that are kept.
+
+    Parameters
+    ----------
+    axis : int or sequence of int, optional
+        For calls that name none; -1 if neither does.
+    value_range, epsilon, output_dtype
+        As for `abs_max_quantize`.
+
+    Raises
+    ------
+    ValueError
+        int8 does not hold `value_range`.
+
+    """
+
+    def __init__(
+        self,
+        axis: int | Sequence[int] | None = None,
+        value_range: Sequence[Any] = (-127, 127),
+        epsilon: float = EPSILON,
+        output_dtype: Any = INT8,
+    ) -> None:
+        super().__init__(output_dtype)
+        if isinstance(axis, int | np.integer):
+            axis = (int(axis),)
+        self.axis = None if axis is None else tuple(map(plain_number, axis))
+        self.value_range = value_range
+        self.epsilon = epsilon
+        if output_dtype == INT8:
+            code_dtype(value_range, output_dtype)
+
+    def __call__(
+        self, x: Any, axis: int | Sequence[int] | None = None, to_numpy: bool = False
+    ) -> tuple[Array, Array]:
+        """Return the codes and the scale of an array."""
+        axes = self.axis if axis is None else axis
+        return abs_max_quantize(
+            x,
+            -1 if axes is None else axes,
+            self.value_range,
+            self.output_dtype,
+            self.epsilon,
+            to_numpy,
+        )
+
+    def get_config(self) -> dict[str, Any]:
+        """Return the arguments, as Keras writes them into files."""
+        config: dict[str, Any] = {
+            "value_range": _plain_numbers(self.value_range),
+            "epsilon": plain_number(self.epsilon),
+            "output_dtype": _named(self.output_dtype),
+        }
+        return config if self.axis is None else {**config, "axis": self.axis}
+
+
+def _plain_numbers(numbers: Sequence[Any]) -> Sequence[Any]:
+    """Return a list or tuple of Python's numbers."""
+    plain = [plain_number(number) for number in numbers]
+    return plain if isinstance(numbers, list) else tuple(plain)
+
+
+def _named(dtype: Any) -> Any:
+    """Return the name of a dtype object, and names as they are."""
+    return dtype if isinstance(dtype, str) or dtype is None else standardize_dtype(dtype)
