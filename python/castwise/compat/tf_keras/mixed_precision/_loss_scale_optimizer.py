@@ -93,7 +93,7 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
         self._machine = checked_machine(
             inner_optimizer, dynamic, initial_scale, dynamic_growth_steps
         )
-        self._fixed = None if dynamic else self._machine.initial_scale
+        self._is_dynamic = dynamic
         self._optimizer = inner_optimizer
         setattr(inner_optimizer, WRAPPED, True)
         self._scaled = self._unscaled = False
@@ -104,10 +104,6 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
         return self._optimizer
 
     @property
-    def _is_dynamic(self) -> bool:  # type: ignore[override]
-        return self._fixed is None
-
-    @property
     def dynamic(self) -> bool:
         """Whether the scale changes."""
         return self._is_dynamic
@@ -115,7 +111,7 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
     @property
     def loss_scale(self) -> np.float32:
         """The number that the loss is multiplied by."""
-        return np.float32(self._machine.scale if self._fixed is None else self._fixed)
+        return np.float32(self._machine.scale)
 
     @property
     def dynamic_counter(self) -> int | None:
@@ -125,7 +121,7 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
     @property
     def initial_scale(self) -> float:
         """The scale at the first step."""
-        return self._machine.initial_scale if self._fixed is None else self._fixed
+        return self._machine.initial_scale
 
     @property
     def dynamic_growth_steps(self) -> int | None:
