@@ -12,8 +12,8 @@ import pytest
 from castwise import loss_scale
 from castwise.adapters.tf_keras import from_tf_keras_optimizer
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
-from castwise.compat.tf_keras.mixed_precision._around_tf_keras import arrays
 from castwise.loss_scale._array_steps import next_scale
+from castwise.loss_scale.tf_keras._around_tf_keras import arrays
 from hypothesis import given, settings
 from hypothesis import strategies as st
 

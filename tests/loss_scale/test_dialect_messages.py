@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 from castwise._argument_names import renamed
 from castwise.compat import jmp, torch
-from castwise.compat.keras._loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
-from castwise.compat.tf_keras.mixed_precision import experimental as tf24
-from castwise.compat.tf_keras.mixed_precision import loss_scale as tf24_scales
-from castwise.compat.tf_keras.mixed_precision._loss_scale_optimizer import (
+from castwise.compat.keras.mixed_precision import LossScaleOptimizer as KerasOptimizer
+from castwise.compat.tf_keras.mixed_precision import (
     LossScaleOptimizer as TFOptimizer,
 )
+from castwise.compat.tf_keras.mixed_precision import experimental as tf24
+from castwise.compat.tf_keras.mixed_precision import loss_scale as tf24_scales
 from optimizers import SGD
 
 CORE = {

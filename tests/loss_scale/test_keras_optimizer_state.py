@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise.compat.keras import mixed_precision
-from castwise.compat.keras._loss_scale_optimizer import LossScaleOptimizer
+from castwise.compat.keras.mixed_precision import LossScaleOptimizer
 from optimizers import SGD
 from originals import library
 from public_names import missing

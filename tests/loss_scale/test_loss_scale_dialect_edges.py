@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise.compat import jmp
-from castwise.compat.keras._loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
-from castwise.compat.tf_keras.mixed_precision._loss_scale_optimizer import (
+from castwise.compat.keras.mixed_precision import LossScaleOptimizer as KerasOptimizer
+from castwise.compat.tf_keras.mixed_precision import (
     LossScaleOptimizer as TFOptimizer,
 )
 from castwise.compat.torch import GradScaler

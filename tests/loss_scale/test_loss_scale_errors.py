@@ -8,7 +8,7 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
-from castwise.compat.keras._loss_scale_optimizer import LossScaleOptimizer
+from castwise.compat.keras.mixed_precision import LossScaleOptimizer
 from castwise.compat.torch import GradScaler
 from castwise.loss_scale import DelayedScaling, agree, all_finite, get, pack, select_tree, unscale
 from originals import library

@@ -31,7 +31,7 @@ from castwise.adapters.keras import install
 from castwise.compat import jmp as our_jmp
 from castwise.compat.keras import Variable
 from castwise.compat.keras import quantizers as our_quantizers
-from castwise.compat.keras._loss_scale_optimizer import LossScaleOptimizer as KerasOptimizer
+from castwise.compat.keras.mixed_precision import LossScaleOptimizer as KerasOptimizer
 from castwise.compat.tf_keras import layers as our_tf_layers
 from castwise.compat.tf_keras import mixed_precision
 from castwise.compat.torch import GradScaler

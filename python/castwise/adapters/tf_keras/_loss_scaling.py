@@ -10,7 +10,7 @@ from typing import Any
 
 from castwise._frameworks import require
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
-from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import WRAPPED, is_of_tf_keras
+from castwise.loss_scale.tf_keras._arguments import WRAPPED, is_of_tf_keras
 
 
 def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:

@@ -1,8 +1,8 @@
 """`keras.mixed_precision`: loss scaling, and older names of policies."""
 
-from castwise.compat.keras._loss_scale_optimizer import LossScaleOptimizer
 from castwise.config import dtype_policy, set_dtype_policy
 from castwise.dtype_policies import DTypePolicy
+from castwise.loss_scale.keras._optimizer import LossScaleOptimizer
 
 Policy = DTypePolicy
 global_policy = dtype_policy

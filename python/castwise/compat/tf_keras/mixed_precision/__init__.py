@@ -4,10 +4,10 @@ Unlike Keras 3's, the policy in force belongs to the process, not to a thread.
 """
 
 from castwise.compat.tf_keras.mixed_precision import experimental
-from castwise.compat.tf_keras.mixed_precision._loss_scale_optimizer import LossScaleOptimizer
 from castwise.dtype_policies._tf_in_force import global_policy, policy_scope, set_global_policy
 from castwise.dtype_policies._tf_layer_argument import get_policy
 from castwise.dtype_policies._tf_policy import Policy, deserialize, serialize
+from castwise.loss_scale.tf_keras._optimizer import LossScaleOptimizer
 
 __all__ = [
     "LossScaleOptimizer",

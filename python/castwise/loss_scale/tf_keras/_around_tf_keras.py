@@ -15,13 +15,13 @@ from typing import Any
 
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
-from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import (
+from castwise.loss_scale._array_steps import Arrays, next_scale
+from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
+from castwise.loss_scale.tf_keras._arguments import (
     checked_machine,
     checked_pairs,
     config_arguments,
 )
-from castwise.loss_scale._array_steps import Arrays, next_scale
-from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
 
 
 def wrap(inner_optimizer: Any, *args: Any, **options: Any) -> Any:

@@ -11,18 +11,18 @@ import numpy as np
 
 from castwise._core import cast, read_array
 from castwise._keras_objects import to_dictionary
-from castwise.compat.tf_keras.mixed_precision._optimizer_arguments import (
+from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, times
+from castwise.loss_scale._optimizer import ArrayOptimizer, unchanged_on_failure
+from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
+from castwise.loss_scale.tf_keras._arguments import (
     WRAPPED,
     checked_machine,
     checked_pairs,
     config_arguments,
     is_of_tf_keras,
 )
-from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, times
-from castwise.loss_scale._optimizer import ArrayOptimizer, unchanged_on_failure
-from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
 
-_LOGGER = logging.getLogger(__name__)
+_LOGGER = logging.getLogger("castwise.compat.tf_keras.mixed_precision")
 
 _HYPERPARAMETERS = {"beta", "beta_1", "beta_2", "decay", "learning_rate_power", "momentum", "rho"}
 _FORWARDED = _HYPERPARAMETERS | {
@@ -68,6 +68,8 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
 
     """
 
+    __module__ = "castwise.compat.tf_keras.mixed_precision"  # where users find it, and pickles
+
     def __new__(cls, inner_optimizer: Any = None, *args: Any, **options: Any) -> Any:
         """Choose the class by the inner optimizer, as tf_keras does."""
         if not is_of_tf_keras(inner_optimizer):
@@ -77,7 +79,7 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
                 f"inner_optimizer={inner_optimizer!r} is an optimizer of tf_keras, which "
                 f"{cls.__name__} cannot wrap; derive it from type(LossScaleOptimizer(...))."
             )
-        from castwise.compat.tf_keras.mixed_precision._around_tf_keras import wrap  # noqa: PLC0415 imports TensorFlow
+        from castwise.loss_scale.tf_keras._around_tf_keras import wrap  # noqa: PLC0415 imports TensorFlow
 
         optimizer = wrap(inner_optimizer, *args, **options)
         cls.register(type(optimizer))

@@ -10,9 +10,9 @@ from castwise._argument_names import renamed
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
 from castwise._keras_objects import from_dictionary
-from castwise.compat.tf_keras.mixed_precision.loss_scale import FixedLossScale, deserialize
 from castwise.loss_scale._arithmetic import number
 from castwise.loss_scale._optimizer import inner_config
+from castwise.loss_scale.tf_keras._loss_scales import FixedLossScale, deserialize
 
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
 """The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it."""

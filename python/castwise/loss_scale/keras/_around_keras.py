@@ -15,8 +15,8 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
-from castwise.compat.keras import _loss_scale_arguments as arguments
 from castwise.loss_scale._optimizer import unchanged_on_failure
+from castwise.loss_scale.keras import _arguments as arguments
 
 keras: Any = require("keras")
 ops: Any = keras.ops

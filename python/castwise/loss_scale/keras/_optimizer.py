@@ -10,10 +10,10 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise._keras_objects import plain_number, to_dictionary
-from castwise.compat.keras import _loss_scale_arguments as arguments
 from castwise.loss_scale._arithmetic import is_usable
 from castwise.loss_scale._optimizer import ArrayOptimizer
 from castwise.loss_scale._unscaling import all_finite, unscale
+from castwise.loss_scale.keras import _arguments as arguments
 
 _OWN = 4
 """How many variables precede the inner optimizer's: iteration, learning rate, counter, scale."""
@@ -29,8 +29,8 @@ class LossScaleOptimizer(ArrayOptimizer):
     """Scales the loss, divides gradients, and skips steps that are not finite.
 
     Around an optimizer of Keras it is also a ``keras.optimizers.LossScaleOptimizer``, with tensors
-    and variables of Keras' backend: `castwise.compat.keras._around_keras`. Around any other object
-    it works on arrays, as described below.
+    and variables of Keras' backend: see `_around_keras`. Around any other object it works on
+    arrays, as described below.
 
     Parameters
     ----------
@@ -60,6 +60,8 @@ class LossScaleOptimizer(ArrayOptimizer):
 
     """
 
+    __module__ = "castwise.compat.keras.mixed_precision"  # where users find it, and pickles
+
     def __init__(
         self,
         inner_optimizer: Any,
@@ -69,7 +71,7 @@ class LossScaleOptimizer(ArrayOptimizer):
         **kwargs: Any,
     ) -> None:
         if arguments.is_of_keras(inner_optimizer):
-            from castwise.compat.keras import _around_keras as around_keras  # noqa: PLC0415 imports Keras
+            from castwise.loss_scale.keras import _around_keras as around_keras  # noqa: PLC0415 imports Keras
 
             optimizer: Any = self
             optimizer.__class__ = around_keras.class_for(optimizer.__class__, LossScaleOptimizer)

@@ -1,0 +1,1 @@
+"""Keras 3's `LossScaleOptimizer`: around any optimizer of arrays, and around those of Keras."""
