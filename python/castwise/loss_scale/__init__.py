@@ -8,7 +8,8 @@ _optimizer        what every wrapper of an optimizer does: check, apply or skip,
 _gradient_scaler  the stages of torch.amp's GradScaler
 _array_steps      a step on arrays of jax or TensorFlow, by the presets in Rust
 _arithmetic       products with a scale, and its reciprocal, as other libraries round them
-keras, tf_keras   the optimizers of the two, around arrays and around their own
+keras, tf_keras   LossScaleOptimizer, around optimizers of arrays and of the framework
+_jmp              jmp's loss scales, as values
 ```
 """
 

@@ -11,7 +11,8 @@ p=full,c=f16,o=full
 {'kernel': array([1., 1.], dtype=float16), 'step': 3}
 """
 
-from castwise.compat.jmp._loss_scale import (
+from castwise.compat.jmp._policy import Policy, cast_to_full, cast_to_half, get_policy, half_dtype
+from castwise.loss_scale._jmp import (
     DynamicLossScale,
     LossScale,
     NoOpLossScale,
@@ -20,7 +21,6 @@ from castwise.compat.jmp._loss_scale import (
     register,
     select_tree,
 )
-from castwise.compat.jmp._policy import Policy, cast_to_full, cast_to_half, get_policy, half_dtype
 
 __all__ = [
     "DynamicLossScale",

@@ -15,7 +15,7 @@ from castwise.loss_scale._optimizer import ArrayOptimizer
 from castwise.loss_scale._unscaling import all_finite, unscale
 from castwise.loss_scale.keras import _arguments as arguments
 
-_OWN = 4
+_STATE_COUNT = 4
 """How many variables precede the inner optimizer's: iteration, learning rate, counter, scale."""
 
 _FOR_AUTHORS = (
@@ -112,7 +112,7 @@ class LossScaleOptimizer(ArrayOptimizer):
         The first four are new arrays of shape (); the iteration and the counter are int32, the
         others float32.
         """
-        return [*_own_variables(self._machine), *self.inner_optimizer.variables]
+        return [*_state_variables(self._machine), *self.inner_optimizer.variables]
 
     def build(self, var_list: Sequence[Any]) -> None:
         """Build the inner optimizer, if it can be built."""
@@ -200,7 +200,7 @@ class LossScaleOptimizer(ArrayOptimizer):
             raise ValueError(
                 "stateless_apply needs a built optimizer; call build(trainable_variables) first."
             )
-        grads, inner = list(grads), list(optimizer_variables[_OWN:])
+        grads, inner = list(grads), list(optimizer_variables[_STATE_COUNT:])
         arguments.check_number(grads, trainable_variables)
         arguments.check_variable_list(optimizer_variables, self.variables)
         machine, trained = self._machine_of(optimizer_variables), list(trainable_variables)
@@ -209,8 +209,8 @@ class LossScaleOptimizer(ArrayOptimizer):
             divided = self._divide(grads, variables, np.float32(machine.scale))
             trained, inner = self.inner_optimizer.stateless_apply(inner, divided, trained)
         machine, _ = machine.next(finite)
-        unused = optimizer_variables[: _OWN - 2]
-        return list(trained), [*unused, *_own_variables(machine)[_OWN - 2 :], *inner]
+        unused = optimizer_variables[: _STATE_COUNT - 2]
+        return list(trained), [*unused, *_state_variables(machine)[_STATE_COUNT - 2 :], *inner]
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Return the inner optimizer's: averages into the variables, say."""
@@ -280,14 +280,14 @@ class LossScaleOptimizer(ArrayOptimizer):
         values = [np.asarray(store[str(index)]) for index in range(len(store.keys()))]
         arguments.check_variable_list(values, variables)
         self._machine, self._restored = self._machine_of(values), True
-        for variable, value in zip(variables[_OWN:], values[_OWN:], strict=True):
+        for variable, value in zip(variables[_STATE_COUNT:], values[_STATE_COUNT:], strict=True):
             if hasattr(variable, "assign"):
                 variable.assign(value)
             else:
                 variable[...] = value
 
     def _machine_of(self, variables: Sequence[Any]) -> DynamicLossScale:
-        _, _, counter, scale = variables[:_OWN]
+        _, _, counter, scale = variables[:_STATE_COUNT]
         return self._machine.with_state(
             {"dynamic_scale": float(scale), "step_counter": int(counter)}
         )
@@ -338,7 +338,7 @@ class LossScaleOptimizer(ArrayOptimizer):
         return cls(**arguments.from_config(config, custom_objects))
 
 
-def _own_variables(machine: DynamicLossScale) -> list[Any]:
+def _state_variables(machine: DynamicLossScale) -> list[Any]:
     unused = [np.zeros((), np.int32), np.zeros((), np.float32)]
     return [*unused, np.array(machine.counter, np.int32), np.array(machine.scale, np.float32)]
 

@@ -27,10 +27,15 @@ from castwise.loss_scale._array_steps import next_scale
 
 Tree = TypeVar("Tree")
 
+_MODULE = "castwise.compat.jmp"
+"""Where users find the classes, and pickles."""
+
 
 @dataclasses.dataclass(frozen=True)
 class NoOpLossScale:
     """A scale of 1, by which nothing is multiplied."""
+
+    __module__ = _MODULE
 
     def __post_init__(self) -> None:
         _register_if_imported()
@@ -72,6 +77,8 @@ class _Scaling:
 class StaticLossScale(_Scaling):
     """A scale that never changes; TypeError if it is not a real number."""
 
+    __module__ = _MODULE
+
     loss_scale: Any
 
     def __post_init__(self) -> None:
@@ -108,6 +115,8 @@ class DynamicLossScale(_Scaling):
         One of them is not a real number.
 
     """
+
+    __module__ = _MODULE
 
     loss_scale: Any
     counter: Any = dataclasses.field(default_factory=lambda: np.zeros([], np.int32))
