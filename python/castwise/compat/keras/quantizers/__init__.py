@@ -16,8 +16,13 @@ backends: a NaN becomes the integer 0 here, as on numpy's of x86; a zero point b
 as on those of numpy, torch and TensorFlow (on jax it is 0).
 """
 
-from castwise.compat.keras.quantizers._classes import AbsMaxQuantizer, Quantizer
-from castwise.compat.keras.quantizers._identifiers import deserialize, get, serialize
+from castwise.compat.keras.quantizers._classes import (
+    AbsMaxQuantizer,
+    Quantizer,
+    deserialize,
+    get,
+    serialize,
+)
 from castwise.quantization.keras import (
     abs_max_quantize,
     abs_max_quantize_grouped_with_zero_point,

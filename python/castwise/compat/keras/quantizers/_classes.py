@@ -1,13 +1,20 @@
-"""Quantizers with arguments that are kept."""
+"""Quantizers with arguments that are kept, by name, and to and from Keras' dictionaries."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from castwise._keras_objects import checked_arguments, plain_number
+from castwise._keras_objects import (
+    checked_arguments,
+    from_dictionary,
+    plain_number,
+    serialize_with,
+    to_dictionary,
+)
 from castwise._standard_dtype import standardize_dtype
 from castwise.quantization.keras import EPSILON, INT8, Array, abs_max_quantize, code_dtype
 
@@ -98,3 +105,64 @@ def _plain_numbers(numbers: Sequence[Any]) -> Sequence[Any]:
 def _named(dtype: Any) -> Any:
     """Return the name of a dtype object, and names as they are."""
     return dtype if isinstance(dtype, str) or dtype is None else standardize_dtype(dtype)
+
+
+_CLASSES = {
+    "Quantizer": Quantizer,
+    "quantizer": Quantizer,
+    "AbsMaxQuantizer": AbsMaxQuantizer,
+    "abs_max_quantizer": AbsMaxQuantizer,
+}
+
+
+def serialize(initializer: Any) -> Any:
+    """Return the dictionary of a quantizer; plain values stay, containers go by element."""
+    return serialize_with(initializer, _dictionary)
+
+
+def _dictionary(quantizer: Any) -> dict[str, Any]:
+    is_own = type(quantizer) in _CLASSES.values()
+    return to_dictionary(quantizer, "keras.quantizers" if is_own else None, serialize)
+
+
+def deserialize(config: Any, custom_objects: Mapping[str, Any] | None = None) -> Any:
+    """Make the quantizer that a dictionary describes; anything else stays.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It describes none that is known.
+
+    """
+    if not isinstance(config, Mapping):
+        return config
+    return from_dictionary(config, _CLASSES, custom_objects)
+
+
+def get(identifier: Any, **kwargs: Any) -> Any:
+    """Return the quantizer that a name, a dictionary, a class or an object stands for.
+
+    None stays None. A class is given `kwargs` as its first argument, as Keras does.
+
+    Raises
+    ------
+    ValueError
+        It stands for none.
+
+    """
+    if identifier is None:
+        return None
+    quantizer: Any = identifier
+    if isinstance(identifier, dict):
+        quantizer = deserialize(identifier)
+    elif isinstance(identifier, str):
+        quantizer = _CLASSES.get(identifier)
+    if not callable(quantizer):
+        raise ValueError(  # noqa: TRY004  (as Keras does)
+            f"identifier={identifier!r} is not a quantizer; use one of {', '.join(_CLASSES)}, a "
+            "dictionary of serialize(), or an object that is called with an array"
+        )
+    if inspect.isclass(quantizer):
+        make: Callable[[Any], Any] = quantizer
+        return make(kwargs)
+    return quantizer
