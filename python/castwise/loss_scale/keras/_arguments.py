@@ -103,6 +103,14 @@ def check_number(grads: Sequence[Any], variables: Sequence[Any]) -> None:
         )
 
 
+def are_divided(grads: Sequence[Any], variables: Sequence[Any]) -> list[bool]:
+    """Tell of each gradient whether it is divided by the scale, and not passed on as it is."""
+    return [
+        grad is not None and not getattr(variable, "overwrite_with_gradient", False)
+        for grad, variable in zip(grads, variables, strict=True)
+    ]
+
+
 def check_variable_list(given: Sequence[Any], expected: Sequence[Any]) -> None:
     """Raise ValueError unless values have the number and the shapes of variables."""
     shapes, expected_shapes = [

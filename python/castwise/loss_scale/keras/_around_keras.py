@@ -127,10 +127,8 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
 
     def _apply_divided(self, grads: list[Any], variables: Sequence[Any]) -> None:
         divided = [
-            grad
-            if grad is None or getattr(variable, "overwrite_with_gradient", False)
-            else ops.divide(grad, self.dynamic_scale)
-            for grad, variable in zip(grads, variables, strict=True)
+            ops.divide(grad, self.dynamic_scale) if divide else grad
+            for grad, divide in zip(grads, arguments.are_divided(grads, variables), strict=True)
         ]
         self.inner_optimizer.apply(divided, trainable_variables=variables)
 

@@ -217,19 +217,14 @@ class LossScaleOptimizer(ArrayOptimizer):
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def _divide(self, grads: list[Any], variables: Sequence[Any], scale: np.float32) -> list[Any]:
-        divided = [
-            grad is not None and not getattr(variable, "overwrite_with_gradient", False)
-            for grad, variable in zip(grads, variables, strict=True)
-        ]
+        divided = arguments.are_divided(grads, variables)
         # The reciprocal of a power of two is exact.
-        if math.frexp(scale)[0] == 0.5 and is_usable(scale):  # noqa: PLR2004
-            chosen = [
-                grad if divide and _is_single(grad) else None
-                for grad, divide in zip(grads, divided, strict=True)
-            ]
-            unscaled, _ = unscale(chosen, float(scale))
-        else:
-            unscaled = [None] * len(grads)
+        exact = math.frexp(scale)[0] == 0.5 and is_usable(scale)  # noqa: PLR2004
+        fused = [
+            grad if exact and divide and _is_single(grad) else None
+            for grad, divide in zip(grads, divided, strict=True)
+        ]
+        unscaled, _ = unscale(fused, float(scale) if exact else 1.0)
         with np.errstate(all="ignore"):
             return [
                 quotient if quotient is not None else np.divide(grad, scale) if divide else grad
