@@ -52,8 +52,8 @@ SOURCES = [
     path
     for room in ("quantization", "checkpoint")
     for path in sorted((PACKAGE / room).rglob("*.py"))
-    # Where models are named, by which some producers are called.
-    if path != REGISTRY and path.parent.name != "gguf"
+    # Where models are named, by which some producers are called, and what Keras computes.
+    if path != REGISTRY and path.parent.name not in ("gguf", "keras")
 ]
 
 
