@@ -17,11 +17,11 @@ import pytest
 import support
 from cast_slots import cast_slots
 from castwise._acceleration import CastPair
-from float_environment import SUPPORTED, mxcsr
+from child_processes import in_a_child, run_program
+from float_environment import ENVIRONMENTS, SUPPORTED, mxcsr
 from oracle import FORMATS, Array, Format
 from sources import all_codes, random_codes, sources_around
 from support import AVAILABLE, LEVELS, array_of, at_level
-from test_environment import ENVIRONMENTS, in_a_child, run
 
 PIECES = (64, 1024, 10_000)
 """Elements per cast: enough for ours, and few enough that a NaN sends few to the original."""
@@ -399,17 +399,17 @@ kept = np.ones(100, np.float32).astype(ml_dtypes.float8_e5m2)
 
 @pytest.mark.parametrize(("value", "accelerated"), [("1", True), ("0", False), ("", False)])
 def test_the_environment_accelerates_at_import(value: str, accelerated: bool) -> None:
-    done = run(PROGRAM, CASTWISE_ACCELERATE=value)
+    done = run_program(PROGRAM, CASTWISE_ACCELERATE=value)
     assert (done.returncode, done.stdout.split(), done.stderr) == (0, [str(accelerated)], "")
 
 
 def test_a_program_may_end_with_it_on() -> None:
-    done = run(PROGRAM, forked=False, CASTWISE_ACCELERATE="1")
+    done = run_program(PROGRAM, forked=False, CASTWISE_ACCELERATE="1")
     assert (done.returncode, done.stderr) == (0, "")
 
 
 def test_an_environment_that_makes_no_sense_is_refused() -> None:
-    failed = run("import castwise", CASTWISE_ACCELERATE="yes please")
+    failed = run_program("import castwise", CASTWISE_ACCELERATE="yes please")
     assert failed.returncode == 1
     assert "CASTWISE_ACCELERATE='yes please' is not valid; use 1 or 0." in failed.stderr
 
@@ -430,7 +430,7 @@ with castwise.accelerate() as on:
 print(got == want, ("float32", "float8_e4m3") in left, ("float32", "float8_e5m2") in taken)
 print(any("int1" in pair or "complex32" in pair for pair in taken + left))
 """
-    done = run(code)
+    done = run_program(code)
     assert done.stdout.split() == ["True", "True", "True", "False"], done.stderr
 
 

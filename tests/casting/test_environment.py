@@ -3,40 +3,26 @@
 from __future__ import annotations
 
 import os
-import signal
-import subprocess
-import sys
-import warnings
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
 
 import castwise
 import numpy as np
 import pytest
 import support
+from child_processes import in_a_child, run_program
 from float_environment import (
     DENORMALS_ARE_ZERO,
     DOWN,
+    ENVIRONMENTS,
     FLUSH_TO_ZERO,
     SUPPORTED,
-    TRUNCATE,
     UP,
     mxcsr,
 )
 from oracle import FORMATS, Array, Format
-from processes import run_python
 from sources import all_codes, random_codes, sources_around
 from support import AVAILABLE, REAL, array_of
 
-ENVIRONMENTS = {
-    "FTZ": FLUSH_TO_ZERO,
-    "DAZ": DENORMALS_ARE_ZERO,
-    "FTZ and DAZ": FLUSH_TO_ZERO | DENORMALS_ARE_ZERO,
-    "round down": DOWN,
-    "round up": UP,
-    "truncate, FTZ and DAZ": TRUNCATE | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO,
-}
 only_x86 = pytest.mark.skipif(
     not SUPPORTED, reason="MXCSR is x86-64's, its place in fenv_t glibc's"
 )
@@ -115,15 +101,6 @@ def test_worker_threads_inherit_nothing_harmful(level: str) -> None:
             assert castwise.cast(x, target, threads=4).tobytes() == before
 
 
-def run(
-    code: str, *arguments: Any, forked: bool = True, **environment: str
-) -> subprocess.CompletedProcess[str]:
-    """Run a program in which a warning is an error and the helpers are modules."""
-    path = os.pathsep.join(filter(None, sys.path))
-    variables = {**os.environ, "PYTHONPATH": path, **environment}
-    return run_python("-W", "error", "-c", code, *arguments, env=variables, forked=forked)
-
-
 @only_x86
 def test_an_import_under_ftz_and_daz_builds_the_same_tables() -> None:
     """Tables computed at import or at the first cast are the same under FTZ and DAZ."""
@@ -144,30 +121,9 @@ def test_an_import_under_ftz_and_daz_builds_the_same_tables() -> None:
         "print(hashlib.sha256(b''.join(results)).hexdigest(), floats)\n"
     )
     bits = (0, ENVIRONMENTS["FTZ and DAZ"])
-    plain, flushed = (run(code, each) for each in bits)
+    plain, flushed = (run_program(code, each) for each in bits)
     assert plain.stdout == flushed.stdout
     assert plain.stdout
-
-
-def in_a_child(work: Callable[[], bytes]) -> bytes:
-    """Return what `work` returns in the child of a fork; nothing if it crashed or took a minute."""
-    read, write = os.pipe()
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # 3.12 dislikes forks beside threads
-        child = os.fork()
-    if child == 0:
-        try:
-            signal.alarm(60)
-            os.close(read)
-            with os.fdopen(write, "wb") as pipe:
-                pipe.write(work())
-        finally:
-            os._exit(0)
-    os.close(write)
-    with os.fdopen(read, "rb") as pipe:
-        answer = pipe.read()
-    os.waitpid(child, 0)
-    return answer
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
@@ -241,14 +197,14 @@ def test_many_python_threads_at_once(level: str) -> None:
 @pytest.mark.parametrize("name", castwise.cpu_levels())
 def test_the_environment_forces_a_level(name: str) -> None:
     code = "import castwise; castwise.cast([1.5] * 9, 'int4'); print(castwise.cpu_level())"
-    assert run(code, CASTWISE_CPU_LEVEL=name).stdout.split() == [name]
+    assert run_program(code, CASTWISE_CPU_LEVEL=name).stdout.split() == [name]
 
 
 @pytest.mark.parametrize(
     "name", ["sse9", "AVX-1024", "neon" if "neon" not in castwise.cpu_levels() else "avx2"]
 )
 def test_a_level_this_machine_lacks_is_refused_by_name(name: str) -> None:
-    failed = run("import castwise", CASTWISE_CPU_LEVEL=name)
+    failed = run_program("import castwise", CASTWISE_CPU_LEVEL=name)
     assert failed.returncode == 1
     assert "CASTWISE_CPU_LEVEL" in failed.stderr
     assert name in failed.stderr
@@ -257,5 +213,7 @@ def test_a_level_this_machine_lacks_is_refused_by_name(name: str) -> None:
 
 
 def test_the_environment_sets_the_number_of_threads() -> None:
-    found = run("import castwise; print(castwise.get_num_threads())", CASTWISE_NUM_THREADS="3")
+    found = run_program(
+        "import castwise; print(castwise.get_num_threads())", CASTWISE_NUM_THREADS="3"
+    )
     assert found.stdout.split() == ["3"]

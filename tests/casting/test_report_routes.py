@@ -8,9 +8,9 @@ import castwise
 import numpy as np
 import pytest
 from oracle import FORMATS, Array, Format
+from reports import check, identity
 from sources import all_codes
 from support import LEVELS, array_of, at_level
-from test_report import check, identity
 
 SOURCES = ("float32", "bfloat16", "float16", "int16")
 TARGETS = (

@@ -19,7 +19,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint.files import _replacing
 from checkpoint_samples import floats, safetensors_file, write_sharded
-from processes import run_python
+from peak_memory import NEEDS_PROC, peak_above_import
 
 KILLED = 9
 KILLER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "kill_at_every_step.py"
@@ -231,31 +231,6 @@ def _writes_in(folder: Path, process: int) -> bool:
         with suppress(FileNotFoundError):
             opened.append(Path(os.readlink(link)))
     return any(path.parent == folder and path.name != "in.safetensors" for path in opened)
-
-
-MEASURE = """
-import sys
-from castwise import checkpoint
-
-def peak():
-    with open("/proc/self/status") as status:
-        return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmHWM"))
-
-before = peak()
-summary = checkpoint.cast_file(*sys.argv[1:], "float8_e4m3fn")
-assert all(row.report for row in summary.rows)
-print(peak() - before)
-"""
-
-
-def peak_above_import(source: Path, destination: Path) -> int:
-    """The memory in bytes that a conversion adds to what the import has taken."""
-    result = run_python("-c", MEASURE, source, destination)
-    assert result.returncode == 0, result.stderr
-    return int(result.stdout)
-
-
-NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 
 
 @NEEDS_PROC

@@ -13,7 +13,7 @@ import torch
 from castwise import checkpoint
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
-from test_atomic import NEEDS_PROC, peak_above_import
+from peak_memory import NEEDS_PROC, peak_above_import
 from torch_files import FOLDER, FORMATS, expected
 
 WAYS: dict[str, dict[str, Any]] = {

@@ -31,3 +31,13 @@ def mxcsr(bits: int) -> Iterator[None]:
         yield
     finally:
         libm.fesetenv(before)
+
+
+ENVIRONMENTS = {
+    "FTZ": FLUSH_TO_ZERO,
+    "DAZ": DENORMALS_ARE_ZERO,
+    "FTZ and DAZ": FLUSH_TO_ZERO | DENORMALS_ARE_ZERO,
+    "round down": DOWN,
+    "round up": UP,
+    "truncate, FTZ and DAZ": TRUNCATE | FLUSH_TO_ZERO | DENORMALS_ARE_ZERO,
+}

@@ -20,8 +20,8 @@ from castwise.checkpoint import CheckpointError
 from keras import layers, ops, quantizers
 from keras.src.quantizers.awq import AWQ
 from keras.src.quantizers.gptq import GPTQ
+from keras_files import changed, leaves, put
 from numpy.typing import NDArray
-from test_keras_models import changed, leaves, put
 
 Array = NDArray[Any]
 

@@ -18,6 +18,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.decode import _decode
 from keras import layers, ops, quantizers
+from keras_files import changed, leaves, put
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
@@ -73,11 +74,6 @@ def quantised(make: Callable[[], Any], policy: str = "float32", **options: Any) 
         keras.config.set_dtype_policy("float32")
     model.quantize(**options)
     return model
-
-
-def leaves(model: Any) -> list[Any]:
-    """Give the layers that are no models."""
-    return [one for one in model._flatten_layers() if not isinstance(one, keras.Model)]
 
 
 def decoded(layer: Any) -> Array | None:
@@ -370,41 +366,11 @@ def test_weights_alone(tmp_path: Path) -> None:
         assert not (tmp_path / "no.weights.h5").exists()
 
 
-def changed(source: Path, target: Path, config: Any = None, weights: Any = None) -> Path:
-    """Write a `.keras` file anew, with changes."""
-    with zipfile.ZipFile(source) as old, zipfile.ZipFile(target, "w") as new:
-        for name in old.namelist():
-            data = old.read(name)
-            if name == "config.json" and config is not None:
-                text = data.decode()
-                data = config(text).encode()
-                assert data.decode() != text
-            if name == "model.weights.h5" and weights is not None:
-                path = target.with_suffix(".h5")
-                path.write_bytes(data)
-                with h5py.File(path, "r+") as tree:
-                    weights(tree)
-                data = path.read_bytes()
-            new.writestr(name, data)
-    return target
-
-
 def drop(name: str) -> Callable[[Any], None]:
     def change(tree: Any) -> None:
         del tree[name]
 
     return change
-
-
-def put(name: str, change: Callable[[Array], Any]) -> Callable[[Any], None]:
-    def apply(tree: Any) -> None:
-        value = change(tree[name][...])
-        attributes = dict(tree[name].attrs)
-        del tree[name]
-        tree[name] = value
-        tree[name].attrs.update(attributes)
-
-    return apply
 
 
 FIRST = "layers/dense/vars"
