@@ -131,7 +131,8 @@ def python_files() -> defaultdict[str, list[Path]]:
     """Every Python file of the tests, by the name under which it is imported."""
     files: defaultdict[str, list[Path]] = defaultdict(list)
     for path in TESTS.rglob("*.py"):
-        files[path.stem].append(path)
+        is_in_package = (path.parent / "__init__.py").is_file()
+        files[path.parent.name if is_in_package else path.stem].append(path)
     return files
 
 

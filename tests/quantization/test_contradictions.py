@@ -11,7 +11,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
-from decodable_models import MODELS, write
+from producer_models import MODELS, write
 
 KEY = "quantization_config"
 DEEPSEEK = "deepseek, scales of float32"

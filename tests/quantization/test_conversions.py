@@ -19,7 +19,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint.planning._written_schemes import form_names
 from checkpoint_samples import floats
-from decodable_models import MODELS, MORE, Decodable, write
+from producer_models import MODELS, MORE, Decodable, write
 from recorded import FOLDER
 from small_llama import RECIPES, options
 from small_llama import write as write_plain

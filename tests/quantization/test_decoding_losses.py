@@ -14,7 +14,7 @@ from castwise.checkpoint import DecodeReport
 from castwise.checkpoint.planning.decode import _decode
 from castwise.cli import main
 from castwise.quantization.arrays import _losses
-from decodable_models import MODELS, write
+from producer_models import MODELS, write
 from support import run_castwise as run
 
 TENSOR = "compressed-tensors, float8 tensor"

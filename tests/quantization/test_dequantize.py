@@ -11,7 +11,8 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.decode import _decode
 from checkpoint_samples import assert_same
-from decodable_models import KEPT, MODELS, Draw, two_weights, write
+from producer_models import KEPT, MODELS, Draw, write
+from producer_models.deepseek import two_weights
 
 
 @pytest.mark.parametrize("name", MODELS)

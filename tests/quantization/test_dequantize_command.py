@@ -15,9 +15,10 @@ from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import KEPT, MODELS, MORE, Decodable, Draw, two_weights, write
 from processes import run_python
-from test_dequantize_refusals import INDEX, sharded
+from producer_models import KEPT, MODELS, MORE, Decodable, Draw, write, write_in_shards
+from producer_models.deepseek import two_weights
+from small_llama import INDEX
 
 NAME = "deepseek, scales of float32"
 
@@ -33,7 +34,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def test_a_sharded_folder(tmp_path: Path) -> None:
     """A shard of scales alone disappears; the index names what there is, with its true size."""
     model = MODELS[NAME]()
-    source, out = sharded(tmp_path / "model", model), tmp_path / "out"
+    source, out = write_in_shards(tmp_path / "model", model), tmp_path / "out"
     (source / "hf_quant_config.json").write_text("{}")
     summary = checkpoint.dequantize_file(source, out)
     index = json.loads((out / INDEX).read_text())
@@ -59,7 +60,7 @@ def test_a_sharded_folder(tmp_path: Path) -> None:
 
 def test_other_destinations(tmp_path: Path) -> None:
     model = two_weights()
-    source = sharded(tmp_path / "model", model)
+    source = write_in_shards(tmp_path / "model", model)
     plain = model.plain | {"norm.weight": np.ones(4, np.float32)}
     checkpoint.dequantize_file(source, tmp_path / "one.safetensors")
     checkpoint.dequantize_file(source, tmp_path / "divided", max_shard_size=299_530)
@@ -141,7 +142,7 @@ def test_exact_arithmetic_without_float8(tmp_path: Path) -> None:
 
 
 def test_a_plan(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    source, out = sharded(tmp_path / "model", MODELS[NAME]()), tmp_path / "out"
+    source, out = write_in_shards(tmp_path / "model", MODELS[NAME]()), tmp_path / "out"
     plan = checkpoint.dequantize_file(source, out, dry_run=True)
     assert isinstance(plan, CastPlan)
     assert not out.exists()
@@ -186,7 +187,11 @@ class Stop(Exception):  # noqa: N818
 
 def test_an_interrupted_run_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     model = two_weights()
-    source, out, whole = (sharded(tmp_path / "model", model), tmp_path / "out", tmp_path / "whole")
+    source, out, whole = (
+        write_in_shards(tmp_path / "model", model),
+        tmp_path / "out",
+        tmp_path / "whole",
+    )
     checkpoint.dequantize_file(source, whole)
 
     def stop(progress: Progress) -> None:

@@ -6,31 +6,16 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
-from typing import Any
 
 import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import assert_same
-from decodable_models import Draw
-from plain_models import CONFIGS, TEXT, save
+from plain_models import CONFIGS, TEXT, same_results, save
+from producer_models import Draw
 from scheme_oracle import pack
 
 Framework = Callable[[str], ModuleType]
-
-
-def same_results(torch: Any, one: Any, other: Any) -> None:
-    """Two models have the same parameters, and the same results to the last bit."""
-    parameters = dict(other.named_parameters())
-    assert set(parameters) == {name for name, _ in one.named_parameters()}
-    for name, parameter in one.named_parameters():
-        assert parameter.dtype == parameters[name].dtype
-        assert torch.equal(parameter, parameters[name]), name
-    tokens = torch.arange(1, 9).reshape(1, 8)
-    with torch.no_grad():
-        results = [model.eval()(tokens).last_hidden_state for model in (one, other)]
-    assert torch.isfinite(results[0]).all()
-    assert torch.equal(*results)
 
 
 def put_scales_beside_experts(path: Path) -> None:

@@ -14,32 +14,22 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
-from checkpoint_samples import write_sharded
-from decodable_models import MODELS, MORE, Decodable, quark, write
-from quantised_models import LAYOUTS, RECORDED, recorded
-from quantised_models import write as write_zeros
+from producer_models import (
+    LAYOUTS,
+    MODELS,
+    MORE,
+    RECORDED,
+    Decodable,
+    recorded,
+    write,
+    write_in_shards,
+    write_zeros,
+)
+from producer_models.quark import quark
+from small_llama import INDEX
 
 WEIGHT, SCALE = "a.weight", "a.weight_scale_inv"
 ALL = MODELS | MORE
-INDEX = "model.safetensors.index.json"
-
-
-def sharded(folder: Path, model: Decodable) -> Path:
-    """Write weights and scales in two shards."""
-    tensors = model.tensors
-    first = next(iter(tensors))
-    rest = {name: array for name, array in tensors.items() if name != first}
-    other = {"norm.weight": np.ones(4, np.float32)}
-    write_sharded(
-        folder,
-        {
-            "model-00001-of-00003.safetensors": {first: tensors[first]},
-            "model-00002-of-00003.safetensors": rest,
-            "model-00003-of-00003.safetensors": other,
-        },
-    )
-    (folder / "config.json").write_text(json.dumps(model.config))
-    return folder
 
 
 def refused(folder: Path, capsys: pytest.CaptureFixture[str], *parts: str) -> None:
@@ -113,7 +103,7 @@ FAULTS: dict[Callable[[Decodable], Decodable], tuple[str, ...]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS, ids=lambda one: one.__name__)
-@pytest.mark.parametrize("put", [write, sharded])
+@pytest.mark.parametrize("put", [write, write_in_shards], ids=["write", "sharded"])
 def test_a_fault(tmp_path: Path, capsys: pytest.CaptureFixture[str], fault: Any, put: Any) -> None:
     model = fault(MODELS["deepseek, scales of float32"]())
     refused(put(tmp_path / "model", model), capsys, *FAULTS[fault])
@@ -224,16 +214,16 @@ def test_an_index_that_lies(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         (lambda index: index.pop(WEIGHT), (WEIGHT, first)),
     )
     for place, (lie, parts) in enumerate(lies):
-        folder = sharded(tmp_path / str(place), model())
+        folder = write_in_shards(tmp_path / str(place), model())
         edit_index(folder, lie)
         if parts:
             refused(folder, capsys, *parts)
-    both = sharded(tmp_path / "both", model())
+    both = write_in_shards(tmp_path / "both", model())
     checkpoint.save(
         both / third, model().tensors | {"norm.weight": np.ones(4, np.float32)}, overwrite=True
     )
     refused(both, capsys, SCALE, second, third)
-    hidden = sharded(tmp_path / "hidden", model())
+    hidden = write_in_shards(tmp_path / "hidden", model())
     checkpoint.save(
         hidden / third, {"norm.weight": np.ones(4, np.float32), "x": np.ones(1)}, overwrite=True
     )
@@ -251,14 +241,14 @@ def test_an_index_without_a_shard(tmp_path: Path, capsys: pytest.CaptureFixture[
         (first, {}),
     )
     for place, (shard, weights) in enumerate(lies):
-        folder = sharded(tmp_path / str(place), MODELS["deepseek, scales of float32"]())
+        folder = write_in_shards(tmp_path / str(place), MODELS["deepseek, scales of float32"]())
         (folder / INDEX).write_text(json.dumps({"weight_map": weights}))
         name = WEIGHT if shard == first else "norm.weight"
         refused(folder, capsys, f"tensor '{name}' is in '{shard}'", INDEX)
         assert main(["verify", str(folder), str(folder)]) == 2
         assert main(["cast", str(folder), str(tmp_path / "out"), "--dtype", "float16"]) == 2
     out = tmp_path / "out"
-    whole = sharded(tmp_path / "whole", MODELS["deepseek, scales of float32"]())
+    whole = write_in_shards(tmp_path / "whole", MODELS["deepseek, scales of float32"]())
     (whole / INDEX).write_text(json.dumps({"weight_map": lies[0][1]}))
     checkpoint.dequantize_file(whole, out, exclude=third)
     assert set(checkpoint.load(out)) == {WEIGHT}

@@ -13,7 +13,7 @@ from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from castwise.quantization import QuantizedArray, dequantize, quantize
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, MORE, Decodable, write
+from producer_models import MODELS, MORE, Decodable, write
 
 EXPERTS = "mlp.experts.gate_up_proj"
 SCALE = f"{EXPERTS}_weight_scale"

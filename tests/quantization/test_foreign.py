@@ -17,7 +17,7 @@ from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._names import beside
 from castwise.quantization.producers._registry import PRODUCERS
 from castwise.quantization.weights._recognition import recognized
-from decodable_models import MODELS, Decodable, write
+from producer_models import MODELS, Decodable, write
 
 INVENTED = ("global_scale", "smooth_scale", "channel_scale", "scales2", "weight_scale_2", "zeta")
 NAMED = (*INVENTED, "scale_bias", "lut", "weight_zp", "wscale")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -16,115 +15,9 @@ from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from castwise.quantization import QuantizedArray, dequantize, quantize
 from checkpoint_samples import assert_same, floats
-from decodable_models import powers_of
+from producer_models.gguf import TYPES, gguf_file, header, sample, text
 
 Array = Any
-ROWS, BLOCKS = 6, 4
-
-
-def text(value: str) -> bytes:
-    return struct.pack("<Q", len(value.encode())) + value.encode()
-
-
-def header(tensors: list[tuple[str, tuple[int, ...], int, int]], pairs: bytes, count: int) -> bytes:
-    parts = [b"GGUF", struct.pack("<IQQ", 3, len(tensors), count), pairs]
-    for name, shape, kind, offset in tensors:
-        parts += [text(name), struct.pack("<I", len(shape))]
-        parts.append(struct.pack(f"<{len(shape)}QIQ", *shape[::-1], kind, offset))
-    return b"".join(parts)
-
-
-def gguf_file(path: Path, tensors: dict[str, tuple[int, tuple[int, ...], bytes]]) -> Path:
-    """Write tensors, each of a type, a shape and its bytes."""
-    rows, data = [], b""
-    for name, (kind, shape, raw) in tensors.items():
-        data += bytes(-len(data) % 32)
-        rows.append((name, shape, kind, len(data)))
-        data += raw
-    pairs = text("general.architecture") + struct.pack("<I", 8) + text("llama")
-    pairs += text("size") + struct.pack("<IB", 0, 7)
-    pairs += text("tokens") + struct.pack("<IIQ", 9, 8, 2) + text("a") + text("b")
-    pairs += text("scores") + struct.pack("<IIQ2f", 9, 6, 2, 1, 2)
-    made = header(rows, pairs, 4)
-    path.write_bytes(made + bytes(-len(made) % 32) + data)
-    return path
-
-
-def halves(raw: Array, width: int) -> Array:
-    """Take nibbles apart: element j low and j + width / 2 high."""
-    blocks = raw.reshape(*raw.shape[:-1], -1, width // 2)
-    codes = np.concatenate([blocks & 15, blocks >> 4], -1)
-    return codes.reshape(*raw.shape[:-1], -1).astype(np.float32)
-
-
-def half(raw: Array) -> Array:
-    return np.ascontiguousarray(raw).view(np.float16).astype(np.float32)
-
-
-def q8_0(raw: Array) -> Array:
-    return raw[..., 2:].view(np.int8).astype(np.float32) * half(raw[..., :2])
-
-
-def q4_0(raw: Array) -> Array:
-    return (halves(raw[..., 2:], 32) - 8) * half(raw[..., :2])
-
-
-def q4_1(raw: Array) -> Array:
-    return halves(raw[..., 4:], 32) * half(raw[..., :2]) + half(raw[..., 2:4])
-
-
-def high(raw: Array) -> Array:
-    return np.unpackbits(raw, axis=-1, bitorder="little").astype(np.float32) * 16
-
-
-def q5_0(raw: Array) -> Array:
-    return (halves(raw[..., 6:], 32) + high(raw[..., 2:6]) - 16) * half(raw[..., :2])
-
-
-def q5_1(raw: Array) -> Array:
-    codes = halves(raw[..., 8:], 32) + high(raw[..., 4:8])
-    return codes * half(raw[..., :2]) + half(raw[..., 2:4])
-
-
-def e2m1(codes: Array) -> Array:
-    return codes.astype(np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
-
-
-def mxfp4(raw: Array) -> Array:
-    return e2m1(halves(raw[..., 1:], 32)) * powers_of(raw[..., :1])
-
-
-def nvfp4(raw: Array) -> Array:
-    scale = np.repeat(raw[..., :4].view(ml_dtypes.float8_e4m3fn).astype(np.float32), 16, -1)
-    return e2m1(halves(raw[..., 4:], 16)) * scale
-
-
-TYPES: dict[str, tuple[int, int, int, Callable[[Array], Array]]] = {
-    "Q4_0": (2, 32, 18, q4_0),
-    "Q4_1": (3, 32, 20, q4_1),
-    "Q5_0": (6, 32, 22, q5_0),
-    "Q5_1": (7, 32, 24, q5_1),
-    "Q8_0": (8, 32, 34, q8_0),
-    "MXFP4": (39, 32, 17, mxfp4),
-    "NVFP4": (40, 64, 36, nvfp4),
-}
-
-
-def sample(
-    name: str, rows: int = ROWS, blocks: int = BLOCKS
-) -> tuple[tuple[int, tuple[int, ...], bytes], Array]:
-    """Return a tensor of random blocks, and its values."""
-    kind, width, size, decode = TYPES[name]
-    raw = np.random.default_rng(0).integers(0, 256, (rows, blocks, size), np.uint8)
-    if name == "MXFP4":
-        raw[..., 0] = raw[..., 0] % 16 + 115
-    elif name == "NVFP4":
-        raw[..., :4] &= 0x77
-    else:
-        raw[..., 1] = 0x20  # a half that is small and finite
-        raw[..., 3 if name in ("Q4_1", "Q5_1") else 1] = 0x20
-    values = decode(raw).reshape(rows, blocks * width)
-    return (kind, values.shape, raw.tobytes()), values
 
 
 @pytest.mark.parametrize("name", TYPES)

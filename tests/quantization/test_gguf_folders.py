@@ -22,7 +22,8 @@ from castwise.checkpoint.planning.transcode import _global_scales, _to_gguf, _tr
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
-from test_transcode_gguf import (
+from producer_models.gguf import parsed
+from whole_models import (
     AT,
     CONFIG,
     HEAD,
@@ -37,7 +38,6 @@ from test_transcode_gguf import (
     gpt_oss,
     model,
     of_experts,
-    parsed,
     write,
 )
 

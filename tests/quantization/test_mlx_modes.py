@@ -14,7 +14,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from castwise.quantization import QuantizedArray, dequantize
-from decodable_models import MODELS, Decodable, write
+from producer_models import MODELS, Decodable, write
 
 MODES = ("mxfp4", "nvfp4", "mxfp8")
 SECTIONS = ("quantization", "quantization_config")

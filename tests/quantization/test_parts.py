@@ -19,13 +19,13 @@ from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.checkpoint.running import _executors
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.cli import main
-from decodable_models import MODELS
-from decodable_models import write as write_quantised
+from producer_models import MODELS
+from producer_models import write as write_quantised
+from producer_models.gguf import gguf_file, sample
+from producer_models.keras import calibrated, saved
 from sharded_folder import contents
 from small_llama import DOWN, WEIGHTS, Q
 from small_llama import write as write_plain
-from test_gguf import gguf_file, sample
-from test_keras_calibrated import calibrated, saved
 
 QUANTISED: dict[str, dict[str, Any]] = {
     "deepseek": {"scheme": "fp8_block"},

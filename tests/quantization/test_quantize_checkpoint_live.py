@@ -10,8 +10,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 from castwise import checkpoint
-from plain_models import CONFIGS, TEXT
-from test_dequantize_live import same_results
+from plain_models import CONFIGS, TEXT, same_results
 
 Framework = Callable[[str], ModuleType]
 SIZES = {"hidden_size": 64, "intermediate_size": 96, "num_experts_per_tok": 2}

@@ -10,26 +10,26 @@ from castwise import checkpoint
 from castwise.checkpoint import Quantization, TensorInfo
 from castwise.quantization.producers._registry import PRODUCERS
 from castwise.quantization.weights._recognition import recognized
-from quantised_models import (
+from producer_models import (
     FLOATS,
     FORMATS,
-    FP8,
     LAYOUTS,
     RECORDED,
     Model,
     Tensors,
     as_tensors,
+    in_config,
     record,
     recorded,
-    stated,
-    write,
+    write_zeros,
 )
+from producer_models.deepseek import BLOCKS_OF_128
 
 PLAIN = {"config.json": {"model_type": "llama"}}
 
 
 def found_in(folder: Path, model: Model) -> Quantization | None:
-    return checkpoint.inspect(write(folder, model)).quantization
+    return checkpoint.inspect(write_zeros(folder, model)).quantization
 
 
 def summary(found: Quantization | None) -> set[tuple[Any, ...]]:
@@ -125,7 +125,7 @@ def test_names_that_only_look_like_scales(tmp_path: Path, tensors: Tensors) -> N
 def test_a_configuration_that_says_more_than_the_tensors(tmp_path: Path) -> None:
     """As a model keeps it that was decoded by a script; also one to be quantised on loading."""
     tensors: Tensors = {"a.weight": ("BF16", (8, 8)), "ids": ("I64", (8,))}
-    for section in (FP8, stated(load_in_4bit=True), stated(quant_method="aqlm")):
+    for section in (BLOCKS_OF_128, in_config(load_in_4bit=True), in_config(quant_method="aqlm")):
         found = found_in(tmp_path / "model", Model(tensors, section, {}))
         assert found is not None
         assert len(found.stated) == 1
@@ -144,7 +144,7 @@ def test_orphans_where_the_configuration_expects_more(tmp_path: Path) -> None:
         "logit_scale": ("F32", ()),
         "norm.weight": ("BF16", (8,)),
     }
-    found = found_in(tmp_path / "model", Model(tensors, FP8, {}))
+    found = found_in(tmp_path / "model", Model(tensors, BLOCKS_OF_128, {}))
     assert orphans(found) == [
         ("a.weight", True, "a.weight_scale_inv"),
         ("b.weight_scale_inv", False, "b.weight"),
@@ -262,12 +262,12 @@ def test_what_keras_keeps_of_float8_is_no_weight(tmp_path: Path) -> None:
 
 def test_contradictions_are_named(tmp_path: Path) -> None:
     block: Tensors = {"a.weight": ("F8_E4M3", (192, 256)), "a.weight_scale_inv": ("F32", (3, 2))}
-    found = found_in(tmp_path / "a", Model(block, FP8, {}))
+    found = found_in(tmp_path / "a", Model(block, BLOCKS_OF_128, {}))
     assert found is not None
     assert found.weights[0].problem == (
         "blocks of 128x128 need a scale of shape (2, 2), and it has (3, 2)"
     )
-    found = found_in(tmp_path / "b", Model(block, stated(quant_method="awq", bits=4), {}))
+    found = found_in(tmp_path / "b", Model(block, in_config(quant_method="awq", bits=4), {}))
     assert found is not None
     assert found.weights[0].problem == (
         "config.json: awq is stated, but it is stored as by deepseek"
@@ -344,7 +344,7 @@ def test_a_target_that_takes_more_than_linear_time_is_refused(tmp_path: Path, pa
     weights = {"num_bits": 8, "type": "int", "strategy": "channel"}
     model = Model(
         {f"{name}.weight": ("I8", (8, 64)), f"{name}.weight_scale": ("BF16", (8, 1))},
-        stated(
+        in_config(
             quant_method="compressed-tensors",
             config_groups={"group_0": {"targets": [f"re:{pattern}"], "weights": weights}},
         ),
@@ -366,7 +366,7 @@ def test_a_target_is_matched_as_by_its_producer(tmp_path: Path, pattern: str) ->
         tmp_path,
         Model(
             {"aa.weight": ("I8", (8, 64)), "aa.weight_scale": ("BF16", (8, 1))},
-            stated(
+            in_config(
                 quant_method="compressed-tensors",
                 config_groups={"group_0": {"targets": [f"re:{pattern}"], "weights": weights}},
             ),
@@ -378,7 +378,7 @@ def test_a_target_is_matched_as_by_its_producer(tmp_path: Path, pattern: str) ->
 
 
 def test_a_file_that_cannot_be_read(tmp_path: Path) -> None:
-    folder = write(tmp_path / "model", Model({"a.weight": ("F32", (8,))}, {}, {}))
+    folder = write_zeros(tmp_path / "model", Model({"a.weight": ("F32", (8,))}, {}, {}))
     for text, reason in (
         ("{", "Expecting"),
         ("[" * 100_000, "recursion"),
@@ -404,7 +404,7 @@ def test_bits_per_weight(tmp_path: Path) -> None:
         ("bitsandbytes fp4", 4 + (512 * 4 + 16 * 4 + 80) * 8 / 32768),
         ("keras int8", 8 + 32 / 16),
     ):
-        found = checkpoint.inspect(write(tmp_path / name, recorded(name)))
+        found = checkpoint.inspect(write_zeros(tmp_path / name, recorded(name)))
         assert found.quantization is not None
         weight = found.quantization.weights[0]
         actual = found.bits_per_weight()[weight.payload]

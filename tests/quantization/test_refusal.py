@@ -16,7 +16,8 @@ from castwise.cli import main
 from checkpoint_samples import assert_same, floats, write_sharded
 from ml_dtypes import float8_e4m3fn
 from plain_models import CONFIGS, save
-from quantised_models import FP8, LAYOUTS, RECORDED, Model, recorded, stated, write
+from producer_models import LAYOUTS, RECORDED, Model, in_config, recorded, write_zeros
+from producer_models.deepseek import BLOCKS_OF_128
 
 BLOCK = {
     "model.layers.0.q_proj.weight": floats(256 * 256).reshape(256, 256).astype(float8_e4m3fn),
@@ -30,7 +31,7 @@ def deepseek(folder: Path, **more: Any) -> Path:
     """A folder with one weight of float8 in blocks of 128x128, and a norm."""
     folder.mkdir()
     checkpoint.save(folder / "model.safetensors", BLOCK | more)
-    (folder / "config.json").write_text(json.dumps(FP8["config.json"]))
+    (folder / "config.json").write_text(json.dumps(BLOCKS_OF_128["config.json"]))
     return folder
 
 
@@ -38,7 +39,7 @@ def deepseek(folder: Path, **more: Any) -> Path:
 @pytest.mark.parametrize("name", [*RECORDED, *LAYOUTS])
 def test_no_quantised_model_is_cast(tmp_path: Path, name: str) -> None:
     model = recorded(name) if name in RECORDED else LAYOUTS[name][0]
-    folder = write(tmp_path / "model", model)
+    folder = write_zeros(tmp_path / "model", model)
     found = checkpoint.inspect(folder).quantization
     assert found is not None
     parts = [name for one in found.weights for name in (one.payload, *one.parts)]
@@ -112,7 +113,7 @@ def test_a_scale_in_another_shard_is_found(tmp_path: Path) -> None:
     folder = tmp_path / "model"
     shards = {"a.safetensors": {WEIGHT: BLOCK[WEIGHT]}, "b.safetensors": {SCALE: BLOCK[SCALE]}}
     write_sharded(folder, shards)
-    (folder / "config.json").write_text(json.dumps(FP8["config.json"]))
+    (folder / "config.json").write_text(json.dumps(BLOCKS_OF_128["config.json"]))
     found = checkpoint.inspect(folder).quantization
     assert found is not None
     assert [(one.payload, one.scale) for one in found.weights] == [(WEIGHT, SCALE)]
@@ -131,13 +132,13 @@ def test_the_scales_of_a_cache_are_kept(tmp_path: Path) -> None:
         with pytest.raises(CheckpointError, match=what):
             checkpoint.cast_file(folder, tmp_path / "out", {key: "bfloat16"})
     # Of a model that is not quantised they are tensors like any other.
-    plain = write(tmp_path / "plain", Model({"a.k_scale": ("F32", (1,))}, {}, {}))
+    plain = write_zeros(tmp_path / "plain", Model({"a.k_scale": ("F32", (1,))}, {}, {}))
     checkpoint.cast_file(plain, tmp_path / "out", "bfloat16")
 
 
 def test_a_method_that_is_not_known_refuses_every_change(tmp_path: Path) -> None:
     tensors: Any = {"a.codes": ("I8", (8, 2)), "a.codebooks": ("F16", (8,)), "norm": ("F32", (8,))}
-    folder = write(tmp_path / "model", Model(tensors, stated(quant_method="aqlm"), {}))
+    folder = write_zeros(tmp_path / "model", Model(tensors, in_config(quant_method="aqlm"), {}))
     match = r"does not know the method \(config.json: aqlm\); 'a.codebooks' would become bfloat16"
     with pytest.raises(CheckpointError, match=match):
         checkpoint.cast_file(folder, tmp_path / "out", "bfloat16")
@@ -235,7 +236,7 @@ def quantised_lines(
     folder: Path, tensors: Any, config: Any, capsys: pytest.CaptureFixture[str]
 ) -> list[str]:
     """What the command shows of quantised weights, without its table."""
-    assert main(["inspect", str(write(folder, Model(tensors, config, {})))]) == 0
+    assert main(["inspect", str(write_zeros(folder, Model(tensors, config, {})))]) == 0
     shown = capsys.readouterr().out.split("\n\n")[2].splitlines()
     return [line for line in shown if ":" in line or line.startswith(("  ", "quantised"))]
 
@@ -249,7 +250,7 @@ def test_inspect_shows_what_is_wrong_once_for_all_layers(
         tensors |= {f"{name}.a.weight": ("F8_E4M3", (192, 8))}
         tensors |= {f"{name}.a.weight_scale_inv": ("F32", (3, 1))}
         tensors |= {f"{name}.b.weight": ("F8_E4M3", (8, 8)), f"{name}.k_scale": ("F32", (1,))}
-    assert quantised_lines(tmp_path / "a", tensors, FP8, capsys) == [
+    assert quantised_lines(tmp_path / "a", tensors, BLOCKS_OF_128, capsys) == [
         "quantised weights, stated in config.json: fp8",
         "problem: layers.*.a.weight: blocks of 128x128 need a scale of shape (2, 1), and it has "
         "(3, 1) (3 times)",
@@ -258,12 +259,12 @@ def test_inspect_shows_what_is_wrong_once_for_all_layers(
         "other scale or marker: layers.*.k_scale (3 times)",
     ]
     plain = {"a.weight": ("BF16", (8, 8))}
-    assert quantised_lines(tmp_path / "b", plain, FP8, capsys) == [
+    assert quantised_lines(tmp_path / "b", plain, BLOCKS_OF_128, capsys) == [
         "quantised weights, stated in config.json: fp8",
         "  no tensor is stored so",
     ]
     codes = {"a.codes": ("I8", (8, 8))}
-    shown = quantised_lines(tmp_path / "c", codes, stated(quant_method="aqlm"), capsys)
+    shown = quantised_lines(tmp_path / "c", codes, in_config(quant_method="aqlm"), capsys)
     assert "  'aqlm' is not known to castwise: any tensor may be part of it" in shown
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from decodable_models import KEPT, MODELS, write
+from producer_models import KEPT, MODELS, write
 
 SELF = "model.layers.0.self_attn."
 NAMES = {

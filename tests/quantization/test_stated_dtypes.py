@@ -15,7 +15,9 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import assert_same, floats
-from decodable_models import MODELS, Decodable, comfy_old, deepseek, two_weights
+from producer_models import MODELS, Decodable
+from producer_models.comfy import comfy_old
+from producer_models.deepseek import deepseek, two_weights
 from small_llama import DOWN, EMBEDDING, HEAD, Q, weight
 
 BF16 = ml_dtypes.bfloat16

@@ -16,8 +16,8 @@ from castwise.checkpoint.planning import _derived_reader
 from castwise.checkpoint.planning.transcode import _global_scales
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import MODELS
-from decodable_models import write as write_model
+from producer_models import MODELS
+from producer_models import write as write_model
 from small_llama import INDEX, KEPT, WEIGHTS, write
 
 CT, MODELOPT = "compressed-tensors", "modelopt"

@@ -16,12 +16,13 @@ from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.transcode import _transcoded_slabs
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import KEPT, MODELS, Decodable, Draw, compressed, stated
-from decodable_models import write as write_model
 from numpy.typing import NDArray
+from producer_models import KEPT, MODELS, Decodable, Draw, stated
+from producer_models import write as write_model
+from producer_models.compressed_tensors import model_of_mxfp4, mxfp4
+from producer_models.gguf import blocks, gguf_file
 from scheme_oracle import pack, swizzle
 from small_llama import write
-from test_gguf import gguf_file
 
 Array = NDArray[Any]
 CT, MODELOPT, COMFY, OSS, V4 = "compressed-tensors", "modelopt", "comfy", "gpt-oss", "deepseek-v4"
@@ -94,13 +95,6 @@ def test_experts_of_openai(tmp_path: Path) -> None:
         assert_same(checkpoint.load(back)[key], array)
 
 
-def gguf_blocks(codes: Array, raw: Array) -> bytes:
-    """Write blocks of GGUF: a power of two, then codes j and j + 16 in byte j."""
-    blocks = codes.reshape(*raw.shape, 32)
-    halves = blocks[..., :16] | blocks[..., 16:] << 4
-    return np.concatenate([raw[..., None], halves], -1).tobytes()
-
-
 @pytest.mark.parametrize("recipe", [CT, OSS])
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 def test_gguf(tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,7 +103,10 @@ def test_gguf(tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.Mo
     codes, raw = draw.codes(4, 3, 20, 64), draw.powers(3, 20, 2)
     kept = np.arange(12, dtype=np.float32).reshape(3, 4)
     name = "blk.0.ffn_down_exps.weight"
-    tensors = {name: (39, (3, 20, 64), gguf_blocks(codes, raw)), "n": (0, (3, 4), kept.tobytes())}
+    tensors = {
+        name: (39, (3, 20, 64), blocks(codes, raw).tobytes()),
+        "n": (0, (3, 4), kept.tobytes()),
+    }
     source = gguf_file(tmp_path / "model.gguf", tensors)
     out = tmp_path / "out.safetensors"
     checkpoint.transcode_file(source, out, recipe)
@@ -131,10 +128,10 @@ def test_gguf_of_two_types(tmp_path: Path) -> None:
     draw = Draw()
     codes, raw = draw.codes(4, 3, 20, 64), draw.powers(3, 20, 2)
     whole, scale = draw.codes(8, 24, 96), draw.scales(24, 3, dtype=np.float16)
-    blocks = np.concatenate([scale[..., None].view(np.uint8), whole.reshape(24, 3, 32)], -1)
+    rows = np.concatenate([scale[..., None].view(np.uint8), whole.reshape(24, 3, 32)], -1)
     name = "blk.0.ffn_down_exps.weight"
-    tensors = {name: (39, (3, 20, 64), gguf_blocks(codes, raw))}
-    tensors["blk.0.attn_q.weight"] = (8, (24, 96), blocks.tobytes())
+    tensors = {name: (39, (3, 20, 64), blocks(codes, raw).tobytes())}
+    tensors["blk.0.attn_q.weight"] = (8, (24, 96), rows.tobytes())
     source, out = gguf_file(tmp_path / "model.gguf", tensors), tmp_path / "out.safetensors"
     checkpoint.transcode_file(source, out, CT)
     assert checkpoint.verify(source, out).equal
@@ -275,19 +272,6 @@ def test_from_each_to_each(
 # Other schemes
 
 
-def mxfp4(raw: Array, codes: Array | None = None, seed: int = 0) -> dict[str, Array]:
-    """Make a weight of compressed-tensors with these powers of two."""
-    if codes is None:
-        codes = Draw(seed).codes(4, raw.shape[0], raw.shape[1] * 32)
-    return {"weight_packed": pack(codes, 4), "weight_scale": raw}
-
-
-def model_of(**weights: dict[str, Array]) -> Decodable:
-    tensors = {f"{name}.{key}": one for name, some in weights.items() for key, one in some.items()}
-    section = compressed("float", 4, "group", group_size=32, scale_dtype="torch.uint8")
-    return Decodable(tensors, {}, section)
-
-
 @pytest.mark.parametrize("recipe", [CT, MODELOPT])
 def test_mxfp4_as_nvfp4(tmp_path: Path, recipe: str) -> None:
     """The range of float8 is used to its ends; what engines fuse has one global scale."""
@@ -303,7 +287,7 @@ def test_mxfp4_as_nvfp4(tmp_path: Path, recipe: str) -> None:
         "m.o_proj": mxfp4(np.full((8, 3), 3, np.uint8), seed=2),
         "m.zeros": mxfp4(np.zeros((8, 3), np.uint8), np.zeros((8, 96), np.uint8)),
     }
-    source, out = write_model(tmp_path / "model", model_of(**weights)), tmp_path / "out"
+    source, out = write_model(tmp_path / "model", model_of_mxfp4(**weights)), tmp_path / "out"
     summary = checkpoint.transcode_file(source, out, recipe, scheme="nvfp4")
     assert checkpoint.verify(source, out, dtype="float32", arithmetic="exact").equal
     found = checkpoint.load(out)
@@ -342,7 +326,7 @@ def test_blocks_that_nvfp4_cannot_hold(tmp_path: Path) -> None:
             (fused, ("'m.v_proj.weight_packed'", "(0, 0)", "'m.q_proj.weight_packed'")),
         )
     ):
-        source = write_model(tmp_path / str(number), model_of(**weights))
+        source = write_model(tmp_path / str(number), model_of_mxfp4(**weights))
         before = sorted(tmp_path.rglob("*"))
         with pytest.raises(CheckpointError) as error:
             checkpoint.transcode_file(source, tmp_path / "out", CT, scheme="nvfp4")

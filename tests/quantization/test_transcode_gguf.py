@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import struct
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
 from pathlib import Path
@@ -18,195 +17,33 @@ from castwise.checkpoint.gguf._tokenizer_to_gguf import SPLITS
 from castwise.checkpoint.planning.transcode import _to_gguf
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from decodable_models import Draw
 from numpy.typing import NDArray
 from object_store import BUCKET, Store
-from scheme_oracle import pack
+from producer_models.gguf import blocks, parsed
+from whole_models import (
+    AT,
+    CONFIG,
+    EXPERTS,
+    HEAD,
+    HEADS,
+    INNER,
+    LAYERS,
+    TOKENIZER,
+    TOKENS,
+    WIDTH,
+    A,
+    B,
+    C,
+    Q,
+    dense,
+    gpt_oss,
+    model,
+    of_experts,
+    write,
+)
 
 Array = NDArray[Any]
 BF16 = ml_dtypes.bfloat16
-WIDTH, INNER, HEAD, HEADS, EXPERTS, LAYERS, TOKENS = 64, 32, 32, 2, 3, 2, 262
-GPT4O = (
-    r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]*[\p{Ll}\p{Lm}\p{Lo}\p{M}]+"
-    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)?|[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+"
-    r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}"
-    r"| ?[^\s\p{L}\p{N}]+[\r\n/]*|\s*[\r\n]+|\s+(?!\S)|\s+"
-)
-A, B, C = "\u0100\u0101\u0102"
-TOKENIZER: dict[str, Any] = {
-    "added_tokens": [
-        {"id": 256, "content": "<|startoftext|>", "special": True},
-        {"id": 257, "content": "<|call|>", "special": False},
-        {"id": 258, "content": "\u2581user", "special": False},
-    ],
-    "normalizer": None,
-    "pre_tokenizer": {
-        "type": "Sequence",
-        "pretokenizers": [
-            {"type": "Split", "pattern": {"Regex": GPT4O}, "behavior": "Isolated", "invert": False},
-            {"type": "ByteLevel", "add_prefix_space": False, "use_regex": False},
-        ],
-    },
-    "post_processor": {
-        "type": "TemplateProcessing",
-        "single": [{"SpecialToken": {"id": "<|startoftext|>"}}, {"Sequence": {"id": "A"}}],
-    },
-    "model": {
-        "type": "BPE",
-        "vocab": {**{chr(0x100 + n): n for n in range(256)}, A + B: 259, A + B + C: 260},
-        "merges": [[A, B], f"{A + B} {C}"],
-    },
-}
-CONFIG: dict[str, Any] = {
-    "model_type": "gpt_oss",
-    "num_hidden_layers": LAYERS,
-    "max_position_embeddings": 256,
-    "hidden_size": WIDTH,
-    "intermediate_size": INNER,
-    "num_attention_heads": HEADS,
-    "num_key_value_heads": 1,
-    "head_dim": HEAD,
-    "rms_norm_eps": 1e-5,
-    "rope_theta": 150000,
-    "rope_scaling": {
-        "rope_type": "yarn",
-        "factor": 32.0,
-        "original_max_position_embeddings": 64,
-        "beta_fast": 32.0,
-        "truncate": False,
-    },
-    "sliding_window": 16,
-    "num_local_experts": EXPERTS,
-    "num_experts_per_tok": 2,
-    "layer_types": ["sliding_attention", "full_attention"],
-    "swiglu_limit": 7.0,
-    "vocab_size": TOKENS,
-    "eos_token_id": 257,
-    "quantization_config": {"quant_method": "mxfp4"},
-}
-STATED = {
-    "bos_token": "<|startoftext|>",
-    "pad_token": {"content": "<|call|>"},
-    "add_bos_token": True,
-    "chat_template": [{"name": "default", "template": "{{x}}"}, {"name": "tool", "template": "y"}],
-}
-
-
-def linear(draw: Draw, name: str, rows: int, columns: int) -> dict[str, Array]:
-    return {f"{name}.weight": draw.floats(rows, columns), f"{name}.bias": draw.floats(rows)}
-
-
-def experts(draw: Draw, rows: int, columns: int) -> tuple[Array, Array]:
-    """Return codes and powers of two of the matrices of experts."""
-    return draw.codes(4, EXPERTS, rows, columns), draw.powers(EXPERTS, rows, columns // 32)
-
-
-def gpt_oss() -> tuple[dict[str, Array], dict[str, tuple[Array, Array]]]:
-    """Return the tensors of a model, and the codes and scales of its experts."""
-    draw = Draw()
-    tensors = {
-        "model.embed_tokens.weight": draw.floats(TOKENS, WIDTH),
-        "lm_head.weight": draw.floats(TOKENS, WIDTH),
-        "model.norm.weight": draw.floats(WIDTH),
-    }
-    found: dict[str, tuple[Array, Array]] = {}
-    for layer in range(LAYERS):
-        at = f"model.layers.{layer}."
-        for one, rows in (("q", HEADS * HEAD), ("k", HEAD), ("v", HEAD)):
-            tensors |= linear(draw, f"{at}self_attn.{one}_proj", rows, WIDTH)
-        tensors |= linear(draw, f"{at}self_attn.o_proj", WIDTH, HEADS * HEAD)
-        tensors |= linear(draw, f"{at}mlp.router", EXPERTS, WIDTH)
-        tensors[f"{at}self_attn.sinks"] = draw.floats(HEADS)
-        for norm in ("input", "post_attention"):
-            tensors[f"{at}{norm}_layernorm.weight"] = draw.floats(WIDTH)
-        for name, rows, columns in (("gate_up", 2 * INNER, WIDTH), ("down", WIDTH, INNER)):
-            module = f"{at}mlp.experts.{name}_proj"
-            tensors[f"{module}_bias"] = draw.floats(EXPERTS, rows)
-            codes, powers = found[module] = experts(draw, rows, columns)
-            tensors[f"{module}_blocks"] = pack(codes, 4).reshape(*powers.shape, 16)
-            tensors[f"{module}_scales"] = powers
-    return tensors, found
-
-
-def write(
-    folder: Path, tensors: dict[str, Array], config: dict[str, Any], *, shards: int = 2
-) -> Path:
-    """Write a model with its tokenizer, its tensors dealt out to shards."""
-    folder.mkdir()
-    names = [f"model-{n + 1:05d}-of-{shards:05d}.safetensors" for n in range(shards)]
-    homes = {name: names[number % shards] for number, name in enumerate(sorted(tensors))}
-    for shard in names:
-        own = {name: array for name, array in tensors.items() if homes[name] == shard}
-        checkpoint.save(folder / shard, own, metadata={"format": "pt"})
-    index = {"metadata": {}, "weight_map": homes}
-    for name, value in (
-        ("model.safetensors.index.json", index),
-        ("config.json", config),
-        ("tokenizer.json", TOKENIZER),
-        ("tokenizer_config.json", STATED),
-    ):
-        (folder / name).write_text(json.dumps(value))
-    return folder
-
-
-def model(path: Path, **config: Any) -> Path:
-    return write(path, gpt_oss()[0], CONFIG | config)
-
-
-TYPES = {4: "I", 5: "i", 6: "f", 7: "?"}
-FORMATS = {0: np.dtype(np.float32), 30: np.dtype(BF16)}
-
-
-def parsed(path: Path) -> tuple[dict[str, Any], dict[str, tuple[int, Array]]]:
-    """Read a file as the specification of GGUF says: values, and tensors with their types."""
-    raw, at = path.read_bytes(), 0
-
-    def take(layout: str) -> Any:
-        nonlocal at
-        (found,) = struct.unpack_from("<" + layout, raw, at)
-        at += struct.calcsize("<" + layout)
-        return found
-
-    def text() -> str:
-        nonlocal at
-        count = take("Q")
-        at += count
-        return raw[at - count : at].decode()
-
-    def value(kind: int) -> Any:
-        if kind == 9:
-            inner, count = take("I"), take("Q")
-            return [value(inner) for _ in range(count)]
-        return text() if kind == 8 else take(TYPES[kind])
-
-    assert (raw[:4], struct.unpack_from("<I", raw, 4)) == (b"GGUF", (3,))
-    at = 8
-    tensors, pairs = take("Q"), take("Q")
-    stated = {text(): value(take("I")) for _ in range(pairs)}
-    rows = []
-    for _ in range(tensors):
-        name = text()
-        shape = [take("Q") for _ in range(take("I"))][::-1]
-        rows.append((name, shape, take("I"), take("Q")))
-    start = -(-at // 32) * 32
-    assert not any(raw[at:start])
-    found: dict[str, tuple[int, Array]] = {}
-    end = 0
-    for name, shape, kind, offset in rows:
-        assert offset == -(-end // 32) * 32
-        dtype = FORMATS.get(kind, np.dtype(np.uint8))
-        stored = shape if kind != 39 else [*shape[:-1], shape[-1] // 32, 17]
-        count = int(np.prod(stored))
-        end = offset + count * dtype.itemsize
-        found[name] = kind, np.frombuffer(raw, dtype, count, start + offset).reshape(stored)
-    assert len(raw) == start + -(-end // 32) * 32
-    return stated, found
-
-
-def blocks(codes: Array, powers: Array) -> Array:
-    """Return blocks: a power of two, then codes j and j + 16 in byte j."""
-    each = codes.reshape(*powers.shape, 32)
-    return np.concatenate([powers[..., None], each[..., :16] | each[..., 16:] << 4], -1)
 
 
 def expected() -> dict[str, Array]:
@@ -355,51 +192,6 @@ def test_it_is_a_gguf_file_already(tmp_path: Path) -> None:
     checkpoint.transcode_file(source, out, "gguf")
     with pytest.raises(CheckpointError, match="is stored so already"):
         checkpoint.transcode_file(out, tmp_path / "again.gguf", "gguf")
-
-
-QWEN: dict[str, Any] = {
-    **{key: CONFIG[key] for key in CONFIG.keys() - {"layer_types", "rope_scaling", "swiglu_limit"}},
-    "model_type": "qwen3_moe",
-    "num_hidden_layers": 1,
-    "moe_intermediate_size": INNER,
-    "norm_topk_prob": True,
-    "tie_word_embeddings": True,
-}
-
-
-AT, Q = "model.layers.0.", r".*q_proj\.weight"
-OF_QWEN: dict[str, tuple[int, ...]] = {
-    f"{AT}self_attn.q_proj.weight": (WIDTH, WIDTH),
-    f"{AT}self_attn.k_proj.weight": (HEAD, WIDTH),
-    f"{AT}self_attn.v_proj.weight": (HEAD, WIDTH),
-    f"{AT}self_attn.o_proj.weight": (WIDTH, WIDTH),
-    f"{AT}self_attn.q_norm.weight": (HEAD,),
-    f"{AT}self_attn.k_norm.weight": (HEAD,),
-    f"{AT}input_layernorm.weight": (WIDTH,),
-    f"{AT}post_attention_layernorm.weight": (WIDTH,),
-    "model.norm.weight": (WIDTH,),
-    "model.embed_tokens.weight": (TOKENS, WIDTH),
-}
-
-
-def of_experts(
-    folder: Path, ignore: str, *missing: str, **config: Any
-) -> tuple[dict[str, Array], Path]:
-    """Write a Qwen3 of 12 experts but for some tensors; return the others, and it quantised."""
-    draw, one = Draw(), f"{AT}mlp.experts"
-    plain = {
-        **OF_QWEN,
-        f"{AT}mlp.gate.weight": (12, WIDTH),
-        **{f"{one}.{n}.down_proj.weight": (WIDTH, INNER) for n in range(12)},
-        **{f"{one}.{n}.gate_proj.weight": (INNER, WIDTH) for n in range(12)},
-        **{f"{one}.{n}.up_proj.weight": (INNER, WIDTH) for n in range(12)},
-    }
-    tensors = {name: draw.floats(*s) for name, s in plain.items() if name not in missing}
-    stated = {key: value for key, value in QWEN.items() if key != "quantization_config"}
-    source = write(folder, tensors, stated | {"num_local_experts": 12} | config)
-    quantised = folder.with_name("quantised")
-    checkpoint.quantize_file(source, quantised, "mxfp4", ignore=ignore)
-    return tensors, quantised
 
 
 def test_experts_of_their_own(tmp_path: Path) -> None:
@@ -604,20 +396,6 @@ def test_tokenizers(tmp_path: Path, key: str, value: Any, match: str) -> None:
     source = model(tmp_path / "model")
     (source / "tokenizer.json").write_text(json.dumps(TOKENIZER | {key: value}))
     refused(source, match)
-
-
-def dense(folder: Path, extra: dict[str, tuple[int, ...]], **config: Any) -> Path:
-    """Write a Qwen3 without experts, or a model like it, quantised to MXFP4, with other tensors."""
-    draw, inner = Draw(), {"gate": (INNER, WIDTH), "up": (INNER, WIDTH), "down": (WIDTH, INNER)}
-    shapes = OF_QWEN | {f"{AT}mlp.{half}_proj.weight": axes for half, axes in inner.items()}
-    tensors = {name: draw.floats(*axes) for name, axes in (shapes | extra).items()}
-    stated = {
-        key: value for key, value in QWEN.items() if "experts" not in key and key[:5] != "quant"
-    }
-    source = write(folder, tensors, stated | {"model_type": "qwen3"} | config)
-    quantised = folder.with_name("quantised")
-    checkpoint.quantize_file(source, quantised, "mxfp4")
-    return quantised
 
 
 @pytest.mark.parametrize(

@@ -17,25 +17,12 @@ from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning import _stored_tensors
 from castwise.checkpoint.planning.transcode import _transcoded_slabs
 from checkpoint_samples import assert_same, write_sharded
-from decodable_models import KEPT, Decodable, awq, gptq, write
 from numpy.typing import NDArray
+from producer_models import KEPT, Decodable, write
+from producer_models.awq_gptq import TRANSCODABLE, awq, gptq
 
 Array = NDArray[Any]
 CT = "compressed-tensors"
-CASES: dict[str, tuple[Callable[[], Decodable], int, int]] = {
-    "awq": (awq, 4, 64),
-    "gptq": (gptq(4), 4, 32),
-    "gptq, 8 bits": (gptq(8), 8, 32),
-    "gptq, v2": (gptq(4, "gptq_v2"), 4, 32),
-    "gptq, 8 bits, v2": (gptq(8, "gptq_v2"), 8, 32),
-    "gptq, symmetric": (gptq(4, centred=True), 4, 32),
-    "gptq, 8 bits, symmetric, v2": (gptq(8, "gptq_v2", centred=True), 8, 32),
-    "gptq, reordered": (gptq(4, reordered=True), 4, 32),
-    "gptq, reordered, symmetric": (gptq(8, reordered=True, centred=True), 8, 32),
-    "gptq, whole columns": (gptq(4, group=128), 4, 128),
-    "gptq, whole columns, symmetric": (gptq(8, group=128, centred=True), 8, 128),
-}
-"""For each model its bits and the inputs of a group."""
 
 
 def unpacked(words: Array, bits: int) -> Array:
@@ -59,13 +46,13 @@ def decoded(found: dict[str, Array], bits: int, group: int) -> Array:
 
 
 @pytest.mark.thinned(2)
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TRANSCODABLE)
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 def test_values_stay(
     tmp_path: Path, name: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(_transcoded_slabs, "SLAB_ELEMENTS", elements)
-    make, bits, group = CASES[name]
+    make, bits, group = TRANSCODABLE[name]
     model, out = make(), tmp_path / "out"
     source = write(tmp_path / "model", model)
     summary = checkpoint.transcode_file(source, out, CT)
@@ -95,9 +82,9 @@ def test_values_stay(
     assert {one.name for one in out.iterdir()} == {"model.safetensors", "config.json"}
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", TRANSCODABLE)
 def test_what_is_stated(tmp_path: Path, name: str) -> None:
-    make, bits, group = CASES[name]
+    make, bits, group = TRANSCODABLE[name]
     checkpoint.transcode_file(write(tmp_path / "model", make()), tmp_path / "out", CT)
     text = (tmp_path / "out" / "config.json").read_text()
     assert text.startswith('{\n  "model_type": "llama",\n  "dtype": "float32",\n  "quant')
@@ -169,7 +156,7 @@ def sharded(folder: Path, model: Decodable) -> Path:
 @pytest.mark.parametrize("name", ["awq", "gptq, symmetric", "gptq, reordered"])
 def test_shards(tmp_path: Path, name: str) -> None:
     """Parts may be in other shards than their weight; the index names what is there."""
-    model, out, again = CASES[name][0](), tmp_path / "out", tmp_path / "again"
+    model, out, again = TRANSCODABLE[name][0](), tmp_path / "out", tmp_path / "again"
     source = sharded(tmp_path / "model", model)
     summary = checkpoint.transcode_file(source, out, CT)
     assert checkpoint.verify(source, out).equal

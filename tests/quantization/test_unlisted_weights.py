@@ -16,7 +16,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import floats
-from decodable_models import deepseek
+from producer_models.deepseek import deepseek
 from torch_files import write_tensors
 
 INDEX = "model.safetensors.index.json"

@@ -15,7 +15,7 @@ from castwise import checkpoint
 from castwise._core import compare
 from castwise.checkpoint._verify import _in_step
 from castwise.cli import main
-from decodable_models import MODELS, Decodable, Draw, write
+from producer_models import MODELS, Decodable, Draw, write
 
 
 @pytest.mark.thinned(9)

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.cli import main
-from decodable_models import MODELS, Decodable, gptq, write
+from producer_models import MODELS, Decodable, write
+from producer_models.awq_gptq import gptq
 
 KEY = "quantization_config"
 AUTO_ROUND = {"quant_method": "auto-round", "data_type": "int", "sym": False}

@@ -88,3 +88,17 @@ def save(architecture: str, folder: Path) -> None:
 
     model = getattr(transformers, architecture)
     model(model.config_class(**CONFIGS[architecture])).save_pretrained(folder)
+
+
+def same_results(torch: Any, one: Any, other: Any) -> None:
+    """Two models have the same parameters, and the same results to the last bit."""
+    parameters = dict(other.named_parameters())
+    assert set(parameters) == {name for name, _ in one.named_parameters()}
+    for name, parameter in one.named_parameters():
+        assert parameter.dtype == parameters[name].dtype
+        assert torch.equal(parameter, parameters[name]), name
+    tokens = torch.arange(1, 9).reshape(1, 8)
+    with torch.no_grad():
+        results = [model.eval()(tokens).last_hidden_state for model in (one, other)]
+    assert torch.isfinite(results[0]).all()
+    assert torch.equal(*results)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
 import pytest
-
-sys.path.append(str(Path(__file__).parents[1]))  # what other tests share
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:

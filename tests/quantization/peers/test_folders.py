@@ -5,24 +5,24 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-import peer_models
 import pytest
 import torch
 from castwise import checkpoint
 from castwise.quantization.producers._registry import WRITTEN
 from castwise.quantization.producers._written import Written
+from producer_libraries import WRITERS, llama
 
 CT = "compressed-tensors"
 SCHEMES = [row.scheme for row in WRITTEN if row.recipe == CT]
 LOADED = [row for row in WRITTEN if row.recipe in {CT, "modelopt"}]
-MADE = [name for name in peer_models.PEERS if name.startswith(CT)]
+MADE = [name for name in WRITERS if name.startswith(CT)]
 
 
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("models") / "plain"
     torch.manual_seed(0)
-    peer_models.llama().save_pretrained(folder)
+    llama().save_pretrained(folder)
     return folder
 
 
@@ -50,7 +50,7 @@ def test_written_by_castwise(tmp_path: Path, plain: Path, scheme: str) -> None:
 
 @pytest.mark.parametrize("name", MADE)
 def test_made_by_compressed_tensors(tmp_path: Path, plain: Path, name: str) -> None:
-    peer_models.PEERS[name](plain, tmp_path / "model")
+    WRITERS[name](plain, tmp_path / "model")
     checkpoint.dequantize_file(tmp_path / "model", tmp_path / "decoded")
     same_logits(tmp_path / "model", tmp_path / "decoded")
 

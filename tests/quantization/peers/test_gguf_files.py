@@ -13,8 +13,8 @@ import pytest
 import torch
 import transformers
 from castwise import checkpoint
-from producers import array
-from test_transcode_gguf import GPT4O
+from producer_libraries import array
+from whole_models import GPT4O
 
 PROMPT = [1, 5, 260, 33, 71, 200, 90, 12, *range(3, 21)]
 """More tokens than the window of attention has."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 
 import ml_dtypes
 import numpy as np
-import producers
 import pytest
 from castwise.quantization import QuantizedArray, dequantize, quantize
-from producers import LIBRARIES, Producer
+from producer_libraries import LIBRARIES, Producer, array, tensor
+from producer_libraries.bitsandbytes import bitsandbytes_nested
 from scheme_oracle import Array, w
 
 KINDS = ("ties", "random", "heavy-tailed", "small", "powers", "tiny", "huge", "zero rows")
@@ -102,7 +102,7 @@ def test_the_librarys_parts_decode_as_it_decodes_them(
 @pytest.mark.parametrize("kind", ["nf4", "fp4"])
 def test_nested_statistics_of_bitsandbytes(kind: str) -> None:
     x = w(64, 512) * ml_dtypes.bfloat16(0.1)
-    parts, decoded = producers.bitsandbytes_nested(x, kind)
+    parts, decoded = bitsandbytes_nested(x, kind)
     q = QuantizedArray.from_parts(parts, "bitsandbytes")
     assert q.shape == x.shape
     found = dequantize(q, decoded.dtype)
@@ -114,8 +114,8 @@ def test_gpt_oss_decodes_as_transformers_decodes_it() -> None:
 
     x = np.random.default_rng(1).standard_normal((3, 64, 128)).astype(np.float32)
     parts = quantize(x, "mxfp4", recipe="gpt-oss").parts()
-    blocks, scales = (producers.tensor(parts[name]) for name in ("blocks", "scales"))
-    expected = producers.array(convert_moe_packed_tensors(blocks, scales))
+    blocks, scales = (tensor(parts[name]) for name in ("blocks", "scales"))
+    expected = array(convert_moe_packed_tensors(blocks, scales))
     q = QuantizedArray.from_parts(parts, "gpt-oss")
     np.testing.assert_array_equal(dequantize(q).swapaxes(-1, -2), expected)
 
@@ -125,7 +125,7 @@ def test_deepseek_blocks_decode_as_compressed_tensors_decodes_them() -> None:
 
     x = np.random.default_rng(2).standard_normal((200, 300)).astype(np.float32)
     parts = quantize(x, "fp8_block", recipe="deepseek").parts()
-    tensors = {f"m.{name}": producers.tensor(part) for name, part in parts.items()}
+    tensors = {f"m.{name}": tensor(part) for name, part in parts.items()}
     found = FP8BlockDequantizer(targets=["m"]).process(tensors)
     q = QuantizedArray.from_parts(parts, "deepseek", block=(128, 128))
-    np.testing.assert_array_equal(dequantize(q), producers.array(found["m.weight"]))
+    np.testing.assert_array_equal(dequantize(q), array(found["m.weight"]))

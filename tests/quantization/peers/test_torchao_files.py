@@ -11,7 +11,7 @@ import pytest
 import torch
 from castwise import checkpoint
 from checkpoint_samples import assert_same
-from producers import array
+from producer_libraries import array
 
 
 def of(name: str, **options: Any) -> Callable[[], Any]:

@@ -15,22 +15,26 @@ import torch
 from castwise import checkpoint
 from castwise.quantization import QuantizedArray, dequantize
 from checkpoint_samples import assert_same
-from decodable_models import MODELS, Decodable, Draw, gptq, write
-from producers import array, tensor
-from test_transcode_floats import model_of, mxfp4
-from test_transcode_integers import CASES
+from producer_libraries import array, tensor
+from producer_models import MODELS, Decodable, Draw, write
+from producer_models.awq_gptq import TRANSCODABLE, gptq
+from producer_models.compressed_tensors import model_of_mxfp4, mxfp4
 
 CT = "compressed-tensors"
 EXPERTS = "mlp.experts.gate_up_proj"
 WRITTEN: dict[str, tuple[Callable[[], Decodable], str, str | None]] = {
-    **{name: (make, "a", None) for name, (make, *_) in CASES.items() if "reordered" not in name},
+    **{
+        name: (make, "a", None)
+        for name, (make, *_) in TRANSCODABLE.items()
+        if "reordered" not in name
+    },
     "gptq, uneven": (gptq(8, "gptq_v2", group=64), "a", None),
     "comfy, nvfp4": (MODELS["comfy, nvfp4, marker"], "a", None),
     "comfy, mxfp8": (MODELS["comfy, mxfp8"], "a", None),
     "comfy, float8": (MODELS["comfy, old"], "model.a", None),
     "gpt-oss": (MODELS["gpt-oss"], EXPERTS, None),
     "gpt-oss, nvfp4": (MODELS["gpt-oss"], EXPERTS, "nvfp4"),
-    "mxfp4, nvfp4": (lambda: model_of(a=mxfp4(Draw().powers(24, 3))), "a", "nvfp4"),
+    "mxfp4, nvfp4": (lambda: model_of_mxfp4(a=mxfp4(Draw().powers(24, 3))), "a", "nvfp4"),
 }
 """For each model the module, and the scheme that it gets."""
 
