@@ -168,16 +168,25 @@ CHECKPOINT_FRONTS = {
 they are imported for a file of theirs alone."""
 
 
+@cache
+def names_imported() -> list[tuple[str, str, str]]:
+    """List modules of the package, and what each imports: from where, and by which name."""
+    return [
+        (name, node.module, alias.name)
+        for name, file in modules().items()
+        for node in ast.walk(ast.parse(file.read_text("utf-8")))
+        if isinstance(node, ast.ImportFrom) and node.module in FRONTS | CHECKPOINT_FRONTS
+        for alias in node.names
+    ]
+
+
 def names_taken(front: str) -> set[str]:
     """What modules outside import from a room by name: outside of quantization for all of its."""
     package = front if front in CHECKPOINT_FRONTS else "castwise.quantization"
     return {
-        alias.name
-        for name, file in modules().items()
-        if not name.startswith(package)
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module == front
-        for alias in node.names
+        taken
+        for name, room, taken in names_imported()
+        if room == front and not name.startswith(package)
     }
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import ast
 from collections import Counter, defaultdict
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
 ROOT = Path(__file__).parent.parent / "python" / "castwise"
-SOURCES = {path: ast.parse(path.read_text("utf-8")) for path in sorted(ROOT.rglob("*.py"))}
+SOURCES = sorted(ROOT.rglob("*.py"))
 
 PRONOUNS = frozenset(
     {"one", "some", "own", "found", "made", "each", "there", "now"}
@@ -59,6 +61,25 @@ def is_any(parameter: ast.arg) -> bool:
     return isinstance(parameter.annotation, ast.Name) and parameter.annotation.id == "Any"
 
 
+class Names(NamedTuple):
+    """What a source binds and annotates, without its tree, which takes much memory."""
+
+    bound: list[tuple[str, int]]
+    are_any: list[bool]
+    classes: list[tuple[str, int]]
+
+
+@cache
+def source_names(path: Path) -> Names:
+    tree = ast.parse(path.read_text("utf-8"))
+    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    return Names(
+        list(bindings(tree)),
+        [is_any(parameter) for parameter in annotated(tree)],
+        [(node.name, node.lineno) for node in classes],
+    )
+
+
 @pytest.mark.parametrize(
     "folder",
     sorted({path.parent for path in SOURCES}),
@@ -66,9 +87,9 @@ def is_any(parameter: ast.arg) -> bool:
 )
 def test_variables_are_named_by_nouns(folder: Path) -> None:
     count, vague = 0, []
-    for path, tree in SOURCES.items():
+    for path in SOURCES:
         if path.parent == folder:
-            for name, line in bindings(tree):
+            for name, line in source_names(path).bound:
                 count += 1
                 if name.strip("_") in PRONOUNS:
                     vague.append(f"{path.relative_to(ROOT)}:{line}: {name}")
@@ -77,20 +98,19 @@ def test_variables_are_named_by_nouns(folder: Path) -> None:
 
 def test_parameters_have_types() -> None:
     count, bare = 0, Counter[str]()
-    for path, tree in SOURCES.items():
+    for path in SOURCES:
         place = path.relative_to(ROOT)
         if place.parts[0] not in FRAMEWORKS:
-            count += len(annotated(tree))
-            bare[str(place)] += sum(map(is_any, annotated(tree)))
+            count += len(source_names(path).are_any)
+            bare[str(place)] += sum(source_names(path).are_any)
     assert 100 * bare.total() <= PERCENT_OF_ANY * count, bare.most_common(20)
 
 
 def test_no_two_classes_have_one_name() -> None:
     places = defaultdict(list)
-    for path, tree in SOURCES.items():
-        for node in ast.walk(tree):
-            if isinstance(node, ast.ClassDef):
-                places[node.name.strip("_")].append(f"{path.relative_to(ROOT)}:{node.lineno}")
+    for path in SOURCES:
+        for name, line in source_names(path).classes:
+            places[name.strip("_")].append(f"{path.relative_to(ROOT)}:{line}")
     repeated = {name: lines for name, lines in places.items() if len(lines) > 1}
     mirrored = {
         name
