@@ -5,7 +5,6 @@ from __future__ import annotations
 import io
 import logging
 import os
-import random
 import zipfile
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +16,7 @@ import h5py
 import keras
 import numpy as np
 import pytest
+from bad_files import damaged
 from castwise import checkpoint
 from castwise.checkpoint.containers import _hdf5_objects, _hdf5_trial
 from checkpoint_samples import assert_same, floats, random_array
@@ -428,15 +428,8 @@ def test_quantised_layers(tmp_path: Path, suffix: str, mode: str, message: str) 
 @pytest.mark.parametrize("suffix", [".weights.h5", ".keras", ".h5"])
 def test_damage_of_any_kind_gives_no_other_error(tmp_path: Path, suffix: str, seed: int) -> None:
     content = _saved(_model(), tmp_path / f"in{suffix}").read_bytes()
-    generator = random.Random(seed)
     path, out, refused = tmp_path / f"bad{suffix}", tmp_path / f"out{suffix}", 0
-    damaged = [content[:end] for end in range(0, len(content), 9973)]
-    for _ in range(12):
-        changed = bytearray(content)
-        for _ in range(generator.choice((1, 1, 2, 8))):
-            changed[generator.randrange(len(changed))] = generator.randrange(256)
-        damaged.append(bytes(changed))
-    for each in damaged:
+    for each in damaged(content, range(0, len(content), 9973), 12, seed):
         path.write_bytes(each)
         try:
             checkpoint.cast_file(path, out, "float16")
