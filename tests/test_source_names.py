@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -38,9 +38,9 @@ MIRRORED = {
 """Classes that stand several times, because several of those packages have one, or its rules."""
 
 
-def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Every name that a source binds, with its line."""
-    for node in ast.walk(tree):
+def bindings(nodes: Iterable[ast.AST]) -> Iterator[tuple[str, int]]:
+    """Every name that the nodes of a source bind, with its line."""
+    for node in nodes:
         match node:
             case ast.Name(id=name, ctx=ast.Store()) | ast.Attribute(attr=name, ctx=ast.Store()):
                 yield name, node.lineno
@@ -52,9 +52,9 @@ def bindings(tree: ast.AST) -> Iterator[tuple[str, int]]:
                 yield name, node.lineno
 
 
-def annotated(tree: ast.AST) -> list[ast.arg]:
+def annotated(nodes: Iterable[ast.AST]) -> list[ast.arg]:
     """The annotated parameters of a source."""
-    return [node for node in ast.walk(tree) if isinstance(node, ast.arg) and node.annotation]
+    return [node for node in nodes if isinstance(node, ast.arg) and node.annotation]
 
 
 def is_any(parameter: ast.arg) -> bool:
@@ -71,11 +71,11 @@ class Names(NamedTuple):
 
 @cache
 def source_names(path: Path) -> Names:
-    tree = ast.parse(path.read_text("utf-8"))
-    classes = [node for node in ast.walk(tree) if isinstance(node, ast.ClassDef)]
+    nodes = list(ast.walk(ast.parse(path.read_text("utf-8"))))
+    classes = [node for node in nodes if isinstance(node, ast.ClassDef)]
     return Names(
-        list(bindings(tree)),
-        [is_any(parameter) for parameter in annotated(tree)],
+        list(bindings(nodes)),
+        [is_any(parameter) for parameter in annotated(nodes)],
         [(node.name, node.lineno) for node in classes],
     )
 
@@ -135,7 +135,7 @@ def test_no_two_classes_have_one_name() -> None:
     ],
 )
 def test_what_counts_as_a_binding(source: str, names: list[str]) -> None:
-    bound = (name for name, _ in bindings(ast.parse(source)))
+    bound = (name for name, _ in bindings(ast.walk(ast.parse(source))))
     assert sorted(name for name in bound if name.strip("_") in PRONOUNS) == names
 
 
@@ -147,4 +147,4 @@ def test_what_counts_as_a_binding(source: str, names: list[str]) -> None:
     ],
 )
 def test_what_counts_as_any(source: str, counts: list[bool]) -> None:
-    assert [is_any(parameter) for parameter in annotated(ast.parse(source))] == counts
+    assert [is_any(parameter) for parameter in annotated(ast.walk(ast.parse(source)))] == counts
