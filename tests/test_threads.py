@@ -19,6 +19,7 @@ def threads_under(**variables: str) -> int:
     return int(run_python("-c", program, env=kept | variables).stdout)
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize(
     ("variables", "threads"),
     [

@@ -50,6 +50,7 @@ def sample(dtype: str, shape: Any) -> np.ndarray[Any, Any]:
     return castwise.cast(np.resize(values, shape), dtype)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("options", OPTIONS, ids=str)
 def test_it_gives_what_cast_gives(level: str, options: dict[str, Any]) -> None:
     for source, target in PAIRS if support.FEWER == 1 else PAIRS[OPTIONS.index(options) % 2 :: 2]:

@@ -206,6 +206,7 @@ def test_what_is_left_out_need_not_be_readable(
     assert sorted(os.listdir(source.parent)) == ["in", "out"]
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("to", ["nowhere", "../gone/model", "itself", "/nowhere"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.model", "vocab/more.txt", "itself"])
 def test_a_link_that_leads_nowhere_is_refused(source: Path, name: str, to: str) -> None:

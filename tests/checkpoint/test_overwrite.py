@@ -39,6 +39,7 @@ WRITERS: dict[str, tuple[Callable[[Path], Path], list[str]]] = {
 }
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("command", WRITERS)
 @pytest.mark.parametrize("kind", ["file", "link", "itself", "itself by a link"])
 def test_a_file_is_replaced_by_request(tmp_path: Path, command: str, kind: str) -> None:

@@ -55,6 +55,7 @@ def test_generated_patterns_match_what_re_matches(match: str, patterns: int) -> 
     assert min(seen["invalid"], seen["match"], seen["no match"]) > patterns // 10, seen
 
 
+@pytest.mark.thinned(6)
 @pytest.mark.parametrize("steps", [3_500, pytest.param(6_000, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("match", ["fullmatch", "search"])
 @pytest.mark.parametrize("on_overlap", ["first", "longest"])

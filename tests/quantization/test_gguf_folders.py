@@ -122,6 +122,7 @@ def models(name: str, tmp_path: Path) -> tuple[Path, str]:
 NAMES = ["gpt-oss", "qwen3", "qwen3_moe", "llama"]
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize(
     ("name", "elements"),
     [

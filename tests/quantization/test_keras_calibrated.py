@@ -24,6 +24,7 @@ def decoded(source: Path, dtype: str = "float32", **options: Any) -> dict[str, A
     return {name.rpartition("/")[2]: one for name, one in checkpoint.load(out).items()}
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("awq", [False, True])
 @pytest.mark.parametrize("ordered", [True, False])
 @pytest.mark.parametrize("has_bias", [True, False])

@@ -57,6 +57,7 @@ def test_others_are_refused(tmp_path: Path, path: str, codes: Any, scale: Any) -
         checkpoint.dequantize_file(tmp_path / "in.safetensors", tmp_path / "out.safetensors")
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("chunks", [None, (512, 512)])
 @pytest.mark.parametrize("kind", ["int8", "gptq"])
 def test_memory_is_less_than_a_kernel(

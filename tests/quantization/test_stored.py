@@ -34,6 +34,7 @@ def test_every_box(
         assert sorted(stored) == ["empty", "one", "x"]
 
 
+@pytest.mark.thinned(5)
 @pytest.mark.parametrize("dtype", ["<i2", ">i2", "V2"])
 @pytest.mark.parametrize("chunks", [None, (1, 1, 1), (2, 3, 2), (3, 4, 5)])
 def test_every_box_of_hdf5(tmp_path: Path, chunks: tuple[int, ...] | None, dtype: str) -> None:
