@@ -34,7 +34,7 @@ settings.register_profile("exhaustive", deadline=None, derandomize=True, max_exa
 settings.register_profile(
     "default",
     parent=settings.get_profile("exhaustive"),
-    max_examples=30,
+    max_examples=20,
     stateful_step_count=15,
 )
 settings.load_profile("exhaustive")

@@ -72,7 +72,7 @@ def killer() -> Iterator[Callable[..., int]]:
 @pytest.mark.parametrize(
     "stride",
     [
-        pytest.param(13, id="at-some-steps"),
+        pytest.param(19, id="at-some-steps"),
         pytest.param(1, id="at-every-step", marks=pytest.mark.exhaustive),
     ],
 )
@@ -234,7 +234,7 @@ def _writes_in(folder: Path, process: int) -> bool:
 
 
 @NEEDS_PROC
-@pytest.mark.thinned(2)
+@pytest.mark.thinned(4)
 @pytest.mark.parametrize("mebibytes", [80, pytest.param(128, marks=pytest.mark.exhaustive)])
 @pytest.mark.parametrize("name", ["x.safetensors", "x.npy", "x.npz", "compressed.npz"])
 def test_memory_does_not_grow_with_a_tensor(tmp_path: Path, name: str, mebibytes: int) -> None:

@@ -330,7 +330,7 @@ def test_damage_of_any_kind_gives_no_other_error(tmp_path: Path, file: str) -> N
     assert refused > len(cuts) - 1
 
 
-@pytest.mark.thinned(5)
+@pytest.mark.thinned(10)
 @pytest.mark.parametrize(
     "filling",
     [b"]", b"(", b"}", b")", b"K\1", b"]q\1", b"X\2\0\0\0ab", b"\x8f", b"(]", b"](K\1K\1e"],

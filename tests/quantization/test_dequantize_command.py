@@ -265,6 +265,7 @@ except KeyboardInterrupt:
 """
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("number", [1, 2, 4])
 def test_an_interruption_leaves_nothing(
     tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch

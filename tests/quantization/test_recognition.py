@@ -58,6 +58,7 @@ def test_a_producer_s_model(tmp_path: Path, name: str) -> None:
     assert all(one.payload not in one.parts and one.name for one in found.weights)
 
 
+@pytest.mark.thinned(2)
 @pytest.mark.parametrize("name", RECORDED)
 def test_a_producer_s_model_without_its_configuration(tmp_path: Path, name: str) -> None:
     model = recorded(name)
@@ -166,6 +167,7 @@ def test_orphans_where_other_tensors_expect_more(tmp_path: Path) -> None:
     ]
 
 
+@pytest.mark.thinned(2, 1)
 @pytest.mark.parametrize("name", RECORDED)
 def test_one_tensor_less_is_an_orphan_or_another_layout(tmp_path: Path, name: str) -> None:
     """Leave out the payload of a weight, then its scale: the rest is not taken for a weight."""
