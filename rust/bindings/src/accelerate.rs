@@ -26,9 +26,9 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::PyCapsule;
 
 use crate::dtypes;
+use crate::numpy_table::{self, GET_CAST_FUNCTIONS};
 use pair::{BoundaryValues, CastFunction, Pair};
 use slot::Slot;
 
@@ -109,14 +109,11 @@ fn ends(py: Python<'_>) -> PyResult<Vec<(Format, Bound<'_, PyArrayDescr>)>> {
 
 /// Calls numpy's `PyDataType_GetArrFuncs`.
 fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*mut PyArray_ArrFuncs> {
-    /// Its index in numpy's table of C functions.
-    const INDEX: usize = 365;
     type GetFunctions = unsafe extern "C" fn(*const PyArray_Descr) -> *mut PyArray_ArrFuncs;
-    let api = py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?;
-    let table = api.pointer_checked(None)?.cast::<GetFunctions>();
-    // SAFETY: the capsule, which numpy keeps for ever, holds a table of pointers with this function at this place in
-    // every numpy since 2.0.
-    let functions = unsafe { table.add(INDEX).read()(descr.as_ptr().cast()) };
+    let entries = numpy_table::entries(py)?;
+    // SAFETY: the table of this ABI has a function of this type at this place.
+    let functions =
+        unsafe { entries.add(GET_CAST_FUNCTIONS).cast::<GetFunctions>().read()(descr.as_ptr().cast()) };
     if functions.is_null() {
         return Err(PyRuntimeError::new_err(format!("numpy knows no cast functions of {descr}")));
     }

@@ -30,6 +30,8 @@ mod gguf;
 mod literal;
 mod loss_scale;
 mod names;
+#[expect(unsafe_code, reason = "numpy's C interface")]
+mod numpy_table;
 mod policy;
 mod policy_map;
 #[expect(unsafe_code, reason = "hands arrays to the core")]

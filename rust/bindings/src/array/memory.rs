@@ -13,6 +13,8 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyCapsule;
 
+use crate::numpy_table::{self, DEFAULT_HANDLER, GET_HANDLER, SET_HANDLER};
+
 /// numpy's `PyDataMem_Handler`, version 1.
 #[repr(C)]
 struct Handler {
@@ -75,10 +77,13 @@ unsafe extern "C" fn free(_: *mut c_void, pointer: *mut c_void, _: usize) {
     }
 }
 
+type SetHandler = unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject;
+type GetHandler = unsafe extern "C" fn() -> *mut ffi::PyObject;
+
 /// numpy's functions for handlers, from its table of C functions.
 struct Numpy {
-    set: unsafe extern "C" fn(*mut ffi::PyObject) -> *mut ffi::PyObject,
-    get: unsafe extern "C" fn() -> *mut ffi::PyObject,
+    set: SetHandler,
+    get: GetHandler,
     /// Its own handler.
     default: usize,
     ours: Py<PyCapsule>,
@@ -88,17 +93,15 @@ impl Numpy {
     fn of(py: Python<'_>) -> PyResult<&'static Self> {
         static FOUND: PyOnceLock<Numpy> = PyOnceLock::new();
         FOUND.get_or_try_init(py, || {
-            let table =
-                py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?;
-            let table = table.pointer_checked(None)?.cast::<*const c_void>();
+            let entries = numpy_table::entries(py)?;
             let handler = NonNull::from(&HANDLER).cast();
-            // SAFETY: numpy's table, which lives as long as the process, has these functions and this variable at
-            // these places since version 1.22 and older versions are not supported. The handler is static.
+            // SAFETY: the table of this ABI has two functions of these types and a variable at these places. The handler
+            // is static.
             unsafe {
                 Ok(Self {
-                    set: table.add(304).cast().read(),
-                    get: table.add(305).cast().read(),
-                    default: table.add(306).cast::<*const usize>().read().read(),
+                    set: entries.add(SET_HANDLER).cast::<SetHandler>().read(),
+                    get: entries.add(GET_HANDLER).cast::<GetHandler>().read(),
+                    default: entries.add(DEFAULT_HANDLER).cast::<*const usize>().read().read(),
                     ours: PyCapsule::new_with_pointer(py, handler, CAPSULE)?.unbind(),
                 })
             }

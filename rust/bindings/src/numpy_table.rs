@@ -1,0 +1,39 @@
+//! Entries of numpy's table of C functions that the crate `numpy` does not offer.
+//!
+//! numpy never moves an entry within one version of its ABI, as extensions are compiled with these numbers. Its header
+//! `__multiarray_api.h` has them, and `tests/test_numpy_table.py` compares.
+
+use std::ffi::c_void;
+
+use pyo3::exceptions::PyRuntimeError;
+use pyo3::prelude::*;
+use pyo3::types::PyCapsule;
+
+/// `PyArray_GetNDArrayCVersion`: the version of the ABI, in the upper byte the major one.
+const ABI_VERSION: usize = 0;
+/// `PyDataMem_SetHandler`.
+#[cfg(target_os = "linux")]
+pub(crate) const SET_HANDLER: usize = 304;
+/// `PyDataMem_GetHandler`.
+#[cfg(target_os = "linux")]
+pub(crate) const GET_HANDLER: usize = 305;
+/// `PyDataMem_DefaultHandler`, a variable.
+#[cfg(target_os = "linux")]
+pub(crate) const DEFAULT_HANDLER: usize = 306;
+/// `_PyDataType_GetArrFuncs`, since numpy 2.0.
+pub(crate) const GET_CAST_FUNCTIONS: usize = 365;
+
+/// The major version of the ABI whose entries these are.
+const MAJOR_VERSION: u32 = 2;
+
+/// Returns the first entry of the table, which lives as long as the process.
+pub(crate) fn entries(py: Python<'_>) -> PyResult<*const *const c_void> {
+    let capsule = py.import("numpy._core.multiarray")?.getattr("_ARRAY_API")?.cast_into::<PyCapsule>()?;
+    let entries = capsule.pointer_checked(None)?.cast::<*const c_void>().as_ptr().cast_const();
+    // SAFETY: every version of numpy has this function at this place, to be asked before any other is used.
+    let version = unsafe { entries.add(ABI_VERSION).cast::<unsafe extern "C" fn() -> u32>().read()() };
+    if version >> 24 != MAJOR_VERSION {
+        return Err(PyRuntimeError::new_err(format!("numpy has the unknown C ABI {version:#x}")));
+    }
+    Ok(entries)
+}
