@@ -10,9 +10,10 @@ use std::ptr::{self, null_mut};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::ffi::{
     METH_FASTCALL, METH_KEYWORDS, Py_READONLY, Py_T_PYSSIZET, Py_TPFLAGS_DEFAULT, Py_ssize_t, Py_tp_call,
-    Py_tp_doc, Py_tp_members, Py_tp_new, PyCFunction_GetFunction, PyCFunction_GetSelf, PyCFunction_NewEx,
-    PyCFunctionFastWithKeywords, PyMemberDef, PyMethodDef, PyMethodDefPointer, PyObject, PyTuple_GetItem,
-    PyTuple_Size, PyType_FromSpecWithBases, PyType_GetSlot, PyType_Slot, PyType_Spec, PyTypeObject,
+    Py_tp_doc, Py_tp_members, Py_tp_new, PyCFunction_GetFlags, PyCFunction_GetFunction, PyCFunction_GetSelf,
+    PyCFunction_NewEx, PyCFunctionFastWithKeywords, PyMemberDef, PyMethodDef, PyMethodDefPointer, PyObject,
+    PyTuple_GetItem, PyTuple_Size, PyType_FromSpecWithBases, PyType_GetSlot, PyType_Slot, PyType_Spec,
+    PyTypeObject,
 };
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -20,6 +21,9 @@ use pyo3::types::{PyCFunction, PyDict, PyString, PyTuple};
 
 /// Python's flag for types whose instances have a vectorcall function; in the stable ABI since 3.12, and the same before.
 const HAVE_VECTORCALL: u32 = 1 << 11;
+
+/// The flags of functions that take an array of arguments, and names.
+const CONVENTION: c_int = METH_FASTCALL | METH_KEYWORDS;
 
 /// A bit of the number of arguments which says that the place before them may be used.
 const ARGUMENTS_OFFSET: usize = 1 << (usize::BITS - 1);
@@ -156,16 +160,20 @@ pub(crate) trait Function {
 pub(crate) fn function<'py, F: Function>(general: &Bound<'py, PyCFunction>) -> PyResult<Bound<'py, PyAny>> {
     let py = general.py();
     // SAFETY: it is a builtin function; the calls read its fields.
-    let (own, module) =
-        unsafe { (PyCFunction_GetFunction(general.as_ptr()), PyCFunction_GetSelf(general.as_ptr())) };
-    let Some(own) = own else { return Err(PyRuntimeError::new_err("the function has no code")) };
-    // SAFETY: PyO3 makes functions of a signature with defaults of this type, whose calling convention it declares.
+    let (own, flags, module) = unsafe {
+        let general = general.as_ptr();
+        (PyCFunction_GetFunction(general), PyCFunction_GetFlags(general), PyCFunction_GetSelf(general))
+    };
+    let (Some(own), CONVENTION) = (own, flags) else {
+        return Err(PyRuntimeError::new_err("the function has another calling convention"));
+    };
+    // SAFETY: Python calls functions with these flags by this type.
     let own = unsafe { std::mem::transmute::<pyo3::ffi::PyCFunction, PyCFunctionFastWithKeywords>(own) };
     let _ = F::general().set(py, own);
     let definition = PyMethodDef {
         ml_name: CString::new(general.getattr("__name__")?.extract::<String>()?)?.into_raw(),
         ml_meth: PyMethodDefPointer { PyCFunctionFastWithKeywords: call_function::<F> },
-        ml_flags: METH_FASTCALL | METH_KEYWORDS,
+        ml_flags: CONVENTION,
         ml_doc: documentation(general)?.into_raw(),
     };
     let name = general.getattr("__module__")?;
@@ -229,14 +237,17 @@ pub(crate) fn class<'py, C: Callable>(py: Python<'py>, name: &'static CStr) -> P
     let base = py.get_type::<C>();
     let size: usize = base.getattr("__basicsize__")?.extract()?;
     let offset = size.next_multiple_of(align_of::<Vectorcall>());
-    // SAFETY: a class that PyO3 made from a Rust type with `#[new]` and `__call__` has both functions, of these types.
-    unsafe {
+    // SAFETY: these slots of a class have functions of these types, or null.
+    let (new, call) = unsafe {
         let slot = |number: c_int| PyType_GetSlot(base.as_type_ptr(), number);
-        let (new, call) = (slot(Py_tp_new), slot(Py_tp_call));
-        let new = std::mem::transmute::<*mut c_void, pyo3::ffi::newfunc>(new);
-        let call = std::mem::transmute::<*mut c_void, pyo3::ffi::ternaryfunc>(call);
-        let _ = C::subclass().set(py, Subclass { new, call, offset });
-    }
+        let new = std::mem::transmute::<*mut c_void, Option<pyo3::ffi::newfunc>>(slot(Py_tp_new));
+        let call = std::mem::transmute::<*mut c_void, Option<pyo3::ffi::ternaryfunc>>(slot(Py_tp_call));
+        (new, call)
+    };
+    let (Some(new), Some(call)) = (new, call) else {
+        return Err(PyRuntimeError::new_err("instances of the class cannot be made or called"));
+    };
+    let _ = C::subclass().set(py, Subclass { new, call, offset });
     let member = PyMemberDef {
         name: c"__vectorcalloffset__".as_ptr(),
         type_code: Py_T_PYSSIZET,
@@ -248,7 +259,7 @@ pub(crate) fn class<'py, C: Callable>(py: Python<'py>, name: &'static CStr) -> P
     let documentation = documentation(&base)?;
     let mut slots = [
         PyType_Slot { slot: Py_tp_members, pfunc: members.as_mut_ptr().cast() },
-        PyType_Slot { slot: Py_tp_new, pfunc: new::<C> as *mut c_void },
+        PyType_Slot { slot: Py_tp_new, pfunc: new_object::<C> as *mut c_void },
         PyType_Slot { slot: Py_tp_doc, pfunc: documentation.as_ptr().cast_mut().cast() },
         PyType_Slot::default(),
     ];
@@ -267,7 +278,7 @@ pub(crate) fn class<'py, C: Callable>(py: Python<'py>, name: &'static CStr) -> P
 
 /// # Safety
 /// As Python calls the function that makes an instance of the subclass.
-unsafe extern "C" fn new<C: Callable>(
+unsafe extern "C" fn new_object<C: Callable>(
     class: *mut PyTypeObject,
     arguments: *mut PyObject,
     named: *mut PyObject,
