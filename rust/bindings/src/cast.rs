@@ -11,7 +11,7 @@ use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyFloat, PyInt, PyString};
 
 use crate::arguments::is_flag;
-use crate::array::{Array, Order, Place, shown};
+use crate::array::{Array, Order, Place, TargetFault, shown, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::foreign::{self, Given};
@@ -296,13 +296,7 @@ fn destination<'py>(
     dtype: Option<&Bound<'py, PyAny>>,
     source: &Array<'py>,
 ) -> PyResult<Array<'py>> {
-    let object = out.cast::<numpy::PyUntypedArray>().map_err(|_| {
-        PyTypeError::new_err(format!(
-            "out is of type {}; give a numpy array.",
-            out.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string())
-        ))
-    })?;
-    let target = Array::from_argument("out", object.as_any())?;
+    let target = Array::of_numpy("out", out)?;
     if let Some(dtype) = dtype {
         let (format, _) = dtypes::parse_argument("dtype", dtype)?;
         if format != target.format {
@@ -313,24 +307,22 @@ fn destination<'py>(
             )));
         }
     }
-    if target.shape() != source.shape() {
-        return Err(PyValueError::new_err(format!(
+    let text = match target_fault(&target, Some(source.shape())) {
+        Some(TargetFault::Shape) => format!(
             "out has shape {}, x has shape {}; they must be equal.",
             shown(target.shape()),
             shown(source.shape())
-        )));
-    }
-    if !target.is_writeable() {
-        return Err(PyValueError::new_err("out is read-only; give a writeable array."));
-    }
-    if target.shares_with_itself() {
-        return Err(PyValueError::new_err(format!(
+        ),
+        Some(TargetFault::ReadOnly) => "out is read-only; give a writeable array.".to_owned(),
+        Some(TargetFault::Overlap) if target.shares_with_itself() => format!(
             "out, of shape {} and strides {}, has elements that share memory; give an array with its own elements.",
             shown(target.shape()),
             shown(target.strides())
-        )));
-    }
-    Ok(target)
+        ),
+        // Elements that lie between each other are as good as others.
+        Some(TargetFault::Overlap) | None => return Ok(target),
+    };
+    Err(PyValueError::new_err(text))
 }
 
 /// Converts `scale` to native float64, broadcast to the source's shape.

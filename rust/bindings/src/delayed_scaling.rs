@@ -15,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::arguments::{real, whole_within};
-use crate::array::{Array, Order, shown};
+use crate::array::{Array, Order, shown, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
@@ -285,11 +285,7 @@ impl DelayedScaling {
 
 impl DelayedScaling {
     fn checked_out<'py>(&self, out: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array<'py>> {
-        if !out.is_instance_of::<numpy::PyUntypedArray>() {
-            let name = out.get_type().name()?;
-            return Err(PyTypeError::new_err(format!("out is of type {name}; give a numpy array.")));
-        }
-        let target = Array::from_argument("out", out)?;
+        let target = Array::of_numpy("out", out)?;
         let format: Format = self.core.format();
         if target.format != format {
             return Err(PyTypeError::new_err(format!(
@@ -298,7 +294,7 @@ impl DelayedScaling {
                 format.name()
             )));
         }
-        if target.shape() != source.shape() || !target.is_writeable() || target.overlaps_itself() {
+        if target_fault(&target, Some(source.shape())).is_some() {
             return Err(PyValueError::new_err(format!(
                 "out has shape {}, x has shape {}; give a writeable array of that shape, with its own elements.",
                 shown(target.shape()),

@@ -3,7 +3,7 @@
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Mutex;
 
-use crate::array::{Array, Order, Plain};
+use crate::array::{Array, Order, Plain, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
@@ -44,7 +44,7 @@ impl Operand {
     /// Reads an array that is written.
     fn target(argument: &'static str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         let array = native(argument, object)?;
-        if !array.is_writeable() || array.overlaps_itself() {
+        if target_fault(&array, None).is_some() {
             return Err(PyValueError::new_err(format!(
                 "{argument} is read-only or has elements that share memory; give a writeable array with its own elements."
             )));
@@ -69,11 +69,7 @@ impl Operand {
 }
 
 fn native<'py>(argument: &'static str, object: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
-    if !object.is_instance_of::<PyUntypedArray>() {
-        let name = object.get_type().name()?;
-        return Err(PyTypeError::new_err(format!("{argument} is of type {name}; give a numpy array.")));
-    }
-    let array = Array::from_argument(argument, object)?;
+    let array = Array::of_numpy(argument, object)?;
     if array.swapped {
         return Err(PyTypeError::new_err(format!(
             "{argument} is not in the machine's byte order; give a copy that is."

@@ -3,12 +3,13 @@
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
 use castwise_core::unscale::{Gradient, Reciprocal, Unscaled, unscale};
-use numpy::{PyArrayDescr, PyUntypedArray};
+use numpy::PyArrayDescr;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::arguments::real;
-use crate::array::{Array, Order, shown};
+use crate::array::reading::class_fault;
+use crate::array::{Array, Order, TargetFault, shown, target_fault};
 use crate::cast::DETACH_BYTES;
 use crate::dtypes;
 use crate::error::to_python;
@@ -126,9 +127,10 @@ fn arrays<'py>(
         let refuse = |fault: &dyn std::fmt::Display| {
             PyTypeError::new_err(format!("{} {fault}", paths.place(argument, index)))
         };
-        if argument == "out" && !object.is_instance_of::<PyUntypedArray>() {
-            let name = object.get_type().name()?;
-            return Err(refuse(&format!("is of type {name}; give a numpy array.")));
+        if argument == "out"
+            && let Some(fault) = class_fault(object)
+        {
+            return Err(refuse(&fault));
         }
         let array = Array::from_argument(argument, object).map_err(|error| {
             let py = object.py();
@@ -157,20 +159,18 @@ fn require_float(format: Format) -> Result<(), String> {
 
 /// Checks a target; the error is the rest of a message.
 fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
-    if target.shape() != source.shape() {
-        return Err(format!(
+    Err(match target_fault(target, Some(source.shape())) {
+        None => return Ok(()),
+        Some(TargetFault::Shape) => format!(
             "has shape {}, its gradient has shape {}; they must be equal.",
             shown(target.shape()),
             shown(source.shape())
-        ));
-    }
-    if !target.is_writeable() {
-        return Err("is read-only; give a writeable array.".to_owned());
-    }
-    if target.overlaps_itself() {
-        return Err("has elements that share memory; give an array with its own elements.".to_owned());
-    }
-    Ok(())
+        ),
+        Some(TargetFault::ReadOnly) => "is read-only; give a writeable array.".to_owned(),
+        Some(TargetFault::Overlap) => {
+            "has elements that share memory; give an array with its own elements.".to_owned()
+        }
+    })
 }
 
 /// Calls the core, releasing the interpreter where that pays.

@@ -61,6 +61,14 @@ impl<'py> Array<'py> {
         Self::of(argument, object)
     }
 
+    /// Reads an argument that has to be an array of numpy.
+    pub(crate) fn of_numpy(argument: &'static str, x: &Bound<'py, PyAny>) -> PyResult<Self> {
+        match reading::class_fault(x) {
+            Some(fault) => Err(PyTypeError::new_err(format!("{argument} {fault}"))),
+            None => Self::from_argument(argument, x),
+        }
+    }
+
     /// Reads an array with its format.
     pub(crate) fn of(argument: &'static str, object: Bound<'py, PyUntypedArray>) -> PyResult<Self> {
         let descr = object.dtype();
@@ -242,4 +250,24 @@ fn refuse_reversed(
         )));
     }
     Ok(())
+}
+
+/// Why the elements of another array cannot be written to an array.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TargetFault {
+    Shape,
+    ReadOnly,
+    /// Two of its elements may share memory: [`Array::shares_with_itself`] says whether they do.
+    Overlap,
+}
+
+/// Returns what keeps an array from taking elements of a shape, or of its shape.
+pub(crate) fn target_fault(target: &Array<'_>, shape: Option<&[usize]>) -> Option<TargetFault> {
+    if shape.is_some_and(|shape| shape != target.shape()) {
+        Some(TargetFault::Shape)
+    } else if !target.is_writeable() {
+        Some(TargetFault::ReadOnly)
+    } else {
+        target.overlaps_itself().then_some(TargetFault::Overlap)
+    }
 }

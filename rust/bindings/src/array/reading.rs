@@ -54,6 +54,15 @@ pub(crate) fn read<'py>(argument: &str, x: &Bound<'py, PyAny>) -> PyResult<Bound
     as_plain(&array)
 }
 
+/// Returns what is wrong with an argument that is not an array of numpy; the rest of a message.
+pub(crate) fn class_fault(x: &Bound<'_, PyAny>) -> Option<String> {
+    if x.is_instance_of::<PyUntypedArray>() {
+        return None;
+    }
+    let name = x.get_type().name().map_or_else(|_| "?".to_owned(), |name| name.to_string());
+    Some(format!("is of type {name}; give a numpy array."))
+}
+
 /// Returns what `numpy.asarray` makes of a value: an array without the rules of its class.
 fn as_plain<'py>(value: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
     static PLAIN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
