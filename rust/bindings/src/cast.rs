@@ -16,10 +16,7 @@ use crate::dtypes;
 use crate::error::to_python;
 use crate::foreign::{self, Given};
 use crate::report::CastReport;
-use crate::runtime::parse_threads;
-
-/// Casts shorter than this finish before another thread could make use of the interpreter.
-pub(crate) const DETACH_BYTES: usize = 1 << 16;
+use crate::runtime::{parse_threads, release};
 
 /// Cast an array to another dtype, rounding once from the exact value.
 ///
@@ -182,7 +179,7 @@ fn run(
     fresh: bool,
     settings: &Settings,
 ) -> PyResult<Option<castwise_core::report::CastReport>> {
-    let (shape, bytes) = (source.shape(), source.bytes());
+    let (shape, bytes) = (source.shape(), source.bytes() + target.bytes());
     let (from, to, factors) = (source.place(), target.place(), scale.map(Array::place));
     let call = move || {
         // SAFETY: pointer, shape and strides are copies of what numpy gave for each array, and all checks were of these
@@ -194,8 +191,7 @@ fn run(
         // open, and nothing else, because the core makes no references to this memory.
         unsafe { core::cast(shape, from.source(), to.target(fresh), factors.map(Place::scales), settings) }
     };
-    let outcome = if bytes < DETACH_BYTES { call() } else { py.detach(call) };
-    outcome.map_err(to_python)
+    release(py, bytes, call).map_err(to_python)
 }
 
 /// An option that is named by a word.

@@ -6,9 +6,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 
 use crate::array::{Array, shown};
-use crate::cast::DETACH_BYTES;
 use crate::report::CastReport;
-use crate::runtime::parse_threads;
+use crate::runtime::{parse_threads, release};
 
 /// Where two arrays differ, and by how much.
 #[pyclass(frozen, eq, module = "castwise")]
@@ -123,6 +122,6 @@ pub(crate) fn compare(
         // core makes no references to this memory: what it reads while another thread writes is open, and nothing else.
         unsafe { core::compare(shape, places.0.source(), places.1.source(), measure, threads) }
     };
-    let core = if first.bytes() < DETACH_BYTES { call() } else { py.detach(call) };
+    let core = release(py, first.bytes() + second.bytes(), call);
     Ok(Comparison { core })
 }

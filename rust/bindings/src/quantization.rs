@@ -6,7 +6,7 @@ use std::sync::Mutex;
 use crate::array::{Array, Order, Plain, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
-use crate::runtime::parse_threads;
+use crate::runtime::{parse_threads, release};
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
 use castwise_core::codec::options::{Named, Rounding};
@@ -246,9 +246,6 @@ pub(crate) fn decode_blocks(
     }))
 }
 
-/// Bytes that are read and written up to which the interpreter is kept: letting it go takes a tenth of a small call.
-const KEEPS_INTERPRETER: usize = 1 << 18;
-
 /// A decoding of the same parts, which reads them again.
 #[pyclass(frozen, module = "castwise._core")]
 pub(crate) struct BlockDecoder {
@@ -291,7 +288,7 @@ impl BlockDecoder {
             // SAFETY: as for `decode_blocks`: this array was checked likewise, and the parts are held and as they were.
             unsafe { decoder.run(with_exposed_provenance_mut(to), threads) }.map(|()| true)
         };
-        run(py, array.size(), call).map_err(to_python)
+        release(py, array.size(), call).map_err(to_python)
     }
 }
 
@@ -341,11 +338,6 @@ fn steady<'a, 'py>(
         array.format == format && array.shape() == shape && array.is_in_order(Order::C)
     };
     Ok(Plain::of(object)?.filter(is_like))
-}
-
-/// Calls a function, without the interpreter if there are many bytes.
-fn run<T: Send>(py: Python<'_>, bytes: usize, call: impl FnOnce() -> T + Send) -> T {
-    if bytes <= KEEPS_INTERPRETER { call() } else { py.detach(call) }
 }
 
 /// Reads a float32 for each matrix of a stack.
@@ -508,7 +500,7 @@ impl BlockEncoder {
             // SAFETY: as for `encode_blocks`: the array was checked likewise, and the others are new, and as the first were.
             unsafe { encoder.is_repeatable() && encoder.repeat(places, global, threads).is_ok() }
         };
-        Ok(run(py, array.size(), call).then_some(made))
+        Ok(release(py, array.size(), call).then_some(made))
     }
 }
 

@@ -16,13 +16,11 @@ use crate::array::{Order, Place, Plain};
 use crate::cast::word_named;
 use crate::dtypes;
 use crate::error::to_python;
+use crate::runtime::KEEPS_INTERPRETER;
 use crate::vectorcall::{Arguments, Function, Names};
 
 /// Bytes read and written, at most; larger ones gain from threads and from kept memory.
 const LARGEST: usize = 1 << 19;
-
-/// Up to this many, the interpreter is kept: releasing it would take a tenth of the time of a copy.
-const KEEPS_INTERPRETER: usize = 1 << 18;
 
 /// The options of a cast without draws, report and differing factors.
 #[derive(Debug)]

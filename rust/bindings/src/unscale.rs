@@ -10,10 +10,9 @@ use pyo3::prelude::*;
 use crate::arguments::real;
 use crate::array::reading::class_fault;
 use crate::array::{Array, Order, TargetFault, shown, target_fault};
-use crate::cast::DETACH_BYTES;
 use crate::dtypes;
 use crate::error::to_python;
-use crate::runtime::parse_threads;
+use crate::runtime::{parse_threads, release};
 use crate::separation::{Elements, Same, copy_written, refuse_shared};
 
 /// Divide arrays by a scale, in one pass over all of them.
@@ -185,7 +184,7 @@ fn run(
     let shapes: Vec<_> = sources.iter().map(Array::shape).collect();
     let from: Vec<_> = sources.iter().map(Array::place).collect();
     let to: Option<Vec<_>> = targets.map(|targets| targets.iter().map(Array::place).collect());
-    let bytes: usize = sources.iter().map(Array::bytes).sum();
+    let bytes = sources.iter().chain(targets.into_iter().flatten()).map(Array::bytes).sum();
     let call = move || {
         let gradient = |index: usize| Gradient {
             shape: shapes[index],
@@ -200,6 +199,5 @@ fn run(
         // then open, nothing else.
         unsafe { unscale(&gradients, reciprocal, leaves, threads) }
     };
-    let outcome = if bytes < DETACH_BYTES { call() } else { py.detach(call) };
-    outcome.map_err(to_python)
+    release(py, bytes, call).map_err(to_python)
 }
