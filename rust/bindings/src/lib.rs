@@ -27,6 +27,7 @@ mod explain;
 mod foreign;
 mod format;
 mod gguf;
+mod keywords;
 mod literal;
 mod loss_scale;
 mod names;

@@ -37,7 +37,8 @@ use crate::codec::options::Rounding;
 use crate::cpu::Level;
 use crate::error::Error;
 
-/// Encodes floats of any format and strides; those of more than 32 bits by float64's arithmetic.
+/// Encodes floats of any format and strides; those of more than 32 bits by float64's arithmetic. Returns the plan, for
+/// other arrays like these.
 ///
 /// # Errors
 /// [`Error::InvalidOption`] for shapes and formats that do not fit, and for an element that is not finite;
@@ -46,16 +47,19 @@ use crate::error::Error;
 /// # Safety
 /// The elements of `x` and of the global scale are readable, those of the other arrays writable, and they overlap
 /// neither themselves nor each other.
-pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result<(), Error> {
+pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result<BlockEncoder, Error> {
     // SAFETY: passed on.
     unsafe {
         // An error would name other indices than the caller's.
         if let Some((encoding, to)) = exchanged(&encoding, to)
-            && BlockEncoder::by_rows(encoding, &to).is_ok_and(|mut encoder| encoder.run(threads).is_ok())
+            && let Ok(mut encoder) = BlockEncoder::by_rows(encoding, &to)
+            && encoder.run(threads).is_ok()
         {
-            return Ok(());
+            return Ok(encoder);
         }
-        BlockEncoder::by_rows(encoding, to)?.run(threads)
+        let mut encoder = BlockEncoder::by_rows(encoding, to)?;
+        encoder.run(threads)?;
+        Ok(encoder)
     }
 }
 
@@ -98,23 +102,6 @@ macro_rules! by_real {
 }
 
 impl BlockEncoder {
-    /// Plans an encoding, for arrays like these.
-    ///
-    /// # Errors
-    /// As for [`encode`].
-    ///
-    /// # Safety
-    /// As for [`encode`], of a global scale.
-    pub unsafe fn new(encoding: Encoding, to: &Encoded) -> Result<Self, Error> {
-        // SAFETY: passed on.
-        unsafe {
-            match exchanged(&encoding, to) {
-                Some((encoding, to)) => Self::by_rows(encoding, &to),
-                None => Self::by_rows(encoding, to),
-            }
-        }
-    }
-
     /// # Safety
     /// As for [`encode`], of a global scale.
     unsafe fn by_rows(encoding: Encoding, to: &Encoded) -> Result<Self, Error> {

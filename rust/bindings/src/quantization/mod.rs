@@ -1,11 +1,14 @@
 //! Weights in blocks: numpy arrays that the caller has made, to the core.
 
+mod options;
+
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Mutex;
 
 use crate::array::{Array, Order, Plain, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
+use crate::keywords::Keywords;
 use crate::runtime::{parse_threads, release};
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
@@ -22,6 +25,8 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 use smallvec::SmallVec;
+
+use options::{DecodeOptions, EncodeOptions};
 
 /// An array for the core, and the addresses of its first byte and one past its last.
 struct Operand {
@@ -145,41 +150,37 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
 
 /// Decode packed codes with their scales.
 #[pyfunction]
-#[pyo3(signature = (data, scale, out, *, element, bits, block, layout="dense", high=None, scale_format=None,
-    scale_divides=false, global_scale=None, global_use="multiply", offset=0, zero_point=None, bias=None,
-    group_index=None, divisor=None, code_map=None, arithmetic="peer", threads=None, shape=None))]
-#[expect(clippy::too_many_arguments, reason = "one call for a payload and all beside it")]
-pub(crate) fn decode_blocks(
-    py: Python<'_>,
-    data: &Bound<'_, PyAny>,
-    scale: Option<&Bound<'_, PyAny>>,
-    out: &Bound<'_, PyAny>,
-    element: &str,
-    bits: u32,
-    block: (usize, usize),
-    layout: &str,
-    high: Option<&Bound<'_, PyAny>>,
-    scale_format: Option<&str>,
-    scale_divides: bool,
-    global_scale: Option<&Bound<'_, PyAny>>,
-    global_use: &str,
-    offset: i32,
-    zero_point: Option<&Bound<'_, PyAny>>,
-    bias: Option<&Bound<'_, PyAny>>,
-    group_index: Option<&Bound<'_, PyAny>>,
-    divisor: Option<&Bound<'_, PyAny>>,
-    code_map: Option<&Bound<'_, PyArray1<f32>>>,
-    arithmetic: &str,
-    threads: Option<&Bound<'_, PyAny>>,
-    shape: Option<Vec<usize>>,
+#[pyo3(
+    signature = (data, scale, out, **options),
+    text_signature = "(data, scale, out, *, element, bits, block, layout='dense', high=None, scale_format=None, scale_divides=False, global_scale=None, global_use='multiply', offset=0, zero_point=None, bias=None, group_index=None, divisor=None, code_map=None, arithmetic='peer', threads=None, shape=None)"
+)]
+pub(crate) fn decode_blocks<'py>(
+    py: Python<'py>,
+    data: &Bound<'py, PyAny>,
+    scale: Option<&Bound<'py, PyAny>>,
+    out: &Bound<'py, PyAny>,
+    options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Option<BlockDecoder>> {
-    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let options = DecodeOptions::read(Keywords::new(py, "decode_blocks", options)?)?;
+    let DecodeOptions { bits, block, scale_divides, offset, .. } = options;
+    let [high, global_scale, zero_point, bias, group_index, divisor] = [
+        &options.high,
+        &options.global_scale,
+        &options.zero_point,
+        &options.bias,
+        &options.group_index,
+        &options.divisor,
+    ]
+    .map(Option::as_ref);
+    let (element, code_map) = (&*options.element, options.code_map.as_ref());
+    let threads = options.threads.as_ref().map_or_else(|| Ok(num_threads()), parse_threads)?;
     let objects = [Some(data), scale, high, global_scale, zero_point, bias];
     // Before they are read for the core, so that a change meanwhile is seen; other objects are refused then.
     let parts = objects.into_iter().flatten().filter_map(|part| part.cast().ok()).map(Part::of).collect();
     let first = out;
     let out = Operand::target("out", out)?;
     let data = Operand::source("data", data)?;
+    let scale_format = options.scale_format.as_deref();
     let scale = optional("scale", scale)?.map(|scale| scale.seen_as("scale", scale_format)).transpose()?;
     let (high, zero_point) = (optional("high", high)?, optional("zero_point", zero_point)?);
     let (bias, group_index) = (optional("bias", bias)?, optional("group_index", group_index)?);
@@ -187,15 +188,15 @@ pub(crate) fn decode_blocks(
     let global_scale = global_scale.map(|array| global("global_scale", array, &out)).transpose()?;
     let global_use = choose(
         "global_use",
-        global_use,
+        &options.global_use,
         &[("multiply", GlobalUse::Multiply), ("divide", GlobalUse::Divide), ("after", GlobalUse::After)],
     )?;
     let (exact, narrow) = choose(
         "arithmetic",
-        arithmetic,
+        &options.arithmetic,
         &[("peer", (false, false)), ("exact", (true, false)), ("narrow", (false, true))],
     )?;
-    let packing = Packing::parse(layout, bits).map_err(to_python)?;
+    let packing = Packing::parse(&options.layout, bits).map_err(to_python)?;
     let format = (element != "map").then(|| named("element", element)).transpose()?;
     let map = map_of(code_map)?;
     if format.is_none() != map.is_some() {
@@ -234,7 +235,8 @@ pub(crate) fn decode_blocks(
     // SAFETY: as above.
     py.detach(|| unsafe { decoder.run(with_exposed_provenance_mut(to), threads) }).map_err(to_python)?;
     let first = Plain::of(first)?.filter(|first| first.is_in_order(Order::C) && decoder.is_repeatable());
-    let shape = shape
+    let shape = options
+        .shape
         .filter(|shape| first.as_ref().is_some_and(|first| shape.iter().product::<usize>() == first.count));
     Ok(first.map(|first| BlockDecoder {
         decoder: Mutex::new(decoder),
@@ -363,50 +365,36 @@ fn choose<T: Copy>(argument: &str, name: &str, values: &[(&str, T)]) -> PyResult
 
 /// Quantise an array into arrays for scales and packed codes.
 #[pyfunction]
-#[pyo3(signature = (x, data, scale, *, scheme, recipe=None, block=None, layout="dense", offset=0, rule=None,
-    scale_format=None, amax=None, global_scale=None, global_max=None, four_over_six=None, zero_point=None, bias=None,
-    code_map=None, rounding=None, seed=0, nonfinite="raise", threads=None, stored=None))]
-#[expect(clippy::too_many_arguments, reason = "one call for a weight and all about it")]
-pub(crate) fn encode_blocks(
-    py: Python<'_>,
-    x: &Bound<'_, PyAny>,
-    data: &Bound<'_, PyAny>,
-    scale: &Bound<'_, PyAny>,
-    scheme: &str,
-    recipe: Option<&str>,
-    block: Option<(usize, usize)>,
-    layout: &str,
-    offset: i32,
-    rule: Option<&str>,
-    scale_format: Option<&str>,
-    amax: Option<f64>,
-    global_scale: Option<&Bound<'_, PyAny>>,
-    global_max: Option<f32>,
-    four_over_six: Option<&str>,
-    zero_point: Option<&Bound<'_, PyAny>>,
-    bias: Option<&Bound<'_, PyAny>>,
-    code_map: Option<&Bound<'_, PyArray1<f32>>>,
-    rounding: Option<&str>,
-    seed: u64,
-    nonfinite: &str,
-    threads: Option<&Bound<'_, PyAny>>,
-    stored: Option<Vec<Bound<'_, PyUntypedArray>>>,
+#[pyo3(
+    signature = (x, data, scale, **options),
+    text_signature = "(x, data, scale, *, scheme, recipe=None, block=None, layout='dense', offset=0, rule=None, scale_format=None, amax=None, global_scale=None, global_max=None, four_over_six=None, zero_point=None, bias=None, code_map=None, rounding=None, seed=0, nonfinite='raise', threads=None, stored=None)"
+)]
+pub(crate) fn encode_blocks<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    data: &Bound<'py, PyAny>,
+    scale: &Bound<'py, PyAny>,
+    options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Option<BlockEncoder>> {
-    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let scheme = Scheme::find(scheme).map_err(to_python)?;
+    let options = EncodeOptions::read(Keywords::new(py, "encode_blocks", options)?)?;
+    let global_scale = options.global_scale.as_ref();
+    let threads = options.threads.as_ref().map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let scheme = Scheme::find(&options.scheme).map_err(to_python)?;
     let objects: Vec<_> = [Some(x), Some(data), Some(scale), global_scale].into_iter().flatten().collect();
     let x = Operand::source("x", x)?;
     let data = Operand::target("data", data)?;
-    let scale = Operand::target("scale", scale)?.seen_as("scale", scale_format)?;
-    let zero_point = zero_point.map(|array| Operand::target("zero_point", array)).transpose()?;
-    let bias = bias.map(|array| Operand::target("bias", array)).transpose()?;
+    let scale = Operand::target("scale", scale)?.seen_as("scale", options.scale_format.as_deref())?;
+    let target = |argument, array: Option<_>| array.map(|array| Operand::target(argument, array)).transpose();
+    let zero_point = target("zero_point", options.zero_point.as_ref())?;
+    let bias = target("bias", options.bias.as_ref())?;
     let global_scale = global_scale.map(|array| global("global_scale", array, &x)).transpose()?;
-    let packing = Packing::parse(layout, scheme.bits).map_err(to_python)?;
-    let rule = rule.map(ScaleRule::parse).transpose().map_err(to_python)?;
-    let four_over_six = four_over_six.map(FourOverSix::parse).transpose().map_err(to_python)?;
-    let rounding = rounding.map(Rounding::parse).transpose().map_err(to_python)?;
-    let nan_scales = choose("nonfinite", nonfinite, &[("raise", false), ("nan", true)])?;
-    let map = map_of(code_map)?;
+    let packing = Packing::parse(&options.layout, scheme.bits).map_err(to_python)?;
+    let rule = options.rule.as_deref().map(ScaleRule::parse).transpose().map_err(to_python)?;
+    let four_over_six = options.four_over_six.as_deref().map(FourOverSix::parse);
+    let four_over_six = four_over_six.transpose().map_err(to_python)?;
+    let rounding = options.rounding.as_deref().map(Rounding::parse).transpose().map_err(to_python)?;
+    let nan_scales = choose("nonfinite", &options.nonfinite, &[("raise", false), ("nan", true)])?;
+    let map = map_of(options.code_map.as_ref())?;
     {
         let written: Vec<_> =
             [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()].into_iter().flatten().collect();
@@ -415,31 +403,29 @@ pub(crate) fn encode_blocks(
     let encoding = Encoding {
         x: x.array,
         scheme,
-        recipe: recipe.map(str::to_owned),
-        block: block.unwrap_or(scheme.block),
+        recipe: options.recipe,
+        block: options.block.unwrap_or(scheme.block),
         packing,
-        offset,
+        offset: options.offset,
         rule,
-        amax,
+        amax: options.amax,
         global_scale: get(global_scale),
-        global_max,
+        global_max: options.global_max,
         four_over_six,
         code_map: map,
         rounding,
-        seed,
+        seed: options.seed,
         nan_scales,
     };
     let to = Encoded { data: data.array, scale: scale.array, zero_point: get(zero_point), bias: get(bias) };
-    let stored = match stored {
+    let stored = match options.stored {
         Some(stored) => alike(&stored, &objects)?.then_some(stored),
         None => None,
     };
-    // SAFETY: as for `decode_blocks`; the targets were checked likewise.
-    let encoder = stored.is_some().then(|| unsafe { core::BlockEncoder::new(encoding.clone(), &to) });
     let format = encoding.x.format;
-    // SAFETY: as above.
-    py.detach(|| unsafe { core::encode(encoding, &to, threads) }).map_err(to_python)?;
-    let (Some(Ok(encoder)), Some(stored)) = (encoder, stored) else { return Ok(None) };
+    // SAFETY: as for `decode_blocks`; the targets were checked likewise.
+    let encoder = py.detach(|| unsafe { core::encode(encoding, &to, threads) }).map_err(to_python)?;
+    let Some(stored) = stored else { return Ok(None) };
     let of = |array: &Bound<'_, PyUntypedArray>| (array.shape().to_vec(), array.dtype().unbind());
     let [x, made @ ..] = &stored[..] else { return Ok(None) };
     let (shape, made) = (x.shape().to_vec(), made.iter().map(of).collect());
