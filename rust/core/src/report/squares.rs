@@ -308,7 +308,7 @@ mod tests {
 
     #[test]
     fn bands_add_up_every_square() {
-        let spread = |step: u64| (0..TILE as u64).map(move |i| f64::from_bits((i * step) & (u64::MAX >> 1)));
+        let spread = |step: u64| (0..TILE as u64).map(move |i| f64::from_bits(i.wrapping_mul(step) & (u64::MAX >> 1)));
         let is_finite = |root: &f64| root.is_finite();
         let mut columns: Vec<Vec<f64>> = [1, 0x3_ffff_ffff, 0x001f_ffff_ffff_fff1, 0x9e37_79b9_7f4a_7c15]
             .map(|step| spread(step).filter(is_finite).collect())
