@@ -15,6 +15,7 @@ from castwise.checkpoint.running._rearranging import rearrange
 from checkpoint_samples import floats
 from numpy.typing import NDArray
 from processes import run_python
+from recount import alike
 from torch_files import Storage, state_dict, tensor, torch_file
 
 
@@ -96,7 +97,7 @@ def test_fortran_order_stays(tmp_path: Path, suffix: str, options: dict[str, Any
         loaded.append(found if suffix == ".npy" else found["in"])
     assert loaded[1].flags.f_contiguous
     assert loaded[1].tobytes() == loaded[0].tobytes()
-    assert [row.report for row in rows[0]] == [row.report for row in rows[1]]
+    assert alike(rows[0][0].report, rows[1][0].report)
 
 
 @pytest.mark.usefixtures("_small_blocks")
@@ -119,7 +120,12 @@ def test_views_of_torch(tmp_path: Path, suffix: str, options: dict[str, Any]) ->
     assert {name: array.tobytes() for name, array in one.items()} == {
         name: array.tobytes() for name, array in other.items()
     }
-    assert rows[0] == rows[1]
+    if suffix == ".safetensors":
+        assert rows[0] == rows[1]
+    # `.npz` keeps Fortran order, so sums are of other tiles.
+    for row, expected in zip(*rows, strict=True):
+        assert row._replace(report=None) == expected._replace(report=None)
+        assert alike(row.report, expected.report)
 
 
 def view_of(

@@ -9,7 +9,8 @@ use super::square_sum::SquareSum;
 /// Counts and errors of one cast, or of several merged by `+=`.
 ///
 /// Merging is associative and commutative to the last bit: every field is a count, a maximum, a minimum, or an
-/// [`SquareSum`].
+/// [`SquareSum`]. Squares may be rounded within a tile ([`crate::cast::TILE`] elements): parts of an array add up to the
+/// same sums as the whole if they begin at whole tiles, and else to 1e-12 of them.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Report<S> {
     /// Elements (components, for complex formats).

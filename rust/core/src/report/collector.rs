@@ -4,6 +4,7 @@
 use super::cast_report::CastReport;
 use super::histogram::{CODES, COUNT_FROM, Histogram};
 use super::measure::{Meter, MeterScratch};
+pub(crate) use super::tile_statistics::SHORT;
 use super::tile_statistics::{TileScratch, TileStatistics};
 use crate::codec::options::{Overflow, Rounding};
 use crate::cpu::Level;
@@ -12,9 +13,6 @@ use crate::kernels::request::Request;
 use crate::kernels::tile::{TILE, Tile};
 use crate::route::Route;
 use crate::route::work::Work;
-
-/// Up to this many elements, stages that write flags are faster than separate statistics.
-pub(crate) const SHORT: usize = 64;
 
 /// How the losses of a cast are collected.
 pub(crate) struct Collector {

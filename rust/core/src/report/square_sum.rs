@@ -1,4 +1,4 @@
-//! Exact sums of squares, which therefore do not depend on the order or the parts in which they are added.
+//! Exact sums of squares, or of sums of tiles: these do not depend on the order in which they are added.
 
 #![deny(unsafe_code)]
 

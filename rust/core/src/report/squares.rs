@@ -1,45 +1,34 @@
-//! Exact sums of the squares of a tile.
+//! Sums of the squares of a tile.
 //!
-//! Squares are added to two float64 sums per lane. The first starts at a power of two large enough that its exponent
-//! never changes, so it absorbs each square rounded to its last place; the second takes the remainders. If the roots of
-//! a tile differ by no more than a factor of about 2^20, no bit is lost; where squares have few bits, the second sum is
-//! enough. (Otherwise each band of that many binades is added apart.) As no exponent changes, the bits of a sum less
-//! those of its start are its increase in units of its last place.
+//! Columns of float32 are added in float64: element `i` to lane `i % LANES`, and then the upper half of the lanes to the
+//! lower one until one is left. This order is the same at every level, and squares of float32 are exact in float64, so a
+//! fused multiply-add changes no bit. A lane adds up 32 squares: the sum is within 2^-48 of the exact one.
+//!
+//! Columns of float64 are added exactly, a band of binades at a time, as squares may differ by the range of float64. Each
+//! lane has two sums. The first starts at a power of two large enough that its exponent never changes, so it absorbs each
+//! square rounded to its last place; the second takes the remainders. As no exponent changes, the bits of a sum less those
+//! of its start are its increase in units of its last place.
 
 use super::square_sum::{LOWEST, SquareSum};
 use crate::cpu::{Kernel, Level, RawKernel};
 use crate::kernels::tile::{TILE, Tile};
-use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, with_vectors};
+use crate::simd::{Conversions, Vector, with_vectors};
 
-/// Columns are padded to a multiple of this, so that loops have no remainder.
+/// Lanes of a sum of float32. Columns are padded to a multiple of it, so that loops have no remainder.
 pub(crate) const LANES: usize = 32;
 
-/// Lanes of the loop that the compiler vectorises: as many as there are registers for.
-const PAIRS: usize = LANES / 2;
+/// Lanes of the exact sums: as many as there are registers for.
+const PAIRS: usize = 16;
 
-/// Registers of each sum, side by side, so that additions do not wait for each other.
-const REGISTERS: usize = 4;
-
-/// The binary logarithm of the squares that a lane adds up: registers have two lanes or more.
-const DEPTH: i32 = (TILE / (2 * REGISTERS)).ilog2() as i32;
+/// The binary logarithm of the squares that a lane of an exact sum adds up.
+const DEPTH: i32 = (TILE / PAIRS).ilog2() as i32;
 
 /// Bits of the significand of float64, without the first.
 const FRACTION: i32 = f64::MANTISSA_DIGITS as i32 - 1;
 
-/// Bits by which a second sum may differ from its start, in the middle between two powers of two.
-const EXACT: i32 = FRACTION - 1;
-
-/// Binades of a band: squares of its roots, rounded to float64's precision, are as many as are [wide](Bounds::is_wide).
-const BINADES: i32 = (EXACT + 1) / 2 - DEPTH;
-
-/// Bounds of all roots of a tile.
-#[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
-    /// All are below two to this power.
-    pub(super) above: i32,
-    /// Their squares, rounded to float64's precision, are multiples of two to this power.
-    pub(super) unit: i32,
-}
+/// Binades of a band: as many as a second sum holds the remainders of, from its start, in the middle between two powers of
+/// two, to the next of these.
+const BINADES: i32 = FRACTION / 2 - DEPTH;
 
 /// Returns the exponent of a positive number: it is at least two to this power. All subnormals get the smallest one's.
 pub(super) fn exponent_of(value: f64) -> i32 {
@@ -51,44 +40,6 @@ pub(super) fn exponent_of(value: f64) -> i32 {
 pub(super) fn power_of_two(exponent: i32) -> f64 {
     debug_assert!((-1022..=1023).contains(&exponent));
     f64::from_bits(((exponent + 1023) as u64) << FRACTION)
-}
-
-impl Bounds {
-    /// Makes the bounds from the smallest nonzero root and the largest, all roots being multiples of two to `grid`.
-    pub(super) fn new(smallest: f64, largest: f64, grid: i32) -> Self {
-        let above = if largest < f64::MIN_POSITIVE { 1 - 1023 } else { exponent_of(largest) + 1 };
-        let unit = (2 * exponent_of(smallest) - FRACTION).max(2 * grid).max(LOWEST);
-        Self { above, unit }
-    }
-
-    /// Returns whether one float64 sum per lane is exact.
-    pub(super) fn is_narrow(self) -> bool {
-        2 * self.above + DEPTH <= self.unit + EXACT
-    }
-
-    /// Returns the exponent at which first sums start; they do not exceed twice that power.
-    fn start(self) -> i32 {
-        2 * self.above + DEPTH
-    }
-
-    /// Returns whether two float64 sums per lane are exact.
-    pub(super) fn is_wide(self) -> bool {
-        // The remainder of a square is at most half of the first sum's last place.
-        self.start() - FRACTION - 1 + DEPTH <= self.unit + EXACT
-    }
-
-    /// Returns where both sums start.
-    fn starts(self) -> [f64; 2] {
-        [power_of_two(self.start()), 1.5 * power_of_two(self.unit + FRACTION)]
-    }
-
-    /// Joins both sums, in units.
-    fn join(self, [first, second]: [i64; 2]) -> i128 {
-        let distance = self.start() - FRACTION - self.unit;
-        // With few bits, first sums are not used, and their last place is below the unit.
-        let first = i128::from(first);
-        (if distance < 0 { first >> -distance } else { first << distance }) + i128::from(second)
-    }
 }
 
 /// Float32 in memory, padded with zeros to a multiple of [`LANES`]: a remainder loop would keep the compiler from
@@ -125,20 +76,41 @@ impl Values {
     }
 }
 
-/// Adds the squares of a column of float32 to a sum; `largest` is the largest magnitude, not zero.
-pub(super) fn add_f32s(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds, largest: f64) {
-    if bounds.is_narrow() {
-        add_up::<false>(sum, level, column, bounds);
-    } else if bounds.is_wide() {
-        add_up::<true>(sum, level, column, bounds);
-    } else {
+/// Adds the squares of a column of float32 to a sum; `largest` is the largest magnitude, not zero, and all are multiples of
+/// two to `grid`. An exact sum is asked for where the elements may be added in other tiles or otherwise.
+pub(super) fn add_f32s(
+    sum: &mut SquareSum,
+    level: Level,
+    column: Values,
+    (largest, grid): (f64, i32),
+    is_exact: bool,
+) {
+    // Where the sum of all squares has no more bits than float64, no addition rounds.
+    const BITS: i32 = f64::MANTISSA_DIGITS as i32 - TILE.ilog2() as i32;
+    if is_exact && 2 * (exponent_of(largest) + 1 - grid) > BITS {
         let mut wide = Tile::default();
         for (i, wide) in wide.0[..column.count()].iter_mut().enumerate() {
             // SAFETY: `i` is below the count.
             *wide = f64::from(unsafe { column.get(i) });
         }
-        add_f64s(sum, level, &wide.0[..column.count()], largest);
+        return add_f64s(sum, level, &wide.0[..column.count()], largest);
     }
+    // SAFETY: the vectors are there, so their features are.
+    let lanes = with_vectors!(level, vectors: V => unsafe {
+        vectors.run(VectorSquares::<V> { column, _vectors: vectors })
+    });
+    let mut lanes = lanes.unwrap_or_else(|| level.run(Squares { column }));
+    let mut count = LANES;
+    while count > 1 {
+        count /= 2;
+        for lane in 0..count {
+            lanes[lane] += lanes[lane + count];
+        }
+    }
+    // The square of a float32 is a normal float64.
+    let total = lanes[0].to_bits();
+    let significand = total & ((1 << FRACTION) - 1) | 1 << FRACTION;
+    sum.add(u128::from(significand), exponent_of(lanes[0]) - FRACTION);
 }
 
 /// Adds the squares of a column of float64, padded with zeros to a multiple of [`LANES`], to a sum; `largest` is the
@@ -153,22 +125,15 @@ pub(crate) fn add_f64s(sum: &mut SquareSum, level: Level, column: &[f64], mut la
         let above = if field == 0 { subnormal } else { field - 1022 };
         // Roots are scaled to below 1, where squares are far within the range of float64.
         let unit = (-2 * BINADES - FRACTION).max(LOWEST - 2 * above);
-        let bounds = Bounds { above: 0, unit };
+        let starts = [power_of_two(DEPTH), 1.5 * power_of_two(unit + FRACTION)];
         let factors = [-(above / 2), above / 2 - above].map(power_of_two);
-        let (sums, rest) = level.run(Band { column, factors, starts: bounds.starts() });
-        sum.add(bounds.join(sums) as u128, unit + 2 * above);
+        let ([first, second], rest) = level.run(Band { column, factors, starts });
+        // With few bits, first sums are not used, and their last place is below the unit.
+        let (distance, first) = (DEPTH - FRACTION - unit, i128::from(first));
+        let first = if distance < 0 { first >> -distance } else { first << distance };
+        sum.add((first + i128::from(second)) as u128, unit + 2 * above);
         largest = rest;
     }
-}
-
-fn add_up<const TWO: bool>(sum: &mut SquareSum, level: Level, column: Values, bounds: Bounds) {
-    let starts = bounds.starts();
-    // SAFETY: the vectors are there, so their features are.
-    let sums = with_vectors!(level, vectors: V => unsafe {
-        vectors.run(VectorSquares::<V, TWO> { column, starts, _vectors: vectors })
-    });
-    let sums = sums.unwrap_or_else(|| level.run(Squares::<TWO> { column, starts }));
-    sum.add(bounds.join(sums) as u128, bounds.unit);
 }
 
 /// Returns the total increase of sums from their start, in units of their last place.
@@ -218,87 +183,57 @@ impl Kernel for Band<'_> {
     }
 }
 
-/// Computes by how much the two sums of a tile increase, in units of their last places; without `TWO`, the second only.
-struct Squares<const TWO: bool> {
+/// Adds the squares of a column to lanes.
+struct Squares {
     column: Values,
-    starts: [f64; 2],
 }
 
-impl<const TWO: bool> Kernel for Squares<TWO> {
-    type Output = [i64; 2];
+impl Kernel for Squares {
+    type Output = [f64; LANES];
 
     #[inline(always)]
-    fn run(self) -> [i64; 2] {
-        let [mut first, mut second] = self.starts.map(|start| [start; PAIRS]);
-        for i in (0..self.column.count()).step_by(PAIRS) {
-            for lane in 0..PAIRS {
-                // SAFETY: the count is a multiple of LANES, hence of PAIRS.
+    fn run(self) -> [f64; LANES] {
+        let mut sums = [0.0; LANES];
+        for i in (0..self.column.count()).step_by(LANES) {
+            for (lane, sum) in sums.iter_mut().enumerate() {
+                // SAFETY: the count is a multiple of LANES.
                 let root = f64::from(unsafe { self.column.get(i + lane) });
-                if TWO {
-                    add_square(root, &mut first[lane], &mut second[lane]);
-                } else {
-                    second[lane] += root * root;
-                }
+                *sum += root * root;
             }
         }
-        [increase(&first, self.starts[0]), increase(&second, self.starts[1])]
+        sums
     }
 }
 
 /// Does the same in registers.
-struct VectorSquares<V, const TWO: bool> {
+struct VectorSquares<V> {
     column: Values,
-    starts: [f64; 2],
     /// Their features are there.
     _vectors: V,
 }
 
-impl<V: Conversions, const TWO: bool> RawKernel for VectorSquares<V, TWO> {
-    type Output = [i64; 2];
+impl<V: Conversions> RawKernel for VectorSquares<V> {
+    type Output = [f64; LANES];
 
     #[inline(always)]
-    unsafe fn run(self) -> [i64; 2] {
-        let Self { column, starts, .. } = self;
-        let starts = if TWO { starts } else { [starts[1]; 2] };
-        let mut room = Rest::<{ MOST_BYTES * REGISTERS }>::new();
-        let lanes = V::BYTES / size_of::<f64>();
-        // SAFETY: the vectors are there, so the level's features are. The count is a multiple of LANES, hence of the
-        // lanes of all registers, which the room is for.
+    unsafe fn run(self) -> [f64; LANES] {
+        let mut sums = [0.0; LANES];
+        let width = V::BYTES / size_of::<f64>();
+        // SAFETY: the vectors are there, so the level's features are. The count is a multiple of LANES, and LANES one of
+        // the width of a register, which has two lanes or more.
         unsafe {
-            let mut first = [V::splat_f64(starts[0]); REGISTERS];
-            let mut second = [V::splat_f64(starts[1]); REGISTERS];
-            for i in (0..column.count).step_by(LANES) {
-                for (place, lane) in (0..LANES).step_by(lanes).enumerate() {
-                    let register = place % REGISTERS;
-                    let (first, second) = (&mut first[register], &mut second[register]);
-                    let root = V::load_f32_as_f64(column.pointer.add(i + lane).cast());
-                    if TWO {
-                        let next = V::product_sum_f64(root, root, *first);
-                        let rest = V::product_sum_f64(root, root, V::sub_f64(*first, next));
-                        *second = V::add_f64(*second, rest);
-                        *first = next;
-                    } else {
-                        // By turns, so that additions wait even less.
-                        let sum = if place < REGISTERS { first } else { second };
-                        *sum = V::product_sum_f64(root, root, *sum);
-                    }
+            let mut registers = [V::splat_f64(0.0); LANES / 2];
+            for i in (0..self.column.count).step_by(LANES) {
+                for (register, lane) in registers.iter_mut().zip((0..LANES).step_by(width)) {
+                    let roots = V::load_f32_as_f64(self.column.pointer.add(i + lane).cast());
+                    *register = V::product_sum_f64(roots, roots, *register);
                 }
             }
-            let mut sums = [0; 2];
-            for ((sum, registers), start) in sums.iter_mut().zip([first, second]).zip(starts) {
-                for (register, lanes) in registers.into_iter().zip(room.0.chunks_exact_mut(V::BYTES)) {
-                    V::store(lanes.as_mut_ptr(), register);
-                }
-                let (lanes, _) = room.0[..REGISTERS * V::BYTES].as_chunks();
-                *sum = lanes
-                    .iter()
-                    .fold(0, |all, &lane| all + i64::from_ne_bytes(lane) - start.to_bits() as i64);
+            for (register, lanes) in registers.into_iter().zip(sums.chunks_exact_mut(width)) {
+                V::store(lanes.as_mut_ptr().cast(), register);
             }
-            if !TWO {
-                sums = [0, sums[0] + sums[1]];
-            }
-            sums
         }
+        sums
     }
 }
 
@@ -307,8 +242,33 @@ mod tests {
     use super::*;
 
     #[test]
+    fn every_level_adds_float32_in_one_order() {
+        let spread = |step: u32| (0..TILE as u32).map(move |i| f32::from_bits(i.wrapping_mul(step)));
+        for step in [1, 0x001f_fff1, 0x9e37_79b9] {
+            let roots: Vec<f32> =
+                spread(step).map(|root| if root.is_finite() { root } else { 0.1 }).collect();
+            let largest = f64::from(roots.iter().fold(0.0, |most: f32, root| most.max(root.abs())));
+            // SAFETY: a tile of them, which outlives the column.
+            let column = unsafe { Values::new(roots.as_ptr(), TILE) };
+            let sum_of = |level, is_exact| {
+                let mut sum = SquareSum::default();
+                add_f32s(&mut sum, level, column, (largest, -149), is_exact);
+                sum
+            };
+            let expected = sum_of(Level::PORTABLE, false);
+            let exact = sum_of(Level::PORTABLE, true);
+            assert!((expected.log10() - exact.log10()).abs() < 1e-13);
+            for level in Level::available() {
+                assert_eq!(sum_of(level, false), expected, "{level:?}, {step}");
+                assert_eq!(sum_of(level, true), exact, "{level:?}, {step}");
+            }
+        }
+    }
+
+    #[test]
     fn bands_add_up_every_square() {
-        let spread = |step: u64| (0..TILE as u64).map(move |i| f64::from_bits(i.wrapping_mul(step) & (u64::MAX >> 1)));
+        let spread =
+            |step: u64| (0..TILE as u64).map(move |i| f64::from_bits(i.wrapping_mul(step) & (u64::MAX >> 1)));
         let is_finite = |root: &f64| root.is_finite();
         let mut columns: Vec<Vec<f64>> = [1, 0x3_ffff_ffff, 0x001f_ffff_ffff_fff1, 0x9e37_79b9_7f4a_7c15]
             .map(|step| spread(step).filter(is_finite).collect())

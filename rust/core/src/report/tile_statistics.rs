@@ -10,7 +10,7 @@
 use super::cast_report::{CastReport, smallest_nonzero};
 use super::extremes::{Extremes, Outside, Within};
 use super::max_relative_error::{ErrorSummary, MaxRelativeError, TINY};
-use super::squares::{self, Bounds, LANES, Values, exponent_of};
+use super::squares::{self, LANES, Values, exponent_of};
 use super::subnormal_count::SubnormalCount;
 use crate::codec::decode::Decoder;
 use crate::codec::options::Rounding;
@@ -23,6 +23,9 @@ use crate::kernels::stages::assemble;
 use crate::kernels::stages::stage::{Decode, Span, Stage};
 use crate::kernels::tile::Tile;
 use crate::route::Route;
+
+/// Up to this many elements, stages that write flags are faster than separate statistics.
+pub(crate) const SHORT: usize = 64;
 
 /// The constants and stages for a pair of formats.
 pub(super) struct TileStatistics {
@@ -39,6 +42,8 @@ pub(super) struct TileStatistics {
     /// Bits of a source's significand after the leading one, and the exponent of the smallest source.
     precision: i32,
     lowest: i32,
+    /// Whether sources are bytes.
+    is_byte: bool,
 }
 
 /// Decodes bf16 without testing for NaN: tiles with NaN are measured by flags.
@@ -126,6 +131,7 @@ impl TileStatistics {
         let rises = matches!(rounding, Rounding::TowardsPositive | Rounding::TowardsNegative);
         let is_unsigned = target_kind == Kind::Integer { signed: false };
         let mask = if is_unsigned { u32::MAX } else { u32::MAX >> 1 };
+        let is_byte = source.item_size() == 1;
         let reader = |format| reader(format, level);
         let (source, target) = (reader(source), reader(target));
         Some(Self {
@@ -141,6 +147,7 @@ impl TileStatistics {
             smallest_normal,
             precision,
             lowest,
+            is_byte,
         })
     }
 
@@ -222,13 +229,14 @@ impl TileStatistics {
             report.underflowed += u64::from(zero_results.saturating_sub(extremes.zeros));
         }
         let grid = (exponent_of(smallest) - self.precision).max(self.lowest);
-        let bounds = Bounds::new(smallest, largest, grid);
-        squares::add_f32s(&mut report.signal, level, x, bounds, largest);
+        // Few elements and bytes may be measured without this as well, with exact sums.
+        let is_exact = count <= SHORT || self.is_byte;
+        squares::add_f32s(&mut report.signal, level, x, (largest, grid), is_exact);
         if summary.largest == 0 {
             return outside;
         }
         let error = f64::from(f32::from_bits(summary.largest));
-        squares::add_f32s(&mut report.noise, level, errors, Bounds::new(0.0, error, grid), error);
+        squares::add_f32s(&mut report.noise, level, errors, (error, grid), is_exact);
         report.max_abs_error = report.max_abs_error.max(error);
         let may_exceed = summary.may_exceed || smallest < f64::from(TINY);
         if may_exceed && max_relative_error.rise(level, x, errors) {

@@ -77,8 +77,6 @@ pub(crate) trait Conversions: Vector {
     /// Loads half a register of float32 as float64.
     unsafe fn load_f32_as_f64(source: *const u8) -> Self::Integers;
     unsafe fn splat_f64(value: f64) -> Self::Integers;
-    unsafe fn add_f64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    unsafe fn sub_f64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Products of the first two plus the third, rounded to nearest once.
     unsafe fn product_sum_f64(a: Self::Integers, b: Self::Integers, c: Self::Integers) -> Self::Integers;
 }

@@ -92,12 +92,6 @@ impl Conversions for Avx2 {
             arch::_mm256_castpd_si256(arch::_mm256_cvtps_pd(arch::_mm_loadu_ps(source.cast())))
         }
         fn splat_f64(value: f64) -> arch::__m256i { arch::_mm256_castpd_si256(arch::_mm256_set1_pd(value)) }
-        fn add_f64(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
-            arch::_mm256_castpd_si256(arch::_mm256_add_pd(arch::_mm256_castsi256_pd(a), arch::_mm256_castsi256_pd(b)))
-        }
-        fn sub_f64(a: arch::__m256i, b: arch::__m256i) -> arch::__m256i {
-            arch::_mm256_castpd_si256(arch::_mm256_sub_pd(arch::_mm256_castsi256_pd(a), arch::_mm256_castsi256_pd(b)))
-        }
         fn product_sum_f64(a: arch::__m256i, b: arch::__m256i, c: arch::__m256i) -> arch::__m256i {
             let (a, b, c) = (arch::_mm256_castsi256_pd(a), arch::_mm256_castsi256_pd(b), arch::_mm256_castsi256_pd(c));
             arch::_mm256_castpd_si256(arch::_mm256_fmadd_pd(a, b, c))

@@ -66,12 +66,6 @@ impl Conversions for Avx512 {
             arch::_mm512_castpd_si512(arch::_mm512_cvtps_pd(arch::_mm256_loadu_ps(source.cast())))
         }
         fn splat_f64(value: f64) -> arch::__m512i { arch::_mm512_castpd_si512(arch::_mm512_set1_pd(value)) }
-        fn add_f64(a: arch::__m512i, b: arch::__m512i) -> arch::__m512i {
-            arch::_mm512_castpd_si512(arch::_mm512_add_pd(arch::_mm512_castsi512_pd(a), arch::_mm512_castsi512_pd(b)))
-        }
-        fn sub_f64(a: arch::__m512i, b: arch::__m512i) -> arch::__m512i {
-            arch::_mm512_castpd_si512(arch::_mm512_sub_pd(arch::_mm512_castsi512_pd(a), arch::_mm512_castsi512_pd(b)))
-        }
         fn product_sum_f64(a: arch::__m512i, b: arch::__m512i, c: arch::__m512i) -> arch::__m512i {
             let (a, b, c) = (arch::_mm512_castsi512_pd(a), arch::_mm512_castsi512_pd(b), arch::_mm512_castsi512_pd(c));
             arch::_mm512_castpd_si512(arch::_mm512_fmadd_pd(a, b, c))

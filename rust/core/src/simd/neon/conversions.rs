@@ -67,12 +67,6 @@ impl Conversions for Neon {
             arch::vmaxvq_u8(Self::or(first, second)) != 0
         }
         fn splat_f64(value: f64) -> Integers { arch::vreinterpretq_u8_f64(arch::vdupq_n_f64(value)) }
-        fn add_f64(a: Integers, b: Integers) -> Integers {
-            arch::vreinterpretq_u8_f64(arch::vaddq_f64(arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b)))
-        }
-        fn sub_f64(a: Integers, b: Integers) -> Integers {
-            arch::vreinterpretq_u8_f64(arch::vsubq_f64(arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b)))
-        }
         fn product_sum_f64(a: Integers, b: Integers, c: Integers) -> Integers {
             let (a, b) = (arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b));
             arch::vreinterpretq_u8_f64(arch::vfmaq_f64(arch::vreinterpretq_f64_u8(c), a, b))
