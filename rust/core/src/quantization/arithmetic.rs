@@ -56,12 +56,6 @@ impl<T: Copy + Default> Default for Piece<T> {
     }
 }
 
-/// Returns rows in pieces, given the elements of each: the first one and how many.
-pub(super) fn pieces((row, rows): (usize, usize), elements: usize) -> impl Iterator<Item = (usize, usize)> {
-    let tall = (PIECE / elements.max(1)).max(1);
-    (0..rows).step_by(tall).map(move |above| (row + above, tall.min(rows - above)))
-}
-
 /// Elements in memory: some rows of so many columns, and the bytes from row to row.
 #[derive(Clone, Copy)]
 pub(super) struct Area<P> {

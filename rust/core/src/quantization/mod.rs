@@ -1,12 +1,12 @@
 //! Block-scaled and packed weights: schemes, decoding, encoding.
 //!
-//! * `scheme`, `recipe`: the tables, `element`: what codes mean; `scale_rule`: powers of two as scales.
+//! * `scheme`, `recipe`: the tables, `steps`: what recipes compute; `element`: what codes mean; `scale_rule`: powers of two
+//!   as scales; `rounded`: dtypes that producers compute in.
 //! * `decode`, `encode`: packed codes and scales to floats, and back, tile by tile.
 //! * `lookup`: codes to 16-bit results by tables in registers.
 //! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
-//! * `rows`, `work`: arrays as rows, and the items that passes go over; `turned`: those whose rows are not dense.
-//! * `real`, `arithmetic`, `scaled`, `ends`, `largest`, `nearest`, `whole_quotients`: tiles of floats, what blocks have, and
-//!   codes.
+//! * `rows`, `work`: arrays as rows, and the items that passes go over; `transposed`: those whose rows are not dense.
+//! * `real`, `arithmetic`, `scaled`, `ends`, `largest`, `nearest`: tiles of floats, what blocks have, and codes.
 
 mod arithmetic;
 mod codes;
@@ -20,21 +20,22 @@ mod nearest;
 mod packing;
 mod real;
 mod recipe;
+mod rounded;
 mod rows;
 mod scale_rule;
 mod scaled;
 mod scheme;
+mod steps;
 mod swizzle;
-mod turned;
-mod whole_quotients;
+mod transposed;
 mod work;
 
 pub use codes::{Direction, repack};
 pub use decode::{BlockDecoder, Decoding, GlobalUse, Meaning, decode};
 pub use element::Element;
-pub use encode::{BlockEncoder, Encoded, Encoding, FourOverSix, block_amax, encode, global_scale};
+pub use encode::{BlockEncoder, Encoded, Encoding, FourOverSix, block_amax, encode};
 pub use packing::Packing;
-pub use recipe::Family;
+pub use recipe::{Family, global_scale};
 pub use rows::Array;
 pub use scale_rule::ScaleRule;
 pub use scheme::{ScaleFormat, Scheme, TABLE};

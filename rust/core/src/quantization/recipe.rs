@@ -7,7 +7,13 @@
 #![deny(unsafe_code)]
 
 use super::scale_rule::ScaleRule;
+use super::steps::{
+    Amax, DividedGlobal, Edge, EncodeScale, Inverse, Nearest, Power, ProductWithSix, Quotient, Reciprocal,
+    ReciprocalGlobal, SingleLevel, Steps, StoredReciprocal, TwoQuotients, UnstoredReciprocal, steps,
+};
+use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
+use crate::format::Format;
 
 /// Schemes that share recipes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,39 +28,6 @@ pub enum Family {
     Integer,
     /// Indices into a code map.
     Map,
-}
-
-/// How scale and codes follow from the largest magnitude of a block; `max` is the largest element.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Steps {
-    /// `scale = D(amax / max)`, `code = D(x / scale)`.
-    Quotient,
-    /// `t = (1 / amax) * max`, `scale = 1 / t`, `code = x * t`.
-    Reciprocal,
-    /// `scale = max / (amax + 1e-7)`, `code = x * scale`: scales divide.
-    Inverse,
-    /// `scale = amax`, `code = x * ((1 / amax) * max)`.
-    Amax,
-    /// `scale = D(amax / max)`, `code = D(x * D(1 / scale))`; of integers, with the scale before it is stored.
-    ThenReciprocal,
-    /// `scale = 2^k`, `code = x / scale`.
-    Power,
-    /// `scale = e4m3(D(amax / 6) * global)`, `code = x / (scale / global)`.
-    DividedGlobal,
-    /// `scale = e4m3(amax / (6 * global))`, `code = x / (scale * global)`.
-    ProductWithSix,
-    /// `scale = e4m3(amax / 6 / global)`, `code = x * (1 / global / scale)`.
-    ReciprocalGlobal,
-    /// `scale = e4m3(amax * ((max / amax of all) * (1 / 6)))`, `code = x * (1 / (scale * (1 / (max / amax of all))))`.
-    EncodeScale,
-    /// `scale = e4m3(amax / 6 / global)`, `code = x / (scale * global)`.
-    TwoQuotients,
-    /// `scale = e4m3(amax / 6)`, `code = x / scale`.
-    SingleLevel,
-    /// An affine map whose edge of larger magnitude is exact.
-    Edge,
-    /// `scale = amax`, the code of the value nearest to `x * (1 / scale)`.
-    Nearest,
 }
 
 /// The scale of a block of zeros.
@@ -85,6 +58,7 @@ pub(super) enum Ties {
 pub(super) struct Recipe {
     pub(super) name: &'static str,
     pub(super) family: Family,
+    /// How scale and codes follow from the largest magnitude of a block.
     pub(super) steps: Steps,
     /// Steps are rounded to the dtype of the weight.
     pub(super) in_weight_dtype: bool,
@@ -123,7 +97,7 @@ const fn row(name: &'static str, family: Family, steps: Steps) -> Recipe {
 }
 
 const fn mx(name: &'static str, rule: ScaleRule) -> Recipe {
-    Recipe { rule: Some(rule), zero: ZeroScale::Value(0.0), ..row(name, Family::Mx, Steps::Power) }
+    Recipe { rule: Some(rule), zero: ZeroScale::Value(0.0), ..row(name, Family::Mx, steps::<Power>()) }
 }
 
 /// Half of the smallest subnormal of E4M3 rounds up to it; the smallest, and the smallest normal number.
@@ -137,11 +111,11 @@ use ZeroScale::{Epsilon, Value};
 /// The table; the first row of a family is its default.
 #[rustfmt::skip]
 static TABLE: &[Recipe] = &[
-    row("deepseek", Fp8, Steps::Quotient),
-    Recipe { whole_in_weight_dtype: true, normal: true, ..row("modelopt", Fp8, Steps::Quotient) },
-    Recipe { in_weight_dtype: true, ..row("comfy", Fp8, Steps::ThenReciprocal) },
-    row("transformers", Fp8, Steps::Reciprocal),
-    Recipe { in_weight_dtype: true, zero: Epsilon, ..row("compressed-tensors", Fp8, Steps::Quotient) },
+    row("deepseek", Fp8, steps::<Quotient>()),
+    Recipe { whole_in_weight_dtype: true, normal: true, ..row("modelopt", Fp8, steps::<Quotient>()) },
+    Recipe { in_weight_dtype: true, ..row("comfy", Fp8, steps::<StoredReciprocal>()) },
+    row("transformers", Fp8, steps::<Reciprocal>()),
+    Recipe { in_weight_dtype: true, zero: Epsilon, ..row("compressed-tensors", Fp8, steps::<Quotient>()) },
 
     mx("torchao", Floor),
     mx("compressed-tensors", CompressedTensors),
@@ -153,21 +127,21 @@ static TABLE: &[Recipe] = &[
     Recipe { ties: Ties::TowardsZero, zero: Value(127.0), ..mx("mlx", Rceil) },
     Recipe { ties: Ties::TowardsZero, only: &["mxfp4"], ..mx("gguf", Floor) },
 
-    Recipe { least: E4M3_LEAST, ..row("modelopt", TwoLevel, Steps::ProductWithSix) },
-    Recipe { in_weight_dtype: true, zero: Value(0.125), ..row("compressed-tensors", TwoLevel, Steps::DividedGlobal) },
-    Recipe { least: E4M3_NORMAL, zero: Value(E4M3_NORMAL), ..row("torchao", TwoLevel, Steps::ReciprocalGlobal) },
-    Recipe { zero: Value(0.0), ..row("transformer-engine", TwoLevel, Steps::EncodeScale) },
-    Recipe { zero: Value(0.0), ..row("comfy", TwoLevel, Steps::TwoQuotients) },
-    Recipe { zero: Value(0.0), ties: Ties::TowardsZero, ..row("mlx", TwoLevel, Steps::SingleLevel) },
+    Recipe { least: E4M3_LEAST, ..row("modelopt", TwoLevel, steps::<ProductWithSix>()) },
+    Recipe { in_weight_dtype: true, zero: Value(0.125), ..row("compressed-tensors", TwoLevel, steps::<DividedGlobal>()) },
+    Recipe { least: E4M3_NORMAL, zero: Value(E4M3_NORMAL), ..row("torchao", TwoLevel, steps::<ReciprocalGlobal>()) },
+    Recipe { zero: Value(0.0), ..row("transformer-engine", TwoLevel, steps::<EncodeScale>()) },
+    Recipe { zero: Value(0.0), ..row("comfy", TwoLevel, steps::<TwoQuotients>()) },
+    Recipe { zero: Value(0.0), ties: Ties::TowardsZero, ..row("mlx", TwoLevel, steps::<SingleLevel>()) },
 
-    Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, ..row("compressed-tensors", Integer, Steps::Quotient) },
-    row("mlx", Integer, Steps::Edge),
-    Recipe { normal: true, only: &["int8_channel", "int4_group"], ..row("modelopt", Integer, Steps::Quotient) },
-    Recipe { zero: Value(0.0), only: &["int8_channel"], ..row("bitsandbytes", Integer, Steps::Amax) },
-    Recipe { only: &["int8_tensor", "int8_channel", "int4_channel"], ..row("keras", Integer, Steps::Inverse) },
-    Recipe { zero: Value(0.0), ties: Ties::Away, only: &["int8_group"], ..row("gguf", Integer, Steps::ThenReciprocal) },
+    Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, ..row("compressed-tensors", Integer, steps::<Quotient>()) },
+    row("mlx", Integer, steps::<Edge>()),
+    Recipe { normal: true, only: &["int8_channel", "int4_group"], ..row("modelopt", Integer, steps::<Quotient>()) },
+    Recipe { zero: Value(0.0), only: &["int8_channel"], ..row("bitsandbytes", Integer, steps::<Amax>()) },
+    Recipe { only: &["int8_tensor", "int8_channel", "int4_channel"], ..row("keras", Integer, steps::<Inverse>()) },
+    Recipe { zero: Value(0.0), ties: Ties::Away, only: &["int8_group"], ..row("gguf", Integer, steps::<UnstoredReciprocal>()) },
 
-    Recipe { zero: Value(0.0), ..row("bitsandbytes", Map, Steps::Nearest) },
+    Recipe { zero: Value(0.0), ..row("bitsandbytes", Map, steps::<Nearest>()) },
 ];
 
 /// Returns the rows for a scheme of a family.
@@ -193,11 +167,26 @@ impl Recipe {
         family: Family,
         scheme: &'static str,
     ) -> Result<&'static Self, Error> {
-        let wanted = |row: &&'static Self| name.is_none_or(|name| row.name == name);
-        rows(family, scheme).find(wanted).ok_or_else(|| Error::UnknownOption {
+        let is_named = |row: &&'static Self| name.is_none_or(|name| row.name == name);
+        rows(family, scheme).find(is_named).ok_or_else(|| Error::UnknownOption {
             argument: "recipe",
             value: format!("{:?}", name.unwrap_or_default()),
             valid: of(family, scheme).collect(),
         })
     }
+}
+
+/// The largest value of E4M3, the format of NVFP4's block scales.
+pub(super) const GLOBAL_MAX: f32 = 448.0;
+
+/// Returns the second-level scale of NVFP4 for the largest magnitude of a weight, as a recipe computes it: the factor
+/// of block scales, or what compressed-tensors divides them by.
+///
+/// # Errors
+/// [`Error::UnknownOption`] for a recipe without one.
+pub fn global_scale(amax: f32, recipe: &str, weight: Format, global_max: Option<f32>) -> Result<f32, Error> {
+    DefaultEnvironment::compute((amax, global_max.unwrap_or(GLOBAL_MAX)), |(amax, global_max)| {
+        let recipe = Recipe::find(Some(recipe), Family::TwoLevel, "nvfp4")?;
+        (recipe.steps.global_scale)(amax, global_max * 6.0, weight)
+    })
 }

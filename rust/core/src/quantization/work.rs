@@ -4,6 +4,7 @@ use std::ops::Range;
 
 use smallvec::SmallVec;
 
+use super::arithmetic::{Blocks, PIECE};
 use super::rows::Array;
 use crate::error::Error;
 use crate::exec::pass::{self, Pass, Positions};
@@ -42,6 +43,16 @@ impl Extent {
 
     pub(super) fn column_blocks(&self) -> usize {
         self.columns.div_ceil(self.block.1)
+    }
+
+    /// How many blocks all matrices have.
+    pub(super) fn blocks(&self) -> usize {
+        self.matrices() * self.row_blocks() * self.column_blocks()
+    }
+
+    /// Returns the number of a block of a row among all blocks.
+    pub(super) fn block_number(&self, matrix: usize, row: usize, block: usize) -> usize {
+        (matrix * self.row_blocks() + self.row_block(row)) * self.column_blocks() + block
     }
 
     /// Returns the block of rows that a row is in.
@@ -97,12 +108,94 @@ impl Extent {
     }
 }
 
+/// Rows of one matrix that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Place {
+    pub(super) matrix: usize,
+    /// The first one.
+    pub(super) row: usize,
+    pub(super) rows: usize,
+}
+
+impl Place {
+    /// Cuts rows into those that fit into a piece together, given the elements of each.
+    pub(super) fn pieces(self, elements: usize) -> impl Iterator<Item = Self> {
+        let Self { matrix, row, rows } = self;
+        let tall = (PIECE / elements.max(1)).max(1);
+        (0..rows).step_by(tall).map(move |above| Self {
+            matrix,
+            row: row + above,
+            rows: tall.min(rows - above),
+        })
+    }
+}
+
+/// Columns that follow each other.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Columns {
+    pub(super) start: usize,
+    pub(super) count: usize,
+}
+
+impl Columns {
+    /// Returns those of a range.
+    pub(super) fn of(range: &Range<usize>) -> Self {
+        Self { start: range.start, count: range.len() }
+    }
+
+    /// Cuts columns into groups of so many.
+    pub(super) fn groups(self, columns: usize) -> impl Iterator<Item = Self> {
+        let Self { start, count } = self;
+        (0..count)
+            .step_by(columns)
+            .map(move |left| Self { start: start + left, count: columns.min(count - left) })
+    }
+
+    /// Returns the blocks of this width that have elements in these columns.
+    pub(super) fn blocks(self, width: usize) -> BlockSpan {
+        let first = self.start / width;
+        BlockSpan { first, count: (self.start + self.count).div_ceil(width) - first }
+    }
+
+    /// Returns how the columns lie in their blocks, and the places of these among the blocks from a first one on.
+    pub(super) fn in_blocks(self, width: usize, first: usize) -> (Blocks, Range<usize>) {
+        let blocks = self.blocks(width);
+        let places = blocks.first - first..blocks.first + blocks.count - first;
+        (Blocks { width, begun: self.start % width }, places)
+    }
+}
+
+/// Blocks side by side.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct BlockSpan {
+    pub(super) first: usize,
+    pub(super) count: usize,
+}
+
 /// Some rows and columns of one matrix.
 #[derive(Clone, Debug)]
 pub(super) struct Item {
     pub(super) matrix: usize,
     pub(super) rows: Range<usize>,
     pub(super) columns: Range<usize>,
+}
+
+impl Item {
+    /// Returns its rows.
+    pub(super) fn place(&self) -> Place {
+        Place { matrix: self.matrix, row: self.rows.start, rows: self.rows.len() }
+    }
+
+    /// Returns its rows, those of a row of blocks together.
+    pub(super) fn block_rows(&self, extent: &Extent) -> impl Iterator<Item = Place> + use<> {
+        let (matrix, tall, end) = (self.matrix, extent.block.0, self.rows.end);
+        let mut row = self.rows.start;
+        std::iter::from_fn(move || {
+            let rows = (tall - row % tall).min(end - row);
+            row += rows;
+            (rows > 0).then_some(Place { matrix, row: row - rows, rows })
+        })
+    }
 }
 
 /// Elements of an item, about: rows of more are cut.

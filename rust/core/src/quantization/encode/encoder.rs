@@ -1,97 +1,25 @@
-//! Everything that is decided before an element is read.
+//! The pass of an encoding: bands of blocks side by side, each measured, scaled and written before the next one.
 
-use super::operands::{Encoded, Encoding, check, per_block, refuse};
-use super::rounded::{Rounded, single};
-use super::scale_tables::ByTables;
-use super::source::{Source, TURNED};
-use crate::cast::{PlannedCast, Settings};
-use crate::codec::odd_bf16::MANTISSA;
-use crate::codec::options::{Options, Overflow, Rounding};
-use crate::codec::reference::worth;
+use super::amaxes::{Amaxes, BlockAmaxes, block_amax};
+use super::by_tables::{ByTables, Reference, TableBuffers};
+use super::codes::{Codes, Operands, Shift, Values};
+use super::four_over_six::Comparison;
+use super::operands::{FourOverSix, refuse};
+use super::packed::{PackBuffers, Packed};
+use super::scales::Scales;
+use super::source::{Elements, of_bf16};
 use crate::cpu::Level;
 use crate::error::Error;
-use crate::format::{Format, Kind};
-use crate::kernels::tables::e2m1_codes::fits_e2m1;
+use crate::exec::buffers::with_buffers;
+use crate::kernels::tables::e2m1_codes::Form;
 use crate::quantization::arithmetic::PIECE;
-use crate::quantization::element::Element;
-use crate::quantization::element::names::{E2M1, E4M3, INT8, UINT8};
-use crate::quantization::largest::Extremes;
-use crate::quantization::nearest::Bounds;
-use crate::quantization::packing::Packing;
-use crate::quantization::real::{Real, bf16, format};
-use crate::quantization::recipe::{Family, Recipe, Steps, Ties};
+use crate::quantization::real::Real;
+use crate::quantization::recipe::global_scale;
+use crate::quantization::rounded::Rounded;
 use crate::quantization::rows::{Array, Rows};
-use crate::quantization::scale_rule::Largest;
 use crate::quantization::scaled::Float;
-use crate::quantization::scheme::Scheme;
-use crate::quantization::work::Extent;
-
-/// The integers that codes may be.
-#[derive(Clone, Copy)]
-pub(super) struct Limits<T> {
-    pub(super) low: T,
-    pub(super) high: T,
-}
-
-/// An encoding with everything that is decided before an element is read.
-pub(super) struct Encoder<T> {
-    pub(super) what: Encoding,
-    pub(super) recipe: &'static Recipe,
-    pub(super) extent: Extent,
-    pub(super) source: Source<T>,
-    pub(super) data: Rows,
-    /// Rows of packed codes are not dense, and are moved there item by item.
-    pub(super) turns: bool,
-    pub(super) scale: Rows,
-    pub(super) zero_point: Option<Rows>,
-    pub(super) bias: Option<(Rows, Rounded)>,
-    /// To stored scales and back.
-    pub(super) stored: Rounded,
-    /// To the dtype of the weight and back, if the recipe computes in it.
-    pub(super) weight: Option<Rounded>,
-    /// The same, of quotients.
-    pub(super) quotient: Option<Rounded>,
-    pub(super) codes: PlannedCast,
-    /// The format of values.
-    pub(super) real: Format,
-    /// What quotients are rounded to as they are computed.
-    pub(super) float: Float,
-    /// From there, and the format, if it is bf16.
-    pub(super) bf16_codes: Option<(PlannedCast, Format)>,
-    pub(super) element: Format,
-    pub(super) settings: Settings,
-    /// The largest element, in the recipe's sense.
-    pub(super) max: T,
-    pub(super) largest: Largest,
-    pub(super) limits: Option<Limits<T>>,
-    /// The same as codes, if there are codes beyond them.
-    pub(super) code_limits: Option<(u8, u8)>,
-    pub(super) global: Vec<T>,
-    pub(super) map: Option<Bounds>,
-    /// Columns of a band: whole blocks, and units of the packing.
-    pub(super) wide: usize,
-    /// Rows of an item are multiples of it.
-    pub(super) tall: usize,
-    pub(super) odd: bool,
-    pub(super) level: Level,
-    /// The largest magnitudes and extremes of all blocks, if they were found before.
-    pub(super) grid: Option<Vec<(T, Extremes<T>)>>,
-    /// Those of all blocks as bf16, if they were found with that of the array.
-    pub(super) amaxes: Option<Vec<u16>>,
-    /// What codes are found by, if not by quotients that are rounded.
-    pub(super) by_tables: Option<ByTables>,
-}
-
-fn common_multiple(a: usize, b: usize) -> usize {
-    let (mut x, mut y) = (a, b);
-    while y != 0 {
-        (x, y) = (y, x % y);
-    }
-    a / x * b
-}
-
-/// No scale of finite elements is beyond this.
-const LARGEST_SCALE: f64 = f32::MAX as f64 / 2.0;
+use crate::quantization::steps::BlockScales;
+use crate::quantization::work::{BlockSpan, Columns, Extent, ITEM, Item, ItemPass, Place, run_items};
 
 /// Elements of a band of joined rows, or of one row, at most: they stay in the second cache.
 pub(super) const JOINED: usize = 1 << 15;
@@ -99,231 +27,386 @@ pub(super) const JOINED: usize = 1 << 15;
 /// Elements of a block that is worth finding its largest magnitude by several threads.
 const LARGE: usize = 1 << 17;
 
-/// Elements that are moved together, at most.
-const MOST_TURNED: usize = 1 << 18;
-
 /// Whether the largest magnitudes of blocks are found before, by all threads.
 pub(super) fn is_large(extent: &Extent) -> bool {
     extent.block.0 * extent.block.1 > LARGE
 }
 
-/// Elements of a band of blocks of several rows, about, so that it is in the cache when it is read again.
-const BAND: usize = 1 << 17;
+/// What is written for each block.
+pub(super) struct BlockArrays {
+    pub(super) scale: Rows,
+    pub(super) zero_point: Option<Rows>,
+    pub(super) bias: Option<(Rows, Rounded)>,
+}
 
-impl<T: Real> Encoder<T> {
-    /// # Safety
-    /// As for [`encode`].
-    #[expect(clippy::too_many_lines, reason = "every choice")]
-    pub(super) unsafe fn new(what: Encoding, to: &Encoded) -> Result<Self, Error> {
-        let scheme = what.scheme;
-        let recipe = Recipe::find(what.recipe.as_deref(), scheme.family, scheme.name)?;
-        let extent = Extent::of("x", &what.x, what.block)?;
-        let stack = extent.stack.len();
-        check(&what, to, recipe, &extent)?;
-        let per_block = |argument: &str, array: &Array| per_block(argument, array, &extent);
-        let asymmetric = to.zero_point.is_some();
-        // SAFETY: the caller's promise.
-        let global = unsafe { extent.per_matrix(what.global_scale.as_ref())? };
-        let (element, limits, max, largest) = elements::<T>(scheme, recipe, asymmetric);
-        let rounding = match recipe.ties {
-            Ties::Away => Rounding::NearestAway,
-            _ => Rounding::NearestEven,
-        };
-        let rounding = Some(what.rounding.unwrap_or(rounding));
-        let options =
-            Options { rounding, overflow: Overflow::Saturate, seed: what.seed, ..Options::default() };
-        let map = match (scheme.element, &what.code_map) {
-            (Element::Map(_), Some(map)) if map.len() == 1 << scheme.bits => Some(Bounds::new(map)),
-            (Element::Map(map), None) => Some(Bounds::new(&map.map(f32::from_bits))),
-            (_, None) => None,
-            (_, Some(map)) => {
-                return refuse(format!(
-                    "code_map has {} values; give {} for a scheme with a code map, and none for others.",
-                    map.len(),
-                    1u32 << scheme.bits
-                ));
-            }
-        };
-        let rounds = |it_does: bool| {
-            let same = what.x.format == format::<T>();
-            (it_does && !same).then(|| Rounded::new::<T>(what.x.format)).transpose()
-        };
-        let mut source = Source::new(&what.x, &extent)?;
-        let quotient = rounds(match recipe.family {
-            Family::TwoLevel => false,
-            _ => recipe.in_weight_dtype || (recipe.whole_in_weight_dtype && what.block == (0, 0)),
-        })?;
-        let at_once = !asymmetric && map.is_none() && rounding != Some(Rounding::Stochastic);
-        let few_bits = element.float().is_some_and(|spec| spec.signed && spec.mantissa_bits + 2 <= MANTISSA);
-        let float = if quotient.is_some() {
-            // Without NaN, an amax of the caller's or scales that saturate, quotients are small.
-            let spec = to.scale.format.float().unwrap_or_else(single);
-            let saturates = worth(&spec, spec.max_code()) < LARGEST_SCALE;
-            let finite = what.amax.is_none() && !what.nan_scales && !saturates;
-            if at_once && source.is_bf16() && finite { Float::Bf16 } else { Float::F32 }
-        } else if at_once
-            && few_bits
-            && size_of::<T>() == size_of::<f32>()
-            && ties_of(&what, recipe, element) == Ties::Even
-        {
-            Float::OddBf16
-        } else {
-            Float::F32
-        };
-        let bf16_codes = (float != Float::F32).then(|| {
-            let bf16 = bf16();
-            PlannedCast::new((bf16, element), &options, None).map(|plan| (plan, bf16))
-        });
-        let unit = common_multiple(what.packing.unit(scheme.bits), extent.block.1.min(extent.columns.max(1)));
-        let wide = if unit >= extent.columns {
-            extent.columns.max(1)
-        } else {
-            unit * ((BAND / extent.block.0.min(extent.rows.max(1))).min(JOINED) / unit).max(1)
-        };
-        let data = Rows::new(&to.data, stack);
-        let whole = if is_large(&extent) { 1 } else { extent.block.0 };
-        let tall = TURNED.next_multiple_of(whole);
-        let can_turn = tall * wide <= MOST_TURNED;
-        source.turns &= can_turn;
-        let turns = can_turn && !data.is_in_runs();
-        let mut encoder = Self {
-            recipe,
-            turns,
-            tall: if turns || source.turns { tall } else { whole },
-            source,
-            data,
-            scale: per_block("scale", &to.scale)?,
-            zero_point: to.zero_point.as_ref().map(|array| per_block("zero_point", array)).transpose()?,
-            bias: match &to.bias {
-                Some(array) => Some((per_block("bias", array)?, Rounded::new::<T>(array.format)?)),
-                None => None,
-            },
-            stored: Rounded::new::<T>(to.scale.format)?,
-            weight: rounds(recipe.in_weight_dtype)?,
-            quotient,
-            float,
-            bf16_codes: bf16_codes.transpose()?,
-            codes: PlannedCast::new((format::<T>(), element), &options, None)?,
-            real: format::<T>(),
-            element,
-            settings: Settings { options, report: false, threads: 1 },
-            max,
-            largest,
-            limits,
-            code_limits: limits
-                .filter(|_| map.is_none())
-                .map(|limits| (limits.low.to_f64() as i16, limits.high.to_f64() as i16))
-                .filter(|(low, high)| high - low < i16::from(u8::MAX))
-                .map(|(low, high)| (low as u8, high as u8)),
-            global: global.into_iter().map(T::from_f32).collect(),
-            map,
-            wide,
-            odd: size_of::<T>() == 8,
-            level: Level::active(),
-            grid: None,
-            amaxes: None,
-            by_tables: None,
-            extent,
-            what,
-        };
-        encoder.by_tables = encoder.by_tables();
-        Ok(encoder)
+impl BlockArrays {
+    /// Whether rows go on where the ones before them end.
+    fn go_on(&self) -> bool {
+        let arrays = [Some(&self.scale), self.zero_point.as_ref(), self.bias.as_ref().map(|bias| &bias.0)];
+        arrays.into_iter().flatten().all(Rows::goes_on)
     }
 
-    /// Returns what codes are found by, if not by quotients that are rounded.
-    fn by_tables(&self) -> Option<ByTables> {
-        let plain = self.source.is_bf16()
-            && size_of::<T>() == size_of::<f32>()
-            && !self.widens()
-            && self.map.is_none()
-            && !self.what.nan_scales
-            && self.is_usual();
-        let width = self.extent.block.1;
-        match (self.element.name(), self.recipe.family) {
-            _ if !plain => None,
-            (E2M1, family @ (Family::Mx | Family::TwoLevel)) => {
-                // The largest scale is that of the format, so larger elements have the largest code.
-                let is_bounded = match family {
-                    Family::TwoLevel => self.stored.format.name() == E4M3,
-                    _ => self.has_powers(),
-                };
-                let has_tables = is_bounded
-                    && matches!(self.ties(), Ties::Even | Ties::TowardsZero)
-                    && self.what.offset == 0
-                    && fits_e2m1(self.level, width)
-                    && PIECE.is_multiple_of(width);
-                has_tables.then_some(ByTables::OfScales)
+    /// Writes the scales, zero points and biases of blocks.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn write<T: Real>(
+        &self,
+        level: Level,
+        matrix: usize,
+        row_block: usize,
+        span: BlockSpan,
+        blocks: &mut BlockScales<T>,
+    ) {
+        let items = (1, span.first, span.count);
+        let BlockScales { bytes, shifts, operands, .. } = blocks;
+        // SAFETY: the caller's promise; the vectors have an entry for each block.
+        unsafe {
+            self.scale.write(level, self.scale.row(matrix, row_block), items, bytes.as_ptr());
+            if let Some(zero_point) = &self.zero_point {
+                bytes.clear();
+                bytes.extend(shifts.iter().map(|shift| shift.to_f64() as i8 as u8));
+                zero_point.write(level, zero_point.row(matrix, row_block), items, bytes.as_ptr());
             }
-            (E4M3, _) if self.quotient.is_none() || self.float == Float::Bf16 => Some(ByTables::OfBlocks),
-            _ => {
-                let is_whole = self.float == Float::Bf16 && self.limits.is_some() && !self.multiplies();
-                (is_whole && self.rounds_to_even()).then_some(ByTables::Integers)
+            if let Some((bias, to)) = &self.bias {
+                operands.clear();
+                operands.extend_from_slice(shifts);
+                to.round(operands, bytes);
+                bias.write(level, bias.row(matrix, row_block), items, bytes.as_ptr());
             }
         }
     }
-
-    /// Returns the bytes of the codes of so many columns.
-    pub(super) fn bytes(&self, columns: usize) -> usize {
-        self.what.packing.bytes(self.what.scheme.bits, columns)
-    }
-
-    /// Whether each code is a byte.
-    pub(super) fn is_plain(&self) -> bool {
-        (self.what.packing, self.what.scheme.bits) == (Packing::Dense, u8::BITS)
-    }
-
-    /// Whether the extremes of blocks are needed.
-    pub(super) fn widens(&self) -> bool {
-        self.zero_point.is_some() || self.bias.is_some()
-    }
-
-    /// What becomes of ties in codes of the element's format.
-    pub(super) fn ties(&self) -> Ties {
-        ties_of(&self.what, self.recipe, self.element)
-    }
-
-    /// Whether codes are drawn.
-    pub(super) fn draws(&self) -> bool {
-        self.what.rounding == Some(Rounding::Stochastic)
-    }
 }
 
-/// Returns what becomes of ties in codes of a format.
-pub(super) fn ties_of(what: &Encoding, recipe: &Recipe, element: Format) -> Ties {
-    if what.rounding.is_none() && element.name() == E2M1 { recipe.ties } else { Ties::Even }
+/// The buffers of a thread.
+#[derive(Default)]
+pub(super) struct Buffers<T: Real> {
+    elements: Elements<T>,
+    amaxes: BlockAmaxes<T>,
+    scales: BlockScales<T>,
+    codes: PackBuffers,
+    tables: TableBuffers<T>,
 }
 
-/// Returns the format of codes, the integers that they may be, the largest element in the recipe's sense, and as scale
-/// rules see it.
-fn elements<T: Real>(
-    scheme: &Scheme,
-    recipe: &Recipe,
-    asymmetric: bool,
-) -> (Format, Option<Limits<T>>, T, Largest) {
-    let named =
-        |name| Format::named(name).unwrap_or_else(|| unreachable!("schemes name formats of the table"));
-    let bits = scheme.bits;
-    let name = match scheme.element {
-        Element::Format(INT8) if recipe.steps == Steps::Edge => UINT8,
-        Element::Format(name) => name,
-        Element::Map(_) => UINT8,
-    };
-    let element = named(name);
-    let half = (1i64 << (bits - 1)) as f64;
-    let limits = |low: f64, high: f64| Some(Limits { low: T::from_f64(low), high: T::from_f64(high) });
-    if let Kind::Float(spec) = element.kind() {
-        let value = worth(&spec, spec.max_code());
-        let largest = Largest { value, mantissa_bits: spec.mantissa_bits, bits };
-        // Codes of floats saturate by themselves.
-        (element, None, T::from_f64(value), largest)
-    } else {
-        let largest = Largest { value: 127.0 / 64.0, mantissa_bits: 6, bits };
-        let (low, high) = match recipe.steps {
-            Steps::Edge => (0.0, 2.0 * half - 1.0),
-            _ if recipe.whole_range || (bits < 8 && recipe.family == Family::Integer) => (-half, half - 1.0),
-            _ => (1.0 - half, half - 1.0),
+/// An encoding with everything that is decided before an element is read.
+pub(super) struct Encoder<T> {
+    pub(super) amaxes: Amaxes<T>,
+    pub(super) scales: Scales<T>,
+    pub(super) codes: Codes<T>,
+    /// In place of these, where elements are bf16.
+    pub(super) by_tables: Option<ByTables>,
+    pub(super) packed: Packed,
+    pub(super) arrays: BlockArrays,
+    pub(super) extent: Extent,
+    pub(super) four_over_six: Option<FourOverSix>,
+    /// Columns of a band: whole blocks, and units of the packing.
+    pub(super) wide: usize,
+    /// Rows of an item are multiples of it.
+    pub(super) tall: usize,
+    /// The weight, and the largest scale of blocks under a global one.
+    pub(super) x: Array,
+    pub(super) global_max: Option<f32>,
+    pub(super) level: Level,
+}
+
+impl<T: Real> Encoder<T> {
+    /// Whether other arrays of this kind can be encoded by it.
+    pub(super) fn is_repeatable(&self) -> bool {
+        let others = self.arrays.zero_point.is_some() || self.arrays.bias.is_some();
+        let is_measured = self.scales.array_amax.is_none() || !self.scales.global.is_empty();
+        self.level == Level::active() && !others && is_measured
+    }
+
+    /// Sees other arrays, and finds their global scale.
+    ///
+    /// # Safety
+    /// As for [`BlockEncoder::repeat`](super::BlockEncoder::repeat).
+    pub(super) unsafe fn place(
+        &mut self,
+        [x, data, scale]: [*mut u8; 3],
+        global: Option<*mut f32>,
+        threads: usize,
+    ) -> Result<(), Error> {
+        self.amaxes.source.x.set_first(x);
+        self.packed.rows.set_first(data);
+        self.arrays.scale.set_first(scale);
+        let Some(global) = global else { return Ok(()) };
+        self.x.pointer = x;
+        // Bands need no other magnitudes than those of bf16, which are kept.
+        let is_kept = self.by_tables.is_some_and(ByTables::is_of_scales)
+            && self.four_over_six.is_none()
+            && self.joins();
+        // SAFETY: the caller's promise.
+        let amax = unsafe {
+            if is_kept {
+                self.amaxes.find_shorts((self.wide, self.tall), threads)
+            } else {
+                block_amax(&self.x, threads)?
+            }
         };
-        let max = if recipe.whole_range || asymmetric { half - 0.5 } else { half - 1.0 };
-        (element, limits(low, high), T::from_f64(max), largest)
+        // The element that is not finite is found later.
+        let amax = if amax.is_finite() { amax } else { 1.0 };
+        let scale = global_scale(amax as f32, self.scales.recipe.name, self.x.format, self.global_max)?;
+        self.scales.array_amax = Some(amax);
+        self.scales.global.fill(T::from_f32(scale));
+        // SAFETY: the caller's promise.
+        unsafe { global.write_unaligned(scale) };
+        Ok(())
+    }
+
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    pub(super) unsafe fn encode(&mut self, threads: usize) -> Result<(), Error> {
+        let Packed { rows: data, .. } = &self.packed;
+        let bytes = self.amaxes.source.x.size() * self.extent.columns + data.size() * data.width();
+        // SAFETY: the caller's promise.
+        unsafe {
+            if is_large(&self.extent) {
+                self.amaxes.find_grid(self.tall, bytes, threads);
+            }
+            let pass = Bands { joins: self.joins(), encoder: self };
+            let is_refused = run_items(&pass, &self.extent, (self.wide, self.tall), bytes, threads);
+            if is_refused { self.first_not_finite() } else { Ok(()) }
+        }
+    }
+
+    /// Whether each row of an item goes on where the one before it ends in every array, and they share no blocks: they are
+    /// as good as one row.
+    fn joins(&self) -> bool {
+        let Extent { columns, block, .. } = self.extent;
+        let (source, packed) = (&self.amaxes.source, &self.packed);
+        block.0 == 1
+            && !self.amaxes.has_grid()
+            && columns <= JOINED.min(ITEM / self.tall)
+            && columns % block.1 == 0
+            && columns % packed.unit() == 0
+            && (source.transposes || source.x.is_gapless(columns))
+            && (packed.transposes || packed.rows.goes_on())
+            && self.arrays.go_on()
+    }
+
+    fn reference(&self) -> Reference<'_, T> {
+        Reference { scales: &self.scales, codes: &self.codes }
+    }
+
+    /// Encodes an item of work, whose rows are joined to one or not; returns whether no element is refused.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn item(&self, item: &Item, joins: bool, buffers: &mut Buffers<T>) -> bool {
+        let mut is_finite = true;
+        let (place, columns, width) = (item.place(), Columns::of(&item.columns), self.extent.columns);
+        if let Some(by_tables) = self.by_tables {
+            let elements = place.rows * columns.count;
+            let Buffers { tables, elements: Elements { values, .. }, .. } = buffers;
+            by_tables.begin_item(self.reference(), place.matrix, elements, tables, values);
+        }
+        let containers = self.packed.containers(columns);
+        let rows = &self.packed.rows;
+        let moved = self.packed.transposes.then(|| buffers.codes.item.make(rows, place, containers));
+        if joins {
+            let all = Columns { start: 0, count: place.rows * width };
+            for columns in all.groups((JOINED / width).max(1) * width) {
+                // SAFETY: the caller's promise for these rows.
+                is_finite &= unsafe { self.band(Place { rows: 1, ..place }, columns, buffers) };
+            }
+        } else {
+            for place in item.block_rows(&self.extent) {
+                for columns in columns.groups(self.wide) {
+                    // SAFETY: the caller's promise for these rows and columns.
+                    is_finite &= unsafe { self.band(place, columns, buffers) };
+                }
+            }
+        }
+        if let Some(moved) = moved {
+            let to = rows.row(place.matrix, place.row);
+            // SAFETY: the caller's promise; the memory has the containers of the item.
+            unsafe { rows.write(self.level, to, (place.rows, containers.start, containers.count), moved) };
+            buffers.codes.item.release();
+        }
+        is_finite
+    }
+
+    /// Encodes blocks side by side, or some of their rows; returns whether no element is refused.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn band(&self, place: Place, columns: Columns, buffers: &mut Buffers<T>) -> bool {
+        let (tall, width) = self.extent.block;
+        let (matrix, span) = (place.matrix, columns.blocks(width));
+        // SAFETY: the caller's promise.
+        unsafe {
+            if !self.find_scales(place, columns, span, buffers) {
+                return false;
+            }
+            if let Some(by_tables) = self.by_tables {
+                let Buffers { elements: Elements { values, .. }, scales, tables, .. } = buffers;
+                let elements = place.rows * width.min(columns.count);
+                by_tables.find_block_tables(self.reference(), elements, &scales.factors, tables, values);
+            }
+            if place.row.is_multiple_of(tall) {
+                let row_block = self.extent.row_block(place.row);
+                self.arrays.write(self.level, matrix, row_block, span, &mut buffers.scales);
+            }
+            let unit = self.packed.packing.unit(self.packed.bits);
+            for columns in columns.groups(PIECE / unit * unit) {
+                // Draws are for elements in a row, and containers end with it.
+                let elements = if self.codes.draws() { PIECE } else { columns.count.next_multiple_of(unit) };
+                for place in place.pieces(elements) {
+                    self.piece(place, columns, span.first, buffers);
+                }
+            }
+        }
+        true
+    }
+
+    /// Finds the scales of a band, and what its codes are found by; returns whether no element is refused.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn find_scales(
+        &self,
+        place: Place,
+        columns: Columns,
+        span: BlockSpan,
+        buffers: &mut Buffers<T>,
+    ) -> bool {
+        let Buffers { elements, amaxes, scales, tables, .. } = buffers;
+        let (matrix, width) = (place.matrix, self.extent.block.1);
+        let has_tables = self.by_tables.is_some() && tables.has_item() && !self.amaxes.has_grid();
+        // Stored scales follow from the largest magnitudes as bf16, and codes from scales.
+        if has_tables && self.four_over_six.is_none() {
+            let BlockAmaxes { shorts, .. } = amaxes;
+            // SAFETY: the caller's promise.
+            let most = unsafe { self.amaxes.measure_shorts(place, columns, span, elements, shorts) };
+            let Some(most) = most else { return false };
+            tables.find_scales(self.reference(), matrix, shorts, &mut scales.bytes);
+            if !tables.find_band(self.level, Some((most, shorts)), &scales.bytes) {
+                amaxes.amax.clear();
+                amaxes.amax.extend(amaxes.shorts.iter().copied().map(of_bf16::<T>));
+                self.scales.find(matrix, 1.0, amaxes, scales);
+                self.scales.find_factors(matrix, amaxes, scales);
+            }
+            return true;
+        }
+        // SAFETY: the caller's promise.
+        unsafe {
+            let most = self.amaxes.measure_band(place, columns, span, elements, amaxes);
+            let Some(most) = most else { return false };
+            if let Some(error) = self.four_over_six {
+                let (source, scales_of) = (&self.amaxes.source, &self.scales);
+                let choice = Comparison { source, scales: scales_of, codes: &self.codes, error, width };
+                choice.choose(place, columns, elements, amaxes, scales);
+            } else {
+                self.scales.find(matrix, 1.0, amaxes, scales);
+                self.scales.find_factors(matrix, amaxes, scales);
+            }
+            let known = has_tables.then_some((most, &amaxes.shorts[..]));
+            tables.find_band(self.level, known, &scales.bytes);
+        }
+        true
+    }
+
+    /// Turns the elements of some columns of rows, which fit into a piece, into packed codes, given the first block of their
+    /// band.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn piece(&self, place: Place, columns: Columns, first: usize, buffers: &mut Buffers<T>) {
+        let Buffers { elements, scales, codes, tables, .. } = buffers;
+        let source = &self.amaxes.source;
+        let (blocks, places) = columns.in_blocks(self.extent.block.1, first);
+        let target = self.packed.target(place, columns, &codes.item);
+        let room = elements.values.0.as_mut_ptr();
+        // SAFETY: the caller's promise, and the buffers have room for a piece.
+        let operands = unsafe {
+            let (area, float) = if source.is_bf16() && self.codes.shift != Some(Shift::Bias) {
+                (source.read(place, columns, &mut elements.stored), Float::Bf16)
+            } else {
+                (source.load(place, columns, &mut elements.stored, room).cast(), Float::F32)
+            };
+            Operands { area, float, blocks, places }
+        };
+        let to = target.bytes().unwrap_or(codes.codes.0.as_mut_ptr());
+        // SAFETY: as above.
+        unsafe {
+            if let Some(by_tables) = self.by_tables {
+                let reference = self.reference();
+                let nibbles = target.nibbles.filter(|&form| by_tables.has_form(reference, form, &operands));
+                let to = nibbles.map_or((to, Form::Bytes), |form| (target.first, form));
+                if by_tables.find_codes(reference, &operands, to, scales, tables, room) {
+                    if nibbles.is_none() {
+                        self.packed.write(&target, codes);
+                    }
+                    return;
+                }
+            }
+            self.codes.values(operands, room, &self.scales, scales);
+            let row = place.matrix * self.extent.rows + place.row;
+            let index = (row * self.extent.columns + columns.start) as u64;
+            let values = Values { first: room.cast_const(), float: self.codes.float };
+            self.codes.round(index, values, std::slice::from_raw_parts_mut(to, place.rows * columns.count));
+            self.packed.write(&target, codes);
+        }
+    }
+
+    /// Returns the error for the first element in C order that is not finite.
+    ///
+    /// # Safety
+    /// As for [`encode`](super::encode).
+    unsafe fn first_not_finite(&self) -> Result<(), Error> {
+        let Extent { rows, columns, .. } = self.extent;
+        let mut first = None;
+        with_buffers(|Buffers { elements: Elements { stored, values }, .. }: &mut Buffers<T>| {
+            for row in 0..self.extent.matrices() * rows {
+                for columns in (Columns { start: 0, count: columns }).groups(PIECE) {
+                    let place = Place { matrix: row / rows, row: row % rows, rows: 1 };
+                    // SAFETY: the caller's promise.
+                    unsafe {
+                        let area = self.amaxes.source.load(place, columns, stored, values.0.as_mut_ptr());
+                        let value = |place: usize| area.first.add(place).read_unaligned();
+                        if let Some(place) = (0..columns.count).find(|&place| !value(place).is_finite()) {
+                            first = Some((row, columns.start + place, value(place).to_f64()));
+                            return;
+                        }
+                    }
+                }
+            }
+        });
+        let Some((row, column, value)) = first else { return Ok(()) };
+        let (mut rest, mut index) = (row / rows, vec![row % rows, column]);
+        for &length in self.extent.stack.iter().rev() {
+            index.insert(0, rest % length);
+            rest /= length;
+        }
+        refuse(format!(
+            "x has {value} at index {index:?}, for which no scale is right; set nonfinite=\"nan\" to give its block a \
+             scale of NaN."
+        ))
+    }
+}
+
+/// Encodes items. The outcome is whether an element is refused.
+struct Bands<'a, T> {
+    encoder: &'a Encoder<T>,
+    joins: bool,
+}
+
+impl<T: Real> ItemPass for Bands<'_, T> {
+    type Buffers = Buffers<T>;
+    type Outcome = bool;
+
+    unsafe fn process_item(&self, item: &Item, buffers: &mut Buffers<T>, is_refused: &mut bool) {
+        let source = &self.encoder.amaxes.source;
+        // SAFETY: passed on.
+        unsafe {
+            source.fill(item, &mut buffers.elements.stored);
+            *is_refused |= !self.encoder.item(item, self.joins, buffers);
+        }
+        buffers.elements.stored.release();
+    }
+
+    fn merge(is_refused: &mut bool, next: bool) {
+        *is_refused |= next;
     }
 }

@@ -7,34 +7,31 @@
 //! A row of blocks that is no longer than a piece is read once. Blocks of more elements than an item have their largest
 //! magnitudes found before, by all threads.
 //!
-//! * `operands`, `encoder`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
-//! * `bands`: the order of work; `amaxes`: the largest magnitudes that it begins with.
-//! * `scales`: the steps of recipes; `rounded`: in which dtype. `pieces`: values to codes.
-//! * `scale_tables`, `tables`, `by_tables`: the same for bf16, without arithmetic but for that of the tables.
+//! * `operands`, `plan`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
+//! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
+//! * `four_over_six`: the better one of two scales. `by_tables`: scales and codes of bf16 without arithmetic.
+//! * `encoder`: the pass that orders them.
 
 mod amaxes;
-mod bands;
 mod by_tables;
+mod codes;
 mod encoder;
+mod four_over_six;
 mod operands;
-mod pieces;
-mod rounded;
-mod scale_tables;
+mod packed;
+mod plan;
 mod scales;
 mod source;
-mod tables;
 
+pub use amaxes::block_amax;
 use encoder::Encoder;
 use operands::refuse;
 pub use operands::{Encoded, Encoding, FourOverSix};
-pub use rounded::global_scale;
-use rounded::single;
-pub use source::block_amax;
 
 use super::packing::Packing;
-use super::real::Real;
+use super::recipe::Recipe;
+use super::rounded::single;
 use crate::codec::options::Rounding;
-use crate::cpu::Level;
 use crate::error::Error;
 
 /// Encodes floats of any format and strides; those of more than 32 bits by float64's arithmetic. Returns the plan, for
@@ -53,12 +50,12 @@ pub unsafe fn encode(encoding: Encoding, to: &Encoded, threads: usize) -> Result
         // An error would name other indices than the caller's.
         if let Some((encoding, to)) = exchanged(&encoding, to)
             && let Ok(mut encoder) = BlockEncoder::by_rows(encoding, &to)
-            && encoder.run(threads).is_ok()
+            && encoder.encode(threads).is_ok()
         {
             return Ok(encoder);
         }
         let mut encoder = BlockEncoder::by_rows(encoding, to)?;
-        encoder.run(threads)?;
+        encoder.encode(threads)?;
         Ok(encoder)
     }
 }
@@ -109,12 +106,14 @@ impl BlockEncoder {
         let Some(spec) = encoding.x.format.float() else {
             return refuse(format!("x has dtype {name}; use a real float."));
         };
+        let scheme = encoding.scheme;
+        let recipe = Recipe::find(encoding.recipe.as_deref(), scheme.family, scheme.name)?;
         // SAFETY: passed on.
         Ok(Self(unsafe {
             if spec.fits_in(&single()) {
-                By::F32(Box::new(Encoder::new(encoding, to)?))
+                By::F32(Box::new(plan::plan(encoding, to, recipe, recipe.steps.f32)?))
             } else {
-                By::F64(Box::new(Encoder::new(encoding, to)?))
+                By::F64(Box::new(plan::plan(encoding, to, recipe, recipe.steps.f64)?))
             }
         }))
     }
@@ -127,9 +126,9 @@ impl BlockEncoder {
 
     /// # Safety
     /// As for [`encode`].
-    unsafe fn run(&mut self, threads: usize) -> Result<(), Error> {
+    unsafe fn encode(&mut self, threads: usize) -> Result<(), Error> {
         // SAFETY: passed on.
-        unsafe { by_real!(&mut self.0, encoder => encoder.run(threads)) }
+        unsafe { by_real!(&mut self.0, encoder => encoder.encode(threads)) }
     }
 
     /// Encodes other arrays, given the first elements of `x`, `data` and `scale`, and the place of one global scale, which is
@@ -150,45 +149,8 @@ impl BlockEncoder {
         unsafe {
             by_real!(&mut self.0, encoder => {
                 encoder.place(places, global, threads)?;
-                encoder.run(threads)
+                encoder.encode(threads)
             })
         }
-    }
-}
-
-impl<T: Real> Encoder<T> {
-    fn is_repeatable(&self) -> bool {
-        let others = self.zero_point.is_some() || self.bias.is_some();
-        let is_own = self.what.amax.is_none() || !self.global.is_empty();
-        self.level == Level::active() && !others && is_own
-    }
-
-    /// Sees other arrays, and finds their global scale.
-    ///
-    /// # Safety
-    /// As for [`BlockEncoder::repeat`].
-    unsafe fn place(
-        &mut self,
-        [x, data, scale]: [*mut u8; 3],
-        global: Option<*mut f32>,
-        threads: usize,
-    ) -> Result<(), Error> {
-        self.source.x.set_first(x);
-        self.data.set_first(data);
-        self.scale.set_first(scale);
-        let Some(global) = global else { return Ok(()) };
-        self.what.x.pointer = x;
-        // SAFETY: the caller's promise.
-        let amax = unsafe {
-            if self.finds_amaxes() { self.find_amaxes(threads) } else { block_amax(&self.what.x, threads)? }
-        };
-        // The element that is not finite is found later.
-        let amax = if amax.is_finite() { amax } else { 1.0 };
-        let found = global_scale(amax as f32, self.recipe.name, self.what.x.format, self.what.global_max)?;
-        self.what.amax = Some(amax);
-        self.global.fill(T::from_f32(found));
-        // SAFETY: the caller's promise.
-        unsafe { global.write_unaligned(found) };
-        Ok(())
     }
 }

@@ -1,10 +1,10 @@
 //! What is encoded, and what is written.
 
-use super::rounded::single;
 use crate::codec::options::{Named, Rounding};
 use crate::error::Error;
 use crate::quantization::packing::Packing;
-use crate::quantization::recipe::{Family, Recipe, Steps};
+use crate::quantization::recipe::{Family, Recipe};
+use crate::quantization::rounded::single;
 use crate::quantization::rows::{Array, Rows};
 use crate::quantization::scale_rule::ScaleRule;
 use crate::quantization::scheme::Scheme;
@@ -86,19 +86,25 @@ impl Encoded {
 ///
 /// # Errors
 /// As for [`encode`](super::encode).
-pub(super) fn check(what: &Encoding, to: &Encoded, recipe: &Recipe, extent: &Extent) -> Result<(), Error> {
-    let scheme = what.scheme;
+pub(super) fn check(
+    encoding: &Encoding,
+    to: &Encoded,
+    recipe: &Recipe,
+    extent: &Extent,
+) -> Result<(), Error> {
+    let scheme = encoding.scheme;
     let size = to.data.format.item_size();
-    let found = extent.check("data", &to.data, extent.rows)?;
-    let needed = what.packing.bytes(scheme.bits, extent.columns).div_ceil(size);
-    if found != needed || (size != 1 && size != 4) {
+    let items = extent.check("data", &to.data, extent.rows)?;
+    let needed = encoding.packing.bytes(scheme.bits, extent.columns).div_ceil(size);
+    if items != needed || (size != 1 && size != 4) {
         return refuse(format!(
-            "data has {found} items of {size} bytes per row, {} codes of {} bits need {needed} of 1 or 4; give an \
+            "data has {items} items of {size} bytes per row, {} codes of {} bits need {needed} of 1 or 4; give an \
              array of that width.",
             extent.columns, scheme.bits
         ));
     }
-    let affine = recipe.steps == Steps::Edge;
+    let properties = recipe.steps.properties;
+    let affine = properties.affine;
     let asymmetric = to.zero_point.is_some();
     if to.scale.format.float().is_none_or(|spec| !spec.fits_in(&single()) && spec.signed) {
         return refuse(format!(
@@ -106,7 +112,7 @@ pub(super) fn check(what: &Encoding, to: &Encoded, recipe: &Recipe, extent: &Ext
             to.scale.format.name()
         ));
     }
-    if what.four_over_six.is_some() && scheme.family != Family::TwoLevel {
+    if encoding.four_over_six.is_some() && scheme.family != Family::TwoLevel {
         return refuse(format!(
             "four_over_six is not valid with scheme={:?}; use it with nvfp4.",
             scheme.name
@@ -123,8 +129,8 @@ pub(super) fn check(what: &Encoding, to: &Encoded, recipe: &Recipe, extent: &Ext
     if to.zero_point.as_ref().is_some_and(|array| array.format.item_size() != 1) {
         return refuse("zero_point has items of more than a byte; use int8.".to_owned());
     }
-    let two_level = scheme.global_scale && recipe.steps != Steps::SingleLevel;
-    if what.global_scale.is_some() != two_level {
+    let two_level = scheme.global_scale && properties.has_global;
+    if encoding.global_scale.is_some() != two_level {
         return refuse(format!(
             "global_scale={} is not valid with recipe={:?} of scheme={:?}; {}.",
             if two_level { "None" } else { "given" },
@@ -133,7 +139,7 @@ pub(super) fn check(what: &Encoding, to: &Encoded, recipe: &Recipe, extent: &Ext
             if two_level { "give what global_scale() returns" } else { "leave it out" }
         ));
     }
-    if recipe.steps == Steps::EncodeScale && what.amax.is_none() {
+    if properties.needs_array_amax && encoding.amax.is_none() {
         return refuse(format!(
             "amax=None is not valid with recipe={:?}; give that of the array.",
             recipe.name
@@ -144,10 +150,10 @@ pub(super) fn check(what: &Encoding, to: &Encoded, recipe: &Recipe, extent: &Ext
 
 /// Takes an array of an item for each block.
 pub(super) fn per_block(argument: &str, array: &Array, extent: &Extent) -> Result<Rows, Error> {
-    let found = extent.check(argument, array, extent.row_blocks())?;
-    if found != extent.column_blocks() {
+    let items = extent.check(argument, array, extent.row_blocks())?;
+    if items != extent.column_blocks() {
         return refuse(format!(
-            "{argument} has {found} items per row, {} columns in blocks of {} need {}; give one for each block.",
+            "{argument} has {items} items per row, {} columns in blocks of {} need {}; give one for each block.",
             extent.columns,
             extent.block.1,
             extent.column_blocks()

@@ -2,7 +2,7 @@
 //! lines of the cache.
 
 use super::rows::Rows;
-use super::work::Item;
+use super::work::{Columns, Item, Place};
 use crate::cpu::Level;
 
 /// Bytes of a line of the cache.
@@ -10,18 +10,18 @@ const LINE: usize = 64;
 
 /// The memory of a thread for an item.
 #[derive(Default)]
-pub(super) struct Turned {
+pub(super) struct TransposedItem {
     memory: Vec<u64>,
     rows: Option<Rows>,
 }
 
-impl Turned {
-    /// Makes room for items of rows of an array, given the first row and how many, the first item and how many.
-    pub(super) fn make(&mut self, array: &Rows, rows: (usize, usize), items: (usize, usize)) -> *mut u8 {
-        let bytes = rows.1 * items.1 * array.size();
+impl TransposedItem {
+    /// Makes room for some items of rows of an array.
+    pub(super) fn make(&mut self, array: &Rows, place: Place, items: Columns) -> *mut u8 {
+        let bytes = place.rows * items.count * array.size();
         self.memory.resize(self.memory.len().max(bytes.div_ceil(size_of::<u64>())), 0);
         let memory = self.memory.as_mut_ptr().cast();
-        self.rows = Some(array.elsewhere(memory, (rows.0, items.0, items.1)));
+        self.rows = Some(array.elsewhere(memory, (place.row, items.start, items.count)));
         memory
     }
 
@@ -30,9 +30,9 @@ impl Turned {
     /// # Safety
     /// Its elements are readable.
     pub(super) unsafe fn fill(&mut self, level: Level, array: &Rows, item: &Item) {
+        let to = self.make(array, item.place(), Columns::of(&item.columns));
         let (row, rows) = (item.rows.start, item.rows.len());
         let (start, columns) = (item.columns.start, item.columns.len());
-        let to = self.make(array, (row, rows), (start, columns));
         let (size, side) = (array.size(), LINE / array.size());
         // By way of a small square, because lines that are a power of two apart push each other out of the cache.
         let mut square = [0u64; LINE * LINE / size_of::<u64>()];

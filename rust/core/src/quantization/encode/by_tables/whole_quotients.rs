@@ -1,8 +1,8 @@
 //! Quotients of bf16, rounded to bf16 and from there to whole numbers, in one pass.
 
-use super::arithmetic::{Area, Blocks};
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::tables::e2m1_codes::Form;
+use crate::quantization::arithmetic::{Area, Blocks};
 use crate::simd::{Intervals, MOST_BYTES, Vector, with_vectors};
 
 /// Added to a small float32, it leaves the nearest integer in the low bits, ties to even; of more than 0, if it was not
@@ -20,7 +20,7 @@ pub(super) struct WholeQuotients<'a> {
     /// The first code, and the bytes from row to row. Nibbles begin with a block, and are 0 for the least integer.
     pub(super) to: (*mut u8, usize, Form),
     pub(super) blocks: Blocks,
-    /// The divisors of blocks, and what [`reciprocals`](super::scaled::reciprocals) returned for them.
+    /// The divisors of blocks, and what [`reciprocals`](crate::quantization::scaled::reciprocals) returned for them.
     pub(super) factors: &'a [f32],
     pub(super) reciprocals: &'a [f32],
     /// The least and the most quotient, and what is added to it then.
@@ -41,7 +41,8 @@ impl WholeQuotients<'_> {
         let bf16 = |factor: &f32| factor.to_bits() << u16::BITS == 0;
         let mut blocks = self.factors.iter().zip(self.reciprocals);
         self.factors.len() == self.reciprocals.len()
-            && blocks.all(|(factor, &found)| bf16(factor) && (found != 0.0 || *factor == f32::INFINITY))
+            && blocks
+                .all(|(factor, &reciprocal)| bf16(factor) && (reciprocal != 0.0 || *factor == f32::INFINITY))
     }
 }
 
@@ -195,7 +196,8 @@ impl<V: Intervals> RawKernel for Loop<'_, V> {
 ///
 /// # Safety
 /// The elements are readable, and their codes writable, apart from them. Quotients are below 2^13.
-pub(super) unsafe fn whole_quotients(level: Level, what: WholeQuotients<'_>) -> bool {
+pub(super) unsafe fn whole_quotients(level: Level, quotients: WholeQuotients<'_>) -> bool {
     // SAFETY: the caller's promise.
-    what.are_exact() && unsafe { with_vectors!(level, vectors => vectors.run(Loop(what, vectors))) }.is_some()
+    quotients.are_exact()
+        && unsafe { with_vectors!(level, vectors => vectors.run(Loop(quotients, vectors))) }.is_some()
 }
