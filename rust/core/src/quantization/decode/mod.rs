@@ -6,21 +6,23 @@
 //! ```
 //! Scales and zero points are spread over the columns of a piece once for all rows that share them.
 //!
-//! * `operands`, `decoder`: what is asked for, and what follows from it.
-//! * `pieces`: any codes; `tables`: many codes of a block.
+//! * `operands`, `plan`: what is asked for, and what follows from it.
+//! * `containers`, `values`, `block_arithmetic`, `results`: what codes become, each of what is before it.
+//! * `tables`: all of that at once, for many codes of a block. `decoder`: the pass that orders them.
 
+mod block_arithmetic;
+mod containers;
 mod decoder;
 mod operands;
-mod pieces;
+mod plan;
+mod results;
 mod tables;
+mod values;
 
-use decoder::{Buffers, Decoder, Ends, Way};
+use decoder::Decoder;
 pub use operands::{Decoding, GlobalUse, Meaning};
 
-use super::real::Real;
 use super::rows::Array;
-use super::work::{Item, ItemPass, run_items};
-use crate::cpu::Level;
 use crate::error::Error;
 
 /// Decodes into floats of any format and strides.
@@ -56,9 +58,9 @@ impl BlockDecoder {
         // SAFETY: passed on.
         Ok(Self(unsafe {
             if decoding.exact {
-                By::F64(Box::new(Decoder::new(decoding, out)?))
+                By::F64(Box::new(plan::plan(decoding, out)?))
             } else {
-                By::F32(Box::new(Decoder::new(decoding, out)?))
+                By::F32(Box::new(plan::plan(decoding, out)?))
             }
         }))
     }
@@ -66,12 +68,9 @@ impl BlockDecoder {
     /// Whether it is for the active level of the CPU, and reads nothing but when it is run.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
-        fn is_so<T>(decoder: &Decoder<T>) -> bool {
-            decoder.level == Level::active() && decoder.groups.is_none() && decoder.divisors.is_none()
-        }
         match &self.0 {
-            By::F32(decoder) => is_so(decoder),
-            By::F64(decoder) => is_so(decoder),
+            By::F32(decoder) => decoder.is_repeatable(),
+            By::F64(decoder) => decoder.is_repeatable(),
         }
     }
 
@@ -86,46 +85,9 @@ impl BlockDecoder {
         // SAFETY: passed on.
         unsafe {
             match &mut self.0 {
-                By::F32(decoder) => decoder.run(out, threads),
-                By::F64(decoder) => decoder.run(out, threads),
+                By::F32(decoder) => decoder.decode(out, threads),
+                By::F64(decoder) => decoder.decode(out, threads),
             }
         }
     }
-}
-
-impl<T: Real> Decoder<T> {
-    /// # Safety
-    /// As for [`decode`].
-    unsafe fn run(&mut self, out: *mut u8, threads: usize) -> Result<(), Error> {
-        self.out.set_first(out);
-        // SAFETY: the caller's promise.
-        let global =
-            unsafe { self.extent.per_matrix(self.what.global_scale.as_ref().map(|(array, _)| array))? };
-        self.global.clear();
-        self.global.extend(global.into_iter().map(T::from_f32));
-        let bytes = self.data.size() * self.data.width() + self.out.size() * self.extent.columns;
-        // SAFETY: the caller's promise.
-        unsafe { run_items(self, &self.extent, self.piece, bytes, threads) };
-        Ok(())
-    }
-}
-
-impl<T: Real> ItemPass for Decoder<T> {
-    type Buffers = (Ends, Buffers<T>);
-    type Outcome = ();
-
-    /// Decodes an item.
-    unsafe fn process_item(&self, item: &Item, (ends, buffers): &mut (Ends, Buffers<T>), (): &mut ()) {
-        // SAFETY: passed on.
-        unsafe {
-            match self.way {
-                Way::Pieces => self.pieces(item, ends, buffers),
-                Way::NibblesByScale(shift) => self.nibbles_by_scale(item, shift, ends, buffers),
-                Way::NibblesByBlock(shift) => self.nibbles_by_block(item, shift, ends, buffers),
-                Way::Bytes => self.bytes(item, ends, buffers),
-            }
-        }
-    }
-
-    fn merge((): &mut (), (): ()) {}
 }

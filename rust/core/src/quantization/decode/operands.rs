@@ -89,10 +89,10 @@ impl PerBlock {
                 array.format.name()
             ));
         }
-        let found = extent.check(argument, array, extent.row_blocks())?;
-        if !grouped && found != extent.column_blocks() {
+        let count = extent.check(argument, array, extent.row_blocks())?;
+        if !grouped && count != extent.column_blocks() {
             return refuse(format!(
-                "{argument} has {found} items per row, {} columns in blocks of {} need {}; give one for each block.",
+                "{argument} has {count} items per row, {} columns in blocks of {} need {}; give one for each block.",
                 extent.columns,
                 extent.block.1,
                 extent.column_blocks()
