@@ -30,6 +30,7 @@ use crate::error::Error;
 use crate::exec::broadcast::{self, Broadcast};
 use crate::exec::job::{Job, Memory, Outcome, Search};
 use crate::exec::pass;
+use crate::exec::small::SmallCast;
 use crate::exec::workers::threads_pay;
 use crate::format::Format;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, blocks};
@@ -98,7 +99,7 @@ unsafe fn cast_from(
         let alone = alone && !source.swapped && !target.swapped;
         let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
         // SAFETY: the caller's promise.
-        if alone && unsafe { plan.cast_small(shape, strided.0, strided.1, None) } {
+        if alone && unsafe { SmallCast(plan).cast_small(shape, strided.0, strided.1, None) } {
             return Ok(None);
         }
         let count = dense_count(shape, &source, &target);

@@ -5,6 +5,7 @@ use std::fmt;
 use crate::codec::options::Options;
 use crate::cpu::Level;
 use crate::error::Error;
+use crate::exec::small::SmallCast;
 use crate::format::Format;
 use crate::plan::{Plan, PlanKey, logs_casts};
 
@@ -59,6 +60,6 @@ impl PlannedCast {
         }
         let plan = if few.route.level == Plan::level_for(count) { few } else { plan };
         // SAFETY: the caller's promise.
-        unsafe { plan.cast_few(source, target, count, self.given) }
+        unsafe { SmallCast(plan).cast_few(source, target, count, self.given) }
     }
 }

@@ -5,6 +5,7 @@
 use std::mem::MaybeUninit;
 
 use crate::error::Error;
+use crate::exec::small::SmallCast;
 use crate::format::Format;
 use crate::kernels::tile::TILE;
 use crate::plan::Plan;
@@ -42,7 +43,7 @@ impl Prepared {
         // SAFETY: passed on.
         unsafe {
             match self.second {
-                None => self.first.run(source, target, count),
+                None => SmallCast(self.first).run(source, target, count),
                 Some(second) => self.run_both(second, source, target, count),
             }
         }
@@ -61,8 +62,8 @@ impl Prepared {
             // SAFETY: the caller's promise at both ends; the first step fills what the second reads, and a tile has
             // room for it.
             unsafe {
-                self.first.run(source.add(start * self.first.source_size()), middle, count);
-                second.run(middle, target.add(start * second.target_size()), count);
+                SmallCast(self.first).run(source.add(start * self.first.source_size()), middle, count);
+                SmallCast(second).run(middle, target.add(start * second.target_size()), count);
             }
         }
     }

@@ -42,7 +42,7 @@ pub unsafe fn cast_small(
     let plan = Plan::find(&key, count)?;
     let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
     // SAFETY: the caller's promise.
-    Ok(unsafe { plan.cast_small(shape, strided.0, strided.1, factor) })
+    Ok(unsafe { SmallCast(&plan).cast_small(shape, strided.0, strided.1, factor) })
 }
 
 /// Does the same for dense elements of two formats.
@@ -63,22 +63,28 @@ pub unsafe fn cast_few(
     let pair = (source_format, target_format);
     let key = PlanKey::new(pair, options, (factor.is_some(), factor), (false, count));
     // SAFETY: the caller's promise.
-    Plan::with(&key, count, |plan| unsafe { plan.cast_few(source, target, count, (factor, options.seed)) })
+    Plan::with(&key, count, |plan| unsafe {
+        SmallCast(plan).cast_few(source, target, count, (factor, options.seed))
+    })
 }
 
 /// An operand: its first element, and the bytes between elements per axis.
 pub(crate) type Strided<'a, P> = (P, &'a [isize]);
 
-impl Plan {
+/// A plan as it is run over few elements, or dense ones, on this thread.
+#[derive(Clone, Copy)]
+pub(crate) struct SmallCast<'a>(pub(crate) &'a Plan);
+
+impl SmallCast<'_> {
     /// Casts `count` dense elements in native byte order, on this thread, by a plan without factors and draws, and
     /// without checking for refused elements.
     ///
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
     #[inline]
-    pub(crate) unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
-        let (route, count) = (&self.route, count * self.parts.components);
-        let real_to_complex = self.parts.real_to_complex;
+    pub(crate) unsafe fn run(self, source: *const u8, target: *mut u8, count: usize) {
+        let (route, count) = (&self.0.route, count * self.0.parts.components);
+        let real_to_complex = self.0.parts.real_to_complex;
         let dense = Dense { route, source, target, count, real_to_complex, draws: None };
         // SAFETY: the caller's promise.
         unsafe { run_dense(&dense) };
@@ -87,10 +93,10 @@ impl Plan {
     /// Does the same by a plan with draws, which go by places in memory.
     ///
     /// # Safety
-    /// As for [`Plan::run`].
+    /// As for [`SmallCast::run`].
     #[inline(never)]
-    unsafe fn run_drawn(&self, source: *const u8, target: *mut u8, count: usize, seed: u64) {
-        let (route, count) = (&self.route, count * self.parts.components);
+    unsafe fn run_drawn(self, source: *const u8, target: *mut u8, count: usize, seed: u64) {
+        let (route, count) = (&self.0.route, count * self.0.parts.components);
         let draws = Some((Stream::new(seed), 0));
         let dense = Dense { route, source, target, count, real_to_complex: false, draws };
         // SAFETY: the caller's promise.
@@ -104,15 +110,15 @@ impl Plan {
     /// As for [`crate::cast::cast()`].
     #[inline]
     pub(crate) unsafe fn cast_small(
-        &self,
+        self,
         shape: &[usize],
         source: Strided<'_, *const u8>,
         target: Strided<'_, *mut u8>,
         factor: Option<f64>,
     ) -> bool {
         // Draws go by places in C order.
-        let Some(run) = run(shape, source.1, target.1).filter(|_| !self.route.draws) else { return false };
-        let dense = run.is_dense(SOURCE, self.source_size()) && run.is_dense(TARGET, self.target_size());
+        let Some(run) = run(shape, source.1, target.1).filter(|_| !self.0.route.draws) else { return false };
+        let dense = run.is_dense(SOURCE, self.0.source_size()) && run.is_dense(TARGET, self.0.target_size());
         if run.len() > self.most(dense) {
             return false;
         }
@@ -134,7 +140,7 @@ impl Plan {
     /// They are readable at the source and writable at the target, which do not overlap.
     #[inline]
     pub(crate) unsafe fn cast_few(
-        &self,
+        self,
         source: *const u8,
         target: *mut u8,
         count: usize,
@@ -146,12 +152,12 @@ impl Plan {
 
     /// Returns how many elements a small cast has at most.
     #[inline]
-    fn most(&self, dense: bool) -> usize {
-        let Parts { components, real_to_complex, .. } = self.parts;
-        match (self.route.scaled, dense) {
-            _ if self.collector.is_some() => 0,
-            _ if self.route.draws => {
-                let drawn = dense && !real_to_complex && Dense::suits(&self.route);
+    fn most(self, dense: bool) -> usize {
+        let Parts { components, real_to_complex, .. } = self.0.parts;
+        match (self.0.route.scaled, dense) {
+            _ if self.0.collector.is_some() => 0,
+            _ if self.0.route.draws => {
+                let drawn = dense && !real_to_complex && Dense::suits(&self.0.route);
                 if drawn { usize::MAX } else { 0 }
             }
             // Scaled complex numbers are left to the general cast.
@@ -167,7 +173,7 @@ impl Plan {
     /// tile of them, if they are scaled.
     #[inline]
     unsafe fn cast_dense(
-        &self,
+        self,
         source: *const u8,
         target: *mut u8,
         count: usize,
@@ -175,16 +181,16 @@ impl Plan {
     ) -> bool {
         // SAFETY: the caller's promise.
         unsafe {
-            if let Some(refusal_check) = &self.refusal_check {
-                let (level, codes) = (self.route.level, count * self.parts.components);
+            if let Some(refusal_check) = &self.0.refusal_check {
+                let (level, codes) = (self.0.route.level, count * self.0.parts.components);
                 if !refusal_check.safe.is_some_and(|safe| safe.holds(level, source, codes)) {
                     return false;
                 }
             }
-            match factor.filter(|_| self.route.scaled) {
-                None if self.route.draws => self.run_drawn(source, target, count, seed),
+            match factor.filter(|_| self.0.route.scaled) {
+                None if self.0.route.draws => self.run_drawn(source, target, count, seed),
                 None => self.run(source, target, count),
-                Some(factor) => run_scaled(&self.route, (source, target), count, factor),
+                Some(factor) => run_scaled(&self.0.route, (source, target), count, factor),
             }
         }
         true
@@ -197,14 +203,8 @@ impl Plan {
     /// overlap.
     // A function of its own, so that dense casts do not pay for its stack.
     #[inline(never)]
-    unsafe fn cast_strided(
-        &self,
-        source: *const u8,
-        target: *mut u8,
-        run: &Run,
-        factor: Option<f64>,
-    ) -> bool {
-        let (level, size, to_size) = (self.route.level, self.source_size(), self.target_size());
+    unsafe fn cast_strided(self, source: *const u8, target: *mut u8, run: &Run, factor: Option<f64>) -> bool {
+        let (level, size, to_size) = (self.0.route.level, self.0.source_size(), self.0.target_size());
         let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
         let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; SMALL] }; 2];
         let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());

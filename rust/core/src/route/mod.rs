@@ -1,4 +1,4 @@
-//! Chooses the stages that the elements of a cast pass through. No loops here.
+//! Chooses the stages that the elements of a cast pass through, and runs them. No loops here.
 //!
 //! | route | stages | when |
 //! |---|---|---|
@@ -20,12 +20,14 @@ use crate::error::Error;
 use crate::format::Kind;
 use crate::kernels::request::{Choice, Request, pivot_format, pivot_spec};
 use crate::kernels::stages::assemble;
-use crate::kernels::stages::stage::{Scale, Stage};
+use crate::kernels::stages::stage::{Scale, Span, Stage};
 use crate::kernels::stages::{from_float, wrap};
 use crate::kernels::stages::{from_integer, integer};
 use crate::kernels::tables::lookup;
 use crate::kernels::vectors::stochastic_stage::{StochasticStage, stochastic_stage};
 use crate::kernels::vectors::{direct, native};
+
+use work::Work;
 
 /// How a route goes, in a word; see the table above.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -317,6 +319,58 @@ impl Route {
         self.draws = request.rounding() == Rounding::Stochastic;
         if self.draws && self.lane_size == size_of::<f32>() {
             self.stochastic = stochastic_stage(request, self.level);
+        }
+    }
+
+    /// Runs the stages from dense source elements to dense target elements.
+    ///
+    /// # Safety
+    /// `count` elements are readable at the source and writable at the target; `count` is at most
+    /// [`TILE`](crate::kernels::tile::TILE). Where the route reads scales or draws, as many are in `work`.
+    pub(crate) unsafe fn convert(
+        &self,
+        (source, target): (*const u8, *mut u8),
+        count: usize,
+        work: &mut Work,
+    ) {
+        let level = self.level;
+        let lanes = work.lanes.0.as_mut_ptr().cast::<u8>();
+        let mut span = Span {
+            source,
+            target: lanes,
+            count,
+            scales: work.scales.0.as_ptr(),
+            draws: if self.lane_size == size_of::<u64>() {
+                work.wide_draws.0.as_ptr().cast()
+            } else {
+                work.draws.0.as_ptr().cast()
+            },
+            flags: work.flags.0.as_mut_ptr(),
+        };
+        // SAFETY: every tile has room for `count` elements of up to 8 bytes.
+        unsafe {
+            match (&self.decode, &self.encode) {
+                (Some(decode), Some(_)) => {
+                    decode.run(level, span);
+                    span.source = lanes;
+                }
+                (Some(decode), None) => decode.run(level, Span { target, ..span }),
+                (None, None) => {
+                    span.source.copy_to(target, count * self.source_size);
+                    work.flags.0[..count].fill(0);
+                }
+                (None, Some(_)) => {}
+            }
+            if let Some(scale) = &self.scale {
+                if span.source != lanes.cast_const() {
+                    span.source.copy_to_nonoverlapping(lanes, count * self.lane_size);
+                    span.source = lanes;
+                }
+                scale.run(level, span);
+            }
+            if let Some(encode) = &self.encode {
+                encode.run(level, Span { target, ..span });
+            }
         }
     }
 }
