@@ -105,6 +105,26 @@ def arrows(source: Path) -> dict[str, set[str]]:
     return found
 
 
+def methods_elsewhere(source: Path) -> list[str]:
+    """The inherent methods of types that another file defines, which no `use` shows."""
+    found = []
+    for module, path in modules(source).items():
+        text = code(path)
+        own = set(re.findall(r"\b(?:struct|enum|union) (\w+)", text))
+        heads = re.findall(r"^\s*(?:unsafe )?impl\b([^{;]*)\{", text, re.MULTILINE)
+        for head in heads:
+            subject = re.sub(r"^<(?:[^<>]|<[^<>]*>)*>", "", head.strip()).strip()
+            name = re.match(r"(?:\w+::)*(\w+)", subject)
+            if " for " not in subject and name and name[1] not in own:
+                found.append(f"{module}: {subject}")
+    return found
+
+
+@pytest.mark.parametrize("source", [CORE, BINDINGS], ids=["core", "bindings"])
+def test_methods_stand_beside_their_type(source: Path) -> None:
+    assert not methods_elsewhere(source)
+
+
 @pytest.mark.parametrize("source", [CORE, BINDINGS], ids=["core", "bindings"])
 def test_no_circle(source: Path) -> None:
     graph = arrows(source)

@@ -2,8 +2,10 @@
 
 use std::marker::PhantomData;
 
+use num_traits::{AsPrimitive, PrimInt, Unsigned, WrappingNeg, WrappingSub};
+
 use crate::cpu::{Level, RawKernel};
-use crate::kernels::stages::stage::Storage;
+use crate::plain::Plain;
 
 /// Bounds of codes, as numbers ordered as the values are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,11 +43,9 @@ impl CodeBounds {
 
     /// # Safety
     /// As for [`CodeBounds::holds`].
-    unsafe fn run<T>(self, level: Level, codes: *const u8, count: usize) -> bool
+    unsafe fn run<T: Word>(self, level: Level, codes: *const u8, count: usize) -> bool
     where
-        Holds<T, PLAIN>: RawKernel<Output = bool>,
-        Holds<T, LOW>: RawKernel<Output = bool>,
-        Holds<T, ORDERED>: RawKernel<Output = bool>,
+        u64: AsPrimitive<T>,
     {
         // SAFETY: the caller's promise.
         unsafe {
@@ -67,37 +67,39 @@ const ORDERED: u8 = 2;
 
 struct Holds<T, const WAY: u8>(CodeBounds, *const u8, usize, PhantomData<T>);
 
-macro_rules! holds {
-    ($($word:ty)*) => {$(
-        impl<const WAY: u8> RawKernel for Holds<$word, WAY> {
-            type Output = bool;
+/// An unsigned integer of a code's size.
+trait Word: Plain + PrimInt + Unsigned + WrappingSub + WrappingNeg + AsPrimitive<u64> {}
+impl<T: Plain + PrimInt + Unsigned + WrappingSub + WrappingNeg + AsPrimitive<u64>> Word for T {}
 
-            #[inline(always)]
-            unsafe fn run(self) -> bool {
-                let Self(CodeBounds { mask, flip, base, low, high, .. }, codes, count, _) = self;
-                let codes = codes.cast::<$word>();
-                let (mask, flip, base) = (mask as $word, flip as $word, base as $word);
-                let (mut largest, mut smallest): ($word, $word) = (0, 0);
-                for i in 0..count {
-                    // SAFETY: `i < count`, for which `CodeBounds::holds`'s caller has made the pointer valid.
-                    let code = unsafe { codes.add(i).read_unaligned() };
-                    let mut number = code & mask;
-                    if WAY == ORDERED {
-                        number = (number ^ flip).wrapping_sub(base);
-                    }
-                    largest = largest.max(number);
-                    if WAY == LOW {
-                        // The smaller a nonzero number, the larger its negation; zero stays zero.
-                        smallest = smallest.max(number.wrapping_neg());
-                    }
-                }
-                let negated = (low as $word).wrapping_neg().widen::<u64>();
-                largest.widen::<u64>() <= high && (WAY != LOW || smallest.widen::<u64>() <= negated)
+impl<T: Word, const WAY: u8> RawKernel for Holds<T, WAY>
+where
+    u64: AsPrimitive<T>,
+{
+    type Output = bool;
+
+    #[inline(always)]
+    unsafe fn run(self) -> bool {
+        let Self(CodeBounds { mask, flip, base, low, high, .. }, codes, count, _) = self;
+        let codes = codes.cast::<T>();
+        let (mask, flip, base): (T, T, T) = (mask.as_(), flip.as_(), base.as_());
+        let (mut largest, mut smallest) = (T::zero(), T::zero());
+        for i in 0..count {
+            // SAFETY: `i < count`, for which `CodeBounds::holds`'s caller has made the pointer valid.
+            let code = unsafe { codes.add(i).read_unaligned() };
+            let mut number = code & mask;
+            if WAY == ORDERED {
+                number = (number ^ flip).wrapping_sub(&base);
+            }
+            largest = largest.max(number);
+            if WAY == LOW {
+                // The smaller a nonzero number, the larger its negation; zero stays zero.
+                smallest = smallest.max(number.wrapping_neg());
             }
         }
-    )*};
+        let low: T = low.as_();
+        largest.as_() <= high && (WAY != LOW || smallest.as_() <= low.wrapping_neg().as_())
+    }
 }
-holds!(u8 u16 u32 u64);
 
 /// Finds the first number in `start..end` for which a monotonic condition holds, by bisection; `end` if there is none.
 pub(crate) fn first_in(start: u64, end: u64, is_true: impl Fn(u64) -> bool) -> u64 {

@@ -125,34 +125,29 @@ mod interleave {
 /// Elsewhere the compiler chooses the instructions.
 #[cfg(not(any(target_arch = "x86_64", target_arch = "aarch64")))]
 mod interleave {
-    macro_rules! word {
-        ($($word:ty, $lanes:literal;)*) => {$(
-            impl super::Shuffle<$lanes> for $word {
-                type Vector = [Self; $lanes];
-                #[inline(always)]
-                unsafe fn load(from: *const Self) -> Self::Vector {
-                    // SAFETY: the caller's promise.
-                    unsafe { from.cast::<Self::Vector>().read_unaligned() }
-                }
-                #[inline(always)]
-                unsafe fn store(to: *mut Self, vector: Self::Vector) {
-                    // SAFETY: the caller's promise.
-                    unsafe { to.cast::<Self::Vector>().write_unaligned(vector) }
-                }
-                #[inline(always)]
-                fn low(first: Self::Vector, second: Self::Vector) -> Self::Vector {
-                    std::array::from_fn(|i| [first, second][i % 2][i / 2])
-                }
-                #[inline(always)]
-                fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector {
-                    std::array::from_fn(|i| [first, second][i % 2][$lanes / 2 + i / 2])
-                }
-                #[inline(always)]
-                fn upper(vector: Self::Vector) -> Self::Vector {
-                    std::array::from_fn(|i| vector[(i + $lanes / 2) % $lanes])
-                }
-            }
-        )*};
+    impl<T: Copy, const N: usize> super::Shuffle<N> for T {
+        type Vector = [Self; N];
+        #[inline(always)]
+        unsafe fn load(from: *const Self) -> Self::Vector {
+            // SAFETY: the caller's promise.
+            unsafe { from.cast::<Self::Vector>().read_unaligned() }
+        }
+        #[inline(always)]
+        unsafe fn store(to: *mut Self, vector: Self::Vector) {
+            // SAFETY: the caller's promise.
+            unsafe { to.cast::<Self::Vector>().write_unaligned(vector) }
+        }
+        #[inline(always)]
+        fn low(first: Self::Vector, second: Self::Vector) -> Self::Vector {
+            std::array::from_fn(|i| [first, second][i % 2][i / 2])
+        }
+        #[inline(always)]
+        fn high(first: Self::Vector, second: Self::Vector) -> Self::Vector {
+            std::array::from_fn(|i| [first, second][i % 2][N / 2 + i / 2])
+        }
+        #[inline(always)]
+        fn upper(vector: Self::Vector) -> Self::Vector {
+            std::array::from_fn(|i| vector[(i + N / 2) % N])
+        }
     }
-    word! { u8, 16; u16, 8; u32, 4; u64, 2; }
 }

@@ -5,6 +5,8 @@
 
 use std::marker::PhantomData;
 
+use num_traits::Float;
+
 use super::stage::{Span, Stage};
 use crate::codec::encode::unclamped_range;
 use crate::codec::options::Overflow;
@@ -35,11 +37,10 @@ impl Convert<f32> for f64 {
 
 /// Clamps a number; NaN gives the lower limit. Each comparison is one instruction; `clamp` and `max` need more, for
 /// NaN.
-macro_rules! clamp {
-    ($number:expr, $low:expr, $high:expr) => {{
-        let above = if $number > $low { $number } else { $low };
-        if above < $high { above } else { $high }
-    }};
+#[inline(always)]
+fn clamp<F: Float>(number: F, low: F, high: F) -> F {
+    let above = if number > low { number } else { low };
+    if above < high { above } else { high }
 }
 
 macro_rules! truncate {
@@ -52,7 +53,7 @@ macro_rules! truncate {
                 const ROUNDED: $float = <$integer>::MAX as $float;
                 const FITS: bool = ROUNDED as i128 == <$integer>::MAX as i128;
                 const HIGH: $float = if FITS { ROUNDED } else { ROUNDED.next_down() };
-                let clamped = clamp!(self, LOW, HIGH);
+                let clamped = clamp(self, LOW, HIGH);
                 // SAFETY: LOW <= clamped <= HIGH, both of which are in the integer's range, and it is not NaN.
                 let truncated = unsafe { clamped.to_int_unchecked::<$integer>() };
                 let whole = if !FITS && self > HIGH { <$integer>::MAX } else { truncated };
@@ -79,7 +80,7 @@ macro_rules! truncate_short {
             #[inline(always)]
             fn convert(self) -> $integer {
                 let number = if self.is_nan() { 0.0 } else { self };
-                let clamped = clamp!(number, <$integer>::MIN as $float, <$integer>::MAX as $float);
+                let clamped = clamp(number, <$integer>::MIN as $float, <$integer>::MAX as $float);
                 // SAFETY: it is between the limits of the integer, which are within those of i32.
                 let whole = unsafe { clamped.to_int_unchecked::<i32>() };
                 low_bits(whole, <$integer>::MIN as i32, <$integer>::MAX as i32) as $integer
@@ -92,17 +93,12 @@ truncate_short! {
     f64 => i8 i16 u8 u16;
 }
 
-macro_rules! truth {
-    ($($float:ty)*) => {$(
-        impl Convert<bool> for $float {
-            #[inline(always)]
-            fn convert(self) -> bool {
-                self != 0.0
-            }
-        }
-    )*};
+impl<F: Plain + Float> Convert<bool> for F {
+    #[inline(always)]
+    fn convert(self) -> bool {
+        self != F::zero()
+    }
 }
-truth!(f32 f64);
 
 struct ConvertLoop<S, T>(Span, PhantomData<fn(S) -> T>);
 

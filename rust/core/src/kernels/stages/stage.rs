@@ -7,6 +7,8 @@ use std::any::type_name;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
+use num_traits::{AsPrimitive, Unsigned};
+
 use crate::codec::decode::Decoder;
 use crate::codec::encode::Encoder;
 use crate::codec::lane::Lane;
@@ -95,21 +97,19 @@ pub(crate) trait Storage: Plain {
     fn narrow<L: Lane>(lane: L) -> Self;
 }
 
-macro_rules! storage {
-    ($($word:ty),*) => {$(
-        impl Storage for $word {
-            #[inline(always)]
-            fn widen<L: Lane>(self) -> L {
-                L::from_i64(self as i64)
-            }
-            #[inline(always)]
-            fn narrow<L: Lane>(lane: L) -> Self {
-                lane.to_u64() as Self
-            }
-        }
-    )*};
+impl<T: Plain + Unsigned + AsPrimitive<i64>> Storage for T
+where
+    u64: AsPrimitive<T>,
+{
+    #[inline(always)]
+    fn widen<L: Lane>(self) -> L {
+        L::from_i64(self.as_())
+    }
+    #[inline(always)]
+    fn narrow<L: Lane>(lane: L) -> Self {
+        lane.to_u64().as_()
+    }
 }
-storage!(u8, u16, u32, u64);
 
 /// Source bytes to pivot lanes.
 pub(crate) struct Decode<L, S, D> {

@@ -5,6 +5,7 @@ use crate::codec::scalar::Scalar;
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::{Span, Stage};
+use crate::plain::Plain;
 
 /// Codes of a byte.
 const CODES: usize = 1 << u8::BITS;
@@ -55,9 +56,14 @@ impl Table {
         }
     }
 
-    /// Returns the results, each an entry of this type.
-    fn entries<T: Entry>(&self) -> [T; CODES] {
-        std::array::from_fn(|code| T::of(self.planes.map(|plane| plane[code])))
+    /// Returns the results, each of this type.
+    fn entries<T: Plain>(&self) -> [T; CODES] {
+        const { assert!(size_of::<T>() <= size_of::<u64>(), "there is a plane for each byte") };
+        std::array::from_fn(|code| {
+            let bytes = self.planes.map(|plane| plane[code]);
+            // SAFETY: there are as many bytes, and all of them are valid values by `Plain`.
+            unsafe { bytes.as_ptr().cast::<T>().read_unaligned() }
+        })
     }
 }
 
@@ -65,29 +71,12 @@ fn with_padding<const SIZE: usize>(bytes: [u8; SIZE]) -> [u8; size_of::<u64>()] 
     std::array::from_fn(|place| bytes.get(place).copied().unwrap_or(0))
 }
 
-/// An entry: one result.
-trait Entry: Copy + Send + Sync + 'static {
-    /// Makes it from its bytes in memory; further bytes are ignored.
-    fn of(bytes: [u8; size_of::<u64>()]) -> Self;
-}
-
-macro_rules! entry {
-    ($($type:ty)*) => {$(
-        impl Entry for $type {
-            fn of(bytes: [u8; size_of::<u64>()]) -> Self {
-                Self::from_ne_bytes(std::array::from_fn(|place| bytes[place]))
-            }
-        }
-    )*};
-}
-entry!(u8 u16 u32 u64);
-
 /// Looks results up one by one.
 struct Each<T>([T; CODES]);
 
 struct EachLoop<'a, T>(&'a [T; CODES], Span);
 
-impl<T: Entry> RawKernel for EachLoop<'_, T> {
+impl<T: Plain> RawKernel for EachLoop<'_, T> {
     type Output = ();
 
     #[inline(always)]
@@ -102,7 +91,7 @@ impl<T: Entry> RawKernel for EachLoop<'_, T> {
 }
 
 // SAFETY: the loop writes one result for each element.
-unsafe impl<T: Entry> Stage for Each<T> {
+unsafe impl<T: Plain> Stage for Each<T> {
     unsafe fn run(&self, level: Level, span: Span) {
         // SAFETY: the caller's promise.
         unsafe { level.run_raw(EachLoop(&self.0, span)) };
