@@ -19,6 +19,7 @@ ROOMS = [
     "sort_few",
     "parse",
     "plain",
+    "tuning",
     "cpu",
     "memory",
     "codec",

@@ -4,6 +4,7 @@
 //!
 //! ```text
 //! error, format, spelling, parse   THE table everything derives from; names; what goes wrong
+//! tuning                           sizes at which one way becomes faster than another
 //! cpu, memory                      levels as tokens, the floating-point environment; pages that are used again
 //! codec                            what one element becomes: decode to a pivot, scale, round once, encode
 //! simd                             one folder per instruction set
@@ -80,6 +81,7 @@ mod route;
 mod simd;
 mod sort_few;
 pub mod spelling;
+mod tuning;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod unscale;
 

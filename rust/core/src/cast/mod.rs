@@ -37,6 +37,7 @@ use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SCALE, SOURCE, TARGET, 
 use crate::plan::operands::dense_count;
 use crate::plan::{Plan, PlanKey};
 use crate::report::CastReport;
+use crate::tuning::SECOND_CACHE;
 
 /// Casts every element of `source` to `target`, multiplying by `scales` before the one rounding.
 ///
@@ -60,9 +61,6 @@ pub unsafe fn cast(
     // SAFETY: the caller's promise.
     unsafe { cast_from(0, shape, source, target, scales, settings) }
 }
-
-/// Bytes, read and written, that are checked as a whole before they are cast.
-const CHECKED: usize = 1 << 17;
 
 /// Casts elements of which the first has the flat index `first` in an array that is cast in pieces: draws and errors
 /// are those of the whole array.
@@ -95,7 +93,7 @@ unsafe fn cast_from(
         let bytes = count * (source.format.item_size() + target.format.item_size());
         let is_checked = plan.refusal_check.is_some();
         // A small array stays in the cache between its check and its cast.
-        let alone = !threads_pay(settings.threads, bytes) && (!is_checked || bytes <= CHECKED);
+        let alone = !threads_pay(settings.threads, bytes) && (!is_checked || bytes <= SECOND_CACHE);
         let alone = alone && !source.swapped && !target.swapped;
         let strided = ((source.pointer, source.strides), (target.pointer, target.strides));
         // SAFETY: the caller's promise.

@@ -7,9 +7,7 @@ use crate::error::Error;
 use crate::exec::pass::{self, Pass, Positions};
 use crate::plan::operands::{Scales, Settings, Source, Target, dense_count};
 use crate::report::CastReport;
-
-/// From this many elements with one factor on, they are worth a cast of their own.
-const PAYS_FROM: usize = 1 << 12;
+use crate::tuning::FACTOR_CAST;
 
 /// The cast of a row.
 type Cast = unsafe fn(
@@ -50,7 +48,7 @@ pub(crate) unsafe fn cast_rows(
     let (far_scales, near_scales) = split(scales.strides);
     let first = (Source { strides: near_source, ..*source }, Target { strides: near_target, ..*target });
     let dense = dense_count(inner, &first.0, &first.1).is_some();
-    if by_place || length < PAYS_FROM || rows < 2 || !dense {
+    if by_place || length < FACTOR_CAST || rows < 2 || !dense {
         return Ok(false);
     }
     let bytes = rows * length * (source.format.item_size() + target.format.item_size());

@@ -9,20 +9,12 @@ use smallvec::SmallVec;
 use super::job::{Job, Outcome, Search};
 use super::pass::{self, Pass, Positions};
 use crate::cpu::{Level, RawKernel};
-use crate::layout::streaming::{self, STREAM_FROM};
+use crate::layout::streaming;
 use crate::layout::transfer::copy_run;
 use crate::layout::{Axes, Run, SCALE, SOURCE, TARGET};
 use crate::plain::Plain;
 use crate::sort_few::sort_few;
-
-/// Bytes that are read again and again from the cache next to the core.
-const NEAR: usize = 1 << 17;
-
-/// Blocks up to this many bytes are copied several at a time.
-const SMALL: usize = 1 << 12;
-
-/// Blocks of fewer bytes are not worth a call each, nor their copies a loop of vectors.
-const LINE: usize = 64;
+use crate::tuning::{CACHE_LINE, SECOND_CACHE, SMALL_COPY, STREAM_TILES};
 
 /// The axes along which results are copied.
 #[derive(Clone, Debug, Default)]
@@ -81,12 +73,12 @@ pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -
     let places: usize = broadcast.axes.iter().map(|axis| axis.length).product();
     let bytes = count * (job.plan.route.source_size + job.target.size * places);
     let item = job.target.size * if job.real_to_complex { 2 } else { 1 };
-    let copies = Copies { job, broadcast, item, streams: count * item * places >= STREAM_FROM };
+    let copies = Copies { job, broadcast, item, streams: count * item * places >= STREAM_TILES };
     if count >= 2 * grain * threads {
         let run = job.layout.axes.last().map_or(0, |axis| axis.strides[TARGET]);
         let within = broadcast.axes.iter().filter(|axis| axis.stride < run);
         let within = item * within.map(|axis| axis.length).product::<usize>();
-        let part = (NEAR / within).clamp(grain, 16 * grain) / grain * grain;
+        let part = (SECOND_CACHE / within).clamp(grain, 16 * grain) / grain * grain;
         let pass = CopiedParts { copies, part, coordinates: farthest.length };
         // SAFETY: passed on.
         return unsafe { pass::run(&pass, Positions { bytes, ..positions }, threads) };
@@ -208,16 +200,16 @@ impl Copies<'_> {
         let adjacent = axis.stride == size as isize;
         // SAFETY: the caller's promise.
         unsafe {
-            if block as isize == axis.stride && (LINE / 4..=SMALL).contains(&block) {
+            if block as isize == axis.stride && (CACHE_LINE / 4..=SMALL_COPY).contains(&block) {
                 self.double(from, block, coordinates);
-            } else if adjacent && coordinates.len() * size >= LINE
-                || block < LINE && count < coordinates.len()
+            } else if adjacent && coordinates.len() * size >= CACHE_LINE
+                || block < CACHE_LINE && count < coordinates.len()
             {
                 self.fill(elements, from, axis, coordinates);
             } else {
                 for coordinate in coordinates {
                     let place = from.offset(coordinate as isize * axis.stride);
-                    if block >= SMALL {
+                    if block >= SMALL_COPY {
                         self.copy(from, place, block);
                     } else {
                         copy_run(size, (from, place), (stride, count));
@@ -234,7 +226,7 @@ impl Copies<'_> {
     unsafe fn copy(&self, from: *const u8, to: *mut u8, bytes: usize) {
         // SAFETY: the caller's promise.
         unsafe {
-            if self.streams && bytes >= SMALL {
+            if self.streams && bytes >= SMALL_COPY {
                 streaming::copy(self.job.plan.route.level, from, to, bytes);
             } else {
                 to.copy_from_nonoverlapping(from, bytes);
@@ -274,7 +266,7 @@ impl Copies<'_> {
             let start = block.add(coordinates.start * size);
             start.copy_from_nonoverlapping(block, done);
             while done < total {
-                let more = done.min(total - done).min(NEAR / 8 / size * size);
+                let more = done.min(total - done).min(SECOND_CACHE / 8 / size * size);
                 self.copy(start, start.add(done), more);
                 done += more;
             }

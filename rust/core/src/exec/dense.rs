@@ -17,15 +17,10 @@ use crate::codec::random::Stream;
 use crate::cpu::InstructionSet;
 use crate::kernels::stages::stage::{Span, Stage};
 use crate::kernels::tile::TILE;
-use crate::layout::streaming::{self, STREAM_FROM};
+use crate::layout::streaming;
 use crate::layout::transfer::spread;
 use crate::route::Route;
-
-/// Bytes of a cache line; stores that straddle two are slower.
-const LINE: usize = 64;
-
-/// From this many elements on, an extra call of a stage pays for stores that do not straddle lines.
-const ALIGN_FROM: usize = 1 << 12;
+use crate::tuning::{ALIGNED_STORES, CACHE_LINE, STREAM_TILES};
 
 /// Elements at either end that are cast by calls of their own, so that the compiler's unrolled loops have no remainder,
 /// which they would convert one by one.
@@ -107,7 +102,7 @@ impl Dense<'_> {
     /// written than read, the pauses in which tiles are copied cost more than they save.
     fn streams(&self) -> bool {
         let Self { route, source, target, count, .. } = *self;
-        let long = count * (route.source_size + self.element()) >= STREAM_FROM;
+        let long = count * (route.source_size + self.element()) >= STREAM_TILES;
         let pays = route.is_copy() || self.element() > route.source_size;
         long && pays && route.level.set() >= InstructionSet::Avx2 && source != target.cast_const()
     }
@@ -132,7 +127,7 @@ impl Dense<'_> {
             }
         };
         // In place, no element may be cast twice.
-        if count < ALIGN_FROM || stage.aligns(count) || source == target.cast_const() {
+        if count < ALIGNED_STORES || stage.aligns(count) || source == target.cast_const() {
             return run(0, count);
         }
         let start = skew(target, route.target_size);
@@ -206,6 +201,6 @@ impl Dense<'_> {
 
 /// Returns the number of elements before the first that starts a cache line, if one does.
 fn skew(target: *const u8, size: usize) -> usize {
-    let bytes = target.align_offset(LINE);
+    let bytes = target.align_offset(CACHE_LINE);
     if bytes.is_multiple_of(size) { bytes / size } else { 0 }
 }

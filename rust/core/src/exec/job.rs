@@ -19,6 +19,7 @@ use crate::report::CastReport;
 use crate::report::collector::{Collector, FlagFree, SHORT};
 use crate::route::Route;
 use crate::route::work::Work;
+use crate::tuning::{SECOND_CACHE, STREAM_TILES};
 
 /// The memory of one cast.
 #[derive(Clone, Copy)]
@@ -80,9 +81,6 @@ pub(crate) enum Search {
     Only,
 }
 
-/// Bytes of source that are checked before they are converted: they stay in a cache of the core.
-const BLOCK: usize = 1 << 17;
-
 impl Pass for Job<'_> {
     /// Dense casts need none.
     type Buffers = ();
@@ -93,7 +91,8 @@ impl Pass for Job<'_> {
             // SAFETY: passed on.
             return unsafe { self.convert(positions, outcome) };
         }
-        let block = (BLOCK / self.plan.route.source_size).next_multiple_of(self.layout.tile);
+        // What is checked stays in the cache until it is converted.
+        let block = (SECOND_CACHE / self.plan.route.source_size).next_multiple_of(self.layout.tile);
         for first in positions.clone().step_by(block) {
             let positions = first..positions.end.min(first + block);
             // SAFETY: the caller's promise, for some of the positions.
@@ -344,7 +343,7 @@ impl<'a> Job<'a> {
     /// Returns whether the results are too many for the caches.
     fn is_large(&self) -> bool {
         let size = self.plan.route.source_size + self.plan.route.target_size;
-        self.layout.count * size >= streaming::STREAM_FROM
+        self.layout.count * size >= STREAM_TILES
     }
 
     /// Searches for the first refused element.

@@ -5,9 +5,7 @@ use crate::layout::Run;
 use crate::layout::transfer::Gaps;
 use crate::route::Route;
 use crate::route::work::Work;
-
-/// From this many bytes on, a row is worth a call of its own.
-const LONG: usize = 1024;
+use crate::tuning::ROW_IN_PLACE;
 
 /// The layout of one operand's elements in a tile.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +21,7 @@ enum End {
 impl End {
     fn of(operand: &Operand, runs: &[Run]) -> Self {
         let is_long = |run: &Run| {
-            run.count * operand.size >= LONG && run.strides[operand.number] == operand.size as isize
+            run.count * operand.size >= ROW_IN_PLACE && run.strides[operand.number] == operand.size as isize
         };
         match operand.direct {
             true => Self::Dense,

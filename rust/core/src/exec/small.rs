@@ -13,12 +13,10 @@ use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Parts, Source, Target};
 use crate::plan::{Plan, PlanKey};
-
-/// Elements of a small cast, at most: less than a tile.
-const SMALL: usize = 512;
+use crate::tuning::SMALL_CAST;
 
 /// Elements of up to 16 bytes.
-type Elements = [MaybeUninit<[u64; 2]>; SMALL];
+type Elements = [MaybeUninit<[u64; 2]>; SMALL_CAST];
 
 /// Casts elements in native byte order on this thread, if they are dense, or few and with few axes; returns whether it
 /// did. Stochastic rounding, and elements that the options refuse or may refuse, are left to [`crate::cast::cast()`].
@@ -161,10 +159,10 @@ impl SmallCast<'_> {
                 if drawn { usize::MAX } else { 0 }
             }
             // Scaled complex numbers are left to the general cast.
-            (true, _) if components == 1 && !real_to_complex => SMALL,
+            (true, _) if components == 1 && !real_to_complex => SMALL_CAST,
             (true, _) => 0,
             (false, true) => usize::MAX,
-            (false, false) => SMALL,
+            (false, false) => SMALL_CAST,
         }
     }
 
@@ -199,14 +197,14 @@ impl SmallCast<'_> {
     /// Does the same by way of buffers for operands that are not dense.
     ///
     /// # Safety
-    /// The elements of the run, [`SMALL`] at most, are readable at the source and writable at the target, which do not
+    /// The elements of the run, [`SMALL_CAST`] at most, are readable at the source and writable at the target, which do not
     /// overlap.
     // A function of its own, so that dense casts do not pay for its stack.
     #[inline(never)]
     unsafe fn cast_strided(self, source: *const u8, target: *mut u8, run: &Run, factor: Option<f64>) -> bool {
         let (level, size, to_size) = (self.0.route.level, self.0.source_size(), self.0.target_size());
         let (dense, to_dense) = (run.is_dense(SOURCE, size), run.is_dense(TARGET, to_size));
-        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; SMALL] }; 2];
+        let mut elements: [Elements; 2] = [const { [const { MaybeUninit::uninit() }; SMALL_CAST] }; 2];
         let [from, to] = elements.each_mut().map(|elements| elements.as_mut_ptr().cast::<u8>());
         let to = if to_dense { target } else { to };
         // SAFETY: the caller's promise; there is room for those that are not dense.

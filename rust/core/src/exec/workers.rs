@@ -6,8 +6,7 @@
 use std::process;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Below this many bytes, read and written, a thread costs more than it brings.
-const BYTES_PER_THREAD: usize = 1 << 22;
+use crate::tuning::BYTES_PER_THREAD;
 
 /// Returns whether more than one of so many threads pays for so many bytes, read and written.
 pub(crate) fn threads_pay(threads: usize, bytes: usize) -> bool {

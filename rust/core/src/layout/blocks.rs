@@ -10,15 +10,7 @@ use smallvec::{SmallVec, smallvec};
 
 use super::{Axes, Axis, Layout, SOURCE, TARGET};
 use crate::kernels::tile::TILE;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
-
-/// Blocks pay for more elements than this.
-const FROM: usize = 8 * TILE;
-
-/// Shorter runs are slower than single elements.
-const SHORT: usize = 16;
+use crate::tuning::{BLOCK_RUN, CACHE_LINE, TRANSPOSED_BLOCKS};
 
 /// The parts of a layout, each walked block by block; together they have all its elements, once.
 pub(super) type Parts = SmallVec<[Layout; 1]>;
@@ -35,7 +27,7 @@ pub(crate) fn cut(layout: Layout) -> Parts {
             axes.extend([across_part.blocks, along_part.blocks]);
             // Runs along the target are written as they are, unless they would be very short.
             let inner = [across_part.inner, along_part.inner];
-            axes.extend(if columns < SHORT { [inner[1], inner[0]] } else { inner });
+            axes.extend(if columns < BLOCK_RUN { [inner[1], inner[0]] } else { inner });
             let mut origin = layout.origin;
             for (operand, start) in origin.iter_mut().enumerate() {
                 *start += layout.axes[across].strides[operand] * across_part.start;
@@ -57,7 +49,7 @@ fn shape_of_block(layout: &Layout, across: usize, along: usize) -> (usize, usize
         16..64 => length / 16 * 16,
         _ => length / 64 * 64,
     };
-    let line = (LINE / layout.axes[along].strides[TARGET].unsigned_abs().max(1)).clamp(32, 64);
+    let line = (CACHE_LINE / layout.axes[along].strides[TARGET].unsigned_abs().max(1)).clamp(32, 64);
     let columns = line.min(layout.axes[along].length);
     let rows = whole(TILE / columns).min(layout.axes[across].length);
     (rows, columns.max(whole(TILE / rows)))
@@ -69,7 +61,7 @@ fn transposed(layout: &Layout) -> Option<(usize, usize)> {
     let reach = |axis: usize| layout.axes[axis].strides[SOURCE].unsigned_abs();
     let across = (0..along).filter(|&axis| reach(axis) > 0).min_by_key(|&axis| reach(axis))?;
     // Fewer are in the caches, unless a tile reads a line of cache for every element.
-    let pays = layout.count > FROM || layout.axes[along].length >= TILE;
+    let pays = layout.count > TRANSPOSED_BLOCKS || layout.axes[along].length >= TILE;
     (pays && reach(across) < reach(along)).then_some((across, along))
 }
 

@@ -8,6 +8,7 @@ use super::deinterleave;
 use super::row_places::Rows;
 use crate::cpu::{Level, RawKernel};
 use crate::plain::Plain;
+use crate::tuning::ROW_COPY;
 
 /// Whether memory between elements may be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -17,9 +18,6 @@ pub(crate) enum Gaps {
     /// It must not be read: other threads of ours may be writing to it.
     Leave,
 }
-
-/// From this many bytes on, a call of `memcpy` pays.
-const LONG: usize = 512;
 
 /// Copies so many rows of so many elements.
 ///
@@ -128,7 +126,7 @@ unsafe fn adjacent(from: *const u8, to: *mut u8, bytes: usize) {
     // SAFETY: the caller's promise. Pieces lie within the bytes; the last may overlap the one before it.
     unsafe {
         match bytes {
-            LONG.. => to.copy_from_nonoverlapping(from, bytes),
+            ROW_COPY.. => to.copy_from_nonoverlapping(from, bytes),
             32.. => pieces::<[u64; 4]>(from, to, bytes),
             16.. => pieces::<[u64; 2]>(from, to, bytes),
             8.. => pieces::<u64>(from, to, bytes),

@@ -3,9 +3,6 @@
 use crate::cpu::{Level, RawKernel};
 use crate::simd::{Vector, with_vectors};
 
-/// From this many bytes read and written on, copies bypass the caches.
-pub(crate) const STREAM_FROM: usize = 1 << 25;
-
 /// Copies bytes; [`fence`] makes them visible to other threads.
 ///
 /// # Safety

@@ -13,9 +13,7 @@ use super::transpose::transpose;
 use super::{OPERANDS, Run, TARGET};
 use crate::cpu::{Level, RawKernel};
 use crate::plain::Plain;
-
-/// From this many bytes of adjacent elements on, they are moved together.
-const LINE: usize = 16;
+use crate::tuning::ADJACENT;
 
 /// Copies the elements of the runs of one operand into a dense tile.
 ///
@@ -118,7 +116,7 @@ impl Shape {
     /// Returns whether consecutive rows are adjacent in memory, and wide enough for a transpose to pay.
     fn is_crosswise(&self, swapped: bool) -> bool {
         let is_element = self.size <= size_of::<u64>() && !swapped;
-        is_element && self.rows * self.size >= LINE && self.row_stride == self.size as isize
+        is_element && self.rows * self.size >= ADJACENT && self.row_stride == self.size as isize
     }
 
     /// Returns the groups of adjacent elements whose channels are the rows, if they are such.

@@ -21,6 +21,7 @@ use crate::plan::operands::Parts;
 use crate::plan::refusal_check::RefusalCheck;
 use crate::report::collector::Collector;
 use crate::route::Route;
+use crate::tuning::{FACTOR_PLAN, ONE_BY_ONE};
 
 /// What a plan depends on, and is cached by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -42,12 +43,6 @@ enum Scale {
     /// The bits of the one factor, and the class of the number of elements.
     One(u64, Count),
 }
-
-/// Up to this many elements are cast one by one, on the portable level: in registers they would pass through memory.
-const FEW: usize = 4;
-
-/// Below this many elements, a factor gets a plan of its own only when it occurs a second time.
-const SMALL: usize = 1 << 5;
 
 impl PlanKey {
     /// Makes the key for `count` elements; `factor` is the one for all, if they are scaled and there is one.
@@ -202,7 +197,7 @@ impl Plan {
     pub(crate) fn find(key: &PlanKey, count: usize) -> Result<PlanRef, Error> {
         let found = match key.variant() {
             Some(variant) => Self::cached(key, variant, Self::level_for(count)).map(PlanRef::Cached),
-            None => Self::recent(key, count < SMALL),
+            None => Self::recent(key, count < FACTOR_PLAN),
         };
         if logs_casts() {
             log(found.as_deref());
@@ -252,7 +247,7 @@ impl Plan {
     /// Returns the level on which `count` elements are cast soonest, without factors.
     #[inline]
     pub(crate) fn level_for(count: usize) -> Level {
-        if count <= FEW { Level::PORTABLE } else { Level::active() }
+        if count <= ONE_BY_ONE { Level::PORTABLE } else { Level::active() }
     }
 
     #[inline]

@@ -26,6 +26,7 @@ use crate::layout::streaming;
 use crate::layout::transfer::Gaps;
 use crate::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Source, Target};
+use crate::tuning::{CACHE_LINE, STREAM_TILES};
 
 use super::gradient_route::Reciprocal;
 
@@ -126,7 +127,7 @@ unsafe fn carry_out(gradients: &[Gradient<'_>], work: &Work, threads: usize) -> 
         .flat_map(|(index, part)| (0..part.layout.count).step_by(CHUNK).map(move |start| (index, start)))
         .collect();
     let positions = Positions { count: chunks.len(), grain: 1, bytes, turn: Some(CHUNKS_AT_ONCE) };
-    let streams = bytes >= streaming::STREAM_FROM;
+    let streams = bytes >= STREAM_TILES;
     let pass = Unscale { parts: &parts, chunks, routes: &routes.known, squares, amax, level, streams };
     // SAFETY: the caller's promise.
     Ok(unsafe { pass::run(&pass, positions, threads) })
@@ -263,7 +264,8 @@ impl Unscale<'_> {
                 TILE
             } else if position == start {
                 // A few elements first, so that no vector of the rest straddles two cache lines.
-                part.target.size.max(64 - part.target_address(position) % 64) / part.target.size
+                part.target.size.max(CACHE_LINE - part.target_address(position) % CACHE_LINE)
+                    / part.target.size
             } else {
                 CHUNK
             };

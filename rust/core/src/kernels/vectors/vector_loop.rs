@@ -6,25 +6,10 @@ use std::mem::MaybeUninit;
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::stages::stage::{Span, Stage, short_name};
 use crate::simd::{MOST_BYTES, Rest, Vector, rarely};
+use crate::tuning::{ALIGNED_STORES, CACHE_LINE, PREFETCH, STREAM_RESULTS};
 
 /// Bytes of an element, at most.
 const MOST_SIZE: usize = 8;
-
-/// From this many elements on, aligned stores pay for an extra step.
-const ALIGN_FROM: usize = 1 << 12;
-
-/// From this many bytes read and written on, results bypass the caches, where they would not stay. (Fewer than
-/// [`streaming::STREAM_FROM`], which is for results that are first written to a tile.)
-///
-/// [`streaming::STREAM_FROM`]: crate::layout::streaming::STREAM_FROM
-const STREAM_DIRECT_FROM: usize = 1 << 24;
-
-/// Bytes by which long sources are fetched ahead. The machine does so too, but not far enough where few results are
-/// written: at 16 Mi elements bfloat16 to `float8_e4m3fn` takes 0.6 to 0.7 of the time with it.
-const PREFETCH: usize = 1 << 13;
-
-/// Bytes of a cache line.
-const LINE: usize = 64;
 
 /// Returns where the four quarters of a register's elements begin, each of `size` bytes. No `map`: the instructions of
 /// a level are not inlined into closures.
@@ -142,7 +127,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
                 }
                 // One test for both: to fetch ahead after the step is as good.
                 if rarely(streams) {
-                    for line in (0..V::BYTES * S::FROM).step_by(LINE) {
+                    for line in (0..V::BYTES * S::FROM).step_by(CACHE_LINE) {
                         V::prefetch(source.wrapping_add(PREFETCH + line));
                     }
                     for (part, codes) in codes.into_iter().enumerate() {
@@ -223,7 +208,7 @@ struct InRounds<V> {
 /// caches hold already.)
 fn streams<V: Vector>(source: *const u8, target: *const u8, bytes: usize) -> bool {
     let aligned = target.align_offset(V::BYTES) == 0;
-    V::STREAMS && bytes >= STREAM_DIRECT_FROM && aligned && source != target
+    V::STREAMS && bytes >= STREAM_RESULTS && aligned && source != target
 }
 
 /// Room for two steps: registers of the elements before and after the whole ones of a span.
@@ -232,7 +217,7 @@ type Room = MaybeUninit<Rest<{ 2 * MOST_BYTES * MOST_SIZE }>>;
 impl<V: Vector> InRounds<V> {
     /// Returns the elements before the first aligned one; 0 where alignment does not pay or is impossible.
     fn head(&self, target: *const u8, count: usize) -> usize {
-        if count < ALIGN_FROM {
+        if count < ALIGNED_STORES {
             return 0;
         }
         let bytes = target.align_offset(V::BYTES);
