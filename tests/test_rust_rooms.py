@@ -111,7 +111,7 @@ def methods_elsewhere(source: Path) -> list[str]:
     found = []
     for module, path in modules(source).items():
         text = code(path)
-        own = set(re.findall(r"\b(?:struct|enum|union) (\w+)", text))
+        own = set(re.findall(r"\b(?:struct|enum|union|type) (\w+)", text))
         heads = re.findall(r"^\s*(?:unsafe )?impl\b([^{;]*)\{", text, re.MULTILINE)
         for head in heads:
             subject = re.sub(r"^<(?:[^<>]|<[^<>]*>)*>", "", head.strip()).strip()

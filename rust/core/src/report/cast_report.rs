@@ -102,6 +102,26 @@ impl CastReport {
         }
         10.0 * (self.signal.log10() - self.noise.log10())
     }
+
+    /// Adds a report so many times.
+    pub(super) fn add_times(&mut self, other: &Self, times: u64) {
+        self.count += other.count * times;
+        self.exact += other.exact * times;
+        self.overflowed += other.overflowed * times;
+        self.saturated += other.saturated * times;
+        self.underflowed += other.underflowed * times;
+        self.subnormal += other.subnormal * times;
+        self.nan_in += other.nan_in * times;
+        self.nan_out += other.nan_out * times;
+        self.inf_in += other.inf_in * times;
+        self.zero_in += other.zero_in * times;
+        self.amax = self.amax.max(other.amax);
+        self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
+        self.max_abs_error = self.max_abs_error.max(other.max_abs_error);
+        self.max_rel_error = self.max_rel_error.max(other.max_rel_error);
+        self.signal.add_times(&other.signal, times);
+        self.noise.add_times(&other.noise, times);
+    }
 }
 
 /// Returns the smaller number, where 0 means "none".

@@ -1,6 +1,6 @@
 //! Reports of casts from formats of one byte, by counting how often each code occurs.
 
-use super::cast_report::{CastReport, smallest_nonzero};
+use super::cast_report::CastReport;
 use super::measure::{Meter, MeterScratch};
 use crate::cpu::Level;
 
@@ -73,27 +73,5 @@ impl Histogram {
             }
             report.add_times(&one, times);
         }
-    }
-}
-
-impl CastReport {
-    /// Adds a report so many times.
-    fn add_times(&mut self, other: &Self, times: u64) {
-        self.count += other.count * times;
-        self.exact += other.exact * times;
-        self.overflowed += other.overflowed * times;
-        self.saturated += other.saturated * times;
-        self.underflowed += other.underflowed * times;
-        self.subnormal += other.subnormal * times;
-        self.nan_in += other.nan_in * times;
-        self.nan_out += other.nan_out * times;
-        self.inf_in += other.inf_in * times;
-        self.zero_in += other.zero_in * times;
-        self.amax = self.amax.max(other.amax);
-        self.amin_nonzero = smallest_nonzero(self.amin_nonzero, other.amin_nonzero);
-        self.max_abs_error = self.max_abs_error.max(other.max_abs_error);
-        self.max_rel_error = self.max_rel_error.max(other.max_rel_error);
-        self.signal.add_times(&other.signal, times);
-        self.noise.add_times(&other.noise, times);
     }
 }
