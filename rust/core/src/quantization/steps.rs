@@ -151,11 +151,11 @@ const USUAL: Properties = Properties {
 };
 
 /// A sequence of steps.
-pub(super) trait Sequence {
+pub(super) trait Sequence<T: Real> {
     const PROPERTIES: Properties = USUAL;
 
     /// Computes scales in place of the largest magnitudes; some sequences find factors first, or shifts as well.
-    fn scales<T: Real>(
+    fn scales(
         numbers: &Numbers<T>,
         array: ArrayScale<T>,
         extremes: &[Extremes<T>],
@@ -163,7 +163,7 @@ pub(super) trait Sequence {
     );
 
     /// Finds factors, of scales as they are stored.
-    fn factors<T: Real>(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>);
+    fn factors(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>);
 
     /// Returns the scale of an array, given its largest magnitude, the largest product of a code and a block's scale, and
     /// the dtype of the weight.
@@ -195,27 +195,25 @@ pub(super) struct Steps {
 }
 
 /// Returns the column of a sequence.
-pub(super) const fn steps<S: Sequence>() -> Steps {
+pub(super) const fn steps<S: Sequence<f32> + Sequence<f64>>() -> Steps {
+    const fn functions<T: Real, S: Sequence<T>>() -> Functions<T> {
+        Functions { scales: S::scales, factors: S::factors }
+    }
     Steps {
-        properties: S::PROPERTIES,
-        f32: Functions { scales: S::scales::<f32>, factors: S::factors::<f32> },
-        f64: Functions { scales: S::scales::<f64>, factors: S::factors::<f64> },
-        global_scale: S::global_scale,
+        properties: <S as Sequence<f32>>::PROPERTIES,
+        f32: functions::<f32, S>(),
+        f64: functions::<f64, S>(),
+        global_scale: <S as Sequence<f32>>::global_scale,
     }
 }
 
 /// `scale = D(amax / max)`, `code = D(x / scale)`.
 pub(super) struct Quotient;
 
-impl Sequence for Quotient {
+impl<T: Real> Sequence<T> for Quotient {
     const PROPERTIES: Properties = Properties { replaces_zeros: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        extremes: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, extremes: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         if !numbers.is_asymmetric {
             return rounded_quotients(numbers, blocks);
         }
@@ -229,7 +227,7 @@ impl Sequence for Quotient {
         numbers.to_weight(scale, rounded);
     }
 
-    fn factors<T: Real>(_: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(_: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         refill(&mut blocks.factors, &blocks.scale);
     }
 }
@@ -246,21 +244,16 @@ fn rounded_quotients<T: Real>(numbers: &Numbers<T>, blocks: &mut BlockScales<T>)
 /// `t = (1 / amax) * max`, `scale = 1 / t`, `code = x * t`.
 pub(super) struct Reciprocal;
 
-impl Sequence for Reciprocal {
+impl<T: Real> Sequence<T> for Reciprocal {
     const PROPERTIES: Properties = Properties { multiplies: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         let BlockScales { scale, factors, .. } = blocks;
         max_over_amax(numbers, factors, scale);
         numbers.over(scale, T::ONE, factors);
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         if numbers.has_powers {
             numbers.over(&mut blocks.factors, T::ONE, &blocks.scale);
         }
@@ -276,22 +269,17 @@ fn max_over_amax<T: Real>(numbers: &Numbers<T>, factors: &mut Vec<T>, amax: &[T]
 /// `scale = max / (amax + 1e-7)`, `code = x * scale`: scales divide.
 pub(super) struct Inverse;
 
-impl Sequence for Inverse {
+impl<T: Real> Sequence<T> for Inverse {
     const PROPERTIES: Properties = Properties { multiplies: true, has_zero_scale: false, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         let BlockScales { scale, operands, .. } = blocks;
         numbers.with::<ADD>(scale, T::from_f32(1e-7));
         refill(operands, scale);
         numbers.over(scale, numbers.max, operands);
     }
 
-    fn factors<T: Real>(_: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(_: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         refill(&mut blocks.factors, &blocks.scale);
     }
 }
@@ -299,37 +287,27 @@ impl Sequence for Inverse {
 /// `scale = amax`, `code = x * ((1 / amax) * max)`.
 pub(super) struct Amax;
 
-impl Sequence for Amax {
+impl<T: Real> Sequence<T> for Amax {
     const PROPERTIES: Properties = Properties { multiplies: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         max_over_amax(numbers, &mut blocks.factors, &blocks.scale);
     }
 
-    fn factors<T: Real>(_: &Numbers<T>, _: ArrayScale<T>, _: &mut BlockScales<T>) {}
+    fn factors(_: &Numbers<T>, _: ArrayScale<T>, _: &mut BlockScales<T>) {}
 }
 
 /// `scale = D(amax / max)`, `code = D(x * D(1 / scale))`.
 pub(super) struct StoredReciprocal;
 
-impl Sequence for StoredReciprocal {
+impl<T: Real> Sequence<T> for StoredReciprocal {
     const PROPERTIES: Properties = Properties { multiplies: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         rounded_quotients(numbers, blocks);
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         let BlockScales { scale, factors, rounded, .. } = blocks;
         numbers.over(factors, T::ONE, scale);
         numbers.to_weight(factors, rounded);
@@ -339,19 +317,14 @@ impl Sequence for StoredReciprocal {
 /// The steps of [`StoredReciprocal`], with the scale before it is stored.
 pub(super) struct UnstoredReciprocal;
 
-impl Sequence for UnstoredReciprocal {
+impl<T: Real> Sequence<T> for UnstoredReciprocal {
     const PROPERTIES: Properties = Properties { multiplies: true, of_unstored: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         rounded_quotients(numbers, blocks);
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         let BlockScales { factors, operands, rounded, .. } = blocks;
         refill(operands, factors);
         numbers.over(factors, T::ONE, operands);
@@ -362,19 +335,14 @@ impl Sequence for UnstoredReciprocal {
 /// `scale = 2^k`, `code = x / scale`.
 pub(super) struct Power;
 
-impl Sequence for Power {
+impl<T: Real> Sequence<T> for Power {
     const PROPERTIES: Properties = Properties { multiplies: true, powers: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         powers(numbers.level, &mut blocks.scale, numbers.power_addend, &numbers.largest);
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         let BlockScales { scale, factors, .. } = blocks;
         if numbers.multiplies {
             numbers.over(factors, T::ONE, scale);
@@ -388,22 +356,17 @@ impl Sequence for Power {
 /// `scale = e4m3(D(amax / 6) * global)`, `code = x / (scale / global)`.
 pub(super) struct DividedGlobal;
 
-impl Sequence for DividedGlobal {
+impl<T: Real> Sequence<T> for DividedGlobal {
     const PROPERTIES: Properties = Properties { replaces_zeros: true, divides_by_global: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        array: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, array: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         let BlockScales { scale, rounded, .. } = blocks;
         numbers.with::<DIVIDE>(scale, six());
         numbers.to_weight(scale, rounded);
         numbers.with::<MULTIPLY>(scale, array.global);
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         numbers.scaled::<DIVIDE>(&mut blocks.factors, &blocks.scale, array.global);
     }
 
@@ -424,17 +387,12 @@ fn six<T: Real>() -> T {
 /// `scale = e4m3(amax / (6 * global))`, `code = x / (scale * global)`.
 pub(super) struct ProductWithSix;
 
-impl Sequence for ProductWithSix {
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        array: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+impl<T: Real> Sequence<T> for ProductWithSix {
+    fn scales(numbers: &Numbers<T>, array: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         numbers.with::<DIVIDE>(&mut blocks.scale, six::<T>().combine::<MULTIPLY, false>(array.global));
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         numbers.scaled::<MULTIPLY>(&mut blocks.factors, &blocks.scale, array.global);
     }
 }
@@ -442,20 +400,15 @@ impl Sequence for ProductWithSix {
 /// `scale = e4m3(amax / 6 / global)`, `code = x * (1 / global / scale)`.
 pub(super) struct ReciprocalGlobal;
 
-impl Sequence for ReciprocalGlobal {
+impl<T: Real> Sequence<T> for ReciprocalGlobal {
     const PROPERTIES: Properties = Properties { multiplies: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        array: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, array: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         numbers.with::<DIVIDE>(&mut blocks.scale, six());
         numbers.with::<DIVIDE>(&mut blocks.scale, array.global);
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         let number = T::ONE.combine::<DIVIDE, false>(array.global);
         numbers.over(&mut blocks.factors, number, &blocks.scale);
     }
@@ -464,21 +417,16 @@ impl Sequence for ReciprocalGlobal {
 /// `scale = e4m3(amax * ((max / amax of all) * (1 / 6)))`, `code = x * (1 / (scale * (1 / (max / amax of all))))`.
 pub(super) struct EncodeScale;
 
-impl Sequence for EncodeScale {
+impl<T: Real> Sequence<T> for EncodeScale {
     const PROPERTIES: Properties =
         Properties { multiplies: true, outlasts_zeros: true, needs_array_amax: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        array: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, array: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         let sixth = T::ONE.combine::<DIVIDE, false>(six());
         numbers.with::<MULTIPLY>(&mut blocks.scale, array.encode.combine::<MULTIPLY, false>(sixth));
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         let BlockScales { scale, factors, operands, .. } = blocks;
         numbers.scaled::<MULTIPLY>(operands, scale, T::ONE.combine::<DIVIDE, false>(array.encode));
         numbers.over(factors, T::ONE, operands);
@@ -493,8 +441,8 @@ impl Sequence for EncodeScale {
 /// `scale = e4m3(amax / 6 / global)`, `code = x / (scale * global)`.
 pub(super) struct TwoQuotients;
 
-impl Sequence for TwoQuotients {
-    fn scales<T: Real>(
+impl<T: Real> Sequence<T> for TwoQuotients {
+    fn scales(
         numbers: &Numbers<T>,
         array: ArrayScale<T>,
         extremes: &[Extremes<T>],
@@ -503,7 +451,7 @@ impl Sequence for TwoQuotients {
         ReciprocalGlobal::scales(numbers, array, extremes, blocks);
     }
 
-    fn factors<T: Real>(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, array: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         ProductWithSix::factors(numbers, array, blocks);
     }
 }
@@ -511,19 +459,14 @@ impl Sequence for TwoQuotients {
 /// `scale = e4m3(amax / 6)`, `code = x / scale`.
 pub(super) struct SingleLevel;
 
-impl Sequence for SingleLevel {
+impl<T: Real> Sequence<T> for SingleLevel {
     const PROPERTIES: Properties = Properties { has_global: false, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        _: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         numbers.with::<DIVIDE>(&mut blocks.scale, six());
     }
 
-    fn factors<T: Real>(_: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(_: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         refill(&mut blocks.factors, &blocks.scale);
     }
 
@@ -535,16 +478,11 @@ impl Sequence for SingleLevel {
 /// An affine map whose edge of larger magnitude is exact: a whole number of steps from zero.
 pub(super) struct Edge;
 
-impl Sequence for Edge {
+impl<T: Real> Sequence<T> for Edge {
     const PROPERTIES: Properties =
         Properties { affine: true, has_zero_scale: false, of_unstored: true, ..USUAL };
 
-    fn scales<T: Real>(
-        numbers: &Numbers<T>,
-        _: ArrayScale<T>,
-        extremes: &[Extremes<T>],
-        blocks: &mut BlockScales<T>,
-    ) {
+    fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, extremes: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         let BlockScales { scale, shifts, .. } = blocks;
         shifts.clear();
         let steps = T::from_f64((1u64 << numbers.largest.bits) as f64 - 1.0);
@@ -565,7 +503,7 @@ impl Sequence for Edge {
         }
     }
 
-    fn factors<T: Real>(_: &Numbers<T>, _: ArrayScale<T>, _: &mut BlockScales<T>) {}
+    fn factors(_: &Numbers<T>, _: ArrayScale<T>, _: &mut BlockScales<T>) {}
 }
 
 /// What bitsandbytes divides by at least.
@@ -574,12 +512,12 @@ const SMALLEST_AMAX: f32 = 1e-38;
 /// `scale = amax`, the code of the value nearest to `x * (1 / scale)`.
 pub(super) struct Nearest;
 
-impl Sequence for Nearest {
+impl<T: Real> Sequence<T> for Nearest {
     const PROPERTIES: Properties = Properties { multiplies: true, ..USUAL };
 
-    fn scales<T: Real>(_: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], _: &mut BlockScales<T>) {}
+    fn scales(_: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], _: &mut BlockScales<T>) {}
 
-    fn factors<T: Real>(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
+    fn factors(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
         let BlockScales { scale, factors, operands, .. } = blocks;
         refill(operands, scale);
         limit(numbers.level, operands, T::from_f32(SMALLEST_AMAX), T::from_f32(f32::INFINITY));
