@@ -1,7 +1,7 @@
 //! Sizes at which one way of doing the same becomes faster than another. No result depends on them.
 //!
-//! They were chosen by `benches/cast.py`, `options.py`, `threads.py` and `unscale.py` on x86-64 with AVX2 and AVX-512; the
-//! records are in `benches/record/`. What a kernel alone knows stands beside it.
+//! A change of one is measured by `benches/cast.py`, `options.py`, `threads.py` and `unscale.py`, beside the records in
+//! `benches/record/`. What a kernel alone knows stands beside it.
 
 /// Bytes of a cache line; stores that straddle two are slower.
 pub(crate) const CACHE_LINE: usize = 64;

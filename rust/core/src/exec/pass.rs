@@ -44,8 +44,8 @@ pub(crate) struct Positions {
     pub(crate) turn: Option<usize>,
 }
 
-/// Runs a pass over all positions, on at most this many threads. Which ones a thread takes shows in no outcome, if those of
-/// ranges that begin at multiples of the grain add up to the same however they are cut.
+/// Runs a pass over all positions, on at most this many threads. Cuts are at multiples of the grain; where they are must not
+/// show in the sum of outcomes.
 ///
 /// # Safety
 /// As for [`Pass::process`], of all positions.
