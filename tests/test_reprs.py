@@ -23,6 +23,7 @@ MANY = 40
 """Tensors, layers and keys: more than fit on three lines."""
 
 MODULES = (
+    "castwise.surveys",
     *("castwise", "castwise.autocast", "castwise.checkpoint", "castwise.config"),
     *("castwise.dtype_policies", "castwise.loss_scale", "castwise.quantization"),
     *("castwise.adapters.protocol", "castwise.compat.jmp", "castwise.compat.torch"),
@@ -116,6 +117,10 @@ def inspected(models: Path) -> Any:
 
 PUBLIC: dict[type, Callable[[Path], Any]] = {
     castwise.CastReport: lambda _: report(),
+    castwise.Survey: lambda _: castwise.survey(np.geomspace(1e-30, 1e30, MANY)),
+    castwise.surveys.Binades: lambda _: castwise.survey(np.ones(MANY)).binades,
+    castwise.surveys.Blocks: lambda _: castwise.survey(np.ones(MANY)).blocks((1, 16)),
+    castwise.surveys.Prediction: lambda _: castwise.survey(np.ones(MANY)).predict("nvfp4"),
     castwise.FormatInfo: lambda _: castwise.finfo("float8_e4m3b11fnuz"),
     castwise.caster: lambda _: castwise.caster("float32", "int8", scale=np.ones((MANY, 1))),
     checkpoint.CastPlan: lambda models: cast(models, dry_run=True),

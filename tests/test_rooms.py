@@ -30,6 +30,7 @@ ROOMS = (
     ("_array_leaves", "_casting", "_dtype_map", "_seeding"),
     ("loss_scale",),
     ("quantization",),
+    ("surveys",),
     ("checkpoint",),
     ("autocast",),
     ("compat",),

@@ -31,6 +31,7 @@ ROOMS = [
     "plan",
     "exec",
     "compare",
+    "survey",
     "cast",
     "quantization",
     "unscale",

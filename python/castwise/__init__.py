@@ -39,7 +39,9 @@ if TYPE_CHECKING:
         dtype_policies,
         loss_scale,
         quantization,
+        surveys,
     )
+    from castwise.surveys import Survey, survey
 
 _ON_DEMAND = (
     "adapters",
@@ -50,14 +52,19 @@ _ON_DEMAND = (
     "dtype_policies",
     "loss_scale",
     "quantization",
+    "surveys",
 )
 """Submodules that are imported at their first use, because not every program needs them."""
+
+_OF_SURVEYS = ("Survey", "survey")
+"""What is imported from `surveys` at its first use."""
 
 __all__ = [
     "CastReport",
     "DTypePolicy",
     "DTypePolicyMap",
     "FormatInfo",
+    "Survey",
     "__version__",
     "accelerate",
     "adapters",
@@ -80,12 +87,16 @@ __all__ = [
     "restore",
     "set_kept_memory",
     "set_num_threads",
+    "survey",
+    "surveys",
 ]
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (of any module)
     if name in _ON_DEMAND:
         return importlib.import_module(f"castwise.{name}")
+    if name in _OF_SURVEYS:
+        return getattr(importlib.import_module("castwise.surveys"), name)
     raise AttributeError(f"module 'castwise' has no attribute {name!r}")
 
 

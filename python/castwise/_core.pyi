@@ -45,6 +45,7 @@ __all__ = [
     "OpenFile",
     "PolicyBase",
     "PolicyMap",
+    "SurveyTables",
     "__version__",
     "accelerated_pairs",
     "arrays_finite",
@@ -84,11 +85,13 @@ __all__ = [
     "restore_delayed_scaling",
     "restore_loss_scale",
     "restore_report",
+    "restore_survey",
     "schemes",
     "set_accelerated",
     "set_cpu_level",
     "set_kept_memory",
     "set_num_threads",
+    "survey_array",
     "swizzle_scales",
     "unpack_codes",
     "unscale_arrays",
@@ -331,6 +334,47 @@ def compare(
         castwise has no such format.
 
     """
+
+_SavedCell: TypeAlias = tuple[int, int, int]
+_SavedSurvey: TypeAlias = tuple[
+    list[int],
+    list[float],
+    list[_SavedCell],
+    list[tuple[int, int]],
+    list[list[tuple[int, int, list[_SavedCell]]]],
+]
+
+@final
+class SurveyTables:
+    @property
+    def count(self) -> int: ...
+    @property
+    def zeros(self) -> int: ...
+    @property
+    def infinities(self) -> int: ...
+    @property
+    def nans(self) -> int: ...
+    @property
+    def largest(self) -> float: ...
+    @property
+    def smallest(self) -> float: ...
+    @property
+    def significant_bits(self) -> list[tuple[int, int]]: ...
+    def binade_columns(
+        self,
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.float64]]: ...
+    def block_columns(
+        self, shape: tuple[int, int]
+    ) -> tuple[NDArray[np.int64], NDArray[np.uint64], NDArray[np.uint64], NDArray[np.float64]]: ...
+    def state(self) -> _SavedSurvey: ...
+    def __add__(self, other: Self, /) -> SurveyTables: ...
+    def __radd__(self, other: Self, /) -> SurveyTables: ...
+    def __reduce__(self) -> Any: ...
+    def __eq__(self, other: object, /) -> bool: ...
+    def __ne__(self, other: object, /) -> bool: ...
+
+def survey_array(x: ArrayLike, *, threads: int | None = None) -> SurveyTables: ...
+def restore_survey(state: _SavedSurvey) -> SurveyTables: ...
 
 @final
 class caster(Generic[_Cast_co]):  # noqa: N801 - called like functools.partial

@@ -44,6 +44,8 @@ mod separation;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod small;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
+mod survey;
+#[expect(unsafe_code, reason = "hands arrays to the core")]
 mod unscale;
 #[expect(unsafe_code, reason = "Python's C interface: calls without a tuple and a dict")]
 mod vectorcall;
@@ -97,6 +99,8 @@ mod _core {
         cpu_level, cpu_levels, get_num_threads, in_default_environment, set_cpu_level, set_kept_memory,
         set_num_threads,
     };
+    #[pymodule_export]
+    use super::survey::{SurveyTables, restore_survey, survey_array};
     #[pymodule_export]
     use super::unscale::{arrays_finite, unscale_arrays};
 

@@ -15,6 +15,7 @@
 //! plan                             everything that is decided about a cast, cached by the whole request
 //! exec                             a plan over a layout: tiles, threads, stores past the caches
 //! compare                          where two arrays differ, and by how much
+//! survey                           where the magnitudes of an array lie
 //! cast                             the cast of whole arrays
 //! quantization                     block-scaled and packed weights: schemes, decoding, encoding
 //! unscale                          many gradients divided by a scale in one call: checked, measured, written
@@ -81,6 +82,8 @@ mod route;
 mod simd;
 mod sort_few;
 pub mod spelling;
+#[expect(unsafe_code, reason = "reads memory of a host, which no reference may name")]
+pub mod survey;
 mod tuning;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod unscale;

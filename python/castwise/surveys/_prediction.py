@@ -1,0 +1,360 @@
+"""What casts and quantisations lose, predicted from the tables of a survey.
+
+A binade has a count and a sum of squares. Its magnitudes are taken to have a smooth density that
+has both; representatives of it are cast, or quantised, by castwise itself.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple, cast
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from castwise import _core
+from castwise._brief import brief_fields
+from castwise._options import Overflow, Recipe, SchemeName
+from castwise._tables import aligned
+from castwise.quantization import Scheme, schemes
+from castwise.surveys._responses import DEPTHS, Response, response, spread
+
+_POINTS = 256
+"""Representatives of a binade."""
+
+_GRID_BITS = 8
+"""Significands of at most so many bits are represented by all of them."""
+
+_NEWTON_STEPS = 8
+_STEEPEST = 60.0
+"""A density falls by at most so many times e across a binade."""
+
+_Column = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Prediction:
+    """What a cast or a quantisation is expected to lose; fields are those of `CastReport`.
+
+    Attributes
+    ----------
+    target : str
+        The format, or the scheme.
+    count : int
+        Elements.
+    overflowed, saturated, underflowed, subnormal : int
+        Expected numbers of elements, as `castwise.CastReport` counts them; of a scheme, elements
+        that become zero are `underflowed`, and the others are not predicted: 0.
+    nan_in, inf_in, zero_in : int
+        As counted.
+    sqnr_db : float
+        The expected ratio of signal to quantisation noise in decibels.
+
+    """
+
+    target: str
+    count: int
+    overflowed: int
+    saturated: int
+    underflowed: int
+    subnormal: int
+    nan_in: int
+    inf_in: int
+    zero_in: int
+    sqnr_db: float
+
+    __repr__ = brief_fields
+
+    def __str__(self) -> str:
+        """Return a table of the fields."""
+        rows = []
+        for field in fields(self):
+            value = getattr(self, field.name)
+            shown = f"{value:.2f}" if isinstance(value, float) else f"{value}"
+            rows.append((field.name, shown))
+        return aligned(rows, 1)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; a ratio that is not finite is text."""
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        if not math.isfinite(self.sqnr_db):
+            values["sqnr_db"] = str(self.sqnr_db)
+        return values
+
+
+class Magnitudes(NamedTuple):
+    """The tables of a survey that do not go by blocks."""
+
+    exponents: NDArray[np.int64]
+    counts: NDArray[np.uint64]
+    squares: _Column
+    largest: float
+    smallest: float
+    significant_bits: Mapping[int, int]
+    elements: int
+    zeros: int
+    infinities: int
+    nans: int
+
+
+class BlockColumns(NamedTuple):
+    """Those of a shape of blocks."""
+
+    eighths: NDArray[np.int64]
+    blocks: NDArray[np.uint64]
+    counts: NDArray[np.uint64]
+    squares: _Column
+
+
+def predict(
+    magnitudes: Magnitudes,
+    blocks: Callable[[tuple[int, int]], BlockColumns],
+    target: DTypeLike | str,
+    *,
+    scale: float | None,
+    overflow: Overflow,
+    recipe: Recipe | None,
+) -> Prediction:
+    """Predict for a format or a scheme."""
+    scheme = next((row for row in schemes() if row.name == target), None)
+    if scheme is not None:
+        if scale is not None:
+            raise ValueError(
+                f"scale={scale!r} does not go with a scheme, which has its own scales."
+            )
+        return _predict_scheme(magnitudes, blocks, scheme, recipe)
+    if recipe is not None:
+        raise ValueError(f"recipe={recipe!r} goes with a scheme, not with the format {target}.")
+    return _predict_cast(magnitudes, target, 1.0 if scale is None else float(scale), overflow)
+
+
+def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Column, _Column]:
+    """Return significands of each binade and their weights, of shape (binades, points).
+
+    Weights of a binade add up to 1.
+    """
+    exponents, counts, squares = magnitudes.exponents, magnitudes.counts, magnitudes.squares
+    low, high = np.ones(len(exponents)), np.full(len(exponents), 2.0)
+    # The range within the outermost binades is known.
+    low[0] = math.ldexp(magnitudes.smallest, -int(exponents[0]))
+    high[-1] = math.ldexp(magnitudes.largest, -int(exponents[-1]))
+    if significant_bits <= _GRID_BITS:
+        number = 1 << (significant_bits - 1)
+        points = np.broadcast_to(1 + np.arange(number) / number, (len(exponents), number))
+        inside = (points >= low[:, None]) & (points <= high[:, None])
+    else:
+        points = low[:, None] + (high - low)[:, None] * spread(_POINTS)
+        inside = np.ones_like(points, dtype=bool)
+    return points, _weights(points, inside, squares / counts)
+
+
+def _weights(points: _Column, inside: NDArray[np.bool_], mean_squares: _Column) -> _Column:
+    """Return weights of points, exponential in their distance, that have a mean of squares.
+
+    Tails of normal and of Laplace's distributions are like that within a binade.
+    """
+    squares, steps = np.square(points), points - points[:, :1]
+    rate = np.zeros((len(points), 1))
+    for _ in range(_NEWTON_STEPS):
+        weights = np.where(inside, np.exp(-rate * steps), 0)
+        weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
+        mean = (weights * squares).sum(axis=1, keepdims=True)
+        mean_step = (weights * steps).sum(axis=1, keepdims=True)
+        slope = (weights * squares * (steps - mean_step)).sum(axis=1, keepdims=True)
+        change = (mean - mean_squares[:, None]) / np.maximum(slope, 1e-9)
+        rate = np.clip(rate + np.clip(change, -8, 8), -_STEEPEST, _STEEPEST)
+    return weights
+
+
+def _predict_cast(
+    magnitudes: Magnitudes, target: DTypeLike, scale: float, overflow: Overflow
+) -> Prediction:
+    info = _core.finfo(target)
+    if info.kind not in ("float", "int", "uint"):
+        raise TypeError(f"target={info.name} has no prediction; use a float or integer format.")
+    if not math.isfinite(scale) or scale == 0:
+        raise ValueError(f"scale={scale!r} is not valid; use a finite number that is not zero.")
+    counts = magnitudes.counts.astype(float)
+    totals = _Totals(info, scale, overflow)
+    weights_of_bits = magnitudes.significant_bits
+    finite = max(sum(weights_of_bits.values()), 1)
+    for bits, elements in weights_of_bits.items():
+        if not elements:
+            continue
+        points, weights = _representatives(magnitudes, bits)
+        values = np.ldexp(points, magnitudes.exponents[:, None])
+        weights = weights * counts[:, None] * (elements / finite)
+        exact = np.zeros_like(values, dtype=bool)
+        is_shift = abs(math.frexp(scale)[0]) == 0.5  # noqa: PLR2004  (a power of two)
+        if info.kind == "float" and bits > _GRID_BITS and is_shift:
+            exact = _held(values * abs(scale), bits, info)
+        for sign in (1.0, -1.0):
+            totals.add(sign * values, weights / 2, exact)
+    return Prediction(
+        info.name,
+        magnitudes.elements,
+        round(totals.overflowed),
+        round(totals.saturated),
+        round(totals.underflowed),
+        round(totals.subnormal),
+        magnitudes.nans,
+        magnitudes.infinities,
+        magnitudes.zeros,
+        _decibels(totals.signal, math.inf if round(totals.infinite) else totals.noise),
+    )
+
+
+def _half_step(info: _core.FormatInfo) -> float:
+    """Return how far beyond the largest value of a format a number may be that rounds to it."""
+    if info.kind != "float":
+        return 1.0
+    return math.ldexp(1.0, math.frexp(float(info.max))[1] - 2 - info.mantissa_bits)
+
+
+def _held(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool_]:
+    """Return which numbers of so many significant bits a format holds."""
+    below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
+    below = np.where(values >= info.smallest_normal, 0, below)
+    held: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - below) & (values <= float(info.max))
+    return held
+
+
+class _Totals:
+    """What representatives of a cast add up to."""
+
+    def __init__(self, info: _core.FormatInfo, scale: float, overflow: Overflow) -> None:
+        self._info, self._scale = info, scale
+        self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
+        self.overflowed = self.saturated = self.underflowed = self.subnormal = 0.0
+        self.infinite = self.signal = self.noise = 0.0
+
+    def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
+        """Cast values; those that are exact are held by the format, whatever represents them."""
+        info, scaled = self._info, values * self._scale
+        target = info.dtype
+        stored = _core.cast(
+            values,
+            info.name if target is None else target,
+            scale=self._scale,
+            overflow=self._overflow,
+        )
+        results = _core.cast(stored, np.float64)
+        limit = float(info.max)
+        lost = ~np.isfinite(results)
+        last = np.abs(results) == limit
+        beyond = last & (np.abs(scaled) >= limit + _half_step(info))
+        results = np.where(exact, scaled, results)
+        noise = np.where(lost, 0.0, results - scaled)
+        magnitude = np.abs(results)
+        self.overflowed += float(weights[lost].sum())
+        self.infinite += float(weights[lost].sum())
+        self.saturated += float(weights[beyond].sum())
+        self.underflowed += float(weights[results == 0].sum())
+        if info.kind == "float":
+            small = (magnitude > 0) & (magnitude < info.smallest_normal)
+            self.subnormal += float(weights[small].sum())
+        self.signal += float((weights * scaled * scaled).sum())
+        self.noise += float((weights * noise * noise).sum())
+
+
+def _decibels(signal: float, noise: float) -> float:
+    if noise == math.inf:
+        return -math.inf
+    if signal == 0:
+        return math.nan
+    return math.inf if noise == 0 else 10 * math.log10(signal / noise)
+
+
+def _predict_scheme(
+    magnitudes: Magnitudes,
+    blocks: Callable[[tuple[int, int]], BlockColumns],
+    scheme: Scheme,
+    recipe: Recipe | None,
+) -> Prediction:
+    top = int(magnitudes.exponents[-1]) if len(magnitudes.exponents) else 0
+    noise, zeros = _block_losses(
+        _columns_of(magnitudes, blocks, scheme.block),
+        response(cast("SchemeName", scheme.name), recipe),
+        magnitudes.largest,
+    )
+    squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
+    return Prediction(
+        scheme.name,
+        magnitudes.elements,
+        0,
+        0,
+        round(zeros),
+        0,
+        magnitudes.nans,
+        magnitudes.infinities,
+        magnitudes.zeros,
+        _decibels(float(squares.sum()), noise),
+    )
+
+
+def _columns_of(
+    magnitudes: Magnitudes,
+    blocks: Callable[[tuple[int, int]], BlockColumns],
+    block: tuple[int, int],
+) -> list[BlockColumns]:
+    """Return the tables whose losses are averaged for blocks of a shape."""
+    if block == (0, 0):
+        return [_single_block(magnitudes)]
+    if block == (1, 64):
+        return [blocks((1, 32)), blocks((1, 128))]
+    return [blocks(block)]
+
+
+def _single_block(magnitudes: Magnitudes) -> BlockColumns:
+    """Return the whole array as one block."""
+    counts, squares = np.zeros((1, 64), np.uint64), np.zeros((1, 64))
+    if not len(magnitudes.exponents):
+        return BlockColumns(np.zeros(0, np.int64), np.zeros(0, np.uint64), counts[:0], squares[:0])
+    top = magnitudes.exponents[-1]
+    depths = np.minimum(top - magnitudes.exponents, 63)
+    np.add.at(counts[0], depths, magnitudes.counts)
+    np.add.at(squares[0], depths, np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top)))
+    squares[0, 63] = 0
+    eighth = 8 * top + int(8 * (math.ldexp(magnitudes.largest, -int(top)) - 1))
+    return BlockColumns(np.array([eighth]), np.ones(1, np.uint64), counts, squares)
+
+
+def _block_losses(
+    tables: list[BlockColumns], response: Response, largest: float
+) -> tuple[float, float]:
+    """Return the sum of squared errors and how many elements become zero.
+
+    The error is in units of four to the exponent of the largest magnitude. Of the blocks whose
+    maxima are in the highest eighth, one has that magnitude.
+    """
+    top, eighths = math.frexp(largest)[1] - 1, response.of_eighths()
+    noise = zeros = 0.0
+    for table in tables:
+        for eighth, blocks, counts, squares in zip(*table, strict=True):
+            phase = int(eighth % 8)
+            unit = math.ldexp(1.0, 2 * (int(eighth) // 8 - top))
+            share = 1 / int(blocks) if eighth == table.eighths[-1] else 0.0
+            for part, known in ((share, response.at(largest)), (1 - share, eighths)):
+                if part:
+                    lost = _losses(known, phase, int(blocks), counts, squares)
+                    noise, zeros = noise + part * unit * lost[0], zeros + part * lost[1]
+        # What is further below is zero, or too small to be heard.
+        zeros += float(table.counts[:, DEPTHS:].sum())
+    return noise / len(tables), zeros / len(tables)
+
+
+def _losses(
+    response: Response,
+    phase: int,
+    blocks: int,
+    counts: NDArray[np.uint64],
+    squares: _Column,
+) -> tuple[float, float]:
+    """Return what blocks lose whose maxima are in a eighth: one element of each is the maximum."""
+    numbers, squares = counts[:DEPTHS].astype(float), squares[:DEPTHS].copy()
+    numbers[0] = max(numbers[0] - blocks, 0)
+    squares[0] = max(squares[0] - blocks * response.squares_of_maxima[phase], 0)
+    noise, zeros = response.losses(phase, numbers, squares)
+    return noise + blocks * float(response.noise_of_maxima[phase]), zeros

@@ -1,0 +1,164 @@
+"""What quantising by a scheme does to blocks, given where the maximum lies in its binade.
+
+Blocks of representatives are quantised by castwise itself, once for each scheme and recipe. A scale
+follows from the maximum of its block, and blocks that are twice as large have errors that are twice
+as large: one binade of maxima stands for all.
+"""
+
+from __future__ import annotations
+
+import math
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._options import Recipe, SchemeName
+from castwise.quantization import dequantize, quantize
+
+DEPTHS = 40
+"""Binades below that of the maximum in which errors are told apart."""
+
+_POINTS = 64
+"""Representatives of a binade."""
+
+MAXIMA = 64
+"""Parts of a binade of maxima that errors are known for."""
+
+_Table = NDArray[np.float64]
+
+
+_TILTS = np.array([-40, -20, -12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8, 12, 20, 40.0])[::-1]
+"""Rates at which a density falls across a binade, the mean of squares rising."""
+
+
+class Response(NamedTuple):
+    """Mean errors, by the part of its binade that a maximum is in.
+
+    The last axis is the tilt of the density within a binade. Errors are squared, in units of four
+    to the exponent of the maximum.
+
+    Attributes
+    ----------
+    noise, zeros : ndarray, shape (maxima, DEPTHS, tilts)
+        The mean error, and the share that becomes zero, by the binades below the maximum's.
+    mean_squares : ndarray, shape (maxima, 2, tilts)
+        Of magnitudes from 1 to the maximum, and from 1 to 2.
+    noise_of_maxima, squares_of_maxima : ndarray, shape (maxima,)
+        The mean error of the maximum itself, and its square.
+
+    """
+
+    noise: _Table
+    zeros: _Table
+    mean_squares: _Table
+    noise_of_maxima: _Table
+    squares_of_maxima: _Table
+
+    def at(self, maximum: float) -> Response:
+        """Return the response for one maximum, whatever its exponent."""
+        place = int((2 * math.frexp(maximum)[0] - 1) * MAXIMA) if maximum else 0
+        return Response(*(np.repeat(table[place : place + 1], 8, axis=0) for table in self))
+
+    def of_eighths(self) -> Response:
+        """Return the means of eighths of the binade."""
+        return Response(
+            *(table.reshape(8, MAXIMA // 8, *table.shape[1:]).mean(axis=1) for table in self)
+        )
+
+    def losses(self, phase: int, counts: _Table, squares: _Table) -> tuple[float, float]:
+        """Return the sum of squared errors of elements, and how many of them become zero.
+
+        Parameters
+        ----------
+        phase : int
+            The eighth that the maxima of their blocks are in.
+        counts, squares : ndarray of float64, shape (DEPTHS,)
+            Elements by binades below the maximum's, and the sums of their squares in units of
+            four to the exponent of the maximum; without the maxima.
+
+        """
+        depths = np.arange(DEPTHS)
+        means = squares * np.ldexp(1.0, 2 * depths) / np.maximum(counts, 1)
+        tilts = np.interp(means, self.mean_squares[phase, 1], np.arange(len(_TILTS)))
+        tilts[0] = np.interp(means[0], self.mean_squares[phase, 0], np.arange(len(_TILTS)))
+        left = np.minimum(tilts.astype(int), len(_TILTS) - 2)
+        part = tilts - left
+        values = [
+            (1 - part) * table[phase, depths, left] + part * table[phase, depths, left + 1]
+            for table in (self.noise, self.zeros)
+        ]
+        return float((counts * values[0]).sum()), float((counts * values[1]).sum())
+
+
+def spread(number: int) -> _Table:
+    """Return points of the unit interval, one in each of so many parts, on no binary grid."""
+    places = np.arange(number)
+    points: _Table = (places + math.sqrt(2) * places % 1) / number
+    return points
+
+
+@lru_cache(64)
+def response(scheme: SchemeName, recipe: Recipe | None) -> Response:
+    """Quantise representatives of every binade below every maximum."""
+    number = MAXIMA
+    maxima = 1 + (np.arange(number) + 0.5) / number
+    steps = spread(_POINTS)
+    low = np.ldexp(1.0, -np.arange(DEPTHS))
+    high = np.broadcast_to(2 * low, (number, DEPTHS)).copy()
+    high[:, 0] = maxima
+    points = low[None, :, None] + (high - low)[:, :, None] * steps
+    magnitudes = points.reshape(number, -1)
+    block = _width(scheme)
+    payload = block - 1
+    rows = -(-magnitudes.shape[1] // payload)
+    padded = np.zeros((number, rows * payload))
+    padded[:, : magnitudes.shape[1]] = magnitudes
+    blocks = np.empty((2, number, rows, block))
+    blocks[:, :, :, 0] = maxima[:, None]
+    # Signs by turns: some schemes have one code more below zero than above.
+    signs = np.where(np.arange(rows * payload) % 2, -1.0, 1.0)
+    blocks[0, :, :, 1:] = (padded * signs).reshape(number, rows, payload)
+    blocks[1] = -blocks[0]
+    values = blocks.astype(np.float32)
+    results = _requantized(values.reshape(-1, block), scheme, recipe).reshape(values.shape)
+    errors = np.square(results.astype(float) - values).mean(axis=0)
+    zero = ((results == 0) & (values != 0)).mean(axis=0)
+
+    def by_binade(cells: _Table) -> _Table:
+        flat = cells[:, :, 1:].reshape(number, -1)[:, : magnitudes.shape[1]]
+        return flat.reshape(number, DEPTHS, _POINTS)
+
+    weights = np.exp(-_TILTS[:, None] * steps)
+    weights /= weights.sum(axis=1, keepdims=True)
+    significands = np.stack([points[:, 0], np.broadcast_to(1 + steps, points[:, 0].shape)], axis=1)
+    return Response(
+        by_binade(errors) @ weights.T,
+        by_binade(zero) @ weights.T,
+        np.square(significands) @ weights.T,
+        errors[:, :, 0].mean(axis=1),
+        np.square(maxima),
+    )
+
+
+def _width(scheme: SchemeName) -> int:
+    if scheme == "nvfp4":
+        return 16
+    return 128 if scheme.endswith(("_group", "_block")) else 32
+
+
+_AS_ROWS: dict[SchemeName, SchemeName] = {
+    "fp8_tensor": "fp8_channel",
+    "int8_tensor": "int8_channel",
+    "fp8_block": "fp8_channel",
+}
+"""Schemes whose blocks have several rows, and those that do the same to a row."""
+
+
+def _requantized(
+    blocks: NDArray[np.float32], scheme: SchemeName, recipe: Recipe | None
+) -> NDArray[np.float32]:
+    """Quantise rows, each of which is a block."""
+    quantized = quantize(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
+    return np.asarray(dequantize(quantized, "float32"))

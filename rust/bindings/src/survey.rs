@@ -1,0 +1,181 @@
+//! Surveys of arrays for Python.
+
+use castwise_core::cast::num_threads;
+use castwise_core::format::Kind;
+use castwise_core::survey::{self as core, BlockRow, Blocks, Cell};
+use numpy::{PyArray1, ToPyArray};
+use pyo3::exceptions::{PyTypeError, PyValueError};
+use pyo3::prelude::*;
+
+use crate::array::Array;
+use crate::runtime::{parse_threads, release};
+
+/// Elements of a binade: its number, their count and the sum of their squares.
+type SavedCell = (i64, u64, u128);
+
+/// Blocks with alike maxima: their eighth, how many, and their elements by depth.
+type SavedRow = (i16, u64, Vec<SavedCell>);
+
+/// Everything that a survey counted.
+type State = ([u64; 4], [f64; 2], Vec<SavedCell>, Vec<(u8, u64)>, Vec<Vec<SavedRow>>);
+
+type Column<'py, T> = Bound<'py, PyArray1<T>>;
+
+type BlockColumns<'py> = (Column<'py, i64>, Column<'py, u64>, Column<'py, u64>, Column<'py, f64>);
+
+/// What a survey counted of an array. Tables add up in any order.
+#[pyclass(frozen, eq, module = "castwise._core")]
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct SurveyTables {
+    core: core::Survey,
+}
+
+#[pymethods]
+impl SurveyTables {
+    /// Elements.
+    #[getter]
+    fn count(&self) -> u64 {
+        self.core.count
+    }
+
+    /// Zeros of both signs.
+    #[getter]
+    fn zeros(&self) -> u64 {
+        self.core.zeros
+    }
+
+    /// Infinities of both signs.
+    #[getter]
+    fn infinities(&self) -> u64 {
+        self.core.infinities
+    }
+
+    /// NaN.
+    #[getter]
+    fn nans(&self) -> u64 {
+        self.core.nans
+    }
+
+    /// The largest finite magnitude; 0 without.
+    #[getter]
+    fn largest(&self) -> f64 {
+        self.core.largest
+    }
+
+    /// The smallest magnitude that is not zero; 0 without.
+    #[getter]
+    fn smallest(&self) -> f64 {
+        self.core.smallest
+    }
+
+    /// Finite elements, not zero, by how many bits their significands need.
+    #[getter]
+    fn significant_bits(&self) -> Vec<(u8, u64)> {
+        self.core.significant_bits.iter().map(|(&bits, &count)| (bits, count)).collect()
+    }
+
+    /// Finite elements, not zero, by binade: exponents, counts, and sums of squares in units of four to the exponent.
+    fn binade_columns<'py>(&self, py: Python<'py>) -> (Column<'py, i64>, Column<'py, u64>, Column<'py, f64>) {
+        let exponents: Vec<_> = self.core.binades.keys().map(|&exponent| i64::from(exponent)).collect();
+        let counts: Vec<_> = self.core.binades.values().map(|cell| cell.count).collect();
+        let squares: Vec<_> = self.core.binades.values().map(Cell::sum_of_squares).collect();
+        (exponents.to_pyarray(py), counts.to_pyarray(py), squares.to_pyarray(py))
+    }
+
+    /// Blocks of a shape by the eighth of a binade of their maxima: eighths and how many, and for each of them and each
+    /// binade below the maximum's the count of elements and the sum of their squares in units of four to its exponent.
+    fn block_columns<'py>(&self, py: Python<'py>, shape: (usize, usize)) -> PyResult<BlockColumns<'py>> {
+        let Some(blocks) = Blocks::ALL.into_iter().find(|blocks| blocks.shape() == shape) else {
+            let shapes = Blocks::ALL.map(|blocks| format!("{:?}", blocks.shape())).join(", ");
+            return Err(PyValueError::new_err(format!(
+                "shape={shape:?} is not surveyed; use one of {shapes}."
+            )));
+        };
+        let rows = &self.core.blocks[blocks as usize].rows;
+        let eighths: Vec<_> = rows.keys().map(|&eighth| i64::from(eighth)).collect();
+        let numbers: Vec<_> = rows.values().map(|row| row.blocks).collect();
+        let cells = || rows.values().flat_map(|row| &row.cells);
+        let counts: Vec<_> = cells().map(|cell| cell.count).collect();
+        let squares: Vec<_> = cells().map(Cell::sum_of_squares).collect();
+        Ok((eighths.to_pyarray(py), numbers.to_pyarray(py), counts.to_pyarray(py), squares.to_pyarray(py)))
+    }
+
+    /// Everything, as plain numbers; restore_survey() takes it.
+    fn state(&self) -> State {
+        let core::Survey { count, zeros, infinities, nans, largest, smallest, .. } = self.core;
+        let saved = |number: i64, cell: &Cell| (number, cell.count, cell.squares);
+        let row = |(&eighth, row): (&i16, &BlockRow)| {
+            let cells = (0..).zip(&row.cells).filter(|(_, cell)| cell.count > 0);
+            (eighth, row.blocks, cells.map(|(depth, cell)| saved(depth, cell)).collect())
+        };
+        let binades = self.core.binades.iter().map(|(&exponent, cell)| saved(exponent.into(), cell));
+        let tables = self.core.blocks.iter().map(|table| table.rows.iter().map(row).collect());
+        let magnitudes = [largest, smallest];
+        let counts = [count, zeros, infinities, nans];
+        (counts, magnitudes, binades.collect(), self.significant_bits(), tables.collect())
+    }
+
+    fn __add__(&self, other: &Bound<'_, Self>) -> Self {
+        let mut sum = self.core.clone();
+        sum.merge(&other.get().core);
+        Self { core: sum }
+    }
+
+    fn __reduce__<'py>(&self, py: Python<'py>) -> PyResult<(Bound<'py, PyAny>, (State,))> {
+        Ok((py.import("castwise._core")?.getattr("restore_survey")?, (self.state(),)))
+    }
+}
+
+/// What `SurveyTables.state` took apart, put together again.
+#[pyfunction]
+pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
+    let ([count, zeros, infinities, nans], [largest, smallest], binades, significant_bits, tables) = state;
+    let fault = || PyValueError::new_err("state is not that of a survey; give what state() returned.");
+    let mut core =
+        core::Survey { count, zeros, infinities, nans, largest, smallest, ..core::Survey::default() };
+    for (exponent, count, squares) in binades {
+        let exponent = i16::try_from(exponent).map_err(|_| fault())?;
+        core.binades.insert(exponent, Cell { count, squares });
+    }
+    core.significant_bits.extend(significant_bits);
+    if tables.len() != core.blocks.len() {
+        return Err(fault());
+    }
+    for (table, rows) in core.blocks.iter_mut().zip(tables) {
+        for (eighth, blocks, cells) in rows {
+            let mut row = BlockRow { blocks, ..BlockRow::default() };
+            for (depth, count, squares) in cells {
+                let depth = usize::try_from(depth).map_err(|_| fault())?;
+                *row.cells.get_mut(depth).ok_or_else(fault)? = Cell { count, squares };
+            }
+            table.rows.insert(eighth, row);
+        }
+    }
+    Ok(SurveyTables { core })
+}
+
+/// Count where the magnitudes of an array lie.
+#[pyfunction]
+#[pyo3(signature = (x, *, threads=None))]
+pub(crate) fn survey_array(
+    py: Python<'_>,
+    x: &Bound<'_, PyAny>,
+    threads: Option<&Bound<'_, PyAny>>,
+) -> PyResult<SurveyTables> {
+    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let x = Array::from_argument("x", x)?;
+    if matches!(x.format.kind(), Kind::Complex { .. }) {
+        return Err(PyTypeError::new_err(format!(
+            "x has dtype {}; survey its real and imaginary parts: x.view(x.real.dtype).",
+            x.format.name()
+        )));
+    }
+    let (shape, place) = (x.shape(), x.place());
+    let call = move || {
+        // SAFETY: pointer, shape and strides are copies of what numpy gave for the array, which the caller keeps alive;
+        // numpy frees or moves the data of an array with other references only in `ndarray.resize(refcheck=False)`, whose
+        // documentation leaves that to its caller. Nothing is written, and the core makes no references to this memory.
+        unsafe { core::survey(shape, place.source(), threads) }
+    };
+    Ok(SurveyTables { core: release(py, x.bytes(), call) })
+}

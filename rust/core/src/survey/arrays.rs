@@ -1,0 +1,255 @@
+//! The pass over the rows of an array.
+
+use std::collections::BTreeMap;
+use std::ops::Range;
+
+use smallvec::SmallVec;
+
+use super::outcome::{Blocks, Cell, SQUARE_BITS, Survey};
+use super::piece::{AddPiece, Others, PIECE, STRIP, Tables};
+use super::tables::{LOWEST, MOST_ELEMENTS, RowBinades};
+use crate::cpu::Level;
+use crate::exec::operand::Operand;
+use crate::exec::pass::{Pass, Positions};
+use crate::layout::transfer::Gaps;
+use crate::layout::{OPERANDS, Run, SOURCE};
+use crate::plan::operands::Source;
+use crate::report::values::Values;
+
+/// Rows of a square, which are surveyed together.
+const BAND: usize = STRIP;
+
+const _: () = assert!(BAND * PIECE <= MOST_ELEMENTS && PART <= MOST_ELEMENTS, "words hold the counts");
+
+/// Columns that a thread surveys at a time: a row of more is put together from its parts at the end.
+const PART: usize = 1 << 16;
+
+/// An array whose elements are surveyed.
+pub(super) struct SurveyedArray {
+    level: Level,
+    values: Values,
+    operand: Operand,
+    /// Lengths and strides of the axes before rows.
+    stack: SmallVec<[(usize, isize); 4]>,
+    rows: (usize, isize),
+    columns: (usize, isize),
+}
+
+/// A band of rows, and a part of its columns.
+#[derive(Clone, Copy)]
+struct Position {
+    matrix: usize,
+    band: usize,
+    part: usize,
+}
+
+impl SurveyedArray {
+    pub(super) fn new(level: Level, shape: &[usize], source: &Source<'_>) -> Self {
+        let mut stack: SmallVec<[(usize, isize); 4]> =
+            shape.iter().copied().zip(source.strides.iter().copied()).collect();
+        let size = source.format.item_size();
+        let columns = stack.pop().unwrap_or((1, size as isize));
+        let rows = stack.pop().unwrap_or((1, 0));
+        let operand = Operand {
+            pointer: source.pointer.cast_mut(),
+            number: SOURCE,
+            size,
+            swapped: source.swapped,
+            direct: !source.swapped && (columns.1 == size as isize || columns.0 <= 1),
+        };
+        Self { level, values: Values::new(source.format), operand, stack, rows, columns }
+    }
+
+    fn bands(&self) -> usize {
+        self.rows.0.div_ceil(BAND)
+    }
+
+    fn parts(&self) -> usize {
+        self.columns.0.div_ceil(PART)
+    }
+
+    pub(super) fn positions(&self) -> Positions {
+        let matrices: usize = self.stack.iter().map(|axis| axis.0).product();
+        let elements = matrices * self.rows.0 * self.columns.0;
+        let count = if elements == 0 { 0 } else { matrices * self.bands() * self.parts() };
+        Positions { count, grain: 1, bytes: elements * self.operand.size, turn: None }
+    }
+
+    fn position(&self, index: usize) -> Position {
+        let (rest, part) = (index / self.parts(), index % self.parts());
+        Position { matrix: rest / self.bands(), band: rest % self.bands(), part }
+    }
+
+    /// Bytes from the first element to that of a matrix.
+    fn matrix_offset(&self, mut matrix: usize) -> isize {
+        let mut offset = 0;
+        for &(length, stride) in self.stack.iter().rev() {
+            offset += (matrix % length) as isize * stride;
+            matrix /= length;
+        }
+        offset
+    }
+
+    /// Surveys a part of a band.
+    ///
+    /// # Safety
+    /// Its elements are readable.
+    unsafe fn add(&self, position: Position, buffers: &mut Buffers, survey: &mut Survey) {
+        let first_row = position.band * BAND;
+        let rows = BAND.min(self.rows.0 - first_row);
+        let columns = position.part * PART..self.columns.0.min((position.part + 1) * PART);
+        let matrix = self.matrix_offset(position.matrix);
+        let Buffers { room, values, rests, tables, band } = buffers;
+        let mut smallest = f64::INFINITY.to_bits();
+        for start in columns.clone().step_by(PIECE) {
+            let count = PIECE.min(columns.end - start);
+            let first = matrix + first_row as isize * self.rows.1 + start as isize * self.columns.1;
+            for (number, row) in (0..).zip(&mut band[..rows]) {
+                let offset = first + number * self.rows.1;
+                let run = Run::row([offset; OPERANDS], [self.columns.1; OPERANDS], count);
+                let values = &mut values[..count];
+                // SAFETY: the caller's promise; the room has 8 bytes for each element of a piece, which is the most of a
+                // real format.
+                unsafe {
+                    let codes = self.operand.read(self.level, Gaps::Leave, &[run], room.as_mut_ptr().cast());
+                    self.values.read(self.level, codes, values, &mut rests[..count]);
+                }
+                let piece = AddPiece { values, tables, row, smallest: &mut smallest };
+                let others = self.level.run(piece);
+                add_others(&others, values, survey);
+            }
+            tables.of16.drain_into(survey.table(Blocks::Of16));
+            tables.of32.drain_into(survey.table(Blocks::Of32));
+            tables.of128.drain_into(survey.table(Blocks::Of128));
+            for square in &mut tables.squares {
+                survey.include(f64::from_bits(square.maximum));
+                for (field, cell) in square.cells() {
+                    survey.binades.entry(field as i16 + LOWEST).or_default().add(cell);
+                }
+                square.drain_into(survey.table(Blocks::Square));
+            }
+        }
+        if smallest < f64::INFINITY.to_bits() {
+            survey.include(f64::from_bits(smallest));
+        }
+        if self.parts() > 1 {
+            band[..rows].iter_mut().for_each(RowBinades::end_part);
+        }
+        tables.drain_significant(&mut survey.significant_bits);
+        survey.count += (rows * columns.len()) as u64;
+    }
+}
+
+/// Adds the elements of a piece that are in no binade.
+fn add_others(others: &Others, values: &[f64], survey: &mut Survey) {
+    survey.zeros += others.zeros;
+    survey.infinities += others.infinities;
+    survey.nans += others.nans;
+    if others.subnormals > 0 {
+        values
+            .iter()
+            .filter(|value| value.is_subnormal())
+            .for_each(|value| add_subnormal(value.abs(), survey));
+    }
+}
+
+#[cold]
+fn add_subnormal(magnitude: f64, survey: &mut Survey) {
+    let bits = magnitude.to_bits();
+    let highest = bits.ilog2();
+    // As if it were not subnormal.
+    let root = u128::from(bits) << (63 - highest);
+    let squares = (root * root) >> (126 - SQUARE_BITS);
+    let exponent = highest as i16 + LOWEST + 1 - 52;
+    survey.binades.entry(exponent).or_default().add(Cell { count: 1, squares });
+    let significant_bits = highest - bits.trailing_zeros() + 1;
+    *survey.significant_bits.entry(significant_bits as u8).or_default() += 1;
+    survey.include(magnitude);
+}
+
+/// The buffers of a thread; tables are empty between positions.
+pub(super) struct Buffers {
+    room: [u64; PIECE],
+    values: [f64; PIECE],
+    /// What float64 does not hold of integers, which is not looked at.
+    rests: [f64; PIECE],
+    tables: Tables,
+    band: Vec<RowBinades>,
+}
+
+impl Default for Buffers {
+    fn default() -> Self {
+        Self {
+            room: [0; PIECE],
+            values: [0.0; PIECE],
+            rests: [0.0; PIECE],
+            tables: Tables::default(),
+            band: (0..BAND).map(|_| RowBinades::default()).collect(),
+        }
+    }
+}
+
+/// A survey, and the rows of bands that other threads have parts of, by matrix and band.
+#[derive(Default)]
+pub(super) struct Outcome {
+    survey: Survey,
+    parted: BTreeMap<(usize, usize), Vec<RowBinades>>,
+}
+
+impl Outcome {
+    /// Returns the survey of the whole array.
+    pub(super) fn finish(self) -> Survey {
+        let Self { mut survey, parted } = self;
+        for mut row in parted.into_values().flatten() {
+            row.drain_into(survey.table(Blocks::Row));
+        }
+        survey
+    }
+}
+
+impl Pass for SurveyedArray {
+    type Buffers = Buffers;
+    type Outcome = Outcome;
+
+    unsafe fn process(&self, positions: Range<usize>, buffers: &mut Buffers, outcome: &mut Outcome) {
+        let mut first_part = 0;
+        for index in positions.clone() {
+            let position = self.position(index);
+            if index == positions.start {
+                first_part = position.part;
+            }
+            // SAFETY: the caller's promise, for these elements.
+            unsafe { self.add(position, buffers, &mut outcome.survey) };
+            let is_last = position.part + 1 == self.parts();
+            if is_last || index + 1 == positions.end {
+                let rows = BAND.min(self.rows.0 - position.band * BAND);
+                let band = &mut buffers.band[..rows];
+                if is_last && first_part == 0 {
+                    for row in band {
+                        row.drain_into(outcome.survey.table(Blocks::Row));
+                    }
+                } else {
+                    let parted = outcome.parted.entry((position.matrix, position.band)).or_default();
+                    add_rows(parted, band.iter_mut().map(std::mem::take).collect());
+                }
+                first_part = 0;
+            }
+        }
+    }
+
+    fn merge(outcome: &mut Outcome, next: Outcome) {
+        outcome.survey.merge(&next.survey);
+        for (band, rows) in next.parted {
+            add_rows(outcome.parted.entry(band).or_default(), rows);
+        }
+    }
+}
+
+/// Adds parts of the rows of a band.
+fn add_rows(rows: &mut Vec<RowBinades>, parts: Vec<RowBinades>) {
+    if rows.is_empty() {
+        *rows = parts;
+    } else {
+        rows.iter_mut().zip(&parts).for_each(|(row, part)| row.merge(part));
+    }
+}

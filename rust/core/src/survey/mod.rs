@@ -1,0 +1,34 @@
+//! Where the magnitudes of an array lie: by binade, and by binade below the maximum of the block that they are in.
+//!
+//! * `outcome`: what is counted. `tables`: what a thread counts in, packed. `piece`: the loop over a piece of a row.
+//! * `arrays`: the pass over the rows of an array.
+//!
+//! An element adds one and its square to a cell. Squares are integers in a unit of their binade, so that sums depend neither
+//! on threads nor on the order of elements, and surveys of parts add up to that of the whole.
+
+mod arrays;
+mod outcome;
+mod piece;
+mod tables;
+
+pub use outcome::{BLOCK_WIDTHS, BlockRow, BlockTable, Blocks, Cell, DEPTH, SQUARE_BITS, Survey};
+
+use crate::cpu::Level;
+use crate::exec::pass;
+use crate::plan::operands::Source;
+
+use arrays::SurveyedArray;
+
+/// Surveys an array of real numbers of a shape, on at most this many threads. Rows are those of the last axis, and the axis
+/// before it counts them; blocks begin at the first element of a row, and of the first row. The outcome depends neither on
+/// threads nor on strides.
+///
+/// # Safety
+/// All elements are readable.
+#[must_use]
+pub unsafe fn survey(shape: &[usize], source: Source<'_>, threads: usize) -> Survey {
+    let array = SurveyedArray::new(Level::active(), shape, &source);
+    // SAFETY: the caller's promise.
+    let outcome = unsafe { pass::run(&array, array.positions(), threads) };
+    outcome.finish()
+}

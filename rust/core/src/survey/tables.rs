@@ -1,0 +1,217 @@
+//! Tables that a thread counts in, a word per cell: how many elements, and the sum of their squares.
+
+#![deny(unsafe_code)]
+
+use std::collections::BTreeMap;
+
+use super::outcome::{BlockRow, BlockTable, Cell, DEPTH};
+
+/// Where the count of a word begins; below are squares, each of which has less than 30 bits.
+pub(super) const COUNT_SHIFT: u32 = 46;
+
+/// Elements whose words may be added up: sums of as many squares stay below the count, and as high a count within a word.
+pub(super) const MOST_ELEMENTS: usize = 1 << 16;
+
+/// Binades of float64: the field of an exponent.
+pub(super) const FIELDS: usize = 1 << 11;
+
+/// The exponent of the binade whose field is 0.
+pub(super) const LOWEST: i16 = -1023;
+
+/// Eighths of binades.
+const EIGHTHS: usize = FIELDS * 8;
+
+/// Cells that are added at a time.
+pub(super) const STEP: usize = 8;
+
+/// Cells that follow each other, upwards to the binade of a maximum. Behind them is room for zeros, if cells of a lower maximum
+/// are added.
+pub(super) type Window = [u64; 2 * DEPTH];
+
+/// The last place of a window that counts.
+pub(super) const TOP: usize = DEPTH - 1;
+
+/// Returns what a word counts.
+pub(super) fn unpack(word: u64) -> Cell {
+    Cell { count: word >> COUNT_SHIFT, squares: u128::from(word & ((1 << COUNT_SHIFT) - 1)) }
+}
+
+/// Returns the field of a magnitude as float64.
+#[inline(always)]
+pub(super) fn field_of(magnitude: u64) -> usize {
+    (magnitude >> 52) as usize % FIELDS
+}
+
+/// Returns the eighth of a binade that a magnitude as float64 is in.
+#[inline(always)]
+fn eighth_of(magnitude: u64) -> i16 {
+    (magnitude >> 49) as i16 + 8 * LOWEST
+}
+
+/// Adds so many steps of cells to others.
+#[inline(always)]
+pub(super) fn add_cells<const STEPS: usize>(to: &mut [u64], from: &[u64]) {
+    let (to, from) = (&mut to[..STEPS * STEP], &from[..STEPS * STEP]);
+    for (to, from) in to.as_chunks_mut::<STEP>().0.iter_mut().zip(from.as_chunks::<STEP>().0) {
+        // Loaded as a whole: the compiler does not see that the two are apart.
+        let mut sum = [0; STEP];
+        for place in 0..STEP {
+            sum[place] = to[place] + from[place];
+        }
+        *to = sum;
+    }
+}
+
+/// Blocks whose maxima are in a eighth of a binade.
+struct PackedRow {
+    eighth: i16,
+    blocks: u64,
+    cells: Window,
+}
+
+/// Blocks of a shape, by eighths of binades.
+pub(super) struct PackedTable {
+    /// The place of a row plus one, or 0.
+    places: Box<[u16; EIGHTHS]>,
+    rows: Vec<PackedRow>,
+}
+
+impl Default for PackedTable {
+    fn default() -> Self {
+        Self { places: vec![0; EIGHTHS].try_into().expect("so many"), rows: Vec::new() }
+    }
+}
+
+impl PackedTable {
+    /// Adds a block with this maximum; returns its cells.
+    #[inline(always)]
+    pub(super) fn add_block(&mut self, maximum: u64) -> &mut Window {
+        let eighth = (maximum >> 49) as usize % EIGHTHS;
+        if self.places[eighth] == 0 {
+            self.add_row(maximum);
+        }
+        let row = &mut self.rows[usize::from(self.places[eighth]) - 1];
+        row.blocks += 1;
+        &mut row.cells
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn add_row(&mut self, maximum: u64) {
+        self.rows.push(PackedRow { eighth: eighth_of(maximum), blocks: 0, cells: [0; 2 * DEPTH] });
+        self.places[(maximum >> 49) as usize % EIGHTHS] = self.rows.len() as u16;
+    }
+
+    /// Moves all counts to a table.
+    pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
+        for row in self.rows.iter_mut().filter(|row| row.blocks > 0) {
+            let sum = table.row(row.eighth);
+            sum.blocks += std::mem::take(&mut row.blocks);
+            for (depth, word) in row.cells[..DEPTH].iter_mut().rev().enumerate() {
+                add(sum, depth, unpack(std::mem::take(word)));
+            }
+        }
+    }
+}
+
+/// Adds elements, so many binades below that of the maximum.
+fn add(row: &mut BlockRow, depth: usize, elements: Cell) {
+    let depth = depth.min(DEPTH - 1);
+    let squares = if depth == DEPTH - 1 { 0 } else { elements.squares };
+    row.cells[depth].add(Cell { squares, ..elements });
+}
+
+/// The binades of a part of an array, of at most [`MOST_ELEMENTS`], and the largest magnitude in it.
+pub(super) struct Binades {
+    /// By field, from [`DEPTH`] on.
+    words: Box<[u64; FIELDS + 2 * DEPTH]>,
+    pub(super) maximum: u64,
+    lowest: usize,
+}
+
+impl Default for Binades {
+    fn default() -> Self {
+        let words = vec![0; FIELDS + 2 * DEPTH].try_into().expect("so many");
+        Self { words, maximum: 0, lowest: FIELDS }
+    }
+}
+
+impl Binades {
+    /// Widens the range of magnitudes.
+    #[inline(always)]
+    pub(super) fn include(&mut self, maximum: u64, lowest: usize) {
+        (self.maximum, self.lowest) = (self.maximum.max(maximum), self.lowest.min(lowest));
+    }
+
+    /// Returns the cells from a field on.
+    #[inline(always)]
+    pub(super) fn cells_from(&mut self, field: isize) -> &mut [u64] {
+        &mut self.words[(field + DEPTH as isize) as usize..]
+    }
+
+    /// Returns the fields that have elements.
+    pub(super) fn cells(&self) -> impl Iterator<Item = (usize, Cell)> {
+        let end = if self.maximum > 0 { field_of(self.maximum) + 1 } else { 0 };
+        let words = (self.lowest..end).map(|field| (field, self.words[field + DEPTH]));
+        words.filter(|(_, word)| *word != 0).map(|(field, word)| (field, unpack(word)))
+    }
+
+    /// Moves all counts, field by field.
+    fn drain(&mut self, mut call: impl FnMut(usize, Cell)) {
+        self.cells().for_each(|(field, cell)| call(field, cell));
+        if self.maximum > 0 {
+            self.words[self.lowest + DEPTH..=field_of(self.maximum) + DEPTH].fill(0);
+        }
+        (self.maximum, self.lowest) = (0, FIELDS);
+    }
+
+    /// Moves all counts to a table, as those of one block.
+    pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
+        if self.maximum > 0 {
+            let highest = field_of(self.maximum);
+            let sum = table.row(eighth_of(self.maximum));
+            sum.blocks += 1;
+            self.drain(|field, cell| add(sum, highest - field, cell));
+        }
+    }
+}
+
+/// The binades of a row, as long as it may be.
+#[derive(Default)]
+pub(super) struct RowBinades {
+    /// Those of a part of the row.
+    pub(super) part: Binades,
+    /// Those of parts before, by field.
+    cells: BTreeMap<usize, Cell>,
+    maximum: u64,
+}
+
+impl RowBinades {
+    /// Counts the part to those before.
+    pub(super) fn end_part(&mut self) {
+        self.maximum = self.maximum.max(self.part.maximum);
+        self.part.drain(|field, cell| self.cells.entry(field).or_default().add(cell));
+    }
+
+    /// Adds another part of the same row.
+    pub(super) fn merge(&mut self, other: &Self) {
+        self.maximum = self.maximum.max(other.maximum);
+        for (&field, &cell) in &other.cells {
+            self.cells.entry(field).or_default().add(cell);
+        }
+    }
+
+    /// Moves all counts to a table of rows.
+    pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
+        if self.cells.is_empty() {
+            return self.part.drain_into(table);
+        }
+        self.end_part();
+        let (maximum, cells) = (std::mem::take(&mut self.maximum), std::mem::take(&mut self.cells));
+        let (highest, sum) = (field_of(maximum), table.row(eighth_of(maximum)));
+        sum.blocks += 1;
+        for (field, cell) in cells {
+            add(sum, highest - field, cell);
+        }
+    }
+}
