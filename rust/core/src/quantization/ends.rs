@@ -2,18 +2,29 @@
 
 use crate::codec::options::Rounding;
 use crate::codec::rounding::{Directed, round_off};
-use crate::simd::{Vector, up_above_middle};
+use crate::kernels::vectors::float_source::{Bf16Source, F32Source, Floats};
+use crate::kernels::vectors::integer_source::IntegerSource;
+use crate::simd::Vector;
+use crate::simd::halves::{to_odd, up_above_middle};
 
 /// What an element is read from.
 pub(super) trait Source: Copy {
     /// Whether elements are the upper halves of float32.
     const HALF: bool;
     fn f32(self) -> f32;
+    /// How they are loaded.
+    type Floats: Floats;
+    /// The source of loads.
+    const FLOATS: Self::Floats;
     /// Loads two registers of float32.
     ///
     /// # Safety
     /// The level's features, and as many elements at the pointer.
-    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2];
+    #[inline(always)]
+    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
+        // SAFETY: the caller's promise.
+        unsafe { Self::FLOATS.pair::<V>(source.cast()) }
+    }
 }
 
 /// What an element is written to.
@@ -28,12 +39,6 @@ pub(super) trait Target: Copy {
     unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers;
 }
 
-/// The sign of bf16.
-pub(super) const TOP: u16 = 1 << 15;
-
-/// Its infinity.
-pub(super) const INFINITY: u16 = (f32::INFINITY.to_bits() >> u16::BITS) as u16;
-
 /// Returns the upper half of a float32 in a rounding that does not depend on its sign, and whether anything was cut off.
 #[inline(always)]
 fn upper_half(value: f32, rounding: Rounding) -> (u16, bool) {
@@ -43,34 +48,23 @@ fn upper_half(value: f32, rounding: Rounding) -> (u16, bool) {
 
 impl Source for f32 {
     const HALF: bool = false;
+    type Floats = F32Source;
+    const FLOATS: Self::Floats = F32Source;
 
     #[inline(always)]
     fn f32(self) -> f32 {
         self
     }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
-        let source = source.cast::<u8>();
-        // SAFETY: the trait's contract.
-        unsafe { [V::from_bits(V::load(source)), V::from_bits(V::load(source.add(V::BYTES)))] }
-    }
 }
 
 impl Source for i8 {
     const HALF: bool = false;
+    type Floats = IntegerSource<1, true>;
+    const FLOATS: Self::Floats = IntegerSource;
 
     #[inline(always)]
     fn f32(self) -> f32 {
         self.into()
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
-        let source = source.cast::<u8>();
-        let second = source.wrapping_add(V::BYTES / size_of::<f32>());
-        // SAFETY: the trait's contract.
-        unsafe { [V::load_integers::<1, true>(source), V::load_integers::<1, true>(second)] }
     }
 }
 
@@ -90,17 +84,12 @@ impl Target for f32 {
 
 impl Source for u16 {
     const HALF: bool = true;
+    type Floats = Bf16Source;
+    const FLOATS: Self::Floats = Bf16Source;
 
     #[inline(always)]
     fn f32(self) -> f32 {
         f32::from_bits(u32::from(self) << u16::BITS)
-    }
-
-    #[inline(always)]
-    unsafe fn load<V: Vector>(source: *const Self) -> [V::F32s; 2] {
-        let source = source.cast::<u8>();
-        // SAFETY: the trait's contract.
-        unsafe { [V::load_bf16(source), V::load_bf16(source.add(V::BYTES / 2))] }
     }
 }
 
@@ -137,6 +126,6 @@ impl Target for Odd {
     #[inline(always)]
     unsafe fn round<V: Vector>(low: V::Integers, high: V::Integers, one: V::Integers) -> V::Integers {
         // SAFETY: the trait's contract.
-        unsafe { V::or(high, V::min16(low, one)) }
+        unsafe { to_odd::<V>(low, high, one) }
     }
 }

@@ -9,6 +9,7 @@ use crate::format::Format;
 use crate::kernels::vectors::shapes::bf16_spec;
 use crate::plain::Plain;
 use crate::simd::Vector;
+use crate::simd::halves::larger_magnitudes;
 
 /// An operation of two tiles.
 pub(super) mod operation {
@@ -58,7 +59,7 @@ bits!(
     // SAFETY: the trait's contract.
     u16: |most, found, mask| unsafe { V::max16(most, V::and(found, V::splat16(mask))) }, unsafe { V::most16(most) };
     // SAFETY: as above.
-    u32: |most, found, mask| unsafe { V::max32(most, V::and(found, V::splat32(mask))) }, unsafe { V::most32(most) };
+    u32: |most, found, _mask| unsafe { larger_magnitudes::<V>(most, found) }, unsafe { V::most32(most) };
     // `raise_largest` has no registers of float64.
     u64: |most, _found, _mask| most, { let _ = most; 0 };
 );

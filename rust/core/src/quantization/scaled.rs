@@ -3,11 +3,12 @@
 use std::marker::PhantomData;
 
 use super::arithmetic::{Area, Blocks, PIECE, on_level};
-use super::ends::{INFINITY, Odd, Source, TOP, Target};
+use super::ends::{Odd, Source, Target};
 use crate::codec::odd_bf16::MANTISSA as BF16_MANTISSA;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
+use crate::simd::halves::{INFINITY, SIGN};
 use crate::simd::{MOST_BYTES, Vector, unknown_one, with_vectors};
 
 /// A number as it lies in memory.
@@ -186,7 +187,7 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
         unsafe {
             let mut rounded = Z::round::<V>(low, high, ready.one);
             if NEGATIVE {
-                rounded = V::add16(rounded, V::splat16(TOP));
+                rounded = V::add16(rounded, V::splat16(SIGN));
             }
             V::store(to.cast(), if A::HALF { rounded } else { V::halves_in_order(rounded) });
         }
@@ -413,7 +414,7 @@ impl<V: Vector> RawKernel for Shifted<'_, V> {
                     let shift = V::splat16(shift);
                     for _ in 0..width / (V::BYTES / size_of::<u16>()) {
                         let bits = V::load(from);
-                        let magnitudes = V::and(bits, V::splat16(!TOP));
+                        let magnitudes = V::and(bits, V::splat16(!SIGN));
                         most = V::max16(most, magnitudes);
                         let is_zero = V::above16(one, magnitudes);
                         V::store(to, V::choose16(is_zero, bits, V::add16(bits, shift)));

@@ -10,6 +10,7 @@ mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
 mod conversions;
+pub(crate) mod halves;
 mod intervals;
 mod magic_addition;
 // Big-endian machines number lanes in another order than memory.
@@ -32,7 +33,6 @@ pub(crate) use nibble_tables::NibbleTables;
 pub(crate) use stochastic::StochasticOps;
 pub(crate) use vector::{
     MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rarely, rounding, unknown_one,
-    up_above_middle,
 };
 
 use crate::cpu::{InstructionSet, Level};

@@ -213,26 +213,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Converts two registers of float32 to float16, in one of the [`rounding`]s; NaN keeps the upper bits of its
     /// payload.
     unsafe fn to_f16<const ROUNDING: i32>(a: Self::F32s, b: Self::F32s) -> Self::Integers;
-    /// Converts two registers of float32, none of them NaN, to bf16 rounded to nearest even; `one` is 1 in every u16.
-    #[inline(always)]
-    unsafe fn nearest_bf16(a: Self::F32s, b: Self::F32s, one: Self::Integers) -> Self::Integers {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let (low, high) = Self::halves(Self::bits(a), Self::bits(b));
-            Self::halves_in_order(up_above_middle::<Self>(low, high, one))
-        }
-    }
     /// Loads four registers of float64 as bf16 rounded once to nearest even; `one` is 1 in every u16. `None` if some
     /// are NaN or need a slower way.
-    #[inline(always)]
-    unsafe fn nearest_bf16_of_f64(source: *const u8, one: Self::Integers) -> Option<Self::Integers> {
-        // SAFETY: the trait's contract.
-        unsafe {
-            let a = Self::load_f64(source);
-            let b = Self::load_f64(source.add(2 * Self::BYTES));
-            if Self::any_nan(a, b) { None } else { Some(Self::nearest_bf16(a, b, one)) }
-        }
-    }
+    unsafe fn nearest_bf16_of_f64(source: *const u8, one: Self::Integers) -> Option<Self::Integers>;
     /// Products, rounded to nearest.
     unsafe fn product(a: Self::F32s, b: Self::F32s) -> Self::F32s;
     /// Quotients, rounded to nearest.
@@ -320,23 +303,6 @@ pub(crate) trait Nibbles: Vector {
     unsafe fn tops8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Returns registers of u16, from their low and their high bytes in the order of [`Vector::in_order`].
     unsafe fn zip8(low: Self::Integers, high: Self::Integers) -> [Self::Integers; 2];
-}
-
-/// Rounds the upper 16 bits to nearest even by the lower 16 bits.
-///
-/// # Safety
-/// The level's features.
-#[inline(always)]
-pub(crate) unsafe fn up_above_middle<V: Vector>(
-    low: V::Integers,
-    high: V::Integers,
-    one: V::Integers,
-) -> V::Integers {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let above = V::sub_saturated16(V::or_masked(low, high, one), V::splat16(1 << 15));
-        V::add16(high, V::min16(above, one))
-    }
 }
 
 /// Loads as many 64-bit integers as a register has bytes, as float32 rounded to nearest, one after the other.

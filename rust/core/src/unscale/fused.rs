@@ -10,7 +10,10 @@ use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::{Level, RawKernel};
 use crate::format::{FloatSpec, Format, Specials};
 use crate::kernels::request::pivot_spec;
-use crate::simd::{MOST_BYTES, Rest, Vector, rounding, up_above_middle, with_vectors};
+use crate::kernels::vectors::factor::Rounded;
+use crate::kernels::vectors::float_source::{Bf16Source, F16Source, Floats};
+use crate::simd::halves::{larger_magnitudes, up_above_middle};
+use crate::simd::{MOST_BYTES, Rest, Vector, rounding, with_vectors};
 
 /// Makes the loop from a format of 16 bits to itself or to float32, if the level has one.
 pub(super) fn stage(source: Format, target: Format, factor: f32, level: Level) -> Option<Box<dyn Multiply>> {
@@ -27,10 +30,10 @@ fn boxed<V: Vector>(fused: Fused<V>, from: &FloatSpec, to_f32: bool) -> Option<B
     let FloatSpec { signed, exponent_bits, mantissa_bits, bias, specials } = *from;
     let is_f16 = signed && (exponent_bits, mantissa_bits, bias, specials) == (5, 10, 15, Specials::Ieee);
     match (TruncatedDecoder::new(from).is_some(), to_f32) {
-        (true, true) => Some(Box::new(Between::<V, true, true>(fused))),
-        (true, false) => Some(Box::new(Between::<V, true, false>(fused))),
-        (false, true) if is_f16 => Some(Box::new(Between::<V, false, true>(fused))),
-        (false, false) if is_f16 => Some(Box::new(Between::<V, false, false>(fused))),
+        (true, true) => Some(Box::new(Between::<_, _, true>(fused, Bf16Source))),
+        (true, false) => Some(Box::new(Between::<_, _, false>(fused, Bf16Source))),
+        (false, true) if is_f16 => Some(Box::new(Between::<_, _, true>(fused, F16Source))),
+        (false, false) if is_f16 => Some(Box::new(Between::<_, _, false>(fused, F16Source))),
         _ => None,
     }
 }
@@ -53,12 +56,13 @@ struct Fused<V> {
 }
 
 /// From bf16 or float16 to float32 or back.
-struct Between<V, const BF16: bool, const TO_F32: bool>(Fused<V>);
+struct Between<V, F, const TO_F32: bool>(Fused<V>, F);
 
-impl<V: Vector, const BF16: bool, const TO_F32: bool> Multiply for Between<V, BF16, TO_F32> {
+impl<V: Vector, F: Floats, const TO_F32: bool> Multiply for Between<V, F, TO_F32> {
     unsafe fn run(&self, level: Level, source: *const u8, target: *mut u8, count: usize) -> bool {
         let Fused { factor, limit, to, vectors } = self.0;
-        let work = Work::<V, BF16, TO_F32> { factor, source, target, count, _vectors: vectors };
+        let floats = self.1;
+        let work = Work::<V, F, TO_F32> { factor, floats, source, target, count, _vectors: vectors };
         // SAFETY: the caller's promise; the vectors are those of the level that the loop was made for.
         let largest = unsafe { vectors.run(work) };
         if largest > Binary32::INFINITY {
@@ -75,8 +79,9 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> Multiply for Between<V, BF
     }
 }
 
-struct Work<V, const BF16: bool, const TO_F32: bool> {
+struct Work<V, F, const TO_F32: bool> {
     factor: f32,
+    floats: F,
     source: *const u8,
     target: *mut u8,
     count: usize,
@@ -84,7 +89,7 @@ struct Work<V, const BF16: bool, const TO_F32: bool> {
     _vectors: V,
 }
 
-impl<V: Vector, const BF16: bool, const TO_F32: bool> Work<V, BF16, TO_F32> {
+impl<V: Vector, F: Floats, const TO_F32: bool> Work<V, F, TO_F32> {
     /// Bytes of a result.
     const SIZE: usize = if TO_F32 { 4 } else { 2 };
 
@@ -95,7 +100,7 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> Work<V, BF16, TO_F32> {
     /// The level's features, and as many elements at the pointers.
     #[inline(always)]
     unsafe fn step(
-        factor: V::F32s,
+        factor: Rounded<F>,
         most: [V::Integers; 2],
         source: *const u8,
         target: *mut u8,
@@ -103,14 +108,15 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> Work<V, BF16, TO_F32> {
         // SAFETY: the caller's promise.
         unsafe {
             // No closures: the instructions of a level are not inlined into them.
-            let [first, second] = match (BF16, TO_F32) {
-                (true, true) => [V::load_bf16(source), V::load_bf16(source.add(V::BYTES / 2))],
+            let [first, second] = if F::SHIFTED && !TO_F32 {
                 // Each stays at its place in a lane of 32 bits.
-                (true, false) => V::alternate_bf16(V::load(source)),
-                (false, _) => [V::load_f16(source), V::load_f16(source.add(V::BYTES / 2))],
+                let factor = V::from_bits(V::splat32(factor.factor.to_bits()));
+                let [first, second] = V::alternate_bf16(V::load(source));
+                [V::product(first, factor), V::product(second, factor)]
+            } else {
+                factor.pair::<V>(source)
             };
-            let (first, second) = (V::product(first, factor), V::product(second, factor));
-            match (BF16, TO_F32) {
+            match (F::SHIFTED, TO_F32) {
                 (_, true) => {
                     V::store(target, V::bits(first));
                     V::store(target.add(V::BYTES), V::bits(second));
@@ -122,16 +128,15 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> Work<V, BF16, TO_F32> {
                 }
                 (false, false) => V::store(target, V::to_f16::<{ rounding::NEAREST_EVEN }>(first, second)),
             }
-            let magnitude = V::splat32(!Binary32::SIGN);
             [
-                V::max32(most[0], V::and(V::bits(first), magnitude)),
-                V::max32(most[1], V::and(V::bits(second), magnitude)),
+                larger_magnitudes::<V>(most[0], V::bits(first)),
+                larger_magnitudes::<V>(most[1], V::bits(second)),
             ]
         }
     }
 }
 
-impl<V: Vector, const BF16: bool, const TO_F32: bool> RawKernel for Work<V, BF16, TO_F32> {
+impl<V: Vector, F: Floats, const TO_F32: bool> RawKernel for Work<V, F, TO_F32> {
     type Output = u32;
 
     /// Returns the bits of the largest magnitude, where NaN is beyond infinity.
@@ -143,7 +148,7 @@ impl<V: Vector, const BF16: bool, const TO_F32: bool> RawKernel for Work<V, BF16
         // SAFETY: the vectors are there; the caller vouches for `count` elements at the pointers, and what is left of them
         // goes through room for a whole register.
         unsafe {
-            let factor = V::from_bits(V::splat32(factor.to_bits()));
+            let factor = Rounded { source: self.floats, factor };
             let mut most = [V::splat32(0); 2];
             for i in (0..whole).step_by(lanes) {
                 most = Self::step(factor, most, source.add(2 * i), target.add(Self::SIZE * i));

@@ -1,13 +1,14 @@
 //! Sources of floats multiplied by one factor as they are loaded.
 
 use super::float_source::{Floats, OddBf16, odd_bf16};
-use crate::simd::{Vector, up_above_middle};
+use crate::simd::Vector;
+use crate::simd::halves::{INFINITY, SIGN, to_odd, up_above_middle};
 
 /// Floats times a float32 factor, rounded to nearest even in float32.
 #[derive(Clone, Copy)]
-pub(super) struct Rounded<F> {
-    pub(super) source: F,
-    pub(super) factor: f32,
+pub(crate) struct Rounded<F> {
+    pub(crate) source: F,
+    pub(crate) factor: f32,
 }
 
 // SAFETY: elements are read by another source, of the same size.
@@ -158,7 +159,7 @@ unsafe impl<F: Floats> Floats for Decided<F> {
             let (low, high) = V::unzip16(V::bits(first), V::bits(second));
             // As signed 16-bit numbers, the middle 0x8000 is the smallest.
             let turned = V::add16(low, V::splat16(NEAR));
-            let undecided = V::any16(V::above16(V::splat16(TOP + 2 * NEAR + 1), turned));
+            let undecided = V::any16(V::above16(V::splat16(SIGN + 2 * NEAR + 1), turned));
             // One jump for both.
             if undecided | V::any_nan(first, second) {
                 None
@@ -176,17 +177,17 @@ unsafe impl<F: Floats> Floats for Decided<F> {
             let [first, second] = self.products::<V>(source);
             let (low, cut) = V::unzip16(V::bits(first), V::bits(second));
             // Adding the top bit makes zero the smallest signed number.
-            let turned = V::add16(low, V::splat16(TOP + NEAR));
-            let near = V::above16(V::splat16(TOP + 2 * NEAR + 1), turned);
+            let turned = V::add16(low, V::splat16(SIGN + NEAR));
+            let near = V::above16(V::splat16(SIGN + 2 * NEAR + 1), turned);
             if V::any16(near) {
                 // Zeros, infinities and NaN are exact.
-                let (magnitude, zero) = (V::and(cut, V::splat16(!TOP)), V::splat16(0));
+                let (magnitude, zero) = (V::and(cut, V::splat16(!SIGN)), V::splat16(0));
                 let finite = V::choose16(V::above16(V::splat16(INFINITY), magnitude), magnitude, zero);
                 if V::any16(V::above16(V::choose16(near, finite, zero), zero)) {
                     return odd_bf16::<V>(self.times.pair::<V>(source), one);
                 }
             }
-            OddBf16 { cut, odd: V::or(cut, V::min16(low, one)) }
+            OddBf16 { cut, odd: to_odd::<V>(low, cut, one) }
         }
     }
 }
@@ -194,9 +195,6 @@ unsafe impl<F: Floats> Floats for Decided<F> {
 /// A product whose lower 16 bits are this near to zero or to the middle may belong to the other side: factor and
 /// product are each off by half a unit in the last place, together at most two units of the product's.
 const NEAR: u16 = 3;
-
-const TOP: u16 = 1 << 15;
-const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
 /// Floats times a factor, rounded to odd. Without `THROUGH_F64`, the factor is a float32, and subnormal products may be
 /// rounded to nearest.

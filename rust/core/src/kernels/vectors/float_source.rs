@@ -1,14 +1,15 @@
 //! Loads floats of 16 bits or more as vectors of float32, or of bf16 rounded to odd (see [`crate::codec::odd_bf16`]).
 
+use crate::simd::halves::{nearest_bf16, to_odd};
 use crate::simd::{Conversions, Vector};
 
 /// A register of bf16.
 #[derive(Clone, Copy)]
-pub(super) struct OddBf16<I> {
+pub(crate) struct OddBf16<I> {
     /// The upper 16 bits, truncated: their signs are right.
-    pub(super) cut: I,
+    pub(crate) cut: I,
     /// The same rounded to odd: the last bit records whether anything was cut off.
-    pub(super) odd: I,
+    pub(crate) odd: I,
 }
 
 /// A source of float32 or bf16 vectors. Each operation needs the level's features, and as many elements at the pointer as
@@ -16,7 +17,7 @@ pub(super) struct OddBf16<I> {
 ///
 /// # Safety
 /// An operation reads no other memory than elements of [`Floats::SIZE`] bytes, as many as it gives.
-pub(super) unsafe trait Floats: Copy + Send + Sync + 'static {
+pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
     /// Bytes of an element.
     const SIZE: usize;
     /// Whether elements are loaded as they are, without a factor.
@@ -57,7 +58,7 @@ pub(super) unsafe trait Floats: Copy + Send + Sync + 'static {
         // SAFETY: the trait's contract.
         unsafe {
             let [first, second] = self.pair::<V>(source);
-            if V::any_nan(first, second) { None } else { Some(V::nearest_bf16(first, second, one)) }
+            if V::any_nan(first, second) { None } else { Some(nearest_bf16::<V>(first, second, one)) }
         }
     }
     /// Loads four registers of 32-bit integers, as [`Conversions::truncated`] makes them, or with an unsigned range; a
@@ -130,12 +131,12 @@ unsafe fn round_to_odd<V: Vector>(
     one: V::Integers,
 ) -> OddBf16<V::Integers> {
     // SAFETY: the caller's promise.
-    unsafe { OddBf16 { cut, odd: V::or(cut, V::min16(low, one)) } }
+    unsafe { OddBf16 { cut, odd: to_odd::<V>(low, cut, one) } }
 }
 
 /// float32.
 #[derive(Clone, Copy)]
-pub(super) struct F32Source;
+pub(crate) struct F32Source;
 
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for F32Source {
@@ -157,7 +158,7 @@ unsafe impl Floats for F32Source {
 
 /// bf16: the upper 16 bits of a float32.
 #[derive(Clone, Copy)]
-pub(super) struct Bf16Source;
+pub(crate) struct Bf16Source;
 
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for Bf16Source {
@@ -181,7 +182,7 @@ unsafe impl Floats for Bf16Source {
 
 /// float16.
 #[derive(Clone, Copy)]
-pub(super) struct F16Source;
+pub(crate) struct F16Source;
 
 // SAFETY: every operation reads as many elements as it gives, of that size.
 unsafe impl Floats for F16Source {

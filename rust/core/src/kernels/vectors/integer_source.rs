@@ -3,11 +3,12 @@
 use super::float_source::Floats;
 use crate::codec::decode::{Decoder, OddIntegerDecoder};
 use crate::codec::pivot::Binary64;
-use crate::simd::{MOST_BYTES, Vector, up_above_middle};
+use crate::simd::halves::up_above_middle;
+use crate::simd::{MOST_BYTES, Vector};
 
 /// Integers of `SIZE` bytes.
 #[derive(Clone, Copy)]
-pub(super) struct IntegerSource<const SIZE: usize, const SIGNED: bool>;
+pub(crate) struct IntegerSource<const SIZE: usize, const SIGNED: bool>;
 
 /// Converts integers to float64, rounded to odd. Rare, so it is compiled once for all loops and levels.
 ///

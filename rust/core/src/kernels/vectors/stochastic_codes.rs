@@ -9,6 +9,7 @@ use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::format::{FloatSpec, Kind, Specials};
 use crate::kernels::request::Request;
+use crate::simd::halves::SIGN;
 use crate::simd::{StochasticOps, rarely, rounding};
 
 /// Whole numbers below 256, as floats: 128 is the smallest normal one, and its last place is 1.
@@ -80,7 +81,6 @@ impl Rule {
     }
 }
 
-const TOP: u16 = 1 << 15;
 const TOP_BYTE: u8 = 1 << 7;
 const F16_INFINITY: u32 = 0x7c00;
 const BF16_INFINITY: u32 = f32::INFINITY.to_bits() >> 16;
@@ -228,7 +228,7 @@ impl<V: StochasticOps> Results<V, 2> for U16Codes {
             let [a, b, c, d] = kept;
             let low = V::to_f16::<NEAREST>(V::from_bits(a), V::from_bits(b));
             let high = V::to_f16::<NEAREST>(V::from_bits(c), V::from_bits(d));
-            let magnitude = V::splat16(!TOP);
+            let magnitude = V::splat16(!SIGN);
             let least = V::min16(V::and(low, magnitude), V::and(high, magnitude));
             // Up to the smallest normal result; zeros are among them.
             let bound = V::splat16((1 << (Binary32::MANTISSA - dropped)) + 1);
@@ -253,7 +253,7 @@ impl<V: StochasticOps> Results<V, 2> for U16Codes {
         unsafe {
             let (a, b) = (code::<V>(rule, sums[0]), code::<V>(rule, sums[1]));
             let (c, d) = (code::<V>(rule, sums[2]), code::<V>(rule, sums[3]));
-            let top = V::splat16(TOP);
+            let top = V::splat16(SIGN);
             let (low, high) = (V::unzip16(a, b).0, V::unzip16(c, d).0);
             Some([V::or_masked(low, signs[0], top), V::or_masked(high, signs[1], top)])
         }
@@ -304,8 +304,8 @@ unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
 unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        let magnitude = V::and(codes, V::splat16(!TOP));
-        V::or_masked(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(TOP))
+        let magnitude = V::and(codes, V::splat16(!SIGN));
+        V::or_masked(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(SIGN))
     }
 }
 

@@ -34,6 +34,7 @@ use crate::codec::random::Keys;
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Span;
+use crate::simd::halves::{self, INFINITY};
 use crate::simd::{StochasticOps, with_vectors};
 
 /// A conversion that computes its own draws.
@@ -50,9 +51,6 @@ pub(crate) unsafe trait StochasticStage: Send + Sync {
 }
 
 const SIGN: u32 = 1 << 31;
-const TOP: u16 = 1 << 15;
-const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
-
 /// The constants in registers.
 #[derive(Clone, Copy)]
 struct Ready<V: StochasticOps> {
@@ -101,7 +99,10 @@ impl<V: StochasticOps> Ready<V> {
             let (mut sums, signs);
             if Self::paired::<F, R, SIZE>() {
                 signs = [V::load(source), V::load(source.add(V::BYTES))];
-                let (low, high) = (V::and(signs[0], V::splat16(!TOP)), V::and(signs[1], V::splat16(!TOP)));
+                let (low, high) = (
+                    V::and(signs[0], V::splat16(!halves::SIGN)),
+                    V::and(signs[1], V::splat16(!halves::SIGN)),
+                );
                 if V::any16(V::above16(V::max16(low, high), V::splat16(INFINITY))) {
                     return Block::General;
                 }

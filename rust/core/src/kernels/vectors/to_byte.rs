@@ -8,6 +8,7 @@ use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
+use crate::simd::halves::{INFINITY, SIGN};
 use crate::simd::{Vector, unknown_one, with_nibbles};
 
 /// Makes a register of codes from two registers of bf16.
@@ -105,9 +106,7 @@ macro_rules! by_sign {
 }
 pub(super) use by_sign;
 
-const TOP_WORD: u16 = 1 << 15;
 const TOP_BYTE: u8 = 1 << 7;
-const INFINITY: u16 = (f32::INFINITY.to_bits() >> 16) as u16;
 
 impl<const TOP: bool> FloatCodes<TOP> {
     /// Returns magnitudes, and codes in fixed point with 8 fraction bits (with their sign, if it goes on top).
@@ -120,7 +119,7 @@ impl<const TOP: bool> FloatCodes<TOP> {
         let implicit = 1 << MANTISSA;
         // SAFETY: the caller's promise.
         unsafe {
-            let magnitude = V::and(bf16.odd, V::splat16(!TOP_WORD));
+            let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
             let limit = by_sign!(choose16, splat16, V::above16(V::splat16(0), bf16.cut), rule.limit);
             let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
             let scaled = V::mul16(distance, V::splat16(rule.factor));
@@ -132,7 +131,7 @@ impl<const TOP: bool> FloatCodes<TOP> {
             let too_small = V::above16(V::splat16(rule.lowest), magnitude);
             fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
             if TOP {
-                fixed = V::or_masked(fixed, bf16.cut, V::splat16(TOP_WORD));
+                fixed = V::or_masked(fixed, bf16.cut, V::splat16(SIGN));
             }
             (magnitude, fixed)
         }
@@ -246,7 +245,7 @@ impl<V: Vector, const NEAREST_EVEN: bool> Codes<V> for UpperBytes<NEAREST_EVEN> 
         [first, second]: [OddBf16<V::Integers>; 2],
         one: V::Integers,
     ) -> V::Integers {
-        let sign = TOP_WORD;
+        let sign = SIGN;
         // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
             let magnitudes = [V::and(first.cut, V::splat16(!sign)), V::and(second.cut, V::splat16(!sign))];
@@ -287,7 +286,7 @@ impl PowerCodes {
         let rule = &self.0;
         // SAFETY: the caller's promise.
         unsafe {
-            let magnitude = V::and(bf16.odd, V::splat16(!TOP_WORD));
+            let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
             let rounded = V::shr16::<{ MANTISSA }>(V::add16(magnitude, V::splat16(rule.half)));
             let is_lowest = V::above16(V::splat16(rule.first_above_lowest), magnitude);
             let code = V::choose16(is_lowest, V::splat16(0), rounded);

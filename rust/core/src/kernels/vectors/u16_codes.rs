@@ -4,7 +4,8 @@ use super::float_source::Floats;
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
-use crate::simd::{Vector, rounding, up_above_middle};
+use crate::simd::halves::{SIGN, to_odd, up_above_middle};
+use crate::simd::{Vector, rounding};
 
 /// The special codes of a target of 16 bits.
 #[derive(Clone, Copy)]
@@ -19,8 +20,6 @@ pub(super) struct Specials {
     /// By sign: added to float32 before its lower 16 bits are cut off, in roundings that do not look at even bits.
     added: [u32; 2],
 }
-
-const SIGN: u16 = 1 << 15;
 
 /// The exponent of float16's largest finite number.
 const F16_MOST: u32 = 15;
@@ -212,7 +211,7 @@ impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
                 codes
             };
             let magnitude = V::and(high, V::splat16(!SIGN));
-            let odd = V::or(magnitude, V::min16(low, one));
+            let odd = to_odd::<V>(low, magnitude, one);
             let is_nan = V::above16(odd, V::splat16(specials.infinity));
             finish::<V, CLAMP>(specials, V::choose16(is_nan, high, codes), is_nan)
         }

@@ -13,9 +13,7 @@ use crate::quantization::real::{Bits, Real};
 use crate::quantization::rounded::single;
 use crate::quantization::rows::Array;
 use crate::quantization::work::{BlockSpan, Columns, Extent, Item, ItemPass, Place, run_items};
-
-/// Infinity as bf16.
-const INFINITY: u16 = 0x7f80;
+use crate::simd::halves::INFINITY;
 
 /// What is known of the elements of blocks side by side.
 #[derive(Default)]

@@ -4,7 +4,8 @@ use std::arch::asm;
 use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
-use crate::simd::vector::{Nibbles, Vector, nearest_one_by_one, operations, rarely, up_above_middle};
+use crate::simd::halves::up_above_middle;
+use crate::simd::vector::{Nibbles, Vector, nearest_one_by_one, operations, rarely};
 
 /// AVX2 with F16C.
 #[derive(Clone, Copy, Debug)]

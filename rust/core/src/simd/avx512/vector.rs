@@ -3,9 +3,8 @@
 use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
-use crate::simd::vector::{
-    SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rarely, up_above_middle,
-};
+use crate::simd::halves::up_above_middle;
+use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rarely};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
 #[derive(Clone, Copy, Debug)]

@@ -8,6 +8,7 @@ use std::arch::aarch64 as arch;
 use std::arch::asm;
 
 use crate::cpu::level::{self, Level, RawKernel};
+use crate::simd::halves::nearest_bf16;
 use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rarely, rounding};
 
 /// Advanced SIMD.
@@ -141,6 +142,11 @@ unsafe impl Vector for Neon {
             asm!("fcvtl {singles:v}.4s, {halves:v}.4h", singles = lateout(vreg) singles, halves = in(vreg) halves,
                 options(pure, nomem, nostack, preserves_flags));
             singles
+        }
+        fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
+            let a = Self::load_f64(source);
+            let b = Self::load_f64(source.add(2 * Self::BYTES));
+            if Self::any_nan(a, b) { None } else { Some(nearest_bf16::<Self>(a, b, one)) }
         }
         fn load_f64(source: *const u8) -> F32s {
             let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
