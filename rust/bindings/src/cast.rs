@@ -1,17 +1,15 @@
 //! `castwise.cast`: arguments to a call of the core; [`crate::small`] answers simple calls before.
 
-use castwise_core::Error;
 use castwise_core::cast::{self as core, Settings};
-use castwise_core::codec::options::{Named, NanRule, Options, Overflow, Rounding};
+use castwise_core::codec::options::{NanRule, Options, Overflow};
 use castwise_core::format::Kind;
 use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyFloat, PyInt, PyString};
+use pyo3::types::{PyFloat, PyInt};
 
-use crate::arguments::is_flag;
 use crate::array::{Array, Order, Place, TargetFault, shown, target_fault};
+use crate::cast_options::{CastOptions, Word, parse_flag};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::foreign::{self, Given};
@@ -114,7 +112,13 @@ pub(crate) fn cast<'py>(
             .with("threads", threads)?
             .cast_by(&adapter, x, dtype);
     }
-    let options = options(py, rounding, overflow, nan, seed)?;
+    let options = CastOptions {
+        rounding: rounding.map(Bound::as_borrowed),
+        overflow: overflow.given(),
+        nan: nan.given(),
+        seed: seed.map(Bound::as_borrowed),
+    };
+    let options = options.parse(py)?;
     let order = match order {
         Word::Default => Order::Keep,
         Word::Given(word) => Order::parse(&word)?,
@@ -156,7 +160,7 @@ pub(crate) fn cast<'py>(
     if !fresh && target.may_overlap(&source) && !target.coincides_with(&source) {
         source = source.copy()?;
     }
-    let account = run(py, &source, &target, scale.as_ref(), fresh, &settings)?;
+    let account = cast_places(py, &source, &target, scale.as_ref(), fresh, &settings)?;
     let result = match interleaved {
         Some(out) => {
             out.fill_from(&target)?;
@@ -171,7 +175,7 @@ pub(crate) fn cast<'py>(
 }
 
 /// Calls the core, releasing the interpreter where that pays.
-fn run(
+fn cast_places(
     py: Python<'_>,
     source: &Array<'_>,
     target: &Array<'_>,
@@ -192,98 +196,6 @@ fn run(
         unsafe { core::cast(shape, from.source(), to.target(fresh), factors.map(Place::scales), settings) }
     };
     release(py, bytes, call).map_err(to_python)
-}
-
-/// An option that is named by a word.
-#[derive(Clone, Copy)]
-pub(crate) enum Word<'a, 'py> {
-    /// Not given.
-    Default,
-    /// Given, with any value.
-    Given(Borrowed<'a, 'py, PyAny>),
-}
-
-impl<'a, 'py> Word<'a, 'py> {
-    fn given(self) -> Option<Borrowed<'a, 'py, PyAny>> {
-        match self {
-            Self::Default => None,
-            Self::Given(word) => Some(word),
-        }
-    }
-}
-
-impl<'a, 'py> FromPyObject<'a, 'py> for Word<'a, 'py> {
-    type Error = PyErr;
-
-    fn extract(object: Borrowed<'a, 'py, PyAny>) -> PyResult<Self> {
-        Ok(Self::Given(object))
-    }
-}
-
-/// Returns the value of an option, if the word is one of its names.
-pub(crate) fn word_named<T: Named>(given: &Bound<'_, PyAny>) -> Option<T> {
-    T::parse(given.cast::<PyString>().ok()?.to_str().ok()?).ok()
-}
-
-/// Returns the value of an option, or an error that lists the valid ones.
-pub(crate) fn parse_word<T: Named>(given: &Bound<'_, PyAny>) -> PyResult<T> {
-    match given.cast::<PyString>() {
-        Ok(word) => T::parse(&word.to_cow()?).map_err(to_python),
-        Err(_) => Err(to_python(Error::UnknownOption {
-            argument: T::ARGUMENT,
-            value: given.repr()?.to_string(),
-            valid: T::NAMES.iter().map(|&(name, _)| name).collect(),
-        })),
-    }
-}
-
-/// Reads an option that is on or off.
-pub(crate) fn parse_flag(argument: &'static str, given: Word<'_, '_>, default: bool) -> PyResult<bool> {
-    let Word::Given(given) = given else { return Ok(default) };
-    // numpy's bool as well as Python's.
-    given.extract().map_err(|_| {
-        let shown = given.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
-        PyTypeError::new_err(format!("{argument}={shown} is not valid; use True or False."))
-    })
-}
-
-/// The options of a cast, as given in Python.
-pub(crate) fn options(
-    py: Python<'_>,
-    rounding: Option<&Bound<'_, PyAny>>,
-    overflow: Word<'_, '_>,
-    nan: Word<'_, '_>,
-    seed: Option<&Bound<'_, PyAny>>,
-) -> PyResult<Options> {
-    let rounding: Option<Rounding> = rounding.map(parse_word).transpose()?;
-    let overflow = match overflow {
-        Word::Default => Overflow::Ieee,
-        Word::Given(word) => parse_word(&word)?,
-    };
-    let nan = match nan {
-        Word::Default => NanRule::Keep,
-        Word::Given(word) => parse_word(&word)?,
-    };
-    let seed = match (seed, rounding == Some(Rounding::Stochastic)) {
-        (Some(seed), true) => seed.extract().ok().filter(|_| !is_flag(seed)).ok_or_else(|| {
-            let shown = seed.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
-            PyValueError::new_err(format!("seed={shown} is not valid; use an int from 0 to 2**64 - 1."))
-        })?,
-        (None, true) => fresh_seed(py)?,
-        (None, false) => 0,
-        (Some(_), false) => {
-            return Err(PyValueError::new_err(
-                "seed= has no effect without rounding=\"stochastic\"; leave it out or ask for that rounding.",
-            ));
-        }
-    };
-    Ok(Options { rounding, overflow, nan, seed })
-}
-
-/// Draws 64 bits from the operating system.
-fn fresh_seed(py: Python<'_>) -> PyResult<u64> {
-    static RANDBITS: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    RANDBITS.import(py, "secrets", "randbits")?.call1((64,))?.extract()
 }
 
 /// Checks `out`.
@@ -340,7 +252,7 @@ fn scales<'py>(scale: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array
     // By our own cast, which keeps subnormals in any floating-point environment.
     let double = given.empty_double()?;
     let plain = Settings { options: Options::default(), report: false, threads: 1 };
-    run(py, &given, &double, None, true, &plain)?;
+    cast_places(py, &given, &double, None, true, &plain)?;
     double.broadcast_to(source.shape()).ok_or_else(|| {
         PyValueError::new_err(format!(
             "scale has shape {}, which does not broadcast to the shape {} of x.",

@@ -11,10 +11,11 @@ use castwise_core::parse::parse;
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyEOFError, PyOSError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::PyBytes;
+use pyo3::types::{PyBytes, PyDict};
 
-use crate::cast::{Word, options};
+use crate::cast_options::CastOptions;
 use crate::error::to_python;
+use crate::keywords::Keywords;
 use crate::report::CastReport;
 use crate::runtime::parse_threads;
 
@@ -32,28 +33,35 @@ impl ElementCast {
     /// `source_packed` and `target_packed` say that elements share bytes, `source_order` is "<" or ">". The options are
     /// those of `cast`; without `report` nothing is counted.
     #[new]
-    #[pyo3(signature = (
-        source, target, *, source_packed=false, target_packed=false, source_order="<", target_order="<",
-        rounding=None, overflow=Word::Default, nan=Word::Default, seed=None, report=false
-    ))]
-    #[expect(clippy::too_many_arguments, reason = "keywords of Python")]
+    #[pyo3(
+        signature = (source, target, **options),
+        text_signature = "(source, target, *, source_packed=False, target_packed=False, source_order='<', \
+                          target_order='<', rounding=None, overflow='ieee', nan='keep', seed=None, report=False)"
+    )]
     fn new(
         py: Python<'_>,
         source: &str,
         target: &str,
-        source_packed: bool,
-        target_packed: bool,
-        source_order: &str,
-        target_order: &str,
-        rounding: Option<&Bound<'_, PyAny>>,
-        overflow: Word<'_, '_>,
-        nan: Word<'_, '_>,
-        seed: Option<&Bound<'_, PyAny>>,
-        report: bool,
+        options: Option<&Bound<'_, PyDict>>,
     ) -> PyResult<Self> {
-        let options = options(py, rounding, overflow, nan, seed)?;
-        let source = elements(source, source_packed, source_order)?;
-        let target = elements(target, target_packed, target_order)?;
+        let keywords = Keywords::new(py, "ElementCast", options)?;
+        let [rounding, overflow, nan, seed] = ["rounding", "overflow", "nan", "seed"]
+            .map(|name| keywords.read::<Option<Bound<'_, PyAny>>>(name, None));
+        let (rounding, overflow, nan, seed) = (rounding?, overflow?, nan?, seed?);
+        let options = CastOptions {
+            rounding: rounding.as_ref().map(Bound::as_borrowed),
+            overflow: overflow.as_ref().map(Bound::as_borrowed),
+            nan: nan.as_ref().map(Bound::as_borrowed),
+            seed: seed.as_ref().map(Bound::as_borrowed),
+        };
+        let options = options.parse(py)?;
+        let packed = (keywords.read("source_packed", false)?, keywords.read("target_packed", false)?);
+        let orders: [String; 2] =
+            [keywords.read("source_order", "<".to_owned())?, keywords.read("target_order", "<".to_owned())?];
+        let report = keywords.read("report", false)?;
+        keywords.finish()?;
+        let source = elements(source, packed.0, &orders[0])?;
+        let target = elements(target, packed.1, &orders[1])?;
         let settings = Settings { options, report, threads: 1 };
         let is_complex = |side: &Elements| matches!(side.format.kind(), Kind::Complex { .. });
         if is_complex(&source) && !is_complex(&target) {
@@ -132,7 +140,7 @@ pub(crate) fn convert_tensors(
         batch.map(|jobs| (!jobs.is_empty()).then_some(jobs)).transpose()
     });
     let outcome = py.detach(|| {
-        checkpoint::run(&source, &target, batches, Tuning::of(threads), |taken| {
+        checkpoint::convert_tensors(&source, &target, batches, Tuning::of(threads), |taken| {
             Python::attach(|py| {
                 py.check_signals()?;
                 poll.as_ref().map_or(Ok(()), |poll| poll.call1(py, (taken,)).map(|_| ()))

@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
 use crate::array::Array;
-use crate::cast::{Word, options, parse_flag, parse_word};
+use crate::cast_options::{CastOptions, Word, parse_flag, parse_word};
 use crate::dtypes;
 use crate::error::to_python;
 
@@ -67,7 +67,8 @@ pub(crate) fn explain_cast<'py>(
     let verbose = parse_flag("verbose", verbose, false)?;
     let report = parse_flag("report", report, false)?;
     let rounding = rounding.map(parse_word).transpose()?;
-    let options = Options { rounding, ..options(py, None, overflow, nan, None)? };
+    let others = CastOptions { overflow: overflow.given(), nan: nan.given(), ..CastOptions::default() };
+    let options = Options { rounding, ..others.parse(py)? };
     let (target, _) = dtypes::parse_argument("dtype", dtype)?;
     let is_dtype = source.is_instance_of::<PyString>()
         || source.is_instance_of::<PyType>()

@@ -12,6 +12,7 @@ mod array;
 mod attribute;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod cast;
+mod cast_options;
 mod caster;
 mod checkpoint;
 #[expect(unsafe_code, reason = "hands arrays to the core")]

@@ -4,16 +4,16 @@
 use std::ptr;
 
 use castwise_core::cast::{self as core, PlannedCast, Settings};
-use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
+use castwise_core::codec::options::{Options, Rounding};
 use castwise_core::{Error, Format};
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::ffi::PyCFunctionFastWithKeywords;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyFloat, PyInt, PyString};
+use pyo3::types::{PyBool, PyFloat, PyString};
 
 use crate::array::{Order, Place, Plain};
-use crate::cast::word_named;
+use crate::cast_options::CastOptions;
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::KEEPS_INTERPRETER;
@@ -39,27 +39,16 @@ impl Request {
     #[inline]
     pub(crate) fn read(given: [Option<Borrowed<'_, '_, PyAny>>; 7]) -> Option<Self> {
         let [rounding, overflow, nan, scale, seed, order, copy] = given;
-        let rounding: Option<Rounding> = match unless_none(rounding) {
-            None => None,
-            Some(word) => Some(word_named(&word)?),
-        };
-        let seed = match (unless_none(seed), rounding == Some(Rounding::Stochastic)) {
-            (None, false) => 0,
-            // One that does not fit makes an error that is dropped.
-            (Some(seed), true) => Python::attach(|_| seed.cast_exact::<PyInt>().ok()?.extract().ok())?,
-            // It is drawn, or refused.
-            _ => return None,
-        };
+        let (rounding, seed) = (unless_none(rounding), unless_none(seed));
+        let options = CastOptions { rounding, overflow, nan, seed }.known()?;
         let factor = match unless_none(scale) {
             None => None,
             // Subclasses count too: numpy's float64 is one.
             Some(scale) => Some(scale.cast::<PyFloat>().ok()?.value()),
         };
-        let overflow = overflow.map_or(Some(Overflow::Ieee), |word| word_named(&word))?;
-        let nan = nan.map_or(Some(NanRule::Keep), |word| word_named(&word))?;
         let order = order.map_or(Some(Order::Keep), |word| Order::named(&word))?;
         let copy = copy.map_or(Some(true), |flag| Some(flag.cast::<PyBool>().ok()?.is_true()))?;
-        Some(Self { order, copy, options: Options { rounding, overflow, nan, seed }, factor, planned: None })
+        Some(Self { order, copy, options, factor, planned: None })
     }
 
     /// Returns it for casts between two formats only.
@@ -197,7 +186,7 @@ unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request
             let to = (ptr::with_exposed_provenance_mut(ends.1.0), ends.1.1);
             // SAFETY: the caller's promise; both are plain ndarrays that live as long as this call.
             unsafe {
-                if planned.is_some_and(|planned| planned.run(from.0, to.0, count)) {
+                if planned.is_some_and(|planned| planned.convert(from.0, to.0, count)) {
                     return Ok(true);
                 }
                 core::cast_few(from, to, count, options, factor)
@@ -214,7 +203,7 @@ unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request
         // SAFETY: as above, and meanwhile the interpreter is not released and no Python code runs.
         unsafe {
             if request.is_plain() {
-                run(source.shape(), source.place(), target.place()).map(|()| true)
+                cast_places(source.shape(), source.place(), target.place()).map(|()| true)
             } else {
                 let (from, to) = (source.place().source(), target.place().target(false));
                 core::cast_small(source.shape(), &from, &to, options, factor)
@@ -228,7 +217,7 @@ unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request
 ///
 /// # Safety
 /// As for [`fill`], for arrays that live as long as this call.
-unsafe fn run(shape: &[usize], from: Place<'_>, to: Place<'_>) -> Result<(), Error> {
+unsafe fn cast_places(shape: &[usize], from: Place<'_>, to: Place<'_>) -> Result<(), Error> {
     let settings = Settings { options: Options::default(), report: false, threads: 1 };
     // SAFETY: the caller's promise. Not only elements are apart but extents, so that nothing of the target lies between
     // elements of the source. Other threads may write to both as with any numpy function (see `crate::cast`).

@@ -6,12 +6,14 @@ use castwise_core::unscale::{Gradient, Reciprocal, Unscaled, unscale};
 use numpy::PyArrayDescr;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyDict;
 
 use crate::arguments::real;
 use crate::array::reading::class_fault;
 use crate::array::{Array, Order, TargetFault, shown, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
+use crate::keywords::Keywords;
 use crate::runtime::{parse_threads, release};
 use crate::separation::{Elements, Same, copy_written, refuse_shared};
 
@@ -22,8 +24,10 @@ use crate::separation::{Elements, Same, copy_written, refuse_shared};
 /// divided once, and counts at each. `path(index)` names an array in errors. With single, float64 gradients are
 /// multiplied by the reciprocal rounded to float32, too.
 #[pyfunction]
-#[pyo3(signature = (path, sources, targets, dtype, scale, *, squares=false, single=false, threads=None))]
-#[expect(clippy::too_many_arguments, reason = "one call for a list of arrays and all about them")]
+#[pyo3(
+    signature = (path, sources, targets, dtype, scale, **options),
+    text_signature = "(path, sources, targets, dtype, scale, *, squares=False, single=False, threads=None)"
+)]
 #[expect(clippy::needless_pass_by_value, reason = "the shape that arguments arrive in")]
 pub(crate) fn unscale_arrays<'py>(
     py: Python<'py>,
@@ -32,11 +36,13 @@ pub(crate) fn unscale_arrays<'py>(
     targets: Option<Vec<Bound<'py, PyAny>>>,
     dtype: Option<&Bound<'py, PyAny>>,
     scale: &Bound<'py, PyAny>,
-    squares: bool,
-    single: bool,
-    threads: Option<&Bound<'py, PyAny>>,
+    options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<(Vec<Bound<'py, PyAny>>, bool, f64)> {
-    let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
+    let keywords = Keywords::new(py, "unscale_arrays", options)?;
+    let (squares, single) = (keywords.read("squares", false)?, keywords.read("single", false)?);
+    let threads: Option<Bound<'py, PyAny>> = keywords.read("threads", None)?;
+    keywords.finish()?;
+    let threads = threads.as_ref().map_or_else(|| Ok(num_threads()), parse_threads)?;
     let scale = real("scale", scale)?;
     let reciprocal = if single { Reciprocal::of_f32(scale) } else { Reciprocal::of(scale) };
     let reciprocal = reciprocal.map_err(to_python)?;
@@ -56,7 +62,7 @@ pub(crate) fn unscale_arrays<'py>(
         let new = |source: &Array<'py>| source.empty_like(Order::Keep, &descr, format);
         let targets = sources.iter().map(new).collect::<PyResult<Vec<_>>>()?;
         let leaves = squares.then_some(same.leaves.as_slice());
-        let found = run(py, &sources, Some(&targets), reciprocal, leaves, threads)?;
+        let found = divide(py, &sources, Some(&targets), reciprocal, leaves, threads)?;
         let results = same.leaves.iter().map(|&index| targets[index].object.clone().into_any()).collect();
         return Ok((results, found.finite, found.norm));
     };
@@ -80,7 +86,7 @@ pub(crate) fn unscale_arrays<'py>(
     refuse_shared(|leaf| paths.path(leaf), &same, &sources, &written)?;
     copy_written(&mut sources, &written)?;
     let leaves = squares.then_some(same.leaves.as_slice());
-    let found = run(py, &sources, Some(&written), reciprocal, leaves, threads)?;
+    let found = divide(py, &sources, Some(&written), reciprocal, leaves, threads)?;
     Ok((targets, found.finite, found.norm))
 }
 
@@ -96,7 +102,7 @@ pub(crate) fn arrays_finite<'py>(
 ) -> PyResult<bool> {
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
     let sources = arrays("tree", &Paths(path), &sources, |_| Ok(()))?;
-    Ok(run(py, &sources, None, Reciprocal::of(1.0).map_err(to_python)?, None, threads)?.finite)
+    Ok(divide(py, &sources, None, Reciprocal::of(1.0).map_err(to_python)?, None, threads)?.finite)
 }
 
 /// Names arrays in errors: a function from their index to their path in a tree.
@@ -173,7 +179,7 @@ fn check_target(target: &Array<'_>, source: &Array<'_>) -> Result<(), String> {
 }
 
 /// Calls the core, releasing the interpreter where that pays.
-fn run(
+fn divide(
     py: Python<'_>,
     sources: &[Array<'_>],
     targets: Option<&[Array<'_>]>,

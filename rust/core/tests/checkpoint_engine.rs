@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 
 use castwise_core::Error;
 use castwise_core::cast::{Settings, cast_slice};
-use castwise_core::checkpoint::{ElementCast, Elements, Failure, Job, Tuning, run};
+use castwise_core::checkpoint::{ElementCast, Elements, Failure, Job, Tuning, convert_tensors};
 use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
 use castwise_core::parse::parse;
 use castwise_core::report::{CastReport, CompactReport};
@@ -29,11 +29,12 @@ impl Folder {
     }
 
     /// Runs jobs over a file with these contents; what the target holds in the end, and what the run says.
-    fn run(&self, source: &[u8], jobs: &[Job], tuning: Tuning) -> (Vec<u8>, Result<Reports, Failure>) {
+    fn convert(&self, source: &[u8], jobs: &[Job], tuning: Tuning) -> (Vec<u8>, Result<Reports, Failure>) {
         let (from, to) = (self.0.join("source"), self.0.join("target"));
         fs::write(&from, source).unwrap();
         let target = File::create(&to).unwrap();
-        let outcome = run(&File::open(&from).unwrap(), &target, batches(jobs), tuning, |_| Ok(()));
+        let outcome =
+            convert_tensors(&File::open(&from).unwrap(), &target, batches(jobs), tuning, |_| Ok(()));
         (fs::read(&to).unwrap(), outcome.unwrap())
     }
 }
@@ -96,7 +97,7 @@ fn the_result_is_that_of_whole_tensors() {
         let cast = ElementCast { source: elements("float32"), target: elements("float8_e4m3fn"), settings };
         for (gap, tuning) in [0, 8].into_iter().flat_map(|gap| tunings().map(move |tuning| (gap, tuning))) {
             let (source, jobs) = tensors(cast, gap);
-            let (result, reports) = folder.run(&source, &jobs, tuning);
+            let (result, reports) = folder.convert(&source, &jobs, tuning);
             let reports = reports.unwrap();
             for (job, report) in jobs[..COUNTS.len()].iter().zip(&reports) {
                 let mut expected = vec![0; job.count as usize];
@@ -124,7 +125,7 @@ fn the_first_refused_element_is_named_by_its_place_in_the_tensor() {
         source[place..place + 4].copy_from_slice(&wrong.to_ne_bytes());
     }
     for tuning in tunings() {
-        let (_, outcome) = folder.run(&source, &jobs, tuning);
+        let (_, outcome) = folder.convert(&source, &jobs, tuning);
         assert!(matches!(outcome, Err(Failure::Cast(2, Error::Overflow { index: 5000, .. }))), "{outcome:?}");
     }
 }
@@ -136,7 +137,7 @@ fn ranges_of_tensors_in_any_order() {
     let settings = Settings { options, report: true, threads: 1 };
     let cast = ElementCast { source: elements("float32"), target: elements("bfloat16"), settings };
     let (source, jobs) = tensors(cast, 0);
-    let (expected, whole) = folder.run(&source, &jobs, Tuning::of(1));
+    let (expected, whole) = folder.convert(&source, &jobs, Tuning::of(1));
     let mut ranges = Vec::new();
     for (index, job) in jobs.iter().enumerate() {
         for first in (0..job.count).step_by(3 * 1024) {
@@ -146,7 +147,7 @@ fn ranges_of_tensors_in_any_order() {
     ranges.reverse();
     let parts: Vec<Job> = ranges.iter().map(|range| range.1).collect();
     for tuning in tunings() {
-        let (result, reports) = folder.run(&source, &parts, tuning);
+        let (result, reports) = folder.convert(&source, &parts, tuning);
         assert_eq!(result, expected);
         let mut sums = vec![CastReport::default(); jobs.len()];
         for ((index, _), report) in ranges.iter().zip(reports.unwrap()) {
@@ -176,9 +177,9 @@ fn packed_and_swapped_elements() {
     cast_slice(&codes, nibbles.format, &mut expected, single.format, &settings).unwrap();
     let turned: Vec<u8> = expected.chunks(4).flat_map(|one| one.iter().rev().copied()).collect();
     for tuning in tunings() {
-        assert_eq!(folder.run(&packed, &job(nibbles, single), tuning).0, expected);
-        assert_eq!(folder.run(&packed, &job(nibbles, swapped), tuning).0, turned);
-        assert_eq!(folder.run(&turned, &job(swapped, nibbles), tuning).0, packed);
+        assert_eq!(folder.convert(&packed, &job(nibbles, single), tuning).0, expected);
+        assert_eq!(folder.convert(&packed, &job(nibbles, swapped), tuning).0, turned);
+        assert_eq!(folder.convert(&turned, &job(swapped, nibbles), tuning).0, packed);
     }
 }
 
@@ -200,16 +201,16 @@ fn neighbours_that_are_cast_copied_and_packed() {
     }
     // Backwards, no tensor lies behind the one before it.
     let backwards: Vec<Job> = jobs.iter().rev().copied().collect();
-    let (expected, reports) = folder.run(&source, &backwards, Tuning::of(1));
+    let (expected, reports) = folder.convert(&source, &backwards, Tuning::of(1));
     let reports: Vec<_> = reports.unwrap().into_iter().rev().collect();
     assert_eq!(expected.len() as u64, target);
     for tuning in tunings() {
-        let (result, found) = folder.run(&source, &jobs, tuning);
+        let (result, found) = folder.convert(&source, &jobs, tuning);
         assert_eq!(result, expected);
         assert_eq!(found.unwrap(), reports);
         // Each is named by its own position where the file ends within it.
         for (index, job) in jobs.iter().enumerate().filter(|(_, job)| job.count > 0) {
-            let (_, outcome) = folder.run(&source[..=job.source as usize], &jobs, tuning);
+            let (_, outcome) = folder.convert(&source[..=job.source as usize], &jobs, tuning);
             assert!(matches!(outcome, Err(Failure::Read(found, _)) if found == index));
         }
     }
@@ -221,7 +222,7 @@ fn a_source_that_ends_early_and_a_caller_who_stops() {
     let settings = Settings { options: Options::default(), report: true, threads: 1 };
     let cast = ElementCast { source: elements("float32"), target: elements("bfloat16"), settings };
     let (source, jobs) = tensors(cast, 0);
-    let (_, outcome) = folder.run(&source[..source.len() - 1], &jobs, Tuning::of(2));
+    let (_, outcome) = folder.convert(&source[..source.len() - 1], &jobs, Tuning::of(2));
     assert!(matches!(outcome, Err(Failure::Read(3, error)) if error.raw_os_error().is_none()));
     // Pieces of a tile each, which take longer than the first question.
     fs::write(folder.0.join("source"), vec![0; 64 << 20]).unwrap();
@@ -229,7 +230,7 @@ fn a_source_that_ends_early_and_a_caller_who_stops() {
     let (from, to) = (File::open(folder.0.join("source")), File::create(folder.0.join("target")));
     let tuning = Tuning { workers: NonZero::<usize>::MIN, piece_bytes: 1 };
     let mut asked = 0;
-    let outcome = run(&from.unwrap(), &to.unwrap(), [Ok(many.to_vec())], tuning, |_| {
+    let outcome = convert_tensors(&from.unwrap(), &to.unwrap(), [Ok(many.to_vec())], tuning, |_| {
         asked += 1;
         Err("enough")
     });
@@ -262,7 +263,7 @@ fn jobs_are_under_way_while_others_are_made() {
                 Ok((0..4).map(|index| job(4 * number as u64 + index)).collect())
             }
         });
-        let outcome = run(&from, &target, batches, tuning, |_| Ok(()));
+        let outcome = convert_tensors(&from, &target, batches, tuning, |_| Ok(()));
         assert_eq!(outcome.err(), Some("made wrongly"));
         assert!(arrived(3 << 14));
     }
@@ -279,7 +280,7 @@ fn no_more_jobs_are_asked_for_after_a_failure() {
         // Batches without an end: the file has one.
         let batches =
             (0..).map(|number| Ok::<_, Infallible>((100 * number..100 * (number + 1)).map(job).collect()));
-        let outcome = run(&from, &to, batches, tuning, |_| Ok(())).unwrap();
+        let outcome = convert_tensors(&from, &to, batches, tuning, |_| Ok(())).unwrap();
         assert!(matches!(outcome, Err(Failure::Read(5000, _))), "{tuning:?}");
     }
 }

@@ -57,7 +57,7 @@ static ORIGINALS: Pointers<c_void> = [const { [const { AtomicPtr::new(ptr::null_
 /// The function that numpy calls for the pair of a place.
 ///
 /// # Safety
-/// As for [`Pair::run`]; the pair has been stored.
+/// As for [`Pair::cast`]; the pair has been stored.
 unsafe extern "C" fn entry<const ROW: usize, const COLUMN: usize>(
     from: *mut c_void,
     to: *mut c_void,
@@ -76,7 +76,7 @@ unsafe extern "C" fn entry<const ROW: usize, const COLUMN: usize>(
     } else {
         let pair = PAIRS[ROW][COLUMN].load(Ordering::Relaxed);
         // SAFETY: the caller's promise; pairs are never freed.
-        unsafe { Pair::run(from, to, count, from_array, to_array, pair) }
+        unsafe { Pair::cast(from, to, count, from_array, to_array, pair) }
     }
 }
 
@@ -166,7 +166,7 @@ impl Pair {
         unsafe {
             from.copy_from_nonoverlapping(elements.as_ptr(), elements.len());
             (self.original)(from.cast(), theirs.as_mut_ptr().cast(), count as isize, null, null);
-            self.prepared.run(from, ours.as_mut_ptr().cast(), count);
+            self.prepared.convert(from, ours.as_mut_ptr().cast(), count);
         }
         ours == theirs
     }
@@ -175,7 +175,7 @@ impl Pair {
     ///
     /// # Safety
     /// `pair` is valid, `count` is not negative, so many dense elements in native byte order are readable at `from` and writable at `to`.
-    unsafe extern "C" fn run(
+    unsafe extern "C" fn cast(
         from: *mut c_void,
         to: *mut c_void,
         count: isize,
@@ -198,7 +198,7 @@ impl Pair {
         // SAFETY: the caller's promise, and the look at the overlap.
         unsafe {
             match pair.agreement {
-                None => pair.prepared.run(source, target, elements),
+                None => pair.prepared.convert(source, target, elements),
                 Some(agreement) => {
                     pair.run_where_hosts_agree(agreement, (source, target, elements), |from, to, count| {
                         (pair.original)(from.cast(), to.cast(), count as isize, from_array, to_array);
@@ -211,7 +211,7 @@ impl Pair {
     /// Casts pieces on which all hosts agree, and leaves the others to the original function: large pieces first.
     ///
     /// # Safety
-    /// As for [`Pair::run`], for elements that do not overlap.
+    /// As for [`Pair::cast`], for elements that do not overlap.
     unsafe fn run_where_hosts_agree(
         &self,
         agreement: HostAgreement,
@@ -231,7 +231,7 @@ impl Pair {
                     let from = source.add(done * self.source_size);
                     let to = target.add(done * self.target_size);
                     if misses < 2 && agreement.holds(from, count) {
-                        self.prepared.run(from, to, count);
+                        self.prepared.convert(from, to, count);
                         misses = 0;
                     } else if count > SMALL_PIECE && misses < 2 {
                         length = SMALL_PIECE;

@@ -3,7 +3,7 @@
 //! `ml_dtypes` arrays export no buffer protocol, so everything is read off the array object itself.
 
 use castwise_core::Format;
-use castwise_core::layout::region::{Region, extent, shares_with_itself};
+use castwise_core::layout::region::{Region, extent, overlaps_itself, shares_with_itself};
 use numpy::npyffi::{PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
@@ -28,13 +28,13 @@ mod plain;
 pub(crate) mod reading;
 
 use crate::dtypes;
-use place::overlaps_itself;
+use place::fields;
 pub(crate) use place::{INLINE, Order, Place, shown};
 pub(crate) use plain::Plain;
 
 /// An array whose elements have a format, as read once.
 ///
-/// Pointer, shape and strides are copied together, and everything is checked and run on the copies: a class's own
+/// Pointer, flags, shape and strides are copied together, and everything is checked and run on the copies: a class's own
 /// `__array_finalize__`, or another thread, may give the object another shape at any later moment. Its memory stays,
 /// for numpy does not move that of an array with a second owner.
 #[derive(Debug)]
@@ -44,6 +44,7 @@ pub(crate) struct Array<'py> {
     /// Whether its byte order is not the machine's.
     pub(crate) swapped: bool,
     pointer: *mut u8,
+    flags: i32,
     shape: SmallVec<[usize; INLINE]>,
     strides: SmallVec<[isize; INLINE]>,
 }
@@ -84,10 +85,9 @@ impl<'py> Array<'py> {
     }
 
     fn now(object: Bound<'py, PyUntypedArray>, format: Format, swapped: bool) -> Self {
-        // SAFETY: the object is an array and alive; reading its data pointer is a field access.
-        let pointer = unsafe { (*object.as_array_ptr()).fields.data.cast() };
+        let (pointer, flags) = fields(&object);
         let (shape, strides) = (object.shape().into(), object.strides().into());
-        Self { object, format, swapped, pointer, shape, strides }
+        Self { object, format, swapped, pointer, flags, shape, strides }
     }
 
     /// Returns the address of the first element.
@@ -123,17 +123,12 @@ impl<'py> Array<'py> {
     }
 
     pub(crate) fn is_writeable(&self) -> bool {
-        self.has_flag(flags::NPY_ARRAY_WRITEABLE)
-    }
-
-    fn has_flag(&self, flag: i32) -> bool {
-        // SAFETY: the object is an array, alive as long as `self`; reading its flags is a field access.
-        unsafe { (*self.raw()).fields.flags & flag != 0 }
+        self.flags & flags::NPY_ARRAY_WRITEABLE != 0
     }
 
     /// Returns whether its memory order is `order`.
     pub(crate) fn is_in_order(&self, order: Order) -> bool {
-        order.flags().is_none_or(|flags| self.has_flag(flags))
+        order.flags().is_none_or(|flags| self.flags & flags != 0)
     }
 
     /// Returns the addresses of its first byte and one past its last.

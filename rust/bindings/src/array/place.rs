@@ -2,11 +2,12 @@
 
 use castwise_core::Format;
 use castwise_core::cast::{Scales, Source, Target};
+use numpy::PyUntypedArray;
+use numpy::PyUntypedArrayMethods;
 use numpy::npyffi::{NPY_ORDER, flags};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
-use smallvec::SmallVec;
 
 /// Axes whose lengths and strides cost no allocation.
 pub(crate) const INLINE: usize = 2;
@@ -48,22 +49,13 @@ impl<'a> Place<'a> {
     }
 }
 
-/// Returns whether two of an array's elements may share memory: sorted by stride, each axis must step over the extent
-/// of the smaller ones. The few layouts that interleave without sharing count as overlapping.
-pub(super) fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -> bool {
-    let axes = shape.iter().zip(strides);
-    let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
-    let mut axes: SmallVec<[_; INLINE]> = axes.filter(|&(_, length)| length > 1).collect();
-    axes.sort_unstable();
-    if shape.contains(&0) {
-        return false;
+/// Returns the address of an array's first element, and its flags.
+pub(super) fn fields(object: &Bound<'_, PyUntypedArray>) -> (*mut u8, i32) {
+    // SAFETY: the object is an array and alive; these are reads of its fields.
+    unsafe {
+        let fields = &(*object.as_array_ptr()).fields;
+        (fields.data.cast(), fields.flags)
     }
-    let mut reach = size;
-    axes.into_iter().any(|(stride, length)| {
-        let overlaps = stride < reach;
-        reach = reach.saturating_add(stride.saturating_mul(length - 1));
-        overlaps
-    })
 }
 
 /// Formats a shape, or strides, as numpy does.

@@ -1,12 +1,12 @@
 //! Plain arrays, read without copying their shape and strides.
 
 use castwise_core::Format;
-use castwise_core::layout::region::extent;
+use castwise_core::layout::region::{extent, overlaps_itself};
 use numpy::npyffi::{PY_ARRAY_API, flags};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 
-use super::place::{Order, Place, overlaps_itself};
+use super::place::{Order, Place, fields};
 use crate::dtypes;
 
 const ORDERS: i32 = flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOUS;
@@ -152,14 +152,5 @@ impl<'a, 'py> Plain<'a, 'py> {
             let new = PY_ARRAY_API.PyArray_NewLikeArray(py, prototype, order, descr, 0);
             Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked())
         }
-    }
-}
-
-/// Returns the address of an array's first element, and its flags.
-fn fields(object: &Bound<'_, PyUntypedArray>) -> (*mut u8, i32) {
-    // SAFETY: the object is an array and alive; these are reads of its fields.
-    unsafe {
-        let fields = &(*object.as_array_ptr()).fields;
-        (fields.data.cast(), fields.flags)
     }
 }

@@ -233,7 +233,7 @@ pub(crate) fn decode_blocks<'py>(
     let mut decoder = unsafe { core::BlockDecoder::new(decoding, &out.array) }.map_err(to_python)?;
     let to = out.array.pointer.expose_provenance();
     // SAFETY: as above.
-    py.detach(|| unsafe { decoder.run(with_exposed_provenance_mut(to), threads) }).map_err(to_python)?;
+    py.detach(|| unsafe { decoder.decode(with_exposed_provenance_mut(to), threads) }).map_err(to_python)?;
     let first = Plain::of(first)?.filter(|first| first.is_in_order(Order::C) && decoder.is_repeatable());
     let shape = options
         .shape
@@ -288,7 +288,7 @@ impl BlockDecoder {
                 return Ok(false);
             }
             // SAFETY: as for `decode_blocks`: this array was checked likewise, and the parts are held and as they were.
-            unsafe { decoder.run(with_exposed_provenance_mut(to), threads) }.map(|()| true)
+            unsafe { decoder.decode(with_exposed_provenance_mut(to), threads) }.map(|()| true)
         };
         release(py, array.size(), call).map_err(to_python)
     }

@@ -105,7 +105,7 @@ unsafe fn cast_from(
             let layout = plan.dense(count);
             let job = Job::new(plan, &layout, memory, None, Search::No);
             // SAFETY: the caller's promise; the layout has the elements of these arrays.
-            unsafe { pass::run(&job, job.positions(), settings.threads) };
+            unsafe { pass::run_pass(&job, job.positions(), settings.threads) };
             return Ok(None);
         }
     }
@@ -130,7 +130,7 @@ unsafe fn cast_from(
         for layout in &layouts {
             let job = Job::new(plan, layout, memory, stream, search);
             // SAFETY: the caller's promise; layouts and broadcasts have the elements of the arrays.
-            whole.merge(&unsafe { broadcast::run(&job, &broadcast, settings.threads) });
+            whole.merge(&unsafe { broadcast::cast_broadcast(&job, &broadcast, settings.threads) });
         }
         let refuse = |(index, is_nan): (u64, bool)| {
             let here = (index.wrapping_sub(origin), is_nan);

@@ -50,7 +50,7 @@ impl PlannedCast {
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
     #[inline]
-    pub unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) -> bool {
+    pub unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize) -> bool {
         let (plan, few) = match &self.plan {
             Held::Shared(plan, few) => (*plan, *few),
             Held::Own(plan) => (&**plan, &**plan),

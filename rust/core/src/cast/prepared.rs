@@ -39,11 +39,11 @@ impl Prepared {
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
     #[inline]
-    pub unsafe fn run(&self, source: *const u8, target: *mut u8, count: usize) {
+    pub unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize) {
         // SAFETY: passed on.
         unsafe {
             match self.second {
-                None => SmallCast(self.first).run(source, target, count),
+                None => SmallCast(self.first).convert(source, target, count),
                 Some(second) => self.run_both(second, source, target, count),
             }
         }
@@ -52,7 +52,7 @@ impl Prepared {
     /// Casts by way of the other format. A function of its own, so that single casts do not pay for its stack.
     ///
     /// # Safety
-    /// As for [`Prepared::run`].
+    /// As for [`Prepared::convert`].
     #[inline(never)]
     unsafe fn run_both(&self, second: &Plan, source: *const u8, target: *mut u8, count: usize) {
         let mut between: Between = [const { MaybeUninit::uninit() }; TILE];
@@ -62,8 +62,8 @@ impl Prepared {
             // SAFETY: the caller's promise at both ends; the first step fills what the second reads, and a tile has
             // room for it.
             unsafe {
-                SmallCast(self.first).run(source.add(start * self.first.source_size()), middle, count);
-                SmallCast(second).run(middle, target.add(start * second.target_size()), count);
+                SmallCast(self.first).convert(source.add(start * self.first.source_size()), middle, count);
+                SmallCast(second).convert(middle, target.add(start * second.target_size()), count);
             }
         }
     }

@@ -65,7 +65,7 @@ pub(crate) unsafe fn cast_rows(
     };
     let positions = Positions { count: rows, grain: 1, bytes, turn: None };
     // SAFETY: the caller's promise.
-    let failed = unsafe { pass::run(&pass, positions, if few { 1 } else { threads }) };
+    let failed = unsafe { pass::run_pass(&pass, positions, if few { 1 } else { threads }) };
     failed.map_or(Ok(true), Err)
 }
 

@@ -87,7 +87,7 @@ type Reports = Vec<Option<Box<CompactReport>>>;
 ///
 /// # Errors
 /// The error of a batch or of `go_on`.
-pub fn run<E>(
+pub fn convert_tensors<E>(
     source: &File,
     target: &File,
     batches: impl IntoIterator<Item = Result<Vec<Job>, E>>,

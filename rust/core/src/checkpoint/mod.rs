@@ -30,7 +30,7 @@ mod positioned;
 mod rearrange;
 
 pub use convert::{ElementCast, Elements, Scratch};
-pub use engine::{Failure, Tuning, run};
+pub use engine::{Failure, Tuning, convert_tensors};
 pub use error::{HeaderError, MAX_HEADER_BYTES};
 pub use header::{Header, Places, TensorEntry, build, parse};
 pub use jobs::Job;

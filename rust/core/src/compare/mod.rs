@@ -39,7 +39,7 @@ pub unsafe fn compare(
     for layout in blocks::cut(Layout::new(axes(shape, &first, &second))) {
         let compared = ComparedArrays::new(&comparing, &layout, &arrays);
         // SAFETY: the caller's promise; the layouts have the elements of the arrays.
-        whole.merge(&unsafe { pass::run(&compared, compared.positions(), threads) });
+        whole.merge(&unsafe { pass::run_pass(&compared, compared.positions(), threads) });
     }
     whole
 }

@@ -64,10 +64,10 @@ impl Broadcast {
 ///
 /// # Safety
 /// As for [`Pass::process`] of the job, at all places of the target.
-pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -> Outcome {
+pub(crate) unsafe fn cast_broadcast(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -> Outcome {
     let (Some(farthest), false) = (broadcast.axes.last(), job.search == Search::Only) else {
         // SAFETY: passed on.
-        return unsafe { pass::run(job, job.positions(), threads) };
+        return unsafe { pass::run_pass(job, job.positions(), threads) };
     };
     let positions @ Positions { count, grain, .. } = job.positions();
     let places: usize = broadcast.axes.iter().map(|axis| axis.length).product();
@@ -81,12 +81,12 @@ pub(crate) unsafe fn run(job: &Job<'_>, broadcast: &Broadcast, threads: usize) -
         let part = (SECOND_CACHE / within).clamp(grain, 16 * grain) / grain * grain;
         let pass = CopiedParts { copies, part, coordinates: farthest.length };
         // SAFETY: passed on.
-        return unsafe { pass::run(&pass, Positions { bytes, ..positions }, threads) };
+        return unsafe { pass::run_pass(&pass, Positions { bytes, ..positions }, threads) };
     }
     // SAFETY: the caller's promise.
     unsafe {
-        let outcome = pass::run(job, positions, 1);
-        pass::run(&copies, Positions { count: farthest.length, grain: 1, bytes, turn: None }, threads);
+        let outcome = pass::run_pass(job, positions, 1);
+        pass::run_pass(&copies, Positions { count: farthest.length, grain: 1, bytes, turn: None }, threads);
         outcome
     }
 }

@@ -43,7 +43,7 @@ impl Dense<'_> {
     ///
     /// # Safety
     /// As for [`Dense::run_at_once`].
-    pub(super) unsafe fn run(&self) {
+    pub(super) unsafe fn convert(&self) {
         // SAFETY: the caller's promise.
         unsafe {
             if !self.run_at_once() {
@@ -69,7 +69,7 @@ impl Dense<'_> {
         if let Some((stream, first)) = draws.filter(|_| route.draws) {
             let span = Span { source, target, count, ..Span::EMPTY };
             // SAFETY: the caller's promise.
-            unsafe { draws::run(route, span, stream, first) };
+            unsafe { draws::convert_with_draws(route, span, stream, first) };
             return true;
         }
         let stage = match (&route.decode, &route.encode) {

@@ -55,7 +55,7 @@ pub(super) fn fill<D: Draw>(level: Level, stream: Stream, runs: &[Run], mut draw
 ///
 /// # Safety
 /// The elements are readable at the source and writable at the target, which do not overlap unless they coincide.
-pub(super) unsafe fn run(route: &Route, span: Span, stream: Stream, first: u64) {
+pub(super) unsafe fn convert_with_draws(route: &Route, span: Span, stream: Stream, first: u64) {
     let Some(stochastic) = route.stochastic.as_ref().filter(|_| span.source != span.target.cast_const())
     else {
         // SAFETY: passed on.
@@ -87,7 +87,7 @@ fn part(route: &Route, span: &Span, start: usize, count: usize) -> Span {
 }
 
 /// # Safety
-/// As for [`run`].
+/// As for [`convert_with_draws`].
 unsafe fn in_tiles(route: &Route, span: Span, stream: Stream, first: u64) {
     with_buffers(|Scratch { work, .. }: &mut Scratch| {
         for start in (0..span.count).step_by(TILE) {
@@ -127,7 +127,7 @@ mod tests {
             let mut results = vec![0; count * plan.target_size];
             let span = Span { source: elements.as_ptr(), target: results.as_mut_ptr(), count, ..Span::EMPTY };
             // SAFETY: as many elements, and room for as many results.
-            unsafe { run(&plan, span, stream, first) };
+            unsafe { convert_with_draws(&plan, span, stream, first) };
             results
         })
     }

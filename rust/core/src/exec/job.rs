@@ -171,7 +171,7 @@ impl<'a> Job<'a> {
         // SAFETY: the caller's promise, for the elements of the range.
         unsafe {
             match self.dense(&positions) {
-                Some(dense) => dense.run(),
+                Some(dense) => dense.convert(),
                 None => with_buffers(|scratch| self.run_tiles(positions, scratch, outcome)),
             }
         }

@@ -49,7 +49,7 @@ pub(crate) struct Positions {
 ///
 /// # Safety
 /// As for [`Pass::process`], of all positions.
-pub(crate) unsafe fn run<P: Pass>(pass: &P, positions: Positions, threads: usize) -> P::Outcome {
+pub(crate) unsafe fn run_pass<P: Pass>(pass: &P, positions: Positions, threads: usize) -> P::Outcome {
     let Positions { count, grain, bytes, turn } = positions;
     let process = |range: Range<usize>| {
         let _environment = DefaultEnvironment::enter();

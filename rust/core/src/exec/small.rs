@@ -80,7 +80,7 @@ impl SmallCast<'_> {
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
     #[inline]
-    pub(crate) unsafe fn run(self, source: *const u8, target: *mut u8, count: usize) {
+    pub(crate) unsafe fn convert(self, source: *const u8, target: *mut u8, count: usize) {
         let (route, count) = (&self.0.route, count * self.0.parts.components);
         let real_to_complex = self.0.parts.real_to_complex;
         let dense = Dense { route, source, target, count, real_to_complex, draws: None };
@@ -91,7 +91,7 @@ impl SmallCast<'_> {
     /// Does the same by a plan with draws, which go by places in memory.
     ///
     /// # Safety
-    /// As for [`SmallCast::run`].
+    /// As for [`SmallCast::convert`].
     #[inline(never)]
     unsafe fn run_drawn(self, source: *const u8, target: *mut u8, count: usize, seed: u64) {
         let (route, count) = (&self.0.route, count * self.0.parts.components);
@@ -115,7 +115,9 @@ impl SmallCast<'_> {
         factor: Option<f64>,
     ) -> bool {
         // Draws go by places in C order.
-        let Some(run) = run(shape, source.1, target.1).filter(|_| !self.0.route.draws) else { return false };
+        let Some(run) = run_of(shape, source.1, target.1).filter(|_| !self.0.route.draws) else {
+            return false;
+        };
         let dense = run.is_dense(SOURCE, self.0.source_size()) && run.is_dense(TARGET, self.0.target_size());
         if run.len() > self.most(dense) {
             return false;
@@ -187,7 +189,7 @@ impl SmallCast<'_> {
             }
             match factor.filter(|_| self.0.route.scaled) {
                 None if self.0.route.draws => self.run_drawn(source, target, count, seed),
-                None => self.run(source, target, count),
+                None => self.convert(source, target, count),
                 Some(factor) => run_scaled(&self.0.route, (source, target), count, factor),
             }
         }
@@ -225,15 +227,15 @@ impl SmallCast<'_> {
 /// Casts dense elements outside of a pass.
 ///
 /// # Safety
-/// As for [`Dense::run`].
+/// As for [`Dense::convert`].
 unsafe fn run_dense(dense: &Dense<'_>) {
     let _environment = DefaultEnvironment::enter();
     // SAFETY: passed on.
-    unsafe { dense.run() };
+    unsafe { dense.convert() };
 }
 
 /// Returns all elements as one run in the order of the target's memory, if there is one.
-fn run(shape: &[usize], source: &[isize], target: &[isize]) -> Option<Run> {
+fn run_of(shape: &[usize], source: &[isize], target: &[isize]) -> Option<Run> {
     let mut run = Run::row([0; OPERANDS], [0; OPERANDS], 1);
     let axes = shape.iter().zip(source.iter().zip(target));
     let mut axes = axes.filter(|&(&length, _)| length != 1).map(|(&length, (&source, &target))| {
@@ -262,7 +264,7 @@ mod tests {
     fn a_run_has_its_nearest_axis_of_the_target_inside() {
         let facts = |run: Run| (run.count, run.strides[SOURCE], run.rows, run.row_strides[SOURCE]);
         let found =
-            |shape: &[usize], source: &[isize], target: &[isize]| run(shape, source, target).map(facts);
+            |shape: &[usize], source: &[isize], target: &[isize]| run_of(shape, source, target).map(facts);
         assert_eq!(found(&[], &[], &[]), Some((1, 0, 1, 0)));
         assert_eq!(found(&[1, 5, 1], &[9, -8, 9], &[9, 2, 9]), Some((5, -8, 1, 0)));
         assert_eq!(found(&[3, 5], &[4, 12], &[10, 2]), Some((5, 12, 3, 4)));

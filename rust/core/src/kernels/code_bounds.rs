@@ -34,16 +34,16 @@ impl CodeBounds {
         unsafe {
             match self.size {
                 1 => level.run_raw(Holds::<u8, ORDERED>(*self, codes, count, PhantomData)),
-                2 => self.run::<u16>(level, codes, count),
-                4 => self.run::<u32>(level, codes, count),
-                _ => self.run::<u64>(level, codes, count),
+                2 => self.find::<u16>(level, codes, count),
+                4 => self.find::<u32>(level, codes, count),
+                _ => self.find::<u64>(level, codes, count),
             }
         }
     }
 
     /// # Safety
     /// As for [`CodeBounds::holds`].
-    unsafe fn run<T: Word>(self, level: Level, codes: *const u8, count: usize) -> bool
+    unsafe fn find<T: Word>(self, level: Level, codes: *const u8, count: usize) -> bool
     where
         u64: AsPrimitive<T>,
     {

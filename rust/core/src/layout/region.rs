@@ -2,6 +2,8 @@
 
 #![deny(unsafe_code)]
 
+use smallvec::SmallVec;
+
 /// Strides that are tried to separate interleaved arrays, at most.
 const MODULI: usize = 16;
 
@@ -73,6 +75,25 @@ const MOST_STEPS: usize = 1 << 22;
 
 /// Returns whether two elements of an array share a byte.
 ///
+/// Returns whether two of an array's elements may share memory: sorted by stride, each axis must step over the extent
+/// of the smaller ones. The few layouts that interleave without sharing count as overlapping.
+#[must_use]
+pub fn overlaps_itself(shape: &[usize], strides: &[isize], size: usize) -> bool {
+    let axes = shape.iter().zip(strides);
+    let axes = axes.map(|(&length, &stride)| (stride.unsigned_abs(), length));
+    let mut axes: SmallVec<[_; 3]> = axes.filter(|&(_, length)| length > 1).collect();
+    axes.sort_unstable();
+    if shape.contains(&0) {
+        return false;
+    }
+    let mut reach = size;
+    axes.into_iter().any(|(stride, length)| {
+        let overlaps = stride < reach;
+        reach = reach.saturating_add(stride.saturating_mul(length - 1));
+        overlaps
+    })
+}
+
 /// That is, whether the strides, each times a whole number smaller than its axis is long, and not all of these zero,
 /// add up to less than an item. The largest stride is taken first: few multiples of it can then be made up for by the
 /// smaller ones.

@@ -31,7 +31,7 @@ impl Rounded {
         // SAFETY: there is room for as many elements of the format, and both are apart.
         unsafe {
             let from = values.as_mut_ptr().cast::<u8>();
-            if !self.to_format.run(from, bytes.as_mut_ptr(), count) {
+            if !self.to_format.convert(from, bytes.as_mut_ptr(), count) {
                 let options = Options { overflow: Overflow::Saturate, ..Options::default() };
                 let settings = Settings { options, report: false, threads: 1 };
                 let values = std::slice::from_raw_parts(from, size_of_val(values));
@@ -39,7 +39,7 @@ impl Rounded {
                 // Nothing is refused with these options.
                 let _ = cast_piece(0, source, target, &settings);
             }
-            self.to_real.run(bytes.as_ptr(), from, count);
+            self.to_real.convert(bytes.as_ptr(), from, count);
         }
     }
 }
@@ -49,6 +49,6 @@ pub(super) fn rounded(weight: Format, value: f32) -> Result<f32, Error> {
     let cast = Prepared::new(format::<f32>(), Some(weight), format::<f32>())?;
     let mut result = 0f32;
     // SAFETY: one element each.
-    unsafe { cast.run((&raw const value).cast(), (&raw mut result).cast(), 1) };
+    unsafe { cast.convert((&raw const value).cast(), (&raw mut result).cast(), 1) };
     Ok(result)
 }

@@ -435,7 +435,7 @@ impl<V: Vector> RawKernel for Shifted<'_, V> {
 pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
     /// # Safety
     /// As for `scale`.
-    unsafe fn run<A: Source, Z: Target>(level: Level, what: Scaling<'_>) {
+    unsafe fn scale_rows<A: Source, Z: Target>(level: Level, what: Scaling<'_>) {
         let rows = || EachRow::<A, Z>(what, PhantomData);
         // SAFETY: the caller's promise.
         unsafe {
@@ -453,14 +453,14 @@ pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
             }
         }
         match (what.from.1, what.to.1) {
-            (Float::F32, Float::OddBf16) => run::<f32, Odd>(level, what),
-            (Float::F32, Float::Bf16) => run::<f32, u16>(level, what),
-            (Float::F32, _) => run::<f32, f32>(level, what),
-            (Float::Int8, Float::Bf16) => run::<i8, u16>(level, what),
-            (Float::Int8, _) => run::<i8, f32>(level, what),
-            (_, Float::Bf16) => run::<u16, u16>(level, what),
-            (_, Float::OddBf16) => run::<u16, Odd>(level, what),
-            _ => run::<u16, f32>(level, what),
+            (Float::F32, Float::OddBf16) => scale_rows::<f32, Odd>(level, what),
+            (Float::F32, Float::Bf16) => scale_rows::<f32, u16>(level, what),
+            (Float::F32, _) => scale_rows::<f32, f32>(level, what),
+            (Float::Int8, Float::Bf16) => scale_rows::<i8, u16>(level, what),
+            (Float::Int8, _) => scale_rows::<i8, f32>(level, what),
+            (_, Float::Bf16) => scale_rows::<u16, u16>(level, what),
+            (_, Float::OddBf16) => scale_rows::<u16, Odd>(level, what),
+            _ => scale_rows::<u16, f32>(level, what),
         }
     }
 }

@@ -287,5 +287,5 @@ pub(super) unsafe fn run_items<P: ItemPass>(
     let bytes = row_bytes * rows * matrices;
     let positions = Positions { count: matrices * down * across, grain: 1, bytes, turn: None };
     // SAFETY: the caller's promise; items are apart.
-    unsafe { pass::run(&items, positions, threads) }
+    unsafe { pass::run_pass(&items, positions, threads) }
 }

@@ -29,6 +29,6 @@ use arrays::SurveyedArray;
 pub unsafe fn survey(shape: &[usize], source: Source<'_>, threads: usize) -> Survey {
     let array = SurveyedArray::new(Level::active(), shape, &source);
     // SAFETY: the caller's promise.
-    let outcome = unsafe { pass::run(&array, array.positions(), threads) };
+    let outcome = unsafe { pass::run_pass(&array, array.positions(), threads) };
     outcome.finish()
 }

@@ -130,7 +130,7 @@ unsafe fn carry_out(gradients: &[Gradient<'_>], work: &Work, threads: usize) -> 
     let streams = bytes >= STREAM_TILES;
     let pass = Unscale { parts: &parts, chunks, routes: &routes.known, squares, amax, level, streams };
     // SAFETY: the caller's promise.
-    Ok(unsafe { pass::run(&pass, positions, threads) })
+    Ok(unsafe { pass::run_pass(&pass, positions, threads) })
 }
 
 fn norm(chunks: &[Chunk], leaves: &[usize]) -> f64 {

@@ -87,10 +87,10 @@ pub(crate) fn pays(level: Level, is_float: bool) -> bool {
 pub(crate) unsafe fn look_up(level: Level, tables: &[Planes], rectangle: Rectangle) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        with_tables!(level, vectors => run(vectors, tables.iter().map(|&planes| Some(ToMore(planes))), rectangle))
+        with_tables!(level, vectors => convert_rectangle(vectors, tables.iter().map(|&planes| Some(ToMore(planes))), rectangle))
             .or_else(|| {
                 with_nibbles!(level, vectors => {
-                    run(vectors, tables.iter().map(super::rows::Rows::<_, 2, 4>::of), rectangle)
+                    convert_rectangle(vectors, tables.iter().map(super::rows::Rows::<_, 2, 4>::of), rectangle)
                 })
             })
             .unwrap_or(false)
@@ -99,7 +99,7 @@ pub(crate) unsafe fn look_up(level: Level, tables: &[Planes], rectangle: Rectang
 
 /// # Safety
 /// As for [`look_up`].
-unsafe fn run<V: Vector, S: Step<V, 2>>(
+unsafe fn convert_rectangle<V: Vector, S: Step<V, 2>>(
     vectors: V,
     tables: impl ExactSizeIterator<Item = Option<S>>,
     rectangle: Rectangle,

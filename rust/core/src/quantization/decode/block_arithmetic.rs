@@ -146,7 +146,7 @@ impl<T: Real> BlockArithmetic<T> {
         if let Some(narrowing) = &self.narrowing {
             let to = narrow.0.as_mut_ptr().cast();
             // SAFETY: the buffer has room for so many elements.
-            unsafe { narrowing.to_narrow.run(values.as_ptr().cast(), to, values.len()) };
+            unsafe { narrowing.to_narrow.convert(values.as_ptr().cast(), to, values.len()) };
         }
         if self.bias.is_some() {
             self.add_biases(values, blocks, operands);
@@ -158,7 +158,7 @@ impl<T: Real> BlockArithmetic<T> {
         if let Some(narrowing) = &self.narrowing {
             let from = operands.narrow.0.as_ptr().cast();
             // SAFETY: both buffers have room for so many elements, and are apart.
-            unsafe { narrowing.to_real.run(from, values.as_mut_ptr().cast(), values.len()) };
+            unsafe { narrowing.to_real.convert(from, values.as_mut_ptr().cast(), values.len()) };
         }
         self.each::<ADD>(values, blocks, &operands.bias);
     }
@@ -235,6 +235,6 @@ unsafe fn read(
             Some(first) => items.items.read(level, first, (1, start, count), room).0,
             None => NUMBERS.as_ptr().add(start),
         };
-        items.cast.run(bytes, to.as_mut_ptr().cast(), count);
+        items.cast.convert(bytes, to.as_mut_ptr().cast(), count);
     }
 }

@@ -144,7 +144,7 @@ impl<T: Real> Decoder<T> {
                         with_one::<T, DIVIDE>(self.level, values, divisor, self.arithmetic.is_odd);
                     }
                     let to = to.first.offset(place as isize * to.pitch);
-                    self.results.cast.run(values.as_ptr().cast(), to, count);
+                    self.results.cast.convert(values.as_ptr().cast(), to, count);
                 }
             }
             if !is_direct {

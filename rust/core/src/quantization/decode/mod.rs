@@ -34,7 +34,7 @@ use crate::error::Error;
 /// The elements of all arrays are readable, those of `out` writable, and it overlaps neither itself nor the others.
 pub unsafe fn decode(decoding: Decoding, out: &Array, threads: usize) -> Result<(), Error> {
     // SAFETY: passed on.
-    unsafe { BlockDecoder::new(decoding, out)?.run(out.pointer, threads) }
+    unsafe { BlockDecoder::new(decoding, out)?.decode(out.pointer, threads) }
 }
 
 /// A decoding that is planned once, and run into any arrays of a shape, strides and format.
@@ -81,7 +81,7 @@ impl BlockDecoder {
     ///
     /// # Safety
     /// As for [`decode`].
-    pub unsafe fn run(&mut self, out: *mut u8, threads: usize) -> Result<(), Error> {
+    pub unsafe fn decode(&mut self, out: *mut u8, threads: usize) -> Result<(), Error> {
         // SAFETY: passed on.
         unsafe {
             match &mut self.0 {

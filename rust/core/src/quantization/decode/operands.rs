@@ -161,7 +161,7 @@ pub(super) unsafe fn per_row(array: &Array, extent: &Extent) -> Result<Vec<f32>,
     for (row, value) in values.iter_mut().enumerate() {
         let item = array.pointer.wrapping_offset(row as isize * array.strides[0]);
         // SAFETY: the caller's promise for one element.
-        unsafe { cast.run(item, (&raw mut *value).cast(), 1) };
+        unsafe { cast.convert(item, (&raw mut *value).cast(), 1) };
     }
     Ok(values)
 }

@@ -67,10 +67,14 @@ impl Bf16Products {
                 (codes, Float::Int8)
             } else {
                 if codes.is_gapless(1) {
-                    self.cast.run(codes.first, from, rows * columns);
+                    self.cast.convert(codes.first, from, rows * columns);
                 } else {
                     for row in 0..rows {
-                        self.cast.run(codes.row(row), from.add(row * columns * size_of::<u16>()), columns);
+                        self.cast.convert(
+                            codes.row(row),
+                            from.add(row * columns * size_of::<u16>()),
+                            columns,
+                        );
                     }
                 }
                 let pitch = (columns * size_of::<u16>()) as isize;
@@ -82,7 +86,7 @@ impl Bf16Products {
             if target.0 == values {
                 for row in 0..rows as isize {
                     let (from, to) = (values.offset(row * target.2), to.first.offset(row * to.pitch));
-                    results.cast.run(from, to, columns);
+                    results.cast.convert(from, to, columns);
                 }
             }
         }

@@ -177,7 +177,7 @@ impl<T: Real> Tables<T> {
                 let blocks = arithmetic.prepare(row, columns, operands);
                 arithmetic.apply(values, blocks, operands);
             }
-            results.cast.run(values.as_ptr().cast(), tables, values.len());
+            results.cast.convert(values.as_ptr().cast(), tables, values.len());
         }
     }
 

@@ -34,7 +34,7 @@ impl CodeValues {
         unsafe {
             match self {
                 Self::Map(map) => look_up(level, map, codes, values),
-                Self::Cast(cast) => cast.run(codes, values.as_mut_ptr().cast(), values.len()),
+                Self::Cast(cast) => cast.convert(codes, values.as_mut_ptr().cast(), values.len()),
             }
         }
     }

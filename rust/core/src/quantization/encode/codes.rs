@@ -220,7 +220,7 @@ impl<T: Real> Codes<T> {
         };
         // SAFETY: the caller's promise; codes have one byte each.
         unsafe {
-            if self.draws() || !cast.run(first.cast(), codes.as_mut_ptr(), codes.len()) {
+            if self.draws() || !cast.convert(first.cast(), codes.as_mut_ptr(), codes.len()) {
                 let values = std::slice::from_raw_parts(first.cast(), codes.len() * format.item_size());
                 let (source, target) = ((values, format, false), (codes, self.element, false));
                 // Nothing is refused with these options.

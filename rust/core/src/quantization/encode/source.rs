@@ -106,10 +106,10 @@ impl<T: Real> Source<T> {
             }
             let Area { rows, columns, .. } = area;
             if area.is_gapless(self.x.size()) {
-                self.cast.run(area.first, room.cast(), rows * columns);
+                self.cast.convert(area.first, room.cast(), rows * columns);
             } else {
                 for row in 0..rows {
-                    self.cast.run(area.row(row), room.add(row * columns).cast(), columns);
+                    self.cast.convert(area.row(row), room.add(row * columns).cast(), columns);
                 }
             }
             Area { first: room, pitch: (columns * size_of::<T>()) as isize, rows, columns }
@@ -141,7 +141,7 @@ impl<T: Real> Source<T> {
             // SAFETY: the caller's promise; there are as many.
             unsafe {
                 self.raise_shorts(place, columns, first, shorts, stored);
-                self.cast.run(shorts.as_ptr().cast(), amax.as_mut_ptr().cast(), shorts.len());
+                self.cast.convert(shorts.as_ptr().cast(), amax.as_mut_ptr().cast(), shorts.len());
             }
             return;
         }

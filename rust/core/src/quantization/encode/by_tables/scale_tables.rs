@@ -92,7 +92,7 @@ impl ScaleTables {
         blocks.scale.clear();
         blocks.scale.resize(SCALES, T::default());
         // SAFETY: there are as many scales, of a byte each.
-        unsafe { stored.to_real.run(bytes.as_ptr(), blocks.scale.as_mut_ptr().cast(), SCALES) };
+        unsafe { stored.to_real.convert(bytes.as_ptr(), blocks.scale.as_mut_ptr().cast(), SCALES) };
         let scales: [f32; SCALES] = std::array::from_fn(|code| blocks.scale[code].to_f64() as f32);
         let mantissa = stored.format.float().map_or(0, |spec| spec.mantissa_bits);
         let unity = scales.iter().position(|&scale| scale == 1.0).unwrap_or_default();
