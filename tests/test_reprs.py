@@ -123,6 +123,10 @@ PUBLIC: dict[type, Callable[[Path], Any]] = {
     castwise.surveys.Prediction: lambda _: castwise.survey(np.ones(MANY)).predict("nvfp4"),
     castwise.FormatInfo: lambda _: castwise.finfo("float8_e4m3b11fnuz"),
     castwise.caster: lambda _: castwise.caster("float32", "int8", scale=np.ones((MANY, 1))),
+    checkpoint.Advice: lambda models: checkpoint.advise(models / "model.safetensors", bits=9.0),
+    checkpoint.Choice: lambda models: checkpoint.advise(
+        models / "model.safetensors", bits=9.0
+    ).choices[0],
     checkpoint.CastPlan: lambda models: cast(models, dry_run=True),
     checkpoint.CastRow: lambda models: cast(models).rows[0],
     checkpoint.CastSummary: cast,

@@ -49,6 +49,7 @@ CHECKPOINT_ROOMS = (
     ("_verify", "arrays", "running"),
     ("requests",),
     ("convert", "dequantize", "quantize", "transcode"),
+    ("advice",),
     ("_finish",),
 )
 """Those of `castwise.checkpoint`."""

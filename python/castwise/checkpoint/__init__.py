@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from castwise.checkpoint._finish import finish
     from castwise.checkpoint._tensors import TensorInfo
     from castwise.checkpoint._verify import Difference, Verification, verify
+    from castwise.checkpoint.advice import Advice, Choice, advise
     from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
     from castwise.checkpoint.convert import cast_file
     from castwise.checkpoint.dequantize import dequantize_file
@@ -53,15 +54,18 @@ else:
             ),
             "castwise.checkpoint.transcode": ("transcode_file",),
             "castwise.checkpoint._verify": ("Difference", "Verification", "verify"),
+            "castwise.checkpoint.advice": ("Advice", "Choice", "advise"),
             "castwise.quantization": ("Orphan", "Quantization", "QuantizedWeight"),
         },
     )
 
 __all__ = [
+    "Advice",
     "CastPlan",
     "CastRow",
     "CastSummary",
     "CheckpointError",
+    "Choice",
     "DecodeReport",
     "Difference",
     "DtypeMap",
@@ -73,6 +77,7 @@ __all__ = [
     "QuantizedWeight",
     "TensorInfo",
     "Verification",
+    "advise",
     "cast_file",
     "dequantize_file",
     "finish",

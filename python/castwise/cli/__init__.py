@@ -26,6 +26,7 @@ from castwise._wording import of_core, worded_for_command
 from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, printable, say
 
 COMMANDS = {
+    "advise": "which format or scheme each weight gets within a budget",
     "cast": "cast a checkpoint and print what that lost",
     "quantize": "quantise the weights of a checkpoint",
     "dequantize": "decode the quantised weights of a checkpoint",

@@ -14,7 +14,7 @@ from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
     from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-    from castwise.checkpoint.planning._derived_reader import DerivedReader
+    from castwise.checkpoint.planning._derived_reader import DerivedReader, DerivedTensor
     from castwise.checkpoint.planning._stated_quantization import (
         model_types,
         quantization_of,
@@ -30,6 +30,7 @@ if TYPE_CHECKING:
         scheme_beside,
         scheme_names,
         written,
+        written_schemes,
     )
     from castwise.checkpoint.planning.decode._decode import decode_checkpoint
     from castwise.checkpoint.planning.decode._options import (
@@ -38,14 +39,18 @@ if TYPE_CHECKING:
         checked_threads,
         decoding_of,
     )
-    from castwise.checkpoint.planning.encode._encode import Encode, encode_checkpoint
+    from castwise.checkpoint.planning.encode._encode import (
+        Encode,
+        candidate_parts,
+        encode_checkpoint,
+    )
     from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
 else:
     __getattr__ = on_demand(
         __name__,
         {
             "castwise.checkpoint.planning._derived_checkpoint": ("DerivedCheckpoint",),
-            "castwise.checkpoint.planning._derived_reader": ("DerivedReader",),
+            "castwise.checkpoint.planning._derived_reader": ("DerivedReader", "DerivedTensor"),
             "castwise.checkpoint.planning._stated_quantization": (
                 "model_types",
                 "quantization_of",
@@ -61,6 +66,7 @@ else:
                 "scheme_beside",
                 "scheme_names",
                 "written",
+                "written_schemes",
             ),
             "castwise.checkpoint.planning.decode._decode": ("decode_checkpoint",),
             "castwise.checkpoint.planning.decode._options": (
@@ -69,7 +75,11 @@ else:
                 "checked_threads",
                 "decoding_of",
             ),
-            "castwise.checkpoint.planning.encode._encode": ("Encode", "encode_checkpoint"),
+            "castwise.checkpoint.planning.encode._encode": (
+                "Encode",
+                "candidate_parts",
+                "encode_checkpoint",
+            ),
             "castwise.checkpoint.planning.transcode._transcode": ("transcode_checkpoint",),
         },
     )
@@ -79,8 +89,10 @@ __all__ = [
     "FORMATS",
     "DerivedCheckpoint",
     "DerivedReader",
+    "DerivedTensor",
     "Encode",
     "StoredTensors",
+    "candidate_parts",
     "changed_schemes",
     "checked_threads",
     "decode_checkpoint",
@@ -97,4 +109,5 @@ __all__ = [
     "scheme_names",
     "transcode_checkpoint",
     "written",
+    "written_schemes",
 ]

@@ -63,6 +63,22 @@ def recipes() -> tuple[str, ...]:
     return tuple(dict.fromkeys(row.recipe for row in WRITTEN))
 
 
+def written_schemes(recipe: object) -> tuple[str, ...]:
+    """Return the schemes that a producer's checkpoints hold, without biases of groups.
+
+    Raises
+    ------
+    CheckpointError
+        castwise writes none of its checkpoints, or only with biases.
+
+    """
+    rows = [row.scheme for row in WRITTEN if row.recipe == recipe and row.symmetric]
+    if not rows:
+        named = dict.fromkeys(row.recipe for row in WRITTEN if row.symmetric)
+        raise CheckpointError(f"{given('recipe', recipe)} is not one of {', '.join(named)}")
+    return tuple(dict.fromkeys(rows))
+
+
 def expected_zeros(targets: Iterable[str | None]) -> float:
     """Return the share of values that may become zero before that says more than how few bits are.
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 from castwise._core import finfo
@@ -29,6 +29,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning._stated_quantization import model_types
 from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
@@ -66,6 +67,8 @@ class Encode:
         How many threads may encode.
     map_name
         The name of a map that comes with castwise.
+    leaves_unfit
+        Leave a weight that the recipe cannot hold as it is, instead of refusing it.
 
     """
 
@@ -77,6 +80,7 @@ class Encode:
     schemes: Mapping[str, str]
     threads: int
     map_name: str | None = None
+    leaves_unfit: bool = False
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -111,6 +115,23 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     return DerivedCheckpoint(
         source, plans, encode.dtypes, is_file=is_file, recipe=encode.recipe, unused=unused
     )
+
+
+def candidate_parts(source: Checkpoint, encode: Encode) -> dict[str, Sequence[DerivedTensor]]:
+    """Return what each weight that a scheme can hold would become, by its name.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is quantised already, or cannot be.
+
+    """
+    parts: dict[str, Sequence[DerivedTensor]] = {}
+    for component in source.components:
+        plan = EncodePlan(source, component, replace(encode, leaves_unfit=True))
+        plan.derive()
+        parts |= {component.prefix + name: tensors for name, tensors in plan.derived.items()}
+    return parts
 
 
 def _check_used(
@@ -190,11 +211,20 @@ class EncodePlan(ComponentPlan):
             encoding = self._encode.encoding(scheme)
             if key is None and encoding.written.transposed and not is_experts(info.name):
                 scheme = None  # its producer keeps what is not of experts
-            else:
-                self._check(info, encoding, is_named=key is not None)
+            elif self._holds(info, encoding, is_named=key is not None):
                 self.chosen[info.name] = encoding
         if info.name not in self.chosen and is_matrix(info):
             self._left.append(info.name)
+
+    def _holds(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> bool:
+        """Return False for a weight that the recipe cannot hold, or refuse it."""
+        try:
+            self._check(info, encoding, is_named=is_named)
+        except CheckpointError:
+            if self._encode.leaves_unfit:
+                return False
+            raise
+        return True
 
     def _check(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> None:
         """Refuse a weight that the recipe cannot hold."""
@@ -241,6 +271,10 @@ class EncodePlan(ComponentPlan):
             )
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
+
+    def derive(self) -> None:
+        """Plan the tensors that are derived."""
+        self._derive()
 
     def _derive(self) -> None:
         if not self.chosen:

@@ -1,0 +1,303 @@
+"""What is advised: a choice for each group of weights, its map, and the alternatives."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from castwise._brief import brief, brief_fields, counted
+from castwise._dtype_map import KEEP
+from castwise._tables import aligned
+from castwise.checkpoint.files import checked_path
+from castwise.checkpoint.planning import is_scheme
+
+SCHEMA = 1
+"""The version of the JSON of advice."""
+
+_FEW = 4
+_NUMBER = re.compile(r"\.(\d+)\.")
+
+
+class Alternative(NamedTuple):
+    """What a group might have become.
+
+    Attributes
+    ----------
+    target
+        A scheme, a format, or "keep".
+    nbytes
+        The bytes of its tensors, scales included.
+    error
+        The sum of their relative squared errors, each times its importance.
+
+    """
+
+    target: str
+    nbytes: int
+    error: float
+
+    def __repr__(self) -> str:
+        return brief_fields(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {"target": self.target, "nbytes": self.nbytes, "error": self.error}
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What weights that share a format become.
+
+    Attributes
+    ----------
+    tensors
+        Their names.
+    target
+        A scheme, a format to cast to, or "keep".
+    nbytes_before, nbytes
+        Their bytes, before and after, scales included.
+    error
+        The sum of their relative squared errors, each times its importance.
+    sqnr_db
+        The least of their predicted ratios of signal to noise; infinite if nothing is lost.
+    cheaper, dearer
+        The next choices that were worth it: what fewer bytes would have cost, and what more would
+        have saved. None at an end.
+
+    """
+
+    tensors: tuple[str, ...]
+    target: str
+    nbytes_before: int
+    nbytes: int
+    error: float
+    sqnr_db: float
+    cheaper: Alternative | None = None
+    dearer: Alternative | None = None
+
+    __repr__ = brief_fields
+
+    @property
+    def name(self) -> str:
+        """The names of the weights in short: what they share, and where they differ."""
+        parts = [name.split(".") for name in self.tensors]
+        columns = [*zip(*parts, strict=False)]
+        start = next((place for place, column in enumerate(columns) if len({*column}) > 1), None)
+        if start is None:
+            return self.tensors[0]
+        tail = next(
+            place for place in range(1, len(columns) + 1) if len({row[-place] for row in parts}) > 1
+        )
+        end = 1 - tail
+        middles = [".".join(row[start : len(row) + end]) for row in parts]
+        prefix, suffix = parts[0][:start], parts[0][len(parts[0]) + end :]
+        shown = "|".join(middles) if len(middles) <= _FEW else f"{middles[0]}|..."
+        return ".".join([*prefix, f"({shown})", *suffix])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; a ratio that is infinite is None."""
+        return {
+            "tensors": list(self.tensors),
+            "target": self.target,
+            "nbytes_before": self.nbytes_before,
+            "nbytes": self.nbytes,
+            "error": self.error,
+            "sqnr_db": self.sqnr_db if math.isfinite(self.sqnr_db) else None,
+            "cheaper": None if self.cheaper is None else self.cheaper.to_dict(),
+            "dearer": None if self.dearer is None else self.dearer.to_dict(),
+        }
+
+
+class FrontPoint(NamedTuple):
+    """A point of the front: with so many bytes, the error cannot be lower.
+
+    Attributes
+    ----------
+    nbytes
+        Of the whole checkpoint.
+    error
+        The mean of the relative squared errors of the weights that were asked about.
+
+    """
+
+    nbytes: int
+    error: float
+
+    def __repr__(self) -> str:
+        return brief_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice:
+    """Which format or scheme each weight gets.
+
+    Attributes
+    ----------
+    source
+        The checkpoint.
+    recipe
+        The producer whose schemes were considered.
+    choices
+        What each group of weights becomes; those with the largest error first.
+    nbytes_before, nbytes
+        Bytes of the checkpoint before and after: tensors, scales, headers and copied files.
+    parameters
+        Elements of its floating tensors.
+    error
+        The mean of the weights' relative squared errors, each times its importance.
+    gap
+        By how much that is above the least possible mean within the bytes, at most.
+    front
+        Bytes and errors of the best choices for other limits, from the smallest on.
+
+    """
+
+    source: str
+    recipe: str
+    choices: Sequence[Choice]
+    nbytes_before: int
+    nbytes: int
+    parameters: int
+    error: float
+    gap: float
+    front: Sequence[FrontPoint]
+
+    @property
+    def bits(self) -> float:
+        """Bits of the checkpoint per element of its floating tensors."""
+        return 8 * self.nbytes / max(self.parameters, 1)
+
+    @property
+    def map(self) -> dict[str, str]:
+        """What `quantize_file` or `cast_file` takes as `dtype_map`, without what is kept."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for choice in self.choices:
+            if choice.target != KEEP:
+                names[choice.target] += choice.tensors
+        return {pattern: target for target in names for pattern in patterns(sorted(names[target]))}
+
+    @property
+    def quantizes(self) -> bool:
+        """True if the map names a scheme, so that `quantize_file` carries it out."""
+        return any(is_scheme(choice.target) for choice in self.choices)
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the map as TOML, with a comment on each choice.
+
+        Raises
+        ------
+        OSError
+            The file cannot be written.
+
+        """
+        checked_path(path).write_text(self.to_toml(), "utf-8")
+
+    def to_toml(self) -> str:
+        """Return the map as TOML."""
+        command = "quantize" if self.quantizes else "cast"
+        recipe = f" --recipe {self.recipe}" if self.quantizes else ""
+        lines = [
+            f"# castwise {command} {self.source} DST --map THIS{recipe}",
+            f"# {self.nbytes:,} of {self.nbytes_before:,} bytes, {self.bits:.2f} bits a parameter;",
+            f"# mean relative squared error of the weights {self.error:.3g}.",
+        ]
+        lines += [f"{_quoted(pattern)} = {_quoted(target)}" for pattern, target in self.map.items()]
+        return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            repr(self.source),
+            f"{self.nbytes_before:,} -> {counted(self.nbytes, 'byte')}",
+            f"{self.bits:.2f} bits",
+            f"error {self.error:.3g}",
+        )
+
+    def __str__(self) -> str:
+        """Return a table of the choices, worst first, and the totals."""
+        header = ("weights", "becomes", "SQNR", "bytes", "error", "cheaper", "dearer")
+        rows = [
+            (
+                choice.name,
+                choice.target,
+                f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
+                f"{choice.nbytes:,}",
+                f"{choice.error:.2e}",
+                _step(choice, choice.cheaper),
+                _step(choice, choice.dearer),
+            )
+            for choice in self.choices
+        ]
+        return "\n".join([aligned([header, *rows], 2), *self.total_lines()])
+
+    def total_lines(self) -> list[str]:
+        """Say how large the result is, how large the error, and how far from the least."""
+        near = "the least possible" if not self.gap else f"at most {self.gap:.1e} above the least"
+        return [
+            f"{self.nbytes_before:,} -> {self.nbytes:,} bytes, {self.bits:.2f} bits per parameter",
+            f"mean relative squared error {self.error:.3g}, {near}",
+        ]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "source": self.source,
+            "recipe": self.recipe,
+            "map": self.map,
+            "nbytes_before": self.nbytes_before,
+            "nbytes": self.nbytes,
+            "parameters": self.parameters,
+            "bits": self.bits,
+            "error": self.error,
+            "gap": self.gap,
+            "choices": [choice.to_dict() for choice in self.choices],
+            "front": [{"nbytes": point.nbytes, "error": point.error} for point in self.front],
+        }
+
+
+def _step(choice: Choice, other: Alternative | None) -> str:
+    """Say what another choice would have cost or saved, against the chosen one."""
+    if other is None:
+        return "-"
+    return f"{other.target} {other.nbytes - choice.nbytes:+,}"
+
+
+def patterns(names: Iterable[str]) -> list[str]:
+    """Return regular expressions that match these names only, those of several layers together."""
+    templates: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    for name in names:
+        templates[_NUMBER.sub(".*.", name)].append(tuple(_NUMBER.findall(name)))
+    expressions: list[str] = []
+    for template, numbers in templates.items():
+        parts = [re.escape(part) for part in template.split(".*.")]
+        columns = [sorted(set(column), key=int) for column in zip(*numbers, strict=True)]
+        if len(columns) <= 1 or len(numbers) == math.prod(map(len, columns)):
+            expressions.append(_joined(parts, [_any_of(column) for column in columns]))
+        else:
+            expressions += [_joined(parts, row) for row in numbers]
+    return expressions
+
+
+def _joined(parts: Sequence[str], numbers: Sequence[str]) -> str:
+    text = parts[0]
+    for number, part in zip(numbers, parts[1:], strict=True):
+        text += rf"\.{number}\.{part}"
+    return text
+
+
+def _any_of(numbers: Sequence[str]) -> str:
+    return numbers[0] if len(numbers) == 1 else f"({'|'.join(numbers)})"
+
+
+def _quoted(text: str) -> str:
+    """Quote a text for TOML as it stands, or with escapes if it has a quote."""
+    if "'" in text or "\n" in text:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    return f"'{text}'"

@@ -1,0 +1,415 @@
+"""Advise which format or scheme each weight of a checkpoint gets."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from castwise._options import WrittenRecipe
+from castwise._wording import argument, given
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import fused_with
+from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
+from castwise.checkpoint.advice._candidates import Candidates, find_candidates, header_bytes
+from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
+from castwise.checkpoint.advice._surveying import relative_errors, survey_weights
+from castwise.checkpoint.arrays import load
+from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.files import checked_path
+from castwise.checkpoint.planning import checked_threads
+from castwise.checkpoint.report import Progress
+
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+_BYTE_BITS = 8
+_UNITS = {"": 1, "b": 1} | {
+    f"{letter}{end}": base**power
+    for power, letter in enumerate("kmgt", 1)
+    for end, base in (("b", 1000), ("", 1000), ("ib", 1024))
+}
+_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
+_FRONT_POINTS = 200
+_ROUNDING = 1e-12
+
+
+def advise(
+    source: str | os.PathLike[str],
+    *,
+    budget: int | str | None = None,
+    bits: float | None = None,
+    error: float | None = None,
+    formats: Sequence[str] | None = None,
+    recipe: WrittenRecipe | None = None,
+    groups: Mapping[str, str] | Sequence[str] | None = None,
+    importance: Mapping[str, float] | str | os.PathLike[str] | None = None,
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Advice:
+    """Advise which format or scheme each weight gets, within bytes, bits or an error.
+
+    Every weight is read once, and surveyed. What a format or scheme would lose of it is predicted
+    from that; the choices are those whose sum of relative squared errors is least (the loss of a
+    model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). Weights that
+    engines fuse (q, k and v; gate and up), and the experts of a layer, share a choice. Embeddings,
+    heads, norms and routers stay.
+
+    Parameters
+    ----------
+    source
+        A checkpoint that is not quantised, as `quantize_file` takes it.
+    budget
+        Bytes that the whole checkpoint may take: scales, headers and copied files included. A
+        number, or text such as "24GB" or "22GiB".
+    bits
+        In its place: bits of the whole checkpoint per element of its floating tensors.
+    error
+        In its place: the mean relative squared error of the weights, which the fewest bytes are to
+        have.
+    formats
+        The schemes and formats to choose from: schemes that the recipe writes, "bfloat16",
+        "float16". By default all. Every weight may stay as it is, too.
+    recipe
+        The producer whose schemes are considered; by default compressed-tensors.
+    groups
+        Regular expressions of weights that share a choice: those that match one of them wholly,
+        with the same text in each of its groups.
+    importance
+        How much the error of each weight counts: a mapping from names to numbers that are not
+        negative, or its file (JSON, npz or safetensors); 1 for those that are not named.
+    threads
+        How many threads may survey.
+    progress
+        Called when a tensor begins, and at the end.
+
+    Returns
+    -------
+    Advice
+        The choices, the map that `quantize_file` takes, and the front of bytes and errors.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing fits; the checkpoint is quantised; or a group or an importance names no weight.
+    ValueError, TypeError
+        An argument is wrong.
+    OSError
+        A file cannot be read.
+
+    """
+    limit = _Limit.of(budget, bits, error)
+    path = checked_path(source, "source")
+    workers = checked_threads(threads)
+    with open_checkpoint(path) as opened:
+        candidates = find_candidates(opened, formats, recipe, workers)
+        weights = _importances(importance, candidates)
+        grouped = _groups(groups, candidates)
+        errors = relative_errors(candidates, survey_weights(opened, candidates, workers, progress))
+        size = _Size.of(opened, candidates, path)
+    problem = _Problem(candidates, grouped, errors, weights, (size, limit))
+    return problem.advice(str(source))
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """What is limited: bytes, bits of an element, or the mean error."""
+
+    nbytes: int | None
+    bits: float | None
+    error: float | None
+
+    @classmethod
+    def of(cls, budget: object, bits: object, error: object) -> _Limit:
+        limits = {"budget": budget, "bits": bits, "error": error}
+        chosen = [name for name, value in limits.items() if value is not None]
+        if len(chosen) != 1:
+            raise ValueError(
+                f"give one of {', '.join(map(argument, limits))}"
+                + (f", not {len(chosen)}" if chosen else "")
+            )
+        name = chosen[0]
+        if name == "budget":
+            return cls(parse_bytes(budget), None, None)
+        value = limits[name]
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise TypeError(f"{given(name, value)} is not a number")
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{given(name, value)} is not valid; use a number above 0")
+        return cls(None, value if name == "bits" else None, value if name == "error" else None)
+
+
+def parse_bytes(budget: object) -> int:
+    """Return a number of bytes, given as one or as text with a unit.
+
+    Raises
+    ------
+    ValueError, TypeError
+        It is neither, or not above 0.
+
+    """
+    if isinstance(budget, bool) or not isinstance(budget, int | str):
+        raise TypeError(f"{given('budget', budget)} is not a number of bytes; use 24GB or 22GiB")
+    if isinstance(budget, str):
+        match = _SIZE.fullmatch(budget.strip())
+        unit = None if match is None else _UNITS.get(match[2].lower())
+        if match is None or unit is None:
+            raise ValueError(f"{given('budget', budget)} is not a size; use 24GB or 22GiB")
+        number = int(float(match[1]) * unit)
+    else:
+        number = budget
+    if number <= 0:
+        raise ValueError(f"{given('budget', budget)} is not valid; use a size above 0")
+    return number
+
+
+def _groups(
+    given_groups: Mapping[str, str] | Sequence[str] | None, candidates: Candidates
+) -> list[list[str]]:
+    """Return the weights that share a choice, in the order of the checkpoint."""
+    texts = list(given_groups.values() if isinstance(given_groups, Mapping) else given_groups or ())
+    compiled: list[tuple[str, re.Pattern[str]]] = []
+    for text in texts:
+        try:
+            compiled.append((text, re.compile(text)))
+        except (re.error, TypeError) as fault:
+            raise ValueError(
+                f"{given('groups', text)} is not a regular expression: {fault}"
+            ) from None
+    used: set[str] = set()
+    members: dict[Any, list[str]] = {}
+    for name in candidates.tensors:
+        key: Any = _usual_group(name)
+        for text, pattern in compiled:
+            if (match := pattern.fullmatch(name)) is not None:
+                used.add(text)
+                key = text, match.groups()
+                break
+        members.setdefault(key, []).append(name)
+    for text in texts:
+        if text not in used:
+            raise CheckpointError(
+                f"{given('groups', text)} matches no weight that may change; the first of these is "
+                f"{next(iter(candidates.tensors))!r}"
+            )
+    return list(members.values())
+
+
+def _usual_group(name: str) -> str:
+    """Return what weights share that engines fuse, or that are experts of one layer."""
+    return _EXPERT.sub(".experts.*.", min(fused_with(name)))
+
+
+def _importances(
+    importance: Mapping[str, float] | str | os.PathLike[str] | None, candidates: Candidates
+) -> dict[str, float]:
+    """Return how much the error of each weight counts."""
+    if importance is None:
+        return dict.fromkeys(candidates.tensors, 1.0)
+    origin, rows = "importance", importance
+    if not isinstance(rows, Mapping):
+        path = checked_path(rows, "importance")
+        origin, rows = str(path), _read_importance(path)
+    numbers: dict[str, float] = {}
+    for name, value in rows.items():
+        if name not in candidates.tensors:
+            continue
+        numbers[name] = _number(f"{origin}: {name!r}", value)
+    if not numbers:
+        raise CheckpointError(
+            f"{origin} names no weight that may change; the first of these is "
+            f"{next(iter(candidates.tensors))!r}"
+        )
+    missing = [name for name in candidates.tensors if name not in numbers]
+    if missing:
+        raise CheckpointError(
+            f"{origin} has no number for {missing[0]!r} and {len(missing) - 1:,} other weights; "
+            "give one for each"
+        )
+    return numbers
+
+
+def _read_importance(path: Path) -> Mapping[str, Any]:
+    if path.suffix in {".npz", ".safetensors"}:
+        arrays: Mapping[str, Any] = load(path)
+        return arrays
+    try:
+        rows = json.loads(path.read_text("utf-8"))
+    except ValueError as fault:
+        raise CheckpointError(f"{path} is not JSON: {fault}") from None
+    if not isinstance(rows, dict):
+        raise CheckpointError(f"{path} is not a JSON object of names and numbers")
+    return rows
+
+
+def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
+    array = np.asarray(value)
+    if array.size != 1 or array.dtype.kind not in "fiu":
+        raise CheckpointError(
+            f"{origin} has {array.size:,} elements; give one number for each weight, such as the "
+            "mean over its input channels"
+        )
+    number = float(array.reshape(()))
+    if not (math.isfinite(number) and number >= 0):
+        raise CheckpointError(f"{origin} is {number}; use a number that is not negative")
+    return number
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The bytes of the checkpoint beside those of its weights, and its elements."""
+
+    before: int
+    other_bytes: int
+    header: int
+    parameters: int
+
+    @classmethod
+    def of(cls, opened: Checkpoint, candidates: Candidates, path: Path) -> _Size:
+        infos = [info for shard in opened.shards.values() for info in shard.tensors.values()]
+        names = [info.name for info in infos]
+        header = header_bytes(names, len(opened.shards))
+        copied = _copied_bytes(path, {Path(file).name for file in opened.shards})
+        tensors = sum(info.nbytes for info in infos)
+        weights = sum(info.nbytes for info in candidates.tensors.values())
+        elements = sum(math.prod(info.shape) for info in infos if info.kind == "float")
+        return cls(tensors + copied + header, tensors - weights + copied, header, elements)
+
+
+def _copied_bytes(path: Path, shards: set[str]) -> int:
+    """Return the bytes of the files beside the shards of a folder."""
+    if not path.is_dir():
+        return 0
+    return sum(
+        file.stat().st_size for file in path.iterdir() if file.is_file() and file.name not in shards
+    )
+
+
+class _Problem:
+    """The choices, and what limits them."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        groups: Sequence[Sequence[str]],
+        errors: Mapping[str, Mapping[str, float]],
+        importance: Mapping[str, float],
+        limits: tuple[_Size, _Limit],
+    ) -> None:
+        self._candidates, self._groups = candidates, groups
+        self._size, self._limit = limits
+        self._errors = errors
+        self._total = sum(importance.values()) or 1.0
+        self._targets: list[list[str]] = []
+        self._options: list[list[Alternative]] = []
+        for names in groups:
+            shared = [
+                target
+                for target in candidates.nbytes[names[0]]
+                if all(target in candidates.nbytes[name] for name in names)
+            ]
+            self._targets.append(shared)
+            self._options.append(
+                [
+                    Alternative(
+                        target,
+                        sum(candidates.nbytes[name][target] for name in names),
+                        sum(importance[name] * errors[name][target] for name in names),
+                    )
+                    for target in shared
+                ]
+            )
+
+    def advice(self, source: str) -> Advice:
+        """Choose, and say what else there was."""
+        solution = self._solve()
+        choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
+        by_weight = self._limit.error is None
+        gap = solution.gap / self._total if by_weight else 0.0
+        return Advice(
+            source,
+            self._candidates.recipe,
+            tuple(sorted(choices, key=lambda choice: -choice.error)),
+            self._size.before,
+            self._fixed() + sum(choice.nbytes for choice in choices),
+            self._size.parameters,
+            sum(choice.error for choice in choices) / self._total,
+            gap,
+            self._front(),
+        )
+
+    def _fixed(self) -> int:
+        """Return the bytes that no choice changes; headers as long as scales make them."""
+        parts = header_bytes([f"{name}_global_scale" for name in self._candidates.tensors] * 2, 0)
+        return self._size.other_bytes + self._size.header + parts
+
+    def _solve(self) -> Solution:
+        fixed = self._fixed()
+        if self._limit.error is not None:
+            groups = [
+                [Option(option.nbytes, option.error) for option in options]
+                for options in self._options
+            ]
+            # A mean that was read off a choice allows that choice.
+            solution = solve(groups, self._limit.error * self._total * (1 + _ROUNDING))
+            assert solution is not None, "every weight may stay, without an error"  # noqa: S101
+            return solution
+        limit = self._limit.nbytes
+        if limit is None:
+            assert self._limit.bits is not None  # noqa: S101
+            limit = int(self._limit.bits * self._size.parameters / _BYTE_BITS)
+        groups = [
+            [Option(option.error, option.nbytes) for option in options] for options in self._options
+        ]
+        solution = solve(groups, limit - fixed)
+        if solution is None:
+            least = fixed + sum(min(option.nbytes for option in row) for row in self._options)
+            asked = (
+                given("budget", self._limit.nbytes)
+                if self._limit.nbytes is not None
+                else given("bits", self._limit.bits)
+            )
+            least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
+            raise CheckpointError(
+                f"{asked} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
+                f"choices; what stays, such as embeddings, is {self._size.other_bytes:,} bytes. "
+                f"Use more, or name narrower schemes ({argument('formats')})"
+            )
+        return solution
+
+    def _choice(self, number: int, index: int) -> Choice:
+        names, options = self._groups[number], self._options[number]
+        chosen = options[index]
+        worst = max(self._errors[name][chosen.target] for name in names)
+        on_hull = [options[place] for place in hull([Option(o.error, o.nbytes) for o in options])]
+        cheaper = [option for option in on_hull if option.nbytes < chosen.nbytes]
+        dearer = [option for option in on_hull if option.nbytes > chosen.nbytes]
+        return Choice(
+            tuple(names),
+            chosen.target,
+            sum(self._candidates.tensors[name].nbytes for name in names),
+            chosen.nbytes,
+            chosen.error,
+            -10 * math.log10(worst) if worst else math.inf,
+            cheaper[-1] if cheaper else None,
+            dearer[0] if dearer else None,
+        )
+
+    def _front(self) -> tuple[FrontPoint, ...]:
+        groups = [
+            [Option(option.error, option.nbytes) for option in options] for options in self._options
+        ]
+        points = front(groups)
+        step = max(len(points) // _FRONT_POINTS, 1)
+        chosen = [*points[:-1:step], points[-1]]
+        fixed = self._fixed()
+        return tuple(
+            FrontPoint(fixed + round(point.weight), max(point.cost, 0.0) / self._total)
+            for point in chosen
+        )

@@ -1,0 +1,221 @@
+"""Choose one option of each group: the least cost in all whose weights fit under a limit.
+
+The multiple-choice knapsack. Options above the lower convex hull of their group are in no solution
+of the relaxed problem; its edges, sorted by slope and taken from the steepest on, solve it (Sinha
+and Zoltners, "The multiple-choice knapsack problem", 1979). What that leaves between its bound and
+the whole solution is searched exactly, among options whose reduced cost is within the gap.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import NamedTuple
+
+_NODES = 50_000
+"""Partial solutions that the exact search looks at, at most."""
+
+_DEPTH = 500
+"""Groups whose options are tried together, at most."""
+
+_ROUNDING = 1e-9
+"""Sums of costs differ by that, relatively, without one being less."""
+
+
+class Option(NamedTuple):
+    """What a group may become: what it costs, and what counts towards the limit."""
+
+    cost: float
+    weight: float
+
+
+class Edge(NamedTuple):
+    """A step of a group along its hull, from an option to the next heavier one."""
+
+    group: int
+    start: int
+    end: int
+    cost: float
+    weight: float
+
+    @property
+    def slope(self) -> float:
+        """How much a unit of weight saves."""
+        return -self.cost / self.weight
+
+
+@dataclass(frozen=True, slots=True)
+class Solution:
+    """The choice of an option for each group.
+
+    Attributes
+    ----------
+    chosen
+        The index of an option, for each group.
+    cost, weight
+        Their sums.
+    gap
+        By how much the cost is above the least one, at most; 0 if it is proved to be that.
+
+    """
+
+    chosen: tuple[int, ...]
+    cost: float
+    weight: float
+    gap: float
+
+
+def hull(options: Sequence[Option]) -> list[int]:
+    """Return the options on the lower convex hull, from the lightest on; each costs less."""
+    order = sorted(
+        range(len(options)), key=lambda index: (options[index].weight, options[index].cost)
+    )
+    kept: list[int] = []
+    for index in order:
+        option = options[index]
+        if kept and option.cost >= options[kept[-1]].cost:
+            continue
+        while len(kept) > 1 and not _turns(options[kept[-2]], options[kept[-1]], option):
+            kept.pop()
+        kept.append(index)
+    return kept
+
+
+def _turns(light: Option, middle: Option, heavy: Option) -> bool:
+    """Return True if the middle one is below the line between the others."""
+    before = (light.cost - middle.cost) * (heavy.weight - middle.weight)
+    after = (middle.cost - heavy.cost) * (middle.weight - light.weight)
+    return before > after
+
+
+def edges(groups: Sequence[Sequence[Option]]) -> list[Edge]:
+    """Return the steps of all groups, those that save most by weight first."""
+    steps: list[Edge] = []
+    for number, options in enumerate(groups):
+        indices = hull(options)
+        for start, end in pairwise(indices):
+            cost = options[end].cost - options[start].cost
+            steps.append(
+                Edge(number, start, end, cost, options[end].weight - options[start].weight)
+            )
+    return sorted(steps, key=lambda edge: -edge.slope)
+
+
+def solve(groups: Sequence[Sequence[Option]], limit: float) -> Solution | None:
+    """Choose an option of each group; None if even the lightest ones are above the limit."""
+    chosen = [hull(options)[0] for options in groups]
+    weight = sum(options[index].weight for options, index in zip(groups, chosen, strict=True))
+    if weight > limit:
+        return None
+    cost = sum(options[index].cost for options, index in zip(groups, chosen, strict=True))
+    bound, slope, stopped = cost, 0.0, False
+    relaxed_weight = weight
+    for edge in edges(groups):
+        if not stopped and relaxed_weight + edge.weight > limit:
+            # The relaxed problem takes a part of this step, and stops.
+            bound += edge.cost * (limit - relaxed_weight) / edge.weight
+            slope, stopped = edge.slope, True
+        if not stopped:
+            relaxed_weight += edge.weight
+            bound += edge.cost
+        if weight + edge.weight <= limit and chosen[edge.group] == edge.start:
+            chosen[edge.group] = edge.end
+            weight, cost = weight + edge.weight, cost + edge.cost
+    if not stopped:
+        return Solution(tuple(chosen), cost, weight, 0.0)
+    known = Solution(tuple(chosen), cost, weight, max(cost - bound, 0.0))
+    return _MarginSearch(groups, limit, slope, known).finish()
+
+
+class _MarginSearch:
+    """The search for the least cost among options whose reduced cost is within the gap."""
+
+    def __init__(
+        self,
+        groups: Sequence[Sequence[Option]],
+        limit: float,
+        slope: float,
+        known: Solution,
+    ) -> None:
+        self._groups, self._limit = groups, limit
+        self._best = known
+        reduced = [
+            [option.cost + slope * option.weight for option in options] for options in groups
+        ]
+        least = [min(costs) for costs in reduced]
+        self._bound = sum(least) - slope * limit
+        gap = known.cost - self._bound
+        self._candidates = [
+            sorted(
+                (cost - low, index)
+                for index, cost in enumerate(costs)
+                if cost - low <= gap * (1 + _ROUNDING)
+            )
+            for costs, low in zip(reduced, least, strict=True)
+        ]
+        # Those with the most at stake first.
+        self._order = sorted(
+            (number for number, rows in enumerate(self._candidates) if len(rows) > 1),
+            key=lambda number: -self._candidates[number][-1][0],
+        )
+        fixed = [rows[0][1] for rows in self._candidates]
+        self._chosen = list(fixed)
+        self._weight = sum(
+            groups[number][fixed[number]].weight
+            for number in range(len(groups))
+            if number not in set(self._order)
+        )
+        lightest = [
+            min(groups[number][index].weight for _, index in self._candidates[number])
+            for number in self._order
+        ]
+        self._lightest_after = [sum(lightest[place:]) for place in range(len(lightest) + 1)]
+        self._nodes = 0
+
+    def finish(self) -> Solution:
+        """Return the best solution, with the gap that is left."""
+        is_whole = len(self._order) <= _DEPTH and self._descend(0, 0.0, self._weight)
+        gap = 0.0 if is_whole else max(self._best.cost - self._bound, 0.0)
+        return Solution(self._best.chosen, self._best.cost, self._best.weight, gap)
+
+    def _descend(self, place: int, reduced: float, weight: float) -> bool:
+        """Try all options of the groups from a place on; False if there are too many."""
+        self._nodes += 1
+        if self._nodes > _NODES:
+            return False
+        if weight + self._lightest_after[place] > self._limit:
+            return True
+        if place == len(self._order):
+            self._keep(weight)
+            return True
+        number = self._order[place]
+        for more, index in self._candidates[number]:
+            if self._bound + reduced + more >= self._best.cost * (1 - _ROUNDING):
+                break
+            self._chosen[number] = index
+            option = self._groups[number][index]
+            if not self._descend(place + 1, reduced + more, weight + option.weight):
+                return False
+        return True
+
+    def _keep(self, weight: float) -> None:
+        cost = sum(
+            options[index].cost for options, index in zip(self._groups, self._chosen, strict=True)
+        )
+        if cost < self._best.cost:
+            self._best = Solution(tuple(self._chosen), cost, weight, 0.0)
+
+
+def front(groups: Sequence[Sequence[Option]]) -> list[Option]:
+    """Return the sums of the relaxed solutions, from the lightest on."""
+    lightest = [options[hull(options)[0]] for options in groups]
+    cost, weight = (
+        sum(option.cost for option in lightest),
+        sum(option.weight for option in lightest),
+    )
+    points = [Option(cost, weight)]
+    for edge in edges(groups):
+        cost, weight = cost + edge.cost, weight + edge.weight
+        points.append(Option(cost, weight))
+    return points

@@ -1,0 +1,168 @@
+"""`castwise advise`: which format or scheme each weight gets."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from castwise import checkpoint
+from castwise.checkpoint import Advice, CheckpointError, Choice
+from castwise.cli._arguments import add_arguments, describe
+from castwise.cli._output import OK, json_text, show, table
+from castwise.cli._paths import local_path_argument
+from castwise.cli._progress import ProgressLine
+
+_ADVISE = """\
+Advise which format or scheme each weight of a checkpoint gets, so that the checkpoint
+takes no more than so many bytes, or bits of a parameter, or loses no more than that,
+and the sum of the weights' relative squared errors is least. Every weight is read
+once; no data and no GPU is needed. Weights that engines fuse, and the experts of a
+layer, share a choice; embeddings, heads, norms and routers stay.
+
+The map goes to castwise quantize SRC DST --map FILE.
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  a map was made
+  2  an error, such as a budget that nothing fits
+"""
+
+
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    describe(parser, _ADVISE, _EXIT_CODES)
+    add_arguments(parser, "source")
+    limits = parser.add_mutually_exclusive_group(required=True)
+    limits.add_argument(
+        "--budget",
+        metavar="SIZE",
+        help="bytes of the whole checkpoint, such as 24GB or 22GiB: scales, headers and copied "
+        "files included",
+    )
+    limits.add_argument(
+        "--bits",
+        metavar="B",
+        type=float,
+        help="bits of the whole checkpoint per element of its floating tensors, such as 4.5",
+    )
+    limits.add_argument(
+        "--error",
+        metavar="E",
+        type=float,
+        help="the mean relative squared error of the weights, such as 1e-3, in the fewest bytes",
+    )
+    parser.add_argument(
+        "--formats",
+        metavar="S,S",
+        type=_names,
+        help="the schemes and formats to choose from (default: all that the recipe writes, "
+        "bfloat16 and float16)",
+    )
+    parser.add_argument(
+        "--recipe",
+        metavar="R",
+        help="whose schemes: compressed-tensors (the default), modelopt, deepseek, ...",
+    )
+    parser.add_argument(
+        "--groups",
+        metavar="FILE",
+        type=local_path_argument,
+        help="JSON or TOML: a list of regular expressions, or names of them; weights that match "
+        "one with the same text in its groups share a choice",
+    )
+    parser.add_argument(
+        "--importance",
+        metavar="FILE",
+        type=local_path_argument,
+        help="JSON, npz or safetensors: a number for each weight, by which its error counts",
+    )
+    add_arguments(parser, "--threads")
+    parser.add_argument(
+        "-o",
+        "--output",
+        metavar="FILE",
+        type=local_path_argument,
+        help="write the map as TOML",
+    )
+    output = parser.add_mutually_exclusive_group()
+    output.add_argument("--json", action="store_true", help="print the advice as JSON")
+    output.add_argument("--quiet", action="store_true", help="no output but errors")
+    parser.set_defaults(run=_advise)
+
+
+def _names(text: str) -> list[str]:
+    """Take apart names that commas separate."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as nvfp4,fp8_block")
+    return names
+
+
+def _read_groups(path: Path | None) -> Any:  # noqa: ANN401  (a list or a mapping)
+    """Read regular expressions from a file."""
+    if path is None:
+        return None
+    text = path.read_text("utf-8")
+    try:
+        patterns = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
+    except ValueError as error:
+        raise CheckpointError(f"{path}: {error}") from error
+    values = patterns.values() if isinstance(patterns, dict) else patterns
+    if not isinstance(patterns, dict | list) or not all(isinstance(value, str) for value in values):
+        raise CheckpointError(f"{path} is not a list of regular expressions, nor names of them")
+    return patterns
+
+
+def _advise(options: argparse.Namespace) -> int:
+    """Run `castwise advise`."""
+    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+        advice = checkpoint.advise(
+            options.source,
+            budget=options.budget,
+            bits=options.bits,
+            error=options.error,
+            formats=options.formats,
+            recipe=options.recipe,
+            groups=_read_groups(options.groups),
+            importance=options.importance,
+            threads=options.threads,
+            progress=progress.show if progress.visible else None,
+        )
+    if options.output is not None:
+        advice.save(options.output)
+    if options.json:
+        show([json_text(advice.to_dict())])
+    elif not options.quiet:
+        show(_lines(advice))
+    return OK
+
+
+def _lines(advice: Advice) -> Iterator[str]:
+    """Show the choices, worst first, and the totals."""
+    yield from table(
+        ("weights", "becomes", "SQNR", "bytes", "cheaper", "dearer"),
+        lambda: map(_cells, advice.choices),
+        text_columns=2,
+        spare=("bytes", "dearer", "cheaper"),
+    )
+    yield from advice.total_lines()
+
+
+def _cells(choice: Choice) -> tuple[str, ...]:
+    """Return a row of the table."""
+    return (
+        choice.name,
+        choice.target,
+        f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
+        f"{choice.nbytes:,}",
+        *(
+            "-" if other is None else f"{other.target} {other.nbytes - choice.nbytes:+,}"
+            for other in (choice.cheaper, choice.dearer)
+        ),
+    )

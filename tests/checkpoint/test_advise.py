@@ -1,0 +1,327 @@
+"""Advice is the best within its limit, fits, and loses what it says when it is carried out."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError, advise
+from castwise.checkpoint.advice._advice import patterns
+from castwise.checkpoint.advice._knapsack import Option, front, solve
+from castwise.cli import main
+from castwise.surveys import survey
+from oracle import Array
+
+LAYERS = 3
+SHAPES = {
+    "self_attn.q_proj": (128, 128),
+    "self_attn.k_proj": (64, 128),
+    "self_attn.v_proj": (64, 128),
+    "self_attn.o_proj": (128, 128),
+    "mlp.gate_proj": (256, 128),
+    "mlp.up_proj": (256, 128),
+    "mlp.down_proj": (128, 256),
+}
+
+
+def weights() -> dict[str, Array]:
+    """A small model, whose later layers have fewer outliers."""
+    random_numbers = np.random.default_rng(3)
+    tensors = {"model.embed_tokens.weight": random_numbers.standard_normal((100, 128)) * 0.02}
+    for layer in range(LAYERS):
+        for module, shape in SHAPES.items():
+            weight = random_numbers.standard_t(3 + 2 * layer, shape) * 0.02
+            tensors[f"model.layers.{layer}.{module}.weight"] = weight
+        tensors[f"model.layers.{layer}.input_layernorm.weight"] = np.ones(128)
+    return {name: array.astype(ml_dtypes.bfloat16) for name, array in tensors.items()}
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder of such a model."""
+    folder = tmp_path_factory.mktemp("advised") / "model"
+    folder.mkdir()
+    checkpoint.save(folder / "model.safetensors", weights())
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    (folder / "config.json").write_text(json.dumps(config))
+    return folder
+
+
+def folder_bytes(folder: Path) -> int:
+    return sum(path.stat().st_size for path in folder.iterdir())
+
+
+def relative_errors(source: Path, result: Path, folder: Path) -> dict[str, float]:
+    """What decoding the result gives, against the source."""
+    decoded = folder / "decoded"
+    checkpoint.dequantize_file(result, decoded, dtype="float32")
+    before, after = checkpoint.load(source), checkpoint.load(decoded)
+    errors = {}
+    for name, array in before.items():
+        exact = array.astype(float)
+        noise = np.square(after[name].astype(float) - exact).sum()
+        errors[name] = noise / np.square(exact).sum()
+    return errors
+
+
+def random_problem(numbers: random.Random) -> tuple[list[list[Option]], float]:
+    groups = [
+        [
+            Option(
+                numbers.choice([numbers.random(), numbers.random() ** 4, numbers.randint(0, 9)]),
+                numbers.choice([numbers.randint(1, 50), 50 * numbers.random()]),
+            )
+            for _ in range(numbers.randint(1, 6))
+        ]
+        for _ in range(numbers.randint(1, 6))
+    ]
+    return groups, numbers.uniform(0, sum(max(o.weight for o in group) for group in groups))
+
+
+def test_the_solver_equals_brute_force() -> None:
+    numbers = random.Random(1)
+    for _ in range(1000):
+        groups, limit = random_problem(numbers)
+        sums = (
+            (sum(option.cost for option in row), sum(option.weight for option in row))
+            for row in itertools.product(*groups)
+        )
+        best = min((cost for cost, weight in sums if weight <= limit), default=None)
+        solution = solve(groups, limit)
+        if best is None:
+            assert solution is None
+            continue
+        assert solution is not None
+        assert solution.weight <= limit
+        chosen = [group[index] for group, index in zip(groups, solution.chosen, strict=True)]
+        assert solution.cost == pytest.approx(sum(option.cost for option in chosen))
+        assert solution.cost == pytest.approx(best)
+        assert solution.gap == 0
+
+
+def test_a_gap_is_never_too_small(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("castwise.checkpoint.advice._knapsack._NODES", 3)
+    numbers = random.Random(2)
+    gaps = 0
+    for _ in range(300):
+        groups, limit = random_problem(numbers)
+        bounded = solve(groups, limit)
+        if bounded is None:
+            continue
+        monkeypatch.undo()
+        exact = solve(groups, limit)
+        monkeypatch.setattr("castwise.checkpoint.advice._knapsack._NODES", 3)
+        assert exact is not None
+        assert bounded.cost - bounded.gap <= exact.cost * (1 + 1e-9) + 1e-12
+        gaps += bounded.gap > 0
+    assert gaps > 10
+
+
+def test_the_front_is_below_every_choice() -> None:
+    numbers = random.Random(3)
+    groups, _ = random_problem(numbers)
+    points = front(groups)
+    for row in itertools.product(*groups):
+        cost, weight = sum(o.cost for o in row), sum(o.weight for o in row)
+        costs = [point.cost for point in points]
+        expected = np.interp(weight, [point.weight for point in points], costs)
+        assert cost >= expected - 1e-9
+
+
+@pytest.mark.parametrize("share", [0.45, 0.6, 0.8])
+def test_advice_fits_and_loses_what_it_says(model: Path, tmp_path: Path, share: float) -> None:
+    budget = int(share * folder_bytes(model))
+    advice = advise(model, budget=budget)
+    assert advice.nbytes <= budget
+    result = tmp_path / "result"
+    advice.save(tmp_path / "map.toml")
+    summary = checkpoint.quantize_file(
+        model, result, dtype_map=tmp_path / "map.toml", recipe="compressed-tensors"
+    )
+    assert not summary.unused_patterns
+    assert folder_bytes(result) <= advice.nbytes
+    assert folder_bytes(result) >= 0.97 * advice.nbytes
+    errors = relative_errors(model, result, tmp_path)
+    names = [name for choice in advice.choices for name in choice.tensors]
+    assert len(names) == len({*names}) == LAYERS * len(SHAPES)
+    measured = sum(errors[name] for name in names) / len(names)
+    assert advice.error == pytest.approx(measured, rel=0.1)
+    kept = set(errors) - {name for choice in advice.choices for name in choice.tensors}
+    assert all(errors[name] == 0 for name in kept)
+
+
+def test_more_bytes_never_lose_more(model: Path) -> None:
+    sizes = [share * folder_bytes(model) for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)]
+    errors = [advise(model, budget=int(size)).error for size in sizes]
+    assert errors == sorted(errors, reverse=True)
+    whole = advise(model, budget="1GB")
+    assert whole.map == {}
+    assert whole.error == 0
+    assert not whole.quantizes
+
+
+def test_bits_and_errors_limit_too(model: Path) -> None:
+    advice = advise(model, bits=9.0)
+    assert advice.bits <= 9.0
+    least = advise(model, error=advice.error)
+    assert least.error <= advice.error
+    assert least.nbytes <= advice.nbytes
+    assert advise(model, error=1e-9).nbytes > least.nbytes
+
+
+def test_fused_weights_share_a_choice(model: Path) -> None:
+    advice = advise(model, budget=int(0.5 * folder_bytes(model)))
+    by_module = [{name.rsplit(".", 2)[1] for name in choice.tensors} for choice in advice.choices]
+    assert by_module.count({"q_proj", "k_proj", "v_proj"}) == LAYERS
+    assert by_module.count({"gate_proj", "up_proj"}) == LAYERS
+    names = {choice.name for choice in advice.choices}
+    assert "model.layers.0.mlp.(gate_proj|up_proj).weight" in names
+
+
+def test_groups_share_a_choice(model: Path) -> None:
+    advice = advise(model, bits=9.0, groups=[r"model\.layers\.(\d+)\..*"])
+    assert len(advice.choices) == LAYERS
+    whole = advise(model, bits=9.0, groups={"all": r"model\.layers\.\d+\..*"})
+    assert len(whole.choices) == 1
+    assert whole.error >= advice.error >= advise(model, bits=9.0).error
+
+
+def test_importance_moves_bytes(model: Path, tmp_path: Path) -> None:
+    names = [name for name in weights() if name.endswith("_proj.weight")]
+    numbers = {name: 1.0 if ".0." in name else 1e-6 for name in names}
+    advice = advise(model, bits=9.0, importance=numbers)
+    errors = {name: choice.error for choice in advice.choices for name in choice.tensors}
+    first = [choice for choice in advice.choices if ".0." in choice.tensors[0]]
+    rest = [choice for choice in advice.choices if ".0." not in choice.tensors[0]]
+    assert min(choice.sqnr_db for choice in first) > max(choice.sqnr_db for choice in rest)
+    assert set(errors) == set(names)
+    (tmp_path / "numbers.json").write_text(json.dumps(numbers))
+    np.savez(tmp_path / "numbers.npz", **numbers)
+    checkpoint.save(
+        tmp_path / "numbers.safetensors", {key: np.float64(n) for key, n in numbers.items()}
+    )
+    for suffix in (".json", ".npz", ".safetensors"):
+        assert advise(model, bits=9.0, importance=tmp_path / f"numbers{suffix}") == advice
+
+
+def test_every_choice_says_what_else_there_was(model: Path) -> None:
+    for choice in advise(model, budget=int(0.6 * folder_bytes(model))).choices:
+        if choice.cheaper is not None:
+            assert choice.cheaper.nbytes < choice.nbytes
+            assert choice.cheaper.error > choice.error
+        if choice.dearer is not None:
+            assert choice.dearer.nbytes > choice.nbytes
+            assert choice.dearer.error < choice.error
+
+
+def test_a_model_in_float32_is_cast(tmp_path: Path) -> None:
+    single = tmp_path / "single.safetensors"
+    checkpoint.save(single, {name: array.astype(np.float32) for name, array in weights().items()})
+    advice = advise(single, bits=17.0, formats=["bfloat16", "float16"])
+    assert set(advice.map.values()) <= {"bfloat16", "float16"}
+    assert not advice.quantizes
+    advice.save(tmp_path / "map.toml")
+    checkpoint.cast_file(single, tmp_path / "o.safetensors", dtype_map=tmp_path / "map.toml")
+    assert os.path.getsize(tmp_path / "o.safetensors") <= advice.nbytes
+
+
+def test_patterns_match_their_names_only() -> None:
+    names = [f"a.{layer}.b.{expert}.c" for layer in (0, 10) for expert in (1, 2)]
+    assert patterns(names) == [r"a\.(0|10)\.b\.(1|2)\.c"]
+    assert patterns(names[:3]) == [r"a\.0\.b\.1\.c", r"a\.0\.b\.2\.c", r"a\.10\.b\.1\.c"]
+    assert patterns(["x", "y.weight"]) == ["x", r"y\.weight"]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({}, "give one of budget, bits, error"),
+        ({"bits": 4, "error": 0.1}, "give one of budget, bits, error, not 2"),
+        ({"budget": "big"}, "budget 'big' is not a size; use 24GB"),
+        ({"budget": -1}, "budget -1 is not valid"),
+        ({"bits": 0.0}, "bits 0.0 is not valid"),
+        ({"bits": 1.0}, r"bits 1.0 is less than the [\d,]+ bytes .* of the smallest choices"),
+        ({"bits": 9, "formats": ["fp7"]}, "formats 'fp7' is not a candidate"),
+        ({"bits": 9, "formats": ["bnb_nf4"]}, "compressed-tensors writes none of it"),
+        ({"bits": 9, "recipe": "nobody"}, "recipe 'nobody' is not one of"),
+        ({"bits": 9, "groups": ["("]}, r"groups '\(' is not a regular expression"),
+        ({"bits": 9, "groups": ["nothing"]}, "groups 'nothing' matches no weight"),
+        ({"bits": 9, "importance": {"x": 1}}, "importance names no weight"),
+    ],
+)
+def test_bad_input(model: Path, options: dict[str, Any], text: str) -> None:
+    with pytest.raises((ValueError, CheckpointError), match=text):
+        advise(model, **options)
+
+
+@pytest.mark.parametrize("value", [-1.0, np.nan, [1.0, 2.0], "much"])
+def test_importance_of_no_use(model: Path, value: Any) -> None:
+    name = "model.layers.0.mlp.up_proj.weight"
+    with pytest.raises(CheckpointError, match=name):
+        advise(model, bits=9.0, importance={name: value})
+    with pytest.raises(CheckpointError, match="has no number for"):
+        advise(model, bits=9.0, importance={name: 1.0})
+
+
+def test_weights_that_no_scheme_holds(tmp_path: Path) -> None:
+    tensors = weights()
+    tensors["model.layers.0.mlp.up_proj.weight"][3, 3] = np.nan
+    checkpoint.save(tmp_path / "model.safetensors", tensors)
+    with pytest.raises(CheckpointError, match="has 0 infinite and 1 NaN elements"):
+        advise(tmp_path / "model.safetensors", bits=9.0)
+
+
+def test_a_quantised_model_is_refused(model: Path, tmp_path: Path) -> None:
+    checkpoint.quantize_file(model, tmp_path / "fp8", "fp8_channel")
+    with pytest.raises(CheckpointError, match="it is quantised already"):
+        advise(tmp_path / "fp8", bits=9.0)
+
+
+def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    output = tmp_path / "map.toml"
+    assert main(["advise", str(model), "--bits", "9", "-o", str(output)]) == 0
+    shown = capsys.readouterr().out
+    assert "mean relative squared error" in shown
+    assert main(["advise", str(model), "--bits", "9", "--json"]) == 0
+    printed = json.loads(capsys.readouterr().out)
+    advice = advise(model, bits=9.0)
+    assert printed == json.loads(json.dumps(advice.to_dict()))
+    assert output.read_text("utf-8") == advice.to_toml()
+    groups = tmp_path / "groups.toml"
+    groups.write_text("layer = 'model\\.layers\\.(\\d+)\\..*'")
+    assert main(["advise", str(model), "--bits", "9", "--groups", str(groups), "--quiet"]) == 0
+    assert main(["quantize", str(model), str(tmp_path / "q"), "--map", str(output)]) == 0
+
+
+@pytest.mark.parametrize("file", ["[1]", "3", "{"])
+def test_groups_of_no_use(
+    model: Path, tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    groups = tmp_path / "groups.json"
+    groups.write_text(file)
+    assert main(["advise", str(model), "--bits", "9", "--groups", str(groups)]) == 2
+    assert "groups.json" in capsys.readouterr().err
+
+
+def test_a_survey_of_a_tensor_in_bands_is_that_of_the_array(tmp_path: Path) -> None:
+    from castwise.checkpoint.advice import _surveying  # noqa: PLC0415
+
+    array = np.random.default_rng(0).standard_normal((300, 256)).astype(np.float32)
+    path = tmp_path / "a.safetensors"
+    checkpoint.save(path, {"layers.0.q_proj.weight": array})
+    from castwise.checkpoint.containers import open_checkpoint  # noqa: PLC0415
+    from castwise.checkpoint.planning import StoredTensors  # noqa: PLC0415
+
+    with open_checkpoint(path) as opened, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(_surveying, "_BYTES", 1 << 16)
+        stored = StoredTensors(opened.components[0].shards)
+        info = stored["layers.0.q_proj.weight"]
+        assert _surveying._survey(stored, info, 1) == survey(array)
