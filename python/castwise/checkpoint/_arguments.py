@@ -35,6 +35,7 @@ class SharedArguments(TypedDict, total=False):
     include: str | Sequence[str]
     exclude: str | Sequence[str]
     max_shard_size: int | str | None
+    measure: bool
     part: str | tuple[int, int] | None
     executor: Executor | None
     fail_on: Iterable[FindingKind]

@@ -63,6 +63,7 @@ def cast_file(
     exclude: str | Sequence[str] = (),
     max_shard_size: int | str | None = None,
     dry_run: bool = False,
+    measure: bool = False,
     raw: bool = False,
     as_bytes: bool = True,
     part: str | tuple[int, int] | None = None,
@@ -144,6 +145,9 @@ def cast_file(
         folder if `destination` is the name of one.
     dry_run
         Write nothing and return what would become of every tensor, a `CastPlan`.
+    measure
+        With `dry_run`: convert everything all the same, so that the rows have their reports.
+        `.npz`, `.h5` and `.keras` need room for one file where the system has temporary ones.
     raw
         Cast codes and scales of quantised weights as if they were plain numbers. Else a cast that
         would change one of them is refused.

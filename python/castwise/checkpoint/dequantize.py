@@ -60,6 +60,7 @@ def dequantize_file(
     exclude: str | Sequence[str] = (),
     max_shard_size: int | str | None = None,
     dry_run: bool = False,
+    measure: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
     fail_on: Iterable[FindingKind] = LOSSES,
@@ -102,7 +103,7 @@ def dequantize_file(
         the unquantised model; the others stay quantised.
     threads
         How many threads may decode.
-    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run
+    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, measure
         As in `cast_file`.
     fail_on, max_zeros, progress
         As in `cast_file`.

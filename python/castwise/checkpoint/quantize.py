@@ -74,6 +74,7 @@ def quantize_file(
     exclude: str | Sequence[str] = (),
     max_shard_size: int | str | None = None,
     dry_run: bool = False,
+    measure: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
     fail_on: Iterable[FindingKind] = LOSSES,
@@ -116,7 +117,7 @@ def quantize_file(
         Regular expressions that match the whole names of weights, or of their modules, to leave.
     threads
         How many threads may quantise.
-    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run
+    overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, measure
         As in `cast_file`.
     fail_on, max_zeros, progress
         As in `cast_file`.

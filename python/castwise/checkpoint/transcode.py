@@ -72,6 +72,7 @@ def transcode_file(
     exclude: str | Sequence[str] = (),
     max_shard_size: int | str | None = None,
     dry_run: bool = False,
+    measure: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
     fail_on: Iterable[FindingKind] = LOSSES,
@@ -124,6 +125,8 @@ def transcode_file(
     dry_run
         As in `cast_file`. Codes and scales are not read, so that a value that the other form cannot
         hold is not found.
+    measure
+        As in `cast_file`: they are read, and it is found.
     part, executor
         As in `cast_file`; a weight is transcoded whole by one part or batch.
 

@@ -82,6 +82,10 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "write nothing; print what would become of each tensor, and the room for it",
     },
+    "--measure": {
+        "action": "store_true",
+        "help": "with --dry-run: convert everything, write nothing, and print what would be lost",
+    },
     "--part": {
         "metavar": "K/N",
         "help": "convert only this part of the bytes, such as 3/16, in a run of its own; castwise "
@@ -100,6 +104,7 @@ _FOLDER = (
     "--exclude",
     "--max-shard-size",
     "--dry-run",
+    "--measure",
     "--part",
 )
 

@@ -42,7 +42,8 @@ def run_conversion(
         warn(summary, options)
     if options.part is not None and not options.dry_run:
         say(f"part {options.part} is done; when all are: castwise finish {options.destination}")
-    is_partial = options.dry_run or options.part is not None
+    is_unmeasured = options.dry_run and not options.measure
+    is_partial = is_unmeasured or options.part is not None
     return OK if is_partial else say_findings(summary, options)
 
 

@@ -7,7 +7,7 @@ import shlex
 from collections.abc import Mapping, Sequence
 
 from castwise._core import finfo, formats
-from castwise.checkpoint import CastSummary, CheckpointError, Finding
+from castwise.checkpoint import CastPlan, CastSummary, CheckpointError, Finding
 from castwise.checkpoint.planning import scheme_beside
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, DecodeReport
@@ -106,9 +106,10 @@ def _say(
     if _WIDER in known and (command := _keeping_command(summary, findings)) is not None:
         known[known.index(_WIDER)] = command
     count = _count(findings)
+    written = "would be written" if isinstance(summary, CastPlan) else "was written"
     say(
         f"{count:,} {singular if count == 1 else plural}{_where(findings)}; "
-        f"{summary.destination} was written. To avoid it: {', '.join(known)}"
+        f"{summary.destination} {written}. To avoid it: {', '.join(known)}"
     )
 
 

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastRow, CastSummary
-from castwise.cli._cast_output import GROUPS, group_names, grouped
+from castwise.cli._cast_output import GROUPS, group_names, grouped, report_lines
 from castwise.cli._output import json_text, show, size_text, table, tensors_text
 
 _HEADER = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")
@@ -55,6 +55,8 @@ def show_plan(
     if options.json:
         show([json_text(plan.to_dict())])
     else:
+        if options.measure:
+            show(report_lines(plan, rows=rows, done="measured"))
         show(plan_lines(plan, rows=rows))
     return plan
 

@@ -37,9 +37,15 @@ class PlannedRun:
     about: tuple[str, str, dict[str, Any]]
     unused: Mapping[str, str | None]
 
-    def preview(self) -> CastPlan:
-        """Return what the run would do; refuse what it would refuse from headers alone."""
-        rows, room = self.run.preview(), self.run.room()
+    def preview(
+        self, progress: Callable[[Progress], None] | None = None, *, measure: bool = False
+    ) -> CastPlan:
+        """Return what the run would do; refuse what it would refuse from headers alone.
+
+        With `measure` everything is converted, and the rows have their reports.
+        """
+        room = self.run.room()
+        rows = self.run.measure(self._meter(progress)) if measure else self.run.preview()
         return CastPlan(
             *self.about,
             rows,
@@ -69,8 +75,10 @@ class PlannedRun:
         self, progress: Callable[[Progress], None] | None, executor: Executor | None = None
     ) -> CastSummary:
         """Let the run write all of it."""
-        meter = ProgressMeter(sum(tensor.info.nbytes for tensor in self.run.planned), progress)
-        return self.summary(self.run.write(meter, executor))
+        return self.summary(self.run.write(self._meter(progress), executor))
+
+    def _meter(self, progress: Callable[[Progress], None] | None) -> ProgressMeter:
+        return ProgressMeter(sum(tensor.info.nbytes for tensor in self.run.planned), progress)
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
         """Return the summary of these rows."""
@@ -186,6 +194,7 @@ def carry_out(
     resumable: bool,
     resume: bool,
     dry_run: bool,
+    measure: bool,
     part: str | tuple[int, int] | None,
     executor: Executor | None,
     fail_on: Iterable[FindingKind],
@@ -196,6 +205,11 @@ def carry_out(
 
     `arguments` are those of the request; a command passes on all that it was given.
     """
+    if measure and not dry_run:
+        raise CheckpointError(
+            f"{argument('measure')} goes with {argument('dry_run')}: a conversion that is written "
+            "measures its losses anyway"
+        )
     request = request_type(**arguments)
     path = checked_path(destination, "destination")
     if isinstance(executor, type) or (
@@ -217,7 +231,7 @@ def carry_out(
     with request.planned(path, threads, resumable=resumable, resume=resume) as planned:
         request.protect(planned, fail_on, max_zeros)
         if dry_run:
-            return planned.preview()
+            return planned.preview(progress, measure=measure)
         if mine is None:
             return planned.write(progress, executor)
         rows = convert_part(

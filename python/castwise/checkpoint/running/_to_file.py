@@ -28,6 +28,7 @@ from castwise.checkpoint.files import (
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._measuring import measured_rows
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import Patterns
 from castwise.checkpoint.running._output_files import OutputFile
@@ -133,6 +134,11 @@ class ToFile:
         """Return the rows as they will be; refuse what cannot be written."""
         check_place(self._destination)
         return self._target.preview(None)
+
+    def measure(self, meter: ProgressMeter) -> list[CastRow]:
+        """Convert without writing; return the rows with their reports."""
+        check_place(self._destination)
+        return measured_rows(self.files, meter, in_folder=False)
 
     def room(self) -> Room:
         """Return the bytes needed and free; nothing is copied or left out."""

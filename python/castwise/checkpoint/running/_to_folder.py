@@ -42,6 +42,7 @@ from castwise.checkpoint.running._journal import (
     kept_shards,
     remove_all_but,
 )
+from castwise.checkpoint.running._measuring import measured_rows
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import OtherFiles
 from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
@@ -133,6 +134,11 @@ class ToFolder:
         """Return the rows as they will be; refuse what cannot be written."""
         check_place(self._destination, is_folder=True)
         return [row for target in self.files for row in target.preview(target.name)]
+
+    def measure(self, meter: ProgressMeter) -> list[CastRow]:
+        """Convert without writing; return the rows with their reports."""
+        check_place(self._destination, is_folder=True)
+        return measured_rows(self.files, meter, in_folder=True)
 
     def room(self) -> Room:
         """Return the bytes needed and free, and the files left out with their sizes."""
