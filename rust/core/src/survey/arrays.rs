@@ -35,6 +35,9 @@ pub(super) struct SurveyedArray {
     columns: (usize, isize),
 }
 
+/// A survey takes as long for a byte as a copy for so many: threads pay earlier.
+const BYTES_OF_COPY: usize = 8;
+
 /// A band of rows, and a part of its columns.
 #[derive(Clone, Copy)]
 struct Position {
@@ -72,7 +75,8 @@ impl SurveyedArray {
         let matrices: usize = self.stack.iter().map(|axis| axis.0).product();
         let elements = matrices * self.rows.0 * self.columns.0;
         let count = if elements == 0 { 0 } else { matrices * self.bands() * self.parts() };
-        Positions { count, grain: 1, bytes: elements * self.operand.size, turn: None }
+        let bytes = (elements * self.operand.size).saturating_mul(BYTES_OF_COPY);
+        Positions { count, grain: 1, bytes, turn: None }
     }
 
     fn position(&self, index: usize) -> Position {
