@@ -57,7 +57,7 @@ def test_dir_of_an_adapter_is_all(name: str, framework: Callable[[str], object])
         ("cast --help", ("checkpoint.convert", "checkpoint.containers", "cli.quantize")),
         (
             "cast IN OUT --dtype bfloat16",
-            ("checkpoint._verify", "checkpoint.planning._new_statements"),
+            ("checkpoint.comparison", "checkpoint.planning._new_statements"),
         ),
         (
             "cast IN OUT --dtype float16",

@@ -100,6 +100,11 @@ def verification(models: Path) -> Any:
     return checkpoint.verify(models / "model.safetensors", models / "o.npz")
 
 
+def difference(models: Path) -> Any:
+    cast(models)
+    return checkpoint.diff(models / "model.safetensors", models / "o.npz")
+
+
 def quantized() -> Any:
     return quantization.quantize(np.linspace(-1, 1, 1 << 12).reshape(64, 64), "nvfp4")
 
@@ -131,6 +136,9 @@ PUBLIC: dict[type, Callable[[Path], Any]] = {
     checkpoint.CastRow: lambda models: cast(models).rows[0],
     checkpoint.CastSummary: cast,
     checkpoint.DecodeReport: lambda _: checkpoint.DecodeReport(10, 1, 2, 3, 4),
+    checkpoint.CastExplanation: lambda models: difference(models).tensors[0].explanation,
+    checkpoint.Diff: difference,
+    checkpoint.TensorDiff: lambda models: difference(models).tensors[0],
     checkpoint.Difference: lambda models: verification(models).differences[0],
     checkpoint.DtypeMap: lambda _: checkpoint.DtypeMap.of(many_keys("bfloat16")),
     checkpoint.Finding: lambda models: cast(models).findings(["inexact"])[0],

@@ -46,9 +46,9 @@ CHECKPOINT_ROOMS = (
     ("_arguments", "_config", "_layers", "preview"),
     ("gguf",),
     ("planning",),
-    ("_verify", "arrays", "running"),
+    ("arrays", "running"),
     ("requests",),
-    ("convert", "dequantize", "quantize", "transcode"),
+    ("comparison", "convert", "dequantize", "quantize", "transcode"),
     ("advice",),
     ("_finish",),
 )

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise._core import compare
-from castwise.checkpoint._verify import _in_step
+from castwise.checkpoint.comparison._sides import in_step
 from castwise.cli import main
 from producer_models import MODELS, Decodable, Draw, write
 
@@ -109,7 +109,7 @@ def test_streams_are_cut_at_the_same_places() -> None:
     whole = np.arange(20)
     one = iter(np.split(whole, [3, 3, 11]))
     other = iter(np.split(whole, [1, 12, 19]))
-    pairs = list(_in_step(one, other))
+    pairs = list(in_step(one, other))
     assert all((left == right).all() for left, right in pairs)
     assert np.concatenate([left for left, _ in pairs]).tolist() == whole.tolist()
 

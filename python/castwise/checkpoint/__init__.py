@@ -19,9 +19,17 @@ if TYPE_CHECKING:
     from castwise.checkpoint._errors import CheckpointError
     from castwise.checkpoint._finish import finish
     from castwise.checkpoint._tensors import TensorInfo
-    from castwise.checkpoint._verify import Difference, Verification, verify
     from castwise.checkpoint.advice import Advice, Choice, advise
     from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
+    from castwise.checkpoint.comparison import (
+        CastExplanation,
+        Diff,
+        Difference,
+        TensorDiff,
+        Verification,
+        diff,
+        verify,
+    )
     from castwise.checkpoint.convert import cast_file
     from castwise.checkpoint.dequantize import dequantize_file
     from castwise.checkpoint.maps import map_names
@@ -53,20 +61,30 @@ else:
                 "Progress",
             ),
             "castwise.checkpoint.transcode": ("transcode_file",),
-            "castwise.checkpoint._verify": ("Difference", "Verification", "verify"),
             "castwise.checkpoint.advice": ("Advice", "Choice", "advise"),
+            "castwise.checkpoint.comparison": (
+                "CastExplanation",
+                "Diff",
+                "Difference",
+                "TensorDiff",
+                "Verification",
+                "diff",
+                "verify",
+            ),
             "castwise.quantization": ("Orphan", "Quantization", "QuantizedWeight"),
         },
     )
 
 __all__ = [
     "Advice",
+    "CastExplanation",
     "CastPlan",
     "CastRow",
     "CastSummary",
     "CheckpointError",
     "Choice",
     "DecodeReport",
+    "Diff",
     "Difference",
     "DtypeMap",
     "Finding",
@@ -75,11 +93,13 @@ __all__ = [
     "Progress",
     "Quantization",
     "QuantizedWeight",
+    "TensorDiff",
     "TensorInfo",
     "Verification",
     "advise",
     "cast_file",
     "dequantize_file",
+    "diff",
     "finish",
     "inspect",
     "load",

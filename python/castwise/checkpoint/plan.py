@@ -89,6 +89,11 @@ def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> l
     return [_plan_one(info, dtypes, prefix) for info in tensors]
 
 
+def decided(dtypes: DtypeMap, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+    """Decide as `plan` does, with the map first, so that it can be bound."""
+    return plan(tensors, dtypes, prefix)
+
+
 def unused_patterns(planned: Sequence[Planned], dtypes: DtypeMap) -> dict[str, str | None]:
     """Map each pattern that matched no tensor, as often as not a slip, to the nearest name.
 

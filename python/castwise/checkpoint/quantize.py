@@ -167,7 +167,7 @@ class QuantizeRequest(DeriveRequest):
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check what is to be quantised, and how."""
-        encode = _encode(
+        encode = checked_encode(
             self.scheme,
             self.recipe,
             self.block,
@@ -187,7 +187,7 @@ class QuantizeRequest(DeriveRequest):
         )
 
 
-def _encode(
+def checked_encode(
     scheme: str | None,
     recipe: object,
     block: object,

@@ -34,6 +34,7 @@ COMMANDS = {
     "finish": "make a checkpoint of the parts that runs with --part have converted",
     "inspect": "what a checkpoint holds, from its headers alone",
     "verify": "compare the values of two checkpoints, quantised or not",
+    "diff": "what differs between two checkpoints, and what explains it",
     "formats": "every format castwise knows",
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""

@@ -6,9 +6,11 @@ import argparse
 import math
 import sys
 from collections.abc import Iterator
+from typing import get_args
 
 from castwise import checkpoint
 from castwise._core import finfo
+from castwise._options import Nan, Overflow, Rounding
 from castwise._spelling import typed_format
 from castwise.checkpoint import Difference, Verification
 from castwise.checkpoint.planning import ARITHMETIC, FORMATS
@@ -38,10 +40,22 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
     parser.add_argument("second", metavar="B", type=path_argument, help="another")
     parser.add_argument(
+        "--map",
+        metavar="M",
+        dest="dtype_map",
+        help="is B exactly what this map makes of A, by castwise cast, or quantize if it names "
+        "schemes? Prints one line, with digests, that can be kept",
+    )
+    cast = parser.add_argument_group("options of the cast, with --map")
+    cast.add_argument("--rounding", choices=get_args(Rounding), help="as for castwise cast")
+    cast.add_argument("--overflow", choices=get_args(Overflow), default="ieee")
+    cast.add_argument("--nan", choices=get_args(Nan), default="keep")
+    cast.add_argument("--seed", metavar="S", type=int)
+    parser.add_argument(
         "--dtype",
         metavar="D",
         help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
-        f"of the other one if that is plain, else {FORMATS[0]})",
+        f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
     )
     parser.add_argument(
         "--arithmetic",
@@ -63,6 +77,11 @@ def _verify(options: argparse.Namespace) -> int:
         verification = checkpoint.verify(
             options.first,
             options.second,
+            dtype_map=options.dtype_map,
+            rounding=options.rounding,
+            overflow=options.overflow,
+            nan=options.nan,
+            seed=options.seed,
             dtype=typed_format(options.dtype, "--dtype"),
             arithmetic=options.arithmetic,
             threads=options.threads,
@@ -90,6 +109,9 @@ def _lines(verification: Verification) -> Iterator[str]:
     for difference in verification.differences:
         if difference.reason != "values":
             yield f"{difference.name}: {_reason_text(difference)}"
+    if verification.statement is not None:
+        yield verification.statement
+        return
     total = f"{tensors_text(verification.tensors)} compared, {verification.values:,} values"
     count = len(verification.differences)
     differing = f"{tensors_text(count)} differ{'s' if count == 1 else ''}"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from castwise.checkpoint.requests._cast_request import CastRequest
+    from castwise.checkpoint.requests._cast_request import CastRequest, chosen_dtypes
     from castwise.checkpoint.requests._derive_request import (
         SAFETENSORS,
         DeriveRequest,
@@ -20,7 +20,7 @@ else:
     __getattr__ = on_demand(
         __name__,
         {
-            "castwise.checkpoint.requests._cast_request": ("CastRequest",),
+            "castwise.checkpoint.requests._cast_request": ("CastRequest", "chosen_dtypes"),
             "castwise.checkpoint.requests._derive_request": (
                 "DeriveRequest",
                 "Make",
@@ -39,4 +39,5 @@ __all__ = [
     "Request",
     "RunOptions",
     "carry_out",
+    "chosen_dtypes",
 ]

@@ -70,7 +70,7 @@ class CastRequest(Request):
         """Open the source for a block, and decide what becomes of every tensor."""
         source = checked_path(self.source, "source")
         check_assume(self.assume)
-        dtypes = _dtypes(self.dtype, self.dtype_map, self.policy, self.role)
+        dtypes = chosen_dtypes(self.dtype, self.dtype_map, self.policy, self.role)
         options = CastOptions.checked(
             rounding=self.rounding,
             overflow=self.overflow,
@@ -108,12 +108,13 @@ class CastRequest(Request):
             yield PlannedRun(run, about, unused_patterns(run.planned, dtypes))
 
 
-def _dtypes(
+def chosen_dtypes(
     dtype: object,
     dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None,
     policy: object,
     role: str,
 ) -> DtypeMap:
+    """Return what a dtype, a map or a policy says of tensors; refuses what does not go together."""
     if (policy is None) == (dtype is None and dtype_map is None):
         raise CheckpointError(
             "give either dtype, dtype_map or policy; only dtype and dtype_map go together"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,26 +13,23 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._brief import brief, brief_fields, counted, listed
-from castwise._core import Comparison, compare
-from castwise._options import Arithmetic
+from castwise._core import compare
+from castwise._dtype_map import DtypeMap
+from castwise._options import Arithmetic, Nan, Overflow, Rounding
 from castwise._tables import aligned
-from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
-from castwise.checkpoint.containers import Reader, from_bytes, open_checkpoint
-from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise._wording import argument
+from castwise.checkpoint._arguments import MapArgument
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.comparison._conversions import MapConversion
+from castwise.checkpoint.comparison._measures import LargestGap, plain_number
+from castwise.checkpoint.comparison._sides import Side, common_format, in_step
+from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.files import checked_path
-from castwise.checkpoint.planning import (
-    FORMATS,
-    DerivedReader,
-    StoredTensors,
-    decode_checkpoint,
-    decoding_of,
-)
+from castwise.checkpoint.planning import FORMATS
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.quantization.producers import BF16
-
-_PIECE_ELEMENTS = 1 << 18
 
 _WITH_ULPS = frozenset((*FORMATS, "float64"))
+_NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +88,10 @@ class Difference:
             "format": self.format,
             "count": self.count,
             "different": self.different,
-            "max_abs": _plain_number(self.max_abs),
+            "max_abs": plain_number(self.max_abs),
             "max_ulp": self.max_ulp,
             "index": None if self.index is None else list(self.index),
-            "values": None if self.values is None else [*map(_plain_number, self.values)],
+            "values": None if self.values is None else [*map(plain_number, self.values)],
             "shapes": None if self.shapes is None else [*map(list, self.shapes)],
             "formats": None if self.formats is None else list(self.formats),
         }
@@ -114,6 +111,10 @@ class Verification:
         How many values they have.
     differences
         The tensors that differ, in order of their names in the first.
+    conversion
+        With a map, what was to make the second of the first: "map" and the options of the cast,
+        "cast", how many tensors it was to change, and "sha256" of the first, the second and the
+        map. None without.
 
     """
 
@@ -122,6 +123,7 @@ class Verification:
     tensors: int
     values: int
     differences: Sequence[Difference] = field(default_factory=tuple)
+    conversion: Mapping[str, Any] | None = None
 
     @property
     def equal(self) -> bool:
@@ -169,13 +171,41 @@ class Verification:
             "tensors": self.tensors,
             "values": self.values,
             "differences": [difference.to_dict() for difference in self.differences],
+            "conversion": None if self.conversion is None else dict(self.conversion),
         }
+
+    @property
+    def statement(self) -> str | None:
+        """The line that can be kept: what was proved of which files; None without a map.
+
+        It names files, map and options with the sha256 of their bytes, of a folder that of the
+        lines "sha256  path" of its shards.
+        """
+        conversion = self.conversion
+        if conversion is None:
+            return None
+        digests = conversion["sha256"]
+        is_it = "is" if self.equal else "is not"
+        options = "".join(
+            f" {name}={value}" for name, value in conversion["options"].items() if value is not None
+        )
+        return (
+            f"{self.second} sha256:{digests['second']} {is_it} what {conversion['map']} "
+            f"sha256:{digests['map']}{options} makes of {self.first} sha256:{digests['first']}: "
+            f"{counted(self.tensors, 'tensor')}, {conversion['cast']:,} converted, "
+            f"{counted(self.values, 'value')}, {counted(len(self.differences), 'difference')}"
+        )
 
 
 def verify(
     first: str | os.PathLike[str],
     second: str | os.PathLike[str],
     *,
+    dtype_map: MapArgument | DtypeMap | None = None,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
+    seed: int | None = None,
     dtype: object = None,
     arithmetic: Arithmetic = "peer",
     threads: int | None = None,
@@ -193,9 +223,16 @@ def verify(
     ----------
     first, second
         Files or folders, as `cast_file` and `dequantize_file` take.
+    dtype_map
+        Ask whether the second is exactly what this map makes of the first, by `cast_file`, or by
+        `quantize_file` if it names schemes: every tensor in the format of the map, with the same
+        bits, and nothing is decoded. `Verification.statement` says so in a line that can be kept.
+    rounding, overflow, nan, seed
+        With a map of formats, the options that it was made with, as in `cast_file`.
     dtype
         What quantised weights are decoded to, as in `dequantize_file`. By default the format of the
-        other one if that is plain; bfloat16 if both are quantised.
+        other one if that is plain; bfloat16 if both are quantised. With a map that has no default,
+        that.
     arithmetic
         As in `dequantize_file`. Two producers may decode the same codes and scales to values that
         differ in the last bit; with "exact" they are the same.
@@ -218,15 +255,29 @@ def verify(
         A file cannot be read.
 
     """
+    options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed}
+    conversion = None
+    if dtype_map is not None:
+        conversion = MapConversion.checked(dtype_map, dtype, options, threads)
+    elif options != _NO_OPTIONS:
+        raise CheckpointError(
+            f"{', '.join(name for name in options if options[name] != _NO_OPTIONS[name])}: options "
+            f"of a cast go with its map ({argument('dtype_map')})"
+        )
     with ExitStack() as stack:
         sources = [
-            stack.enter_context(open_checkpoint(checked_path(path, name), decodes=True))
+            stack.enter_context(
+                open_checkpoint(checked_path(path, name), decodes=conversion is None)
+            )
             for name, path in (("first", first), ("second", second))
         ]
-        left, right = (
-            _Side(source, beside, dtype, arithmetic, threads)
-            for source, beside in zip(sources, reversed(sources), strict=True)
-        )
+        if conversion is None:
+            left, right = (
+                Side.decoded(source, beside, dtype=dtype, arithmetic=arithmetic, threads=threads)
+                for source, beside in zip(sources, reversed(sources), strict=True)
+            )
+        else:
+            left, right = conversion.side(*sources), Side(sources[1])
         shared = [name for name in left.names if name in right.names]
         meter = ProgressMeter(sum(left.info(name).nbytes for name in shared), progress)
         differences = [
@@ -236,7 +287,9 @@ def verify(
         for name in shared:
             meter.starts(name)
             values += math.prod(left.shape(name))
-            difference = _compared(name, left, right, meter, threads)
+            difference = _compared(
+                name, left, right, meter, threads, converted=conversion is not None
+            )
             if difference is not None:
                 differences.append(difference)
             meter.finished(left.info(name).nbytes)
@@ -246,89 +299,24 @@ def verify(
         ]
         left.check_unchanged()
         right.check_unchanged()
-        return Verification(str(first), str(second), len(shared), values, tuple(differences))
-
-
-class _Side:
-    """One of the two checkpoints; names begin with the folder of their component.
-
-    A GGUF file beside a folder has the tensors of transformers, as the folder that it becomes.
-    """
-
-    def __init__(
-        self,
-        opened: Checkpoint,
-        beside: Checkpoint,
-        dtype: object,
-        arithmetic: Arithmetic,
-        threads: int | None,
-    ) -> None:
-        decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
-        derived = decode_checkpoint(opened, decoding, is_file=not beside.is_folder)
-        for plan in derived.plans:
-            plan.warn()
-        self.names: dict[str, tuple[Reader, str]] = {}
-        self._asked = None if dtype is None else decoding.format
-        for component in derived.source.components:
-            StoredTensors(component.shards)  # which refuses two tensors of a name
-            for reader in component.shards.values():
-                for name in reader.tensors:
-                    self.names[component.prefix + name] = reader, name
-        self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
-        self._is_folder = opened.is_folder
-
-    def info(self, name: str) -> TensorInfo:
-        reader, stored_name = self.names[name]
-        return reader.tensors[stored_name]
-
-    def shape(self, name: str) -> tuple[int, ...]:
-        return self.info(name).shape
-
-    def format(self, name: str, of_other: str | None) -> str | None:
-        """Return the format in which a tensor comes; a decoded one as the other wants it."""
-        if not self.is_decoded(name):
-            return self.info(name).format
-        if self._asked is None and of_other in FORMATS:
-            return of_other
-        return self._asked or BF16
-
-    def is_decoded(self, name: str) -> bool:
-        reader, stored_name = self.names[name]
-        return isinstance(reader, DerivedReader) and reader.derived(stored_name) is not None
-
-    def pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
-        """Read a tensor as flat arrays of a format; as bytes if the format is None."""
-        reader, stored_name = self.names[name]
-        with ExitStack() as stack:
-            if self._is_folder or isinstance(reader, DerivedReader):
-                stack.enter_context(reader)
-            if to is not None and self.is_decoded(name):
-                assert isinstance(reader, DerivedReader)  # noqa: S101
-                yield from (array.reshape(-1) for array in reader.slabs(stored_name, to))
-                return
-            elements = reader.elements(stored_name)
-            if to is None:
-                for piece in reader.pieces(stored_name, _PIECE_ELEMENTS):
-                    yield np.frombuffer(piece, np.uint8)
-            elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
-                yield reader.read(stored_name).reshape(-1)
-            else:
-                dtype = numpy_dtype(elements.format)
-                for piece in reader.pieces(stored_name, elements.nbytes(_PIECE_ELEMENTS)):
-                    raw = np.frombuffer(piece, np.uint8)
-                    shape = (raw.size // dtype.itemsize,)
-                    yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
-
-    def check_unchanged(self) -> None:
-        for reader in self._readers:
-            with ExitStack() as stack:
-                if self._is_folder or isinstance(reader, DerivedReader):
-                    stack.enter_context(reader)
-                reader.check_unchanged()
+        return Verification(
+            str(first),
+            str(second),
+            len(shared),
+            values,
+            tuple(differences),
+            None if conversion is None else conversion.to_dict(left, sources),
+        )
 
 
 def _compared(
-    name: str, left: _Side, right: _Side, meter: ProgressMeter, threads: int | None
+    name: str,
+    left: Side,
+    right: Side,
+    meter: ProgressMeter,
+    threads: int | None,
+    *,
+    converted: bool,
 ) -> Difference | None:
     """Compare two tensors; None if they are the same."""
     shapes = left.shape(name), right.shape(name)
@@ -336,61 +324,33 @@ def _compared(
         return Difference(name, "shapes", shapes=shapes)
     formats = left.info(name).format, right.info(name).format
     formats = left.format(name, formats[1]), right.format(name, formats[0])
-    common = _common(*formats)
+    common = formats[0] if formats[0] == formats[1] else None
+    if not converted:
+        common = common_format(*formats)
     stored = left.info(name).stored, right.info(name).stored
     if common is None and (formats != (None, None) or stored[0] != stored[1]):
         labels = [known or label for known, label in zip(formats, stored, strict=True)]
         return Difference(name, "formats", formats=(labels[0], labels[1]))
     total = _Total(common, threads)
-    pieces = _in_step(left.pieces(name, formats[0]), right.pieces(name, formats[1]))
+    pieces = in_step(left.pieces(name, formats[0]), right.pieces(name, formats[1]))
     for pair in pieces:
         total.add(*pair)
         part = total.count / max(math.prod(left.shape(name)), 1)
         meter.reaches(round(part * left.info(name).nbytes), name)
     if not total.different:
         return None
-    index = np.unravel_index(total.place, left.shape(name)) if common else (total.place,)
+    index = np.unravel_index(total.gap.place, left.shape(name)) if common else (total.gap.place,)
     return Difference(
         name,
         "values",
         common,
         total.count,
         total.different,
-        total.max_abs,
+        total.gap.size,
         total.max_ulp,
         tuple(int(axis) for axis in index),
-        total.values,
+        total.gap.values,
     )
-
-
-def _common(left: str | None, right: str | None) -> str | None:
-    """Return the format in which values of two can be compared; None if there is none."""
-    if left is None or right is None:
-        return None
-    if left == right:
-        return left
-    kinds = {format_info(name).kind for name in (left, right)}
-    if kinds != {"float"}:
-        return None
-    return "float64" if "float64" in (left, right) else "float32"
-
-
-def _in_step(
-    lefts: Iterator[NDArray[Any]], rights: Iterator[NDArray[Any]]
-) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Cut two streams of flat arrays at the same places."""
-    left: NDArray[Any] | None = np.empty(0, np.uint8)
-    right = left
-    while True:
-        while left is not None and not left.size:
-            left = next(lefts, None)
-        while right is not None and not right.size:
-            right = next(rights, None)
-        if left is None or right is None:
-            return
-        count = min(left.size, right.size)
-        yield left[:count], right[:count]
-        left, right = left[count:], right[count:]
 
 
 class _Total:
@@ -400,10 +360,8 @@ class _Total:
         self._threads = threads
         self.count = 0
         self.different = 0
-        self.max_abs = 0.0
+        self.gap = LargestGap()
         self.max_ulp: int | None = 0 if format_name in _WITH_ULPS else None
-        self.place = 0
-        self.values: tuple[float, float] | None = None
 
     def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
         """Compare two pieces, in the format that holds both."""
@@ -412,27 +370,7 @@ class _Total:
         comparison = compare(left, right, threads=self._threads)
         if not comparison.different:
             return
-        gap, place = _largest_gap(comparison)
-        if gap > self.max_abs or not self.different:
-            self.max_abs, self.place = gap, start + place
-            self.values = _value(left[place]), _value(right[place])
+        self.gap.add(comparison, left, right, start)
         self.different += comparison.different
         if self.max_ulp is not None and comparison.largest_ulps is not None:
             self.max_ulp = max(self.max_ulp, comparison.largest_ulps[0])
-
-
-def _largest_gap(comparison: Comparison) -> tuple[float, int]:
-    """Return the largest difference and where it is first; infinite beside infinity or NaN."""
-    gap, place = comparison.largest_difference or (0.0, 0)
-    special = comparison.first_special
-    if special is None or (math.isinf(gap) and place < special):
-        return gap, place
-    return math.inf, special
-
-
-def _value(number: Any) -> float:  # noqa: ANN401  (of any format)
-    return float(number.real if isinstance(number, complex | np.complexfloating) else number)
-
-
-def _plain_number(value: float) -> float | str:
-    return value if math.isfinite(value) else str(value)

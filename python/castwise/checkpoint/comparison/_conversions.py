@@ -1,0 +1,119 @@
+"""What a map makes of a checkpoint, as it would be written, to compare another one with it."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from castwise._dtype_map import DtypeMap, mapping_in
+from castwise.checkpoint._arguments import MapArgument
+from castwise.checkpoint.comparison._sides import Side
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.maps import is_map_name
+from castwise.checkpoint.plan import CastOptions, decided
+from castwise.checkpoint.planning import Encode, encode_checkpoint, is_scheme
+from castwise.checkpoint.quantize import checked_encode
+from castwise.checkpoint.requests import chosen_dtypes
+
+_BUFFER_BYTES = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class MapConversion:
+    """A cast by a map of formats, or the quantisation by one of schemes.
+
+    Attributes
+    ----------
+    origin
+        What the map is called: its path or name, or "map".
+    digest
+        The sha256 of the bytes of its file; of another its JSON.
+    options
+        Of the cast.
+    dtypes
+        The map of formats.
+    encode
+        What is quantised, and how; None for a cast.
+
+    """
+
+    origin: str
+    digest: str
+    options: CastOptions
+    dtypes: DtypeMap | None
+    encode: Encode | None
+
+    @classmethod
+    def checked(
+        cls,
+        dtype_map: MapArgument | DtypeMap,
+        dtype: object,
+        options: Mapping[str, Any],
+        threads: int | None,
+    ) -> MapConversion:
+        """Take a map and options as `cast_file` or `quantize_file` does, with their refusals."""
+        cast_options = CastOptions.checked(**options, threads=threads)
+        is_file = isinstance(dtype_map, str | os.PathLike) and not (
+            isinstance(dtype_map, str) and is_map_name(dtype_map)
+        )
+        values: Mapping[str, Any] = {}
+        if is_file:
+            values = mapping_in(Path(os.fspath(dtype_map)))  # type: ignore[arg-type]
+        elif isinstance(dtype_map, Mapping):
+            values = dtype_map
+        dtypes = encode = None
+        if any(is_scheme(value) for value in values.values() if isinstance(value, str)):
+            encode = checked_encode(None, None, None, dtype_map, ignore=(), threads=threads)
+        else:
+            dtypes = chosen_dtypes(dtype, dtype_map, None, "variable")
+        origin = str(dtype_map) if isinstance(dtype_map, str | os.PathLike) else "map"
+        if is_file:
+            digest = file_digest(Path(origin))
+        else:
+            text = json.dumps({key: str(value) for key, value in values.items()})
+            digest = hashlib.sha256((text if values else str(dtype_map)).encode()).hexdigest()
+        return cls(origin, digest, cast_options, dtypes, encode)
+
+    def side(self, source: Checkpoint, beside: Checkpoint) -> Side:
+        """Return what it makes of an opened checkpoint, as one file if `beside` is one."""
+        if self.encode is not None:
+            derived = encode_checkpoint(source, self.encode, is_file=not beside.is_folder)
+            return Side(derived.source, derived.decide, options=self.options)
+        assert self.dtypes is not None, "it has no schemes"  # noqa: S101
+        return Side(source, partial(decided, self.dtypes), options=self.options)
+
+    def to_dict(self, made: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
+        """Return plain values: what was asked, how many tensors it changes, and the digests."""
+        left, right = map(checkpoint_digest, checkpoints)
+        return {
+            "map": self.origin,
+            "options": self.options.to_dict() if self.encode is None else {},
+            "cast": sum(map(made.is_cast, made.names)),
+            "sha256": {"first": left, "second": right, "map": self.digest},
+        }
+
+
+def checkpoint_digest(opened: Checkpoint) -> str:
+    """Return the sha256 of a file; of a folder that of the lines of its shards, by path."""
+    if (reader := opened.file) is not None:
+        return file_digest(reader.path)
+    lines = [
+        f"{file_digest(shard.path)}  {path}\n" for path, shard in sorted(opened.shards.items())
+    ]
+    return hashlib.sha256("".join(lines).encode()).hexdigest()
+
+
+def file_digest(path: Path) -> str:
+    """Return the sha256 of the bytes of a file."""
+    digest, buffer = hashlib.sha256(), bytearray(_BUFFER_BYTES)
+    view = memoryview(buffer)
+    with path.open("rb", buffering=0) as file:
+        while count := file.readinto(view):
+            digest.update(view[:count])
+    return digest.hexdigest()

@@ -1,0 +1,343 @@
+"""What differs between two checkpoints, by how much, and what explains it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise._dtype_map import DtypeMap
+from castwise._options import Arithmetic
+from castwise.checkpoint._arguments import MapArgument, PathArgument
+from castwise.checkpoint._tensors import numpy_dtype
+from castwise.checkpoint.comparison._explanations import CastExplanation, Prover
+from castwise.checkpoint.comparison._measures import Measures
+from castwise.checkpoint.comparison._pairing import paired, rename_mapping
+from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
+from castwise.checkpoint.comparison._sides import Side, common_format, in_step
+from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.files import checked_path
+from castwise.checkpoint.plan import Decide, decided
+from castwise.checkpoint.report import Progress, ProgressMeter
+from castwise.checkpoint.requests import chosen_dtypes
+
+
+def diff(
+    first: PathArgument,
+    second: PathArgument,
+    *,
+    dtype_map: MapArgument | DtypeMap | None = None,
+    rename: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    reference: PathArgument | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    dtype: object = None,
+    arithmetic: Arithmetic = "peer",
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Diff:
+    """Compare two checkpoints: names, shapes, formats, metadata and values, and explain these.
+
+    Tensors are compared by name, those that have no other by their values, as they stream by.
+    Where values of floats differ, or their format does, recipes are tried that may have made B of
+    A: all roundings, what becomes of numbers beyond the range and of NaN, a format between, zeros
+    for subnormals, a factor; of quantised weights how blocks get their scales. The plainest one
+    that is right on a sample is tried on every element, and the result says for how many it is
+    wrong.
+
+    Parameters
+    ----------
+    first, second
+        A and B: files or folders, as `verify` takes.
+    dtype_map
+        What A was to become, as in `cast_file`: B is compared with what the map makes of A.
+    rename
+        The names of tensors of A, each with its name in B: a mapping, or a JSON or TOML file.
+    reference
+        A checkpoint with the names of A from which errors are measured: those of A and of B, each
+        over the error of its format, of the reference rounded once.
+    rtol, atol
+        The tolerances of |a - b| <= atol + rtol |a|, as in `numpy.isclose`. If one is given, the
+        other is 0 by default, and other formats, names and metadata are no differences.
+    dtype, arithmetic
+        As in `verify`. With a map that has no default, `dtype` is that.
+    threads
+        How many threads may decode and compare.
+    progress
+        Called when a tensor begins, now and then within a large one, and at the end.
+
+    Returns
+    -------
+    All tensors, the worst first.
+
+    Raises
+    ------
+    CheckpointError
+        One is damaged or cannot be decoded for certain; or `rename` names no tensor.
+    ValueError, TypeError
+        An option is wrong.
+    OSError
+        A file cannot be read.
+
+    """
+    tolerances = _tolerances(rtol, atol)
+    dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
+    decide: Decide | None = None
+    if dtypes is not None:
+        decide = partial(decided, dtypes)
+    asked = None if dtypes is not None else dtype
+    paths = {"first": first, "second": second} | (
+        {} if reference is None else {"reference": reference}
+    )
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(open_checkpoint(checked_path(path, name), decodes=True))
+            for name, path in paths.items()
+        ]
+        left, right, *others = (
+            Side.decoded(
+                source,
+                opened[place == 0],
+                dtype=asked,
+                arithmetic=arithmetic,
+                threads=threads,
+                decide=decide if place == 0 else None,
+            )
+            for place, source in enumerate(opened)
+        )
+        pairing = paired(left, right, rename_mapping(rename, left, right))
+        comparing = _Comparing(left, right, others[0] if others else None, tolerances, threads)
+        meter = ProgressMeter(sum(left.info(name).nbytes for name in pairing.pairs), progress)
+        tensors = [
+            TensorDiff(name, reason, tied_to=tied, beyond=tolerances and 1)
+            for reason, lonely in (
+                ("only in A", pairing.only_left),
+                ("only in B", pairing.only_right),
+            )
+            for name, tied in lonely.items()
+        ]
+        for name, other in pairing.pairs.items():
+            meter.starts(name)
+            tensors.append(comparing.compared(name, other, meter))
+            meter.finished(left.info(name).nbytes)
+        meter.starts(None)
+        for side in (left, right, *others):
+            side.check_unchanged()
+        return Diff(
+            str(first),
+            str(second),
+            None if reference is None else str(reference),
+            tuple(sorted(tensors, key=severity)),
+            _metadata(left, right),
+            tolerances is not None,
+        )
+
+
+def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] | None:
+    if rtol is None and atol is None:
+        return None
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value is not None and not (value >= 0 and math.isfinite(value)):
+            raise ValueError(f"{name} must be a number from 0 on, not {value!r}")
+    return rtol or 0.0, atol or 0.0
+
+
+def _metadata(left: Side, right: Side) -> dict[str, tuple[str | None, str | None]]:
+    """Return the keys of metadata that differ; none where one of the two is decoded."""
+    if left.decodes or right.decodes:
+        return {}
+    ahead, behind = left.metadata, right.metadata
+    return {
+        key: (ahead.get(key), behind.get(key))
+        for key in dict.fromkeys([*ahead, *behind])
+        if ahead.get(key) != behind.get(key)
+    }
+
+
+class _Comparing:
+    """Compares pairs of tensors of two checkpoints."""
+
+    def __init__(
+        self,
+        left: Side,
+        right: Side,
+        reference: Side | None,
+        tolerances: tuple[float, float] | None,
+        threads: int | None,
+    ) -> None:
+        self._left, self._right, self._reference = left, right, reference
+        self._tolerances, self._threads = tolerances, threads
+
+    def compared(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
+        """Compare the tensor `name` of A with `other` of B."""
+        left, right = self._left, self._right
+        shapes = left.shape(name), right.shape(other)
+        stored = left.info(name), right.info(other)
+        formats = left.format(name, stored[1].format), right.format(other, stored[0].format)
+        labels = tuple(known or info.stored for known, info in zip(formats, stored, strict=True))
+        tensor = TensorDiff(
+            name,
+            "equal",
+            None if name == other else other,
+            formats=(labels[0], labels[1]),
+            quantized=(left.is_decoded(name), right.is_decoded(other)),
+            shapes=shapes,
+            beyond=None if self._tolerances is None else 0,
+        )
+        if shapes[0] != shapes[1]:
+            return replace(tensor, reason="shapes", beyond=self._tolerances and 1)
+        if formats == (None, None) and stored[0].stored == stored[1].stored:
+            return self._bytes_compared(tensor, name, other)
+        if formats[0] is None or formats[1] is None or common_format(*formats) is None:
+            return replace(tensor, reason="formats", beyond=self._tolerances and 1)
+        return self._values_compared(tensor, (name, other), (formats[0], formats[1]), meter)
+
+    def _bytes_compared(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
+        """Compare tensors in a format that castwise does not know, byte by byte."""
+        different, count, place = 0, 0, None
+        for left, right in in_step(self._left.pieces(name, None), self._right.pieces(other, None)):
+            places = np.flatnonzero(left != right)
+            if places.size and place is None:
+                place = count + int(places[0])
+            different += places.size
+            count += left.size
+        if not different:
+            return replace(tensor, count=count)
+        return replace(
+            tensor,
+            reason="values",
+            count=count,
+            different=different,
+            beyond=self._tolerances and different,
+            max_abs_index=None if place is None else (place,),
+        )
+
+    def _values_compared(
+        self,
+        tensor: TensorDiff,
+        names: tuple[str, str],
+        formats: tuple[str, str],
+        meter: ProgressMeter,
+    ) -> TensorDiff:
+        name, other = names
+        shape = self._left.shape(name)
+        nbytes, size = self._left.info(name).nbytes, max(math.prod(shape), 1)
+        measures = Measures(*formats, self._tolerances, self._threads)
+        prover = Prover(*formats, self._threads)
+
+        def pairs() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+            return in_step(
+                self._left.pieces(name, formats[0]), self._right.pieces(other, formats[1])
+            )
+
+        unmeasured = walk(
+            pairs(),
+            measures,
+            prover,
+            lambda: meter.reaches(round(measures.count / size * nbytes), name),
+        )
+        if measures.different and unmeasured:
+            for (left, _), place in zip(pairs(), range(max(unmeasured) + 1), strict=False):
+                if place in unmeasured:
+                    measures.add_signal(left)
+        explanation = None
+        if measures.different or formats[0] != formats[1]:
+            explanation = self._explained(tensor, names, formats, prover, pairs)
+        ratios = None
+        if self._reference is not None and name in self._reference.names:
+            ratios = (
+                self._error_ratio(self._left, name, name, formats[0]),
+                self._error_ratio(self._right, other, name, formats[1]),
+            )
+        is_equal = not measures.different
+        reason = "values" if not is_equal else "equal" if formats[0] == formats[1] else "dtype"
+
+        def index(place: int) -> tuple[int, ...]:
+            return tuple(int(axis) for axis in np.unravel_index(place, shape))
+
+        return replace(
+            tensor,
+            reason=reason,
+            count=measures.count,
+            different=measures.different,
+            beyond=None if self._tolerances is None else measures.beyond,
+            max_ulp=measures.max_ulp,
+            max_abs=measures.gap.size,
+            max_abs_index=None if measures.gap.values is None else index(measures.gap.place),
+            max_abs_values=measures.gap.values,
+            max_rel=measures.max_rel,
+            max_rel_index=None if measures.rel_values is None else index(measures.rel_place),
+            max_rel_values=measures.rel_values,
+            sqnr_db=None if is_equal else measures.sqnr_db,
+            error_ratios=ratios,
+            explanation=explanation,
+        )
+
+    def _explained(
+        self,
+        tensor: TensorDiff,
+        names: tuple[str, str],
+        formats: tuple[str, str],
+        prover: Prover,
+        pairs: Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]],
+    ) -> CastExplanation | None:
+        return prover.explanation(pairs, self._left.shape(names[0]))
+
+    def _error_ratio(self, side: Side, name: str, origin: str, to: str) -> float | None:
+        """Return the error of a tensor over that of the reference, rounded once to its format."""
+        reference = self._reference
+        if reference is None or side.is_decoded(name):
+            return None
+        source = reference.format(origin, to)
+        if source is None or common_format(source, to) is None:
+            return None
+        if reference.shape(origin) != side.shape(name):
+            return None
+        noise = least = 0.0
+        pieces = in_step(reference.pieces(origin, source), side.pieces(name, to))
+        with np.errstate(all="ignore"):
+            for exact, rounded in pieces:
+                wide = exact.astype(np.float64)
+                best = cast(exact, numpy_dtype(to), threads=self._threads).astype(np.float64)
+                noise += _energy(wide - rounded.astype(np.float64))
+                least += _energy(wide - best)
+        if not least:
+            return 1.0 if not noise else math.inf
+        return math.sqrt(noise / least)
+
+
+def _energy(errors: NDArray[np.float64]) -> float:
+    """Return the sum of squares of the errors that are finite."""
+    finite = errors[np.isfinite(errors)]
+    return float(np.dot(finite, finite))
+
+
+def walk(
+    pairs: Iterator[tuple[NDArray[Any], NDArray[Any]]],
+    measures: Measures,
+    prover: Prover,
+    moved: Callable[[], None],
+) -> set[int]:
+    """Measure all pieces and try recipes on them; returns which equal ones were not measured."""
+    unmeasured: set[int] = set()
+    for place, (left, right) in enumerate(pairs):
+        moved()
+        if left.dtype == right.dtype and prover.is_plain and measures.are_equal(left, right):
+            measures.add_equal(left.size)
+            prover.equal_piece(left.size)
+            unmeasured.add(place)
+            continue
+        report = prover.try_piece(left, right)
+        if report is None:
+            measures.add(left, right)
+        else:
+            measures.add_cast(left, right, report, is_plain=prover.is_plain)
+    return unmeasured

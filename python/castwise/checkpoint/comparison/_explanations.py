@@ -1,0 +1,221 @@
+"""Find the recipe that makes one tensor of another, and prove it on every element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._brief import brief_fields
+from castwise._core import CastReport, compare
+from castwise.checkpoint._tensors import format_info
+from castwise.checkpoint.comparison._recipes import Recipe, Sample
+
+Pairs = Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
+"""Reads the pieces of two tensors again, cut at the same places."""
+
+_SPREAD = 1 << 14
+"""Elements of a piece that are spread evenly over it."""
+_EXTREME = 64
+_FAILING = 1 << 12
+_SEARCHES = 6
+_WALKS = 3
+_MOST_FAILING = 64
+"""A recipe explains nothing if it is wrong for more than one in so many elements, and for two."""
+
+
+@dataclass(frozen=True, slots=True)
+class CastExplanation:
+    """What makes B of A, as far as it was proved.
+
+    Attributes
+    ----------
+    text
+        The statement, in words.
+    options
+        The options of `castwise.cast` that make B of A, and beside them "through", the format that
+        A was cast to before, or None, with "through_rounding" and "through_overflow" of that cast;
+        "flushed", where subnormals were made 0: "source", "result" or "both". Of quantised weights
+        what says how they were made.
+    count
+        How many elements it was tried on: all.
+    disagreeing
+        For how many it is wrong.
+    index
+        The first of these; None if there is none.
+
+    """
+
+    text: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    count: int = 0
+    disagreeing: int = 0
+    index: tuple[int, ...] | None = None
+
+    __repr__ = brief_fields
+
+    @property
+    def every_element(self) -> bool:
+        """True if B is that in every element."""
+        return not self.disagreeing
+
+    def __str__(self) -> str:
+        """Return the statement and how far it holds."""
+        if self.every_element:
+            return f"{self.text} (every element)"
+        place = ",".join(map(str, self.index or ()))
+        return (
+            f"{self.text} (all but {self.disagreeing:,} of {self.count:,} elements, "
+            f"the first at {place})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "text": self.text,
+            "options": dict(self.options),
+            "every_element": self.every_element,
+            "count": self.count,
+            "disagreeing": self.disagreeing,
+            "first_disagreement": None if self.index is None else list(self.index),
+        }
+
+
+class Prover:
+    """Tries the plainest recipe on pieces as they come, and searches for others where it fails.
+
+    A recipe that was found in the middle holds from there on; what came before is read again.
+    """
+
+    def __init__(self, source: str, target: str, threads: int | None) -> None:
+        self._source, self._target, self._threads = source, target, threads
+        self._sample: Sample | None = None
+        self._searches = _SEARCHES
+        self._recipe = Recipe()
+        self._begin = 0
+        self._count = 0
+        self._disagreeing = 0
+        self._place: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True while the recipe is one cast to the nearest, or none between equal formats."""
+        return self._recipe.is_plain
+
+    def try_piece(self, left: NDArray[Any], right: NDArray[Any]) -> CastReport | None:
+        """Try the recipe on a piece; its report if it is a cast that makes this of that."""
+        start = self._count
+        self._count += left.size
+        report = None
+        if self._recipe.is_cast:
+            result, report = self._recipe.applied_with_report(left, self._target, self._threads)
+        else:
+            result = self._recipe.applied(left, self._target, self._threads)
+        different = compare(result, right, threads=self._threads).different
+        if not different:
+            return report
+        if self._searches:
+            self._searches -= 1
+            chosen = self._searched(left, right, result)
+            if chosen != self._recipe:
+                self._recipe, self._begin = chosen, start
+                self._disagreeing, self._place = 0, None
+                result = chosen.applied(left, self._target, self._threads)
+                different = compare(result, right, threads=self._threads).different
+        self._failed(result, right, different, start)
+        return None
+
+    def equal_piece(self, count: int) -> None:
+        """Count a piece that is the same in both."""
+        self._count += count
+
+    def _failed(
+        self, result: NDArray[Any], right: NDArray[Any], different: int, start: int
+    ) -> None:
+        if different and self._place is None:
+            self._place = start + int(_differing(result, right)[0])
+        self._disagreeing += different
+
+    def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
+        """Take a sample of a piece where the recipe fails, and return the best one on all."""
+        failing = _differing(result, right)
+        if failing.size > _FAILING:
+            failing = failing[np.linspace(0, failing.size - 1, _FAILING).astype(np.intp)]
+        spread = np.linspace(0, left.size - 1, min(_SPREAD, left.size)).astype(np.intp)
+        places = [failing, spread]
+        if left.size > _EXTREME and format_info(self._source).kind == "float":
+            with np.errstate(all="ignore"):
+                magnitudes = np.abs(left.astype(np.float32))
+            order = np.argpartition(magnitudes, (_EXTREME, left.size - _EXTREME))
+            places += [order[:_EXTREME], order[-_EXTREME:]]
+        if self._sample is None:
+            self._sample = Sample(self._source, self._target, self._threads)
+        self._sample.add(left, right, np.unique(np.concatenate(places)))
+        return self._sample.best()
+
+    def explanation(self, pairs: Pairs, shape: tuple[int, ...]) -> CastExplanation | None:
+        """Return what was proved; reads again what the recipe was not tried on."""
+        for _ in range(_WALKS):
+            if not self._begin:
+                break
+            recipe, end = self._recipe, self._begin
+            self._walk_again(pairs, end)
+            if self._recipe == recipe:
+                break
+        if self._begin or self._disagreeing > max(self._count // _MOST_FAILING, 1):
+            return self._between_neighbours(pairs)
+        place = self._place
+        return CastExplanation(
+            self._recipe.text(self._source, self._target),
+            self._recipe.to_dict(),
+            self._count,
+            self._disagreeing,
+            None if place is None else tuple(int(axis) for axis in np.unravel_index(place, shape)),
+        )
+
+    def _between_neighbours(self, pairs: Pairs) -> CastExplanation | None:
+        """Say that B is what stochastic rounding may make of A, if it is that in every element."""
+        kinds = {format_info(name).kind for name in (self._source, self._target)}
+        if self._source == self._target or kinds != {"float"}:
+            return None
+        ends = [Recipe("towards-negative"), Recipe("towards-positive")]
+        for left, right in pairs():
+            below, above = (end.applied(left, self._target, self._threads) for end in ends)
+            others = _differing(below, right)
+            if _differing(above[others], right[others]).size:
+                return None
+        return CastExplanation(
+            "B is A rounded down or up, as by stochastic rounding of a seed that is not known",
+            {"rounding": "stochastic", "seed": None},
+            self._count,
+        )
+
+    def _walk_again(self, pairs: Pairs, end: int) -> None:
+        """Try the recipe on the elements before `end`; on all if another is found there."""
+        total, later = self._count, (self._disagreeing, self._place)
+        recipe = self._recipe
+        self._count = self._begin = self._disagreeing = 0
+        self._place = None
+        for left, right in pairs():
+            if self._recipe == recipe and self._count >= end:
+                break
+            self.try_piece(left, right)
+        if self._recipe == recipe:
+            self._disagreeing += later[0]
+            self._place = later[1] if self._place is None else self._place
+            self._begin = 0
+        self._count = total
+
+
+def _differing(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.intp]:
+    """Return where two arrays of a format differ in other bits than those of NaN."""
+    bits = f"u{left.dtype.itemsize}"
+    differ = np.ascontiguousarray(left).view(bits) != np.ascontiguousarray(right).view(bits)
+    places = np.flatnonzero(differ)
+    with np.errstate(all="ignore"):
+        both_nan = (left[places] != left[places]) & (right[places] != right[places])
+    numbers: NDArray[np.intp] = places[~both_nan]
+    return numbers

@@ -1,0 +1,188 @@
+"""Measure how far one tensor is from another, added up over their pieces."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import CastReport, Comparison, cast, compare
+from castwise.checkpoint._tensors import format_info, numpy_dtype
+
+
+class LargestGap:
+    """The largest absolute difference of two streams of pieces.
+
+    Attributes
+    ----------
+    size
+        Infinite if only one of two is infinite or NaN.
+    place
+        Where it is first.
+    values
+        The two values there; None if nothing differs.
+
+    """
+
+    def __init__(self) -> None:
+        self.size = 0.0
+        self.place = 0
+        self.values: tuple[float, float] | None = None
+
+    def add(
+        self, comparison: Comparison, left: NDArray[Any], right: NDArray[Any], start: int
+    ) -> None:
+        """Take the largest difference of two pieces that differ, which begin at `start`."""
+        size, place = _largest_gap(comparison)
+        if size > self.size or self.values is None:
+            self.size, self.place = size, start + place
+            self.values = _plain_value(left[place]), _plain_value(right[place])
+
+
+class Measures:
+    """The differences of a pair of tensors, added up over their pieces.
+
+    Attributes
+    ----------
+    count, different
+        Elements, and how many have other values; NaN is like any other NaN.
+    gap
+        The largest absolute difference.
+    max_rel, rel_place, rel_values
+        The largest of |a - b| / |a|, of numbers that are finite and not 0 in A.
+    max_ulp
+        The largest distance of A, rounded to the format of B, from B, in units in the last place
+        of that.
+    beyond
+        How many differ by more than the tolerances.
+
+    """
+
+    def __init__(
+        self, source: str, target: str, tolerances: tuple[float, float] | None, threads: int | None
+    ) -> None:
+        self._source, self._target = source, target
+        self._tolerances = tolerances
+        self._threads = threads
+        kinds = {format_info(name).kind for name in (source, target)}
+        self._floats = kinds == {"float"}
+        self._complex = "complex" in kinds
+        self.count = self.different = self.beyond = 0
+        self.gap = LargestGap()
+        self.max_rel = 0.0
+        self.max_ulp: int | None = 0 if self._floats else None
+        self.rel_place = 0
+        self.rel_values: tuple[float, float] | None = None
+        self._report: CastReport | None = None
+
+    @property
+    def sqnr_db(self) -> float | None:
+        """The ratio of signal and noise, of the numbers that are finite in both."""
+        return None if self._report is None else self._report.sqnr_db
+
+    def are_equal(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
+        """Return True if two pieces of one format hold the same values."""
+        return not compare(left, right, threads=self._threads).different
+
+    def add_report(self, report: CastReport) -> None:
+        """Add what the cast lost that makes one of the other."""
+        self._report = report if self._report is None else self._report + report
+
+    def add_equal(self, count: int) -> None:
+        """Count elements that are the same."""
+        self.count += count
+
+    def add_signal(self, left: NDArray[Any]) -> None:
+        """Add equal elements, of which the ratio of signal and noise must know."""
+        if self._floats:
+            self.add_report(cast(left, left.dtype, report=True, threads=self._threads)[1])
+
+    def add_cast(
+        self, left: NDArray[Any], right: NDArray[Any], report: CastReport, *, is_plain: bool
+    ) -> None:
+        """Add a piece whose cast is the other one, and its report."""
+        changed = report.saturated or report.overflowed or report.nan_in != report.nan_out
+        if changed or (self._tolerances is not None and report.max_abs_error):
+            self.add(left, right)
+            return
+        start = self.count
+        self.count += left.size
+        self.different += report.count - report.exact
+        self.add_report(report)
+        if not is_plain:
+            self._add_ulps(left, right)
+        if report.max_abs_error > self.gap.size:
+            self.gap.add(compare(left, right, threads=self._threads), left, right, start)
+        self._add_relative(left, right, start, report.max_rel_error)
+
+    def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        """Compare two pieces."""
+        start = self.count
+        self.count += left.size
+        comparison = compare(left, right, measure=self._floats, threads=self._threads)
+        if comparison.report is not None:
+            self.add_report(comparison.report)
+        if not comparison.different:
+            return
+        self.different += comparison.different
+        self.gap.add(comparison, left, right, start)
+        if self._source == self._target and self._floats:
+            self._take_ulps(comparison)
+        elif self._floats:
+            self._add_ulps(left, right)
+        if comparison.report is not None:
+            self._add_relative(left, right, start, comparison.report.max_rel_error)
+        if self._tolerances is not None:
+            self._add_beyond(left, right)
+
+    def _add_ulps(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        rounded = cast(left, numpy_dtype(self._target), overflow="saturate", threads=self._threads)
+        self._take_ulps(compare(rounded, right, threads=self._threads))
+
+    def _take_ulps(self, comparison: Comparison) -> None:
+        if self.max_ulp is not None and comparison.largest_ulps is not None:
+            self.max_ulp = max(self.max_ulp, comparison.largest_ulps[0])
+
+    def _add_relative(
+        self, left: NDArray[Any], right: NDArray[Any], start: int, largest: float
+    ) -> None:
+        """Look for the place of a larger relative difference, where a report has one."""
+        if not largest > self.max_rel:
+            return
+        with np.errstate(all="ignore"):
+            ahead, behind = left.astype(np.float64), right.astype(np.float64)
+            shares = np.abs(ahead - behind) / np.abs(ahead)
+        shares[~np.isfinite(shares)] = 0
+        place = int(np.argmax(shares))
+        if shares[place] > self.max_rel:
+            self.max_rel, self.rel_place = float(shares[place]), start + place
+            self.rel_values = float(ahead[place]), float(behind[place])
+
+    def _add_beyond(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        rtol, atol = self._tolerances or (0.0, 0.0)
+        dtype = np.complex128 if self._complex else np.float64
+        with np.errstate(all="ignore"):
+            ahead, behind = left.astype(dtype), right.astype(dtype)
+            near = np.isclose(behind, ahead, rtol=rtol, atol=atol, equal_nan=True)
+        self.beyond += int(near.size - np.count_nonzero(near))
+
+
+def _largest_gap(comparison: Comparison) -> tuple[float, int]:
+    """Return the largest difference and where it is first; infinite beside infinity or NaN."""
+    gap, place = comparison.largest_difference or (0.0, 0)
+    special = comparison.first_special
+    if special is None or (math.isinf(gap) and place < special):
+        return gap, place
+    return math.inf, special
+
+
+def _plain_value(number: Any) -> float:  # noqa: ANN401  (of any format)
+    """Return an element as a float; of a complex number the real part."""
+    return float(number.real if isinstance(number, complex | np.complexfloating) else number)
+
+
+def plain_number(value: float | None) -> float | str | None:
+    """Return a number for JSON; text if it is not finite."""
+    return value if value is None or math.isfinite(value) else str(value)

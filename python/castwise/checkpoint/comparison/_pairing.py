@@ -1,0 +1,151 @@
+"""Pair the tensors of two checkpoints: by their names, by a file of names, by equal values."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from castwise._core import cast
+from castwise._dtype_map import mapping_in
+from castwise._spelling import nearest
+from castwise._wording import argument
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import format_info, numpy_dtype
+from castwise.checkpoint.comparison._sides import Side
+from castwise.checkpoint.files import checked_path
+
+_WIDE_BITS = 32
+
+
+@dataclass(slots=True)
+class Pairing:
+    """Which tensor of A stands beside which of B.
+
+    Attributes
+    ----------
+    pairs
+        The names in A, each with that in B.
+    only_left, only_right
+        The names that have no other, each with a tensor of the same bytes in the same checkpoint,
+        or None.
+
+    """
+
+    pairs: dict[str, str] = field(default_factory=dict)
+    only_left: dict[str, str | None] = field(default_factory=dict)
+    only_right: dict[str, str | None] = field(default_factory=dict)
+
+
+def rename_mapping(
+    rename: Mapping[str, str] | str | os.PathLike[str] | None, left: Side, right: Side
+) -> dict[str, str]:
+    """Return the names of tensors of A, each with that of B, as a mapping or its file says.
+
+    Raises
+    ------
+    CheckpointError
+        A name is of no tensor, or two are to be the same one.
+
+    """
+    if rename is None:
+        return {}
+    if isinstance(rename, Mapping):
+        names, origin = dict(rename), "rename"
+    else:
+        path = checked_path(rename, "rename")
+        names, origin = mapping_in(path), str(path)
+    _check_known(names, left, origin, "A, whose names are the keys")
+    _check_known(names.values(), right, origin, "B, whose names are the values")
+    taken: dict[str, str] = {}
+    for name, renamed in names.items():
+        if renamed in taken:
+            raise CheckpointError(
+                f"{origin}: {taken[renamed]!r} and {name!r} would both be {renamed!r}; leave one "
+                "out"
+            )
+        taken[renamed] = name
+    return names
+
+
+def _check_known(names: Iterable[object], side: Side, origin: str, place: str) -> None:
+    for name in names:
+        if name not in side.names:
+            likely = nearest([str(name)], side.names)[str(name)]
+            hint = f"nearest is {likely!r}" if likely is not None else "none is spelled like it"
+            raise CheckpointError(
+                f"{origin}: {name!r} is not a tensor of {place}; {hint} "
+                f"({argument('rename')} maps names of A to names of B)"
+            )
+
+
+def paired(left: Side, right: Side, renamed: Mapping[str, str]) -> Pairing:
+    """Pair all tensors; those that no name pairs are compared by their values."""
+    result = Pairing()
+    taken = {*renamed.values()}
+    for name in left.names:
+        if name in renamed:
+            result.pairs[name] = renamed[name]
+        elif name in right.names and name not in taken:
+            result.pairs[name] = name
+    ends = {*result.pairs.values()}
+    lonely_left = [name for name in left.names if name not in result.pairs]
+    lonely_right = [name for name in right.names if name not in ends]
+    digests = _Digests()
+    by_digest: dict[str, list[str]] = defaultdict(list)
+    shapes = {right.shape(name) for name in lonely_right}
+    if any(left.shape(name) in shapes for name in lonely_left):
+        sought = {left.shape(name) for name in lonely_left}
+        for name in lonely_right:
+            if right.shape(name) in sought:
+                by_digest[digests.of(right, name)].append(name)
+        for name in lonely_left:
+            alike = by_digest[digests.of(left, name)] if left.shape(name) in shapes else []
+            if alike:
+                result.pairs[name] = alike.pop(0)
+    ends = {*result.pairs.values()}
+    for side, names, lonely in (
+        (left, lonely_left, result.only_left),
+        (right, lonely_right, result.only_right),
+    ):
+        for name in names:
+            if name not in result.pairs if side is left else name not in ends:
+                lonely[name] = _tied(side, name, digests)
+    return result
+
+
+def _tied(side: Side, name: str, digests: _Digests) -> str | None:
+    """Return another tensor of a checkpoint with the same values."""
+    info = side.info(name)
+    for other in side.names:
+        like = side.info(other)
+        is_alike = other != name and (like.shape, like.format) == (info.shape, info.format)
+        if is_alike and info.shape and digests.of(side, other) == digests.of(side, name):
+            return other
+    return None
+
+
+class _Digests:
+    """Digests of the values of tensors, each taken once."""
+
+    def __init__(self) -> None:
+        self._known: dict[tuple[int, str], str] = {}
+
+    def of(self, side: Side, name: str) -> str:
+        """Return the digest of shape and values; floats of up to 32 bits are as float32."""
+        key = id(side), name
+        if key not in self._known:
+            to = side.format(name, None)
+            digest = hashlib.sha256(repr(side.shape(name)).encode())
+            is_float = to is not None and format_info(to).kind == "float"
+            widened = is_float and to is not None and format_info(to).bits <= _WIDE_BITS
+            digest.update(b"float32" if widened else (to or side.info(name).stored).encode())
+            for piece in side.pieces(name, to):
+                values = cast(piece, numpy_dtype("float32")) if widened else piece
+                digest.update(np.ascontiguousarray(values).view(np.uint8).data)
+            self._known[key] = digest.hexdigest()
+        return self._known[key]

@@ -1,0 +1,200 @@
+"""One of two checkpoints that are compared: its tensors as they stream by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import cast
+from castwise._options import Arithmetic
+from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
+from castwise.checkpoint.containers import Reader, from_bytes
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.planning import (
+    FORMATS,
+    DerivedReader,
+    DerivedTensor,
+    StoredTensors,
+    decode_checkpoint,
+    decoding_of,
+)
+from castwise.quantization.producers import BF16
+
+_PIECE_ELEMENTS = 1 << 18
+
+
+class Side:
+    """One of the two checkpoints; names begin with the folder of their component.
+
+    A GGUF file beside a folder has the tensors of transformers, as the folder that it becomes.
+    """
+
+    def __init__(
+        self,
+        source: Checkpoint,
+        decide: Decide | None = None,
+        *,
+        asked: str | None = None,
+        options: CastOptions | None = None,
+    ) -> None:
+        self.names: dict[str, tuple[Reader, str]] = {}
+        self.metadata: dict[str, str] = {}
+        self._targets: dict[str, str] = {}
+        self._asked = asked
+        self._options = options or CastOptions()
+        for component in source.components:
+            StoredTensors(component.shards)  # which refuses two tensors of a name
+            for reader in component.shards.values():
+                for name in reader.tensors:
+                    self.names[component.prefix + name] = reader, name
+                if decide is not None:
+                    self._targets |= {
+                        component.prefix + planned.info.name: planned.target
+                        for planned in decide(reader.tensors.values(), component.prefix)
+                        if planned.target is not None and planned.is_cast
+                    }
+                self.metadata = {**reader.metadata, **self.metadata}
+        self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
+        self._is_folder = source.is_folder
+
+    @classmethod
+    def decoded(
+        cls,
+        opened: Checkpoint,
+        beside: Checkpoint,
+        *,
+        dtype: object,
+        arithmetic: Arithmetic,
+        threads: int | None,
+        decide: Decide | None = None,
+    ) -> Side:
+        """Return a checkpoint whose quantised weights are decoded, as `beside` names its tensors.
+
+        `decide` says what its other tensors are cast to.
+        """
+        decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
+        derived = decode_checkpoint(opened, decoding, is_file=not beside.is_folder)
+        for plan in derived.plans:
+            plan.warn()
+        asked = None if dtype is None else decoding.format
+        return cls(derived.source, decide, asked=asked, options=CastOptions(threads=threads))
+
+    def info(self, name: str) -> TensorInfo:
+        reader, stored_name = self.names[name]
+        return reader.tensors[stored_name]
+
+    def shape(self, name: str) -> tuple[int, ...]:
+        return self.info(name).shape
+
+    def format(self, name: str, of_other: str | None) -> str | None:
+        """Return the format in which a tensor comes; a decoded one as the other wants it."""
+        derived = self._derived(name)
+        if derived is None:
+            return self._targets.get(name, self.info(name).format)
+        if not self.is_decoded(name):
+            return derived.format
+        if self._asked is None and of_other in FORMATS:
+            return of_other
+        return self._asked or BF16
+
+    def is_decoded(self, name: str) -> bool:
+        """Return True for a quantised weight that is decoded as it is read."""
+        reader, stored_name = self.names[name]
+        return (
+            isinstance(reader, DerivedReader)
+            and reader.derivation == "decode"
+            and reader.derived(stored_name) is not None
+        )
+
+    def _derived(self, name: str) -> DerivedTensor | None:
+        reader, stored_name = self.names[name]
+        return reader.derived(stored_name) if isinstance(reader, DerivedReader) else None
+
+    def is_cast(self, name: str) -> bool:
+        """Return True for a tensor that a map makes another format of, or codes and scales."""
+        return name in self._targets or self._derived(name) is not None
+
+    @property
+    def decodes(self) -> bool:
+        """True if a tensor of it is decoded."""
+        return any(map(self.is_decoded, self.names))
+
+    def pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
+        """Read a tensor as flat arrays of a format; as bytes if the format is None.
+
+        What a map makes another format of is cast.
+        """
+        target = self._targets.get(name)
+        if target is None:
+            yield from self._stored_pieces(name, to)
+            return
+        stored = self._stored_pieces(name, self.info(name).format)
+        if self._options.count_places:
+            stored = iter([np.concatenate([*stored])] if math.prod(self.shape(name)) else [])
+        arguments = self._options.for_tensor(name)
+        for piece in stored:
+            yield cast(piece, numpy_dtype(target), threads=self._options.threads, **arguments)
+
+    def _stored_pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
+        reader, stored_name = self.names[name]
+        with ExitStack() as stack:
+            if self._is_folder or isinstance(reader, DerivedReader):
+                stack.enter_context(reader)
+            if to is not None and isinstance(reader, DerivedReader) and self._derived(name):
+                yield from (array.reshape(-1) for array in reader.slabs(stored_name, to))
+                return
+            elements = reader.elements(stored_name)
+            if to is None:
+                for piece in reader.pieces(stored_name, _PIECE_ELEMENTS):
+                    yield np.frombuffer(piece, np.uint8)
+            elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
+                yield reader.read(stored_name).reshape(-1)
+            else:
+                dtype = numpy_dtype(elements.format)
+                for piece in reader.pieces(stored_name, elements.nbytes(_PIECE_ELEMENTS)):
+                    raw = np.frombuffer(piece, np.uint8)
+                    shape = (raw.size // dtype.itemsize,)
+                    yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
+
+    def check_unchanged(self) -> None:
+        for reader in self._readers:
+            with ExitStack() as stack:
+                if self._is_folder or isinstance(reader, DerivedReader):
+                    stack.enter_context(reader)
+                reader.check_unchanged()
+
+
+def common_format(left: str | None, right: str | None) -> str | None:
+    """Return the format in which values of two can be compared; None if there is none."""
+    if left is None or right is None:
+        return None
+    if left == right:
+        return left
+    kinds = {format_info(name).kind for name in (left, right)}
+    if kinds != {"float"}:
+        return None
+    return "float64" if "float64" in (left, right) else "float32"
+
+
+def in_step(
+    lefts: Iterator[NDArray[Any]], rights: Iterator[NDArray[Any]]
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Cut two streams of flat arrays at the same places."""
+    left: NDArray[Any] | None = np.empty(0, np.uint8)
+    right = left
+    while True:
+        while left is not None and not left.size:
+            left = next(lefts, None)
+        while right is not None and not right.size:
+            right = next(rights, None)
+        if left is None or right is None:
+            return
+        count = min(left.size, right.size)
+        yield left[:count], right[:count]
+        left, right = left[count:], right[count:]
