@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -17,17 +17,21 @@ from castwise._core import cast
 from castwise._dtype_map import DtypeMap
 from castwise._options import Arithmetic
 from castwise.checkpoint._arguments import MapArgument, PathArgument
-from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.comparison._explanations import CastExplanation, Prover
+from castwise.checkpoint._tensors import format_info, numpy_dtype
+from castwise.checkpoint.comparison._explanations import CastExplanation, Pairs, Prover
 from castwise.checkpoint.comparison._measures import Measures
 from castwise.checkpoint.comparison._pairing import paired, rename_mapping
 from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
+from castwise.checkpoint.comparison._schemes import SchemeProver, scale_shifts, shifts_text
 from castwise.checkpoint.comparison._sides import Side, common_format, in_step
 from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.plan import Decide, decided
+from castwise.checkpoint.planning import quantization_of
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
+from castwise.quantization import QuantizedWeight
 
 
 def diff(
@@ -114,7 +118,14 @@ def diff(
             for place, source in enumerate(opened)
         )
         pairing = paired(left, right, rename_mapping(rename, left, right))
-        comparing = _Comparing(left, right, others[0] if others else None, tolerances, threads)
+        comparing = _Comparing(
+            left,
+            right,
+            others[0] if others else None,
+            opened=opened,
+            tolerances=tolerances,
+            threads=threads,
+        )
         meter = ProgressMeter(sum(left.info(name).nbytes for name in pairing.pairs), progress)
         tensors = [
             TensorDiff(name, reason, tied_to=tied, beyond=tolerances and 1)
@@ -170,10 +181,18 @@ class _Comparing:
         left: Side,
         right: Side,
         reference: Side | None,
+        *,
+        opened: Sequence[Checkpoint],
         tolerances: tuple[float, float] | None,
         threads: int | None,
     ) -> None:
         self._left, self._right, self._reference = left, right, reference
+        self._quantized = [
+            _quantized_weights(source) if side.decodes else {}
+            for source, side in zip(opened, (left, right), strict=False)
+        ]
+        self._stored = [Side(source) for source in opened[:2]]
+        self._schemes = SchemeProver(threads)
         self._tolerances, self._threads = tolerances, threads
 
     def compared(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
@@ -263,7 +282,7 @@ class _Comparing:
         def index(place: int) -> tuple[int, ...]:
             return tuple(int(axis) for axis in np.unravel_index(place, shape))
 
-        return replace(
+        measured = replace(
             tensor,
             reason=reason,
             count=measures.count,
@@ -280,6 +299,7 @@ class _Comparing:
             error_ratios=ratios,
             explanation=explanation,
         )
+        return self._with_scales(measured, name, other)
 
     def _explained(
         self,
@@ -287,9 +307,46 @@ class _Comparing:
         names: tuple[str, str],
         formats: tuple[str, str],
         prover: Prover,
-        pairs: Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]],
+        pairs: Pairs,
     ) -> CastExplanation | None:
-        return prover.explanation(pairs, self._left.shape(names[0]))
+        """Return the cast that makes B of A; else how it is quantised, or was in between."""
+        shape = self._left.shape(names[0])
+        found = prover.explanation(pairs, shape)
+        if found is not None and found.every_element and not tensor.quantized[1]:
+            return found
+        if {format_info(name).kind for name in formats} != {"float"}:
+            return found
+        weight = self._quantized[1].get(names[1]) if tensor.quantized[1] else None
+        quantized = self._schemes.explanation(pairs, shape, formats[1], weight)
+        if quantized is None or (found is not None and found.disagreeing <= quantized.disagreeing):
+            return found
+        return quantized
+
+    def _with_scales(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
+        """Add how the stored scales of two quantised weights differ, and whether that is all."""
+        left, right = self._quantized[0].get(name), self._quantized[1].get(other)
+        if left is None or right is None or left.scheme != right.scheme or not tensor.different:
+            return tensor
+        scales = self._stored_arrays(left.scale, right.scale)
+        shifts = None if scales is None else scale_shifts(*scales)
+        if shifts is None or set(shifts) == {0}:
+            return tensor
+        tensor = replace(tensor, scale_shifts=shifts)
+        codes = self._stored_arrays(left.payload, right.payload) if len(shifts) == 1 else None
+        if codes is None or not _same_bytes(*codes):
+            return tensor
+        text = f"B has the codes of A, and {shifts_text(shifts)}"
+        options = {"scale_shift": next(iter(shifts))}
+        return replace(tensor, explanation=CastExplanation(text, options, tensor.count))
+
+    def _stored_arrays(
+        self, left: str | None, right: str | None
+    ) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """Read a tensor of each of the two as it is stored; None if one has none of that name."""
+        ahead, behind = self._stored
+        if left not in ahead.names or right not in behind.names:
+            return None
+        return ahead.array(left), behind.array(right)
 
     def _error_ratio(self, side: Side, name: str, origin: str, to: str) -> float | None:
         """Return the error of a tensor over that of the reference, rounded once to its format."""
@@ -312,6 +369,19 @@ class _Comparing:
         if not least:
             return 1.0 if not noise else math.inf
         return math.sqrt(noise / least)
+
+
+def _quantized_weights(source: Checkpoint) -> dict[str, QuantizedWeight]:
+    """Return the quantised weights of a checkpoint by the names that they have when decoded."""
+    quantization = quantization_of(source)
+    return {} if quantization is None else {weight.name: weight for weight in quantization.weights}
+
+
+def _same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    ahead, behind = (np.ascontiguousarray(array).view(np.uint8) for array in (left, right))
+    return bool(np.array_equal(ahead, behind))
 
 
 def _energy(errors: NDArray[np.float64]) -> float:

@@ -12,6 +12,7 @@ from castwise._brief import brief, brief_fields, counted, cut, listed
 from castwise._tables import aligned
 from castwise.checkpoint.comparison._explanations import CastExplanation
 from castwise.checkpoint.comparison._measures import plain_number
+from castwise.checkpoint.comparison._schemes import shifts_text
 from castwise.checkpoint.report import SCHEMA
 
 _COLUMNS = 80
@@ -60,6 +61,9 @@ class TensorDiff:
     error_ratios
         The error of A and of B from the reference, each over the error of the reference rounded
         once to the format of A or B; None without a reference or of quantised weights.
+    scale_shifts
+        Of two weights in the same scheme with scales of E8M0, how many scales of B are by how many
+        codes above those of A; None if all are the same, or of others.
     explanation
         What makes B of A; None if nothing was tried, or nothing is.
 
@@ -84,6 +88,7 @@ class TensorDiff:
     max_rel_values: tuple[float, float] | None = None
     sqnr_db: float | None = None
     error_ratios: tuple[float | None, float | None] | None = None
+    scale_shifts: Mapping[int, int] | None = None
     explanation: CastExplanation | None = None
 
     __repr__ = brief_fields
@@ -134,6 +139,9 @@ class TensorDiff:
             "max_rel_values": _plain_pair(self.max_rel_values),
             "sqnr_db": plain_number(self.sqnr_db),
             "error_ratios": _plain_pair(self.error_ratios),
+            "scale_shifts": None
+            if self.scale_shifts is None
+            else {str(shift): count for shift, count in self.scale_shifts.items()},
             "explanation": None if self.explanation is None else self.explanation.to_dict(),
         }
 
@@ -279,6 +287,8 @@ def _notes(tensor: TensorDiff) -> list[str]:
     if tensor.error_ratios is not None:
         texts = ["-" if ratio is None else f"{ratio:.2f}x" for ratio in tensor.error_ratios]
         lines.append(f"error over the unavoidable: A {texts[0]}, B {texts[1]}")
+    if tensor.scale_shifts is not None:
+        lines.append(shifts_text(tensor.scale_shifts))
     if tensor.explanation is not None:
         lines.append(str(tensor.explanation))
     elif tensor.different:

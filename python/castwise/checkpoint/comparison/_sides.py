@@ -162,6 +162,12 @@ class Side:
                     shape = (raw.size // dtype.itemsize,)
                     yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
 
+    def array(self, name: str) -> NDArray[Any]:
+        """Read a tensor as a whole, of files that are closed: those of a decoded checkpoint are."""
+        reader, stored_name = self.names[name]
+        with reader:
+            return reader.read(stored_name)
+
     def check_unchanged(self) -> None:
         for reader in self._readers:
             with ExitStack() as stack:
