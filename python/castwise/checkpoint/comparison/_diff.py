@@ -18,12 +18,17 @@ from castwise._dtype_map import DtypeMap
 from castwise._options import Arithmetic
 from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._tensors import format_info, numpy_dtype
-from castwise.checkpoint.comparison._explanations import CastExplanation, Pairs, Prover
+from castwise.checkpoint.comparison._explanations import (
+    CastExplanation,
+    KnownRecipes,
+    Pairs,
+    Prover,
+)
 from castwise.checkpoint.comparison._measures import Measures
 from castwise.checkpoint.comparison._pairing import paired, rename_mapping
 from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
 from castwise.checkpoint.comparison._schemes import SchemeProver, scale_shifts, shifts_text
-from castwise.checkpoint.comparison._sides import Side, common_format, in_step
+from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path
@@ -32,6 +37,9 @@ from castwise.checkpoint.planning import quantization_of
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
 from castwise.quantization import QuantizedWeight
+
+_LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
+"""Codes of at most 8 bits lose more than the second, and no recipe as much as the first."""
 
 
 def diff(
@@ -193,6 +201,7 @@ class _Comparing:
         ]
         self._stored = [Side(source) for source in opened[:2]]
         self._schemes = SchemeProver(threads)
+        self._known = KnownRecipes()
         self._tolerances, self._threads = tolerances, threads
 
     def compared(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
@@ -250,7 +259,7 @@ class _Comparing:
         shape = self._left.shape(name)
         nbytes, size = self._left.info(name).nbytes, max(math.prod(shape), 1)
         measures = Measures(*formats, self._tolerances, self._threads)
-        prover = Prover(*formats, self._threads)
+        prover = Prover(*formats, self._known, self._threads)
 
         def pairs() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
             return in_step(
@@ -269,7 +278,9 @@ class _Comparing:
                     measures.add_signal(left)
         explanation = None
         if measures.different or formats[0] != formats[1]:
-            explanation = self._explained(tensor, names, formats, prover, pairs)
+            explanation = self._explained(
+                tensor, names, formats, prover, pairs, sqnr_db=measures.sqnr_db
+            )
         ratios = None
         if self._reference is not None and name in self._reference.names:
             ratios = (
@@ -308,6 +319,8 @@ class _Comparing:
         formats: tuple[str, str],
         prover: Prover,
         pairs: Pairs,
+        *,
+        sqnr_db: float | None,
     ) -> CastExplanation | None:
         """Return the cast that makes B of A; else how it is quantised, or was in between."""
         shape = self._left.shape(names[0])
@@ -315,6 +328,8 @@ class _Comparing:
         if found is not None and found.every_element and not tensor.quantized[1]:
             return found
         if {format_info(name).kind for name in formats} != {"float"}:
+            return found
+        if sqnr_db is None or not _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS:
             return found
         weight = self._quantized[1].get(names[1]) if tensor.quantized[1] else None
         quantized = self._schemes.explanation(pairs, shape, formats[1], weight)
@@ -398,7 +413,7 @@ def walk(
 ) -> set[int]:
     """Measure all pieces and try recipes on them; returns which equal ones were not measured."""
     unmeasured: set[int] = set()
-    for place, (left, right) in enumerate(pairs):
+    for place, (left, right) in enumerate(read_ahead(pairs)):
         moved()
         if left.dtype == right.dtype and prover.is_plain and measures.are_equal(left, right):
             measures.add_equal(left.size)
@@ -410,4 +425,5 @@ def walk(
             measures.add(left, right)
         else:
             measures.add_cast(left, right, report, is_plain=prover.is_plain)
+    measures.locate()
     return unmeasured

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -19,9 +19,11 @@ Pairs = Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
 
 _SPREAD = 1 << 14
 """Elements of a piece that are spread evenly over it."""
-_EXTREME = 64
+_NOTABLE = 1 << 10
 _FAILING = 1 << 12
-_SEARCHES = 6
+_SEARCHES = 3
+_PATIENCE = 8
+"""Searches that find nothing, one after the other, after which only known recipes are tried."""
 _WALKS = 3
 _MOST_FAILING = 64
 """A recipe explains nothing if it is wrong for more than one in so many elements, and for two."""
@@ -84,14 +86,42 @@ class CastExplanation:
         }
 
 
+class KnownRecipes:
+    """The recipes that explained tensors before, which are tried before a search."""
+
+    def __init__(self) -> None:
+        self._recipes: dict[tuple[str, str], list[Recipe]] = {}
+        self._in_vain: dict[tuple[str, str], int] = {}
+
+    def of(self, source: str, target: str) -> Sequence[Recipe]:
+        """Return the recipes that explained tensors of two formats."""
+        return self._recipes.get((source, target), ())
+
+    def best(self, sample: Sample, recipe: Recipe) -> Recipe:
+        """Return the best recipe on a sample, where `recipe` fails."""
+        pair = sample.source, sample.target
+        known = self._recipes.setdefault(pair, [])
+        candidates = [recipe, *(other for other in known if other != recipe)]
+        chosen, score = sample.best_of(candidates)
+        in_vain = self._in_vain.get(pair, 0)
+        if not score or in_vain >= _PATIENCE:
+            return chosen
+        chosen, score = sample.best()
+        self._in_vain[pair] = in_vain + 1 if score else 0
+        if not score and chosen not in known:
+            known.append(chosen)
+        return chosen
+
+
 class Prover:
     """Tries the plainest recipe on pieces as they come, and searches for others where it fails.
 
     A recipe that was found in the middle holds from there on; what came before is read again.
     """
 
-    def __init__(self, source: str, target: str, threads: int | None) -> None:
+    def __init__(self, source: str, target: str, known: KnownRecipes, threads: int | None) -> None:
         self._source, self._target, self._threads = source, target, threads
+        self._known = known
         self._sample: Sample | None = None
         self._searches = _SEARCHES
         self._recipe = Recipe()
@@ -109,11 +139,7 @@ class Prover:
         """Try the recipe on a piece; its report if it is a cast that makes this of that."""
         start = self._count
         self._count += left.size
-        report = None
-        if self._recipe.is_cast:
-            result, report = self._recipe.applied_with_report(left, self._target, self._threads)
-        else:
-            result = self._recipe.applied(left, self._target, self._threads)
+        result, report = self._applied(left)
         different = compare(result, right, threads=self._threads).different
         if not different:
             return report
@@ -123,10 +149,18 @@ class Prover:
             if chosen != self._recipe:
                 self._recipe, self._begin = chosen, start
                 self._disagreeing, self._place = 0, None
-                result = chosen.applied(left, self._target, self._threads)
+                result, report = self._applied(left)
                 different = compare(result, right, threads=self._threads).different
+                if not different:
+                    return report
         self._failed(result, right, different, start)
         return None
+
+    def _applied(self, left: NDArray[Any]) -> tuple[NDArray[Any], CastReport | None]:
+        """Return what the recipe makes of a piece, with a report if that says all."""
+        if self._recipe.is_reported(self._target):
+            return self._recipe.applied_with_report(left, self._target, self._threads)
+        return self._recipe.applied(left, self._target, self._threads), None
 
     def equal_piece(self, count: int) -> None:
         """Count a piece that is the same in both."""
@@ -141,20 +175,30 @@ class Prover:
 
     def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
         """Take a sample of a piece where the recipe fails, and return the best one on all."""
-        failing = _differing(result, right)
-        if failing.size > _FAILING:
-            failing = failing[np.linspace(0, failing.size - 1, _FAILING).astype(np.intp)]
-        spread = np.linspace(0, left.size - 1, min(_SPREAD, left.size)).astype(np.intp)
-        places = [failing, spread]
-        if left.size > _EXTREME and format_info(self._source).kind == "float":
-            with np.errstate(all="ignore"):
-                magnitudes = np.abs(left.astype(np.float32))
-            order = np.argpartition(magnitudes, (_EXTREME, left.size - _EXTREME))
-            places += [order[:_EXTREME], order[-_EXTREME:]]
         if self._sample is None:
-            self._sample = Sample(self._source, self._target, self._threads)
-        self._sample.add(left, right, np.unique(np.concatenate(places)))
-        return self._sample.best()
+            for recipe in self._known.of(self._source, self._target):
+                again = recipe.applied(left, self._target, self._threads)
+                if not compare(again, right, threads=self._threads).different:
+                    return recipe
+            self._sample = Sample(self._source, self._target)
+        failing = _differing(result, right)
+        spread = np.linspace(0, left.size - 1, min(_SPREAD, left.size)).astype(np.intp)
+        places = [_thinned(failing, _FAILING), spread, self._notable(left)]
+        self._sample.add(left, right, np.concatenate(places))
+        return self._known.best(self._sample, self._recipe)
+
+    def _notable(self, left: NDArray[Any]) -> NDArray[np.intp]:
+        """Return where elements are beyond the range of B, or below its normal numbers."""
+        source, target = format_info(self._source), format_info(self._target)
+        if source.kind != "float" or target.kind != "float":
+            return np.empty(0, np.intp)
+        with np.errstate(all="ignore"):
+            magnitudes = np.abs(left.astype(np.float32))
+            usual = (magnitudes >= max(target.smallest_normal, source.smallest_normal)) & (
+                magnitudes <= target.max
+            )
+        largest = np.array([np.argmax(magnitudes)], np.intp)
+        return np.concatenate([_thinned(np.flatnonzero(~usual), _NOTABLE), largest])
 
     def explanation(self, pairs: Pairs, shape: tuple[int, ...]) -> CastExplanation | None:
         """Return what was proved; reads again what the recipe was not tried on."""
@@ -208,6 +252,13 @@ class Prover:
             self._place = later[1] if self._place is None else self._place
             self._begin = 0
         self._count = total
+
+
+def _thinned(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """Return some places, or as many of them as are wanted, spread evenly."""
+    if places.size <= most:
+        return places
+    return places[np.linspace(0, places.size - 1, most).astype(np.intp)]
 
 
 def _differing(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.intp]:

@@ -11,6 +11,9 @@ from numpy.typing import NDArray
 from castwise._core import CastReport, Comparison, cast, compare
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 
+Piece = tuple[NDArray[Any], NDArray[Any], int]
+"""Elements of two tensors, and where they begin."""
+
 
 class LargestGap:
     """The largest absolute difference of two streams of pieces.
@@ -30,15 +33,28 @@ class LargestGap:
         self.size = 0.0
         self.place = 0
         self.values: tuple[float, float] | None = None
+        self._piece: Piece | None = None
 
     def add(
         self, comparison: Comparison, left: NDArray[Any], right: NDArray[Any], start: int
     ) -> None:
         """Take the largest difference of two pieces that differ, which begin at `start`."""
         size, place = _largest_gap(comparison)
-        if size > self.size or self.values is None:
-            self.size, self.place = size, start + place
+        if size > self.size or (self.values is None and self._piece is None):
+            self.size, self.place, self._piece = size, start + place, None
             self.values = _plain_value(left[place]), _plain_value(right[place])
+
+    def expect(self, size: float, piece: Piece) -> None:
+        """Take a piece of which the largest difference is known, but not where it is."""
+        if size > self.size:
+            self.size, self._piece = size, piece
+
+    def locate(self) -> None:
+        """Look for the place of the largest difference where it is not known."""
+        if self._piece is not None:
+            left, right, start = self._piece
+            self._piece, self.size, self.values = None, 0.0, None
+            self.add(compare(left, right), left, right, start)
 
 
 class Measures:
@@ -74,6 +90,7 @@ class Measures:
         self.max_rel = 0.0
         self.max_ulp: int | None = 0 if self._floats else None
         self.rel_place = 0
+        self._rel_piece: Piece | None = None
         self.rel_values: tuple[float, float] | None = None
         self._report: CastReport | None = None
 
@@ -113,9 +130,8 @@ class Measures:
         self.add_report(report)
         if not is_plain:
             self._add_ulps(left, right)
-        if report.max_abs_error > self.gap.size:
-            self.gap.add(compare(left, right, threads=self._threads), left, right, start)
-        self._add_relative(left, right, start, report.max_rel_error)
+        self.gap.expect(report.max_abs_error, (left, right, start))
+        self._expect_relative(report.max_rel_error, (left, right, start))
 
     def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
         """Compare two pieces."""
@@ -133,7 +149,7 @@ class Measures:
         elif self._floats:
             self._add_ulps(left, right)
         if comparison.report is not None:
-            self._add_relative(left, right, start, comparison.report.max_rel_error)
+            self._expect_relative(comparison.report.max_rel_error, (left, right, start))
         if self._tolerances is not None:
             self._add_beyond(left, right)
 
@@ -145,20 +161,25 @@ class Measures:
         if self.max_ulp is not None and comparison.largest_ulps is not None:
             self.max_ulp = max(self.max_ulp, comparison.largest_ulps[0])
 
-    def _add_relative(
-        self, left: NDArray[Any], right: NDArray[Any], start: int, largest: float
-    ) -> None:
-        """Look for the place of a larger relative difference, where a report has one."""
-        if not largest > self.max_rel:
+    def _expect_relative(self, largest: float, piece: Piece) -> None:
+        """Take a piece whose largest relative difference is known, but not where it is."""
+        if largest > self.max_rel:
+            self.max_rel, self._rel_piece = largest, piece
+
+    def locate(self) -> None:
+        """Look for the places of the largest differences where they are not known."""
+        self.gap.locate()
+        if self._rel_piece is None:
             return
+        left, right, start = self._rel_piece
         with np.errstate(all="ignore"):
             ahead, behind = left.astype(np.float64), right.astype(np.float64)
             shares = np.abs(ahead - behind) / np.abs(ahead)
         shares[~np.isfinite(shares)] = 0
         place = int(np.argmax(shares))
-        if shares[place] > self.max_rel:
-            self.max_rel, self.rel_place = float(shares[place]), start + place
-            self.rel_values = float(ahead[place]), float(behind[place])
+        self._rel_piece = None
+        self.max_rel, self.rel_place = float(shares[place]), start + place
+        self.rel_values = float(ahead[place]), float(behind[place])
 
     def _add_beyond(self, left: NDArray[Any], right: NDArray[Any]) -> None:
         rtol, atol = self._tolerances or (0.0, 0.0)

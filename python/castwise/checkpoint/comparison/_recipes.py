@@ -98,10 +98,11 @@ class Recipe:
         """True for one cast, to the nearest."""
         return self == Recipe()
 
-    @property
-    def is_cast(self) -> bool:
-        """True if `castwise.cast` alone does it, so that its report says what was lost."""
-        return self.through is None and self.flushed is None and self.factor is None
+    def is_reported(self, target: str) -> bool:
+        """Return True if the report of one cast says what all of it lost."""
+        if self.flushed is not None or self.factor is not None:
+            return False
+        return self.through is None or not _loses(self.through, target)
 
     def applied(self, array: NDArray[Any], target: str, threads: int | None) -> NDArray[Any]:
         """Return what it makes of an array, in the format `target`."""
@@ -124,11 +125,22 @@ class Recipe:
     def applied_with_report(
         self, array: NDArray[Any], target: str, threads: int | None
     ) -> tuple[NDArray[Any], CastReport]:
-        """Return what a recipe that is a cast makes of an array, and what that lost."""
-        result, report = cast(
-            array, numpy_dtype(target), report=True, threads=threads, **self._options()
+        """Return what a recipe that `is_reported` makes of an array, and what that lost."""
+        if self.through is None:
+            result, report = cast(
+                array, numpy_dtype(target), report=True, threads=threads, **self._options()
+            )
+            return result, report
+        step, report = cast(
+            array,
+            numpy_dtype(self.through),
+            report=True,
+            threads=threads,
+            rounding=self.step_rounding,
+            overflow=self.step_overflow,
+            nan=self.nan,
         )
-        return result, report
+        return cast(step, numpy_dtype(target), threads=threads), report
 
     def _options(self) -> dict[str, Any]:
         return {"rounding": self.rounding, "overflow": self.overflow, "nan": self.nan}
@@ -252,9 +264,8 @@ def _flushed(array: NDArray[Any]) -> NDArray[Any]:
 class Sample:
     """Pairs of elements on which recipes are tried before they are proved on all."""
 
-    def __init__(self, source: str, target: str, threads: int | None) -> None:
+    def __init__(self, source: str, target: str) -> None:
         self.source, self.target = source, target
-        self._threads = threads
         self._left = np.empty(0, numpy_dtype(source))
         self._right = np.empty(0, numpy_dtype(target))
 
@@ -263,20 +274,22 @@ class Sample:
         self._left = np.concatenate([self._left, left[places]])
         self._right = np.concatenate([self._right, right[places]])
 
-    def best(self) -> Recipe:
-        """Return the recipe that disagrees least, of those the plainest."""
+    def best(self) -> tuple[Recipe, int]:
+        """Return the plainest recipe of those that disagree least, and in how many elements."""
         candidates = [*recipes(self.source, self.target), *self._factors()]
         few = np.unique(np.linspace(0, self._left.size - 1, _FEW).astype(np.intp))
         scores = self._scores(candidates, few)
-        order = sorted(range(len(candidates)), key=lambda place: (scores[place], place))
-        kept = [candidates[place] for place in sorted(order[:_KEPT])]
-        kept += [
-            candidates[place]
-            for place in sorted(order[_KEPT:])
-            if scores[place] == scores[order[0]]
+        least = sorted(scores)[min(_KEPT, len(scores)) - 1]
+        kept = [
+            candidate for candidate, score in zip(candidates, scores, strict=True) if score <= least
         ]
-        scores = self._scores(kept, None)
-        return kept[min(range(len(kept)), key=lambda place: (scores[place], kept[place].cost))]
+        return self.best_of(kept)
+
+    def best_of(self, candidates: Sequence[Recipe]) -> tuple[Recipe, int]:
+        """Return the plainest of some recipes that disagree least, and in how many elements."""
+        scores = self._scores(candidates, None)
+        place = min(range(len(scores)), key=lambda place: (scores[place], candidates[place].cost))
+        return candidates[place], scores[place]
 
     def _scores(self, candidates: Sequence[Recipe], places: NDArray[np.intp] | None) -> list[int]:
         left = self._left if places is None else self._left[places]

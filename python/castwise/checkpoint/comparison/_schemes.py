@@ -27,7 +27,9 @@ from castwise.quantization import (
 
 _MATRIX = 2
 _SLAB_ELEMENTS = 1 << 18
-_SAMPLE_ELEMENTS = 1 << 15
+_SAMPLE_ELEMENTS = 1 << 13
+_SAMPLE_COLUMNS = 256
+"""Of blocks of several rows: two of 128 columns."""
 _PROVED = 6
 """How many recipes that agree on the sample are tried on all elements."""
 _MOST_FAILING = 64
@@ -236,7 +238,10 @@ class SchemeProver:
             if step is None:
                 continue
             if step not in samples:
-                samples[step] = next(_row_slabs(pairs(), shape, step, _SAMPLE_ELEMENTS), None)
+                sample = next(_row_slabs(pairs(), shape, step, _SAMPLE_ELEMENTS), None)
+                if step > 1 and sample is not None:
+                    sample = sample[0][:, :_SAMPLE_COLUMNS], sample[1][:, :_SAMPLE_COLUMNS]
+                samples[step] = sample
             sample = samples[step]
             if sample is None:
                 continue

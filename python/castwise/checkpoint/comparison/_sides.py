@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from typing import Any
 
@@ -204,3 +205,14 @@ def in_step(
         count = min(left.size, right.size)
         yield left[:count], right[:count]
         left, right = left[count:], right[count:]
+
+
+def read_ahead(
+    pairs: Iterator[tuple[NDArray[Any], NDArray[Any]]],
+) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+    """Read the next pair of pieces in another thread while this one is compared."""
+    with ThreadPoolExecutor(1) as pool:
+        future = pool.submit(next, pairs, None)
+        while (pair := future.result()) is not None:
+            future = pool.submit(next, pairs, None)
+            yield pair

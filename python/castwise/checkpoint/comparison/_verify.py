@@ -22,7 +22,7 @@ from castwise.checkpoint._arguments import MapArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._conversions import MapConversion
 from castwise.checkpoint.comparison._measures import LargestGap, plain_number
-from castwise.checkpoint.comparison._sides import Side, common_format, in_step
+from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import FORMATS
@@ -333,7 +333,7 @@ def _compared(
         return Difference(name, "formats", formats=(labels[0], labels[1]))
     total = _Total(common, threads)
     pieces = in_step(left.pieces(name, formats[0]), right.pieces(name, formats[1]))
-    for pair in pieces:
+    for pair in read_ahead(pieces):
         total.add(*pair)
         part = total.count / max(math.prod(left.shape(name)), 1)
         meter.reaches(round(part * left.info(name).nbytes), name)
