@@ -68,6 +68,8 @@ if TYPE_CHECKING:
     checkpoint.transcode_file("a", "b", "gguf", scheme="mxfp4")  # type: ignore[call-overload]
     checkpoint.finish("a", fail_on=("infinite",))  # type: ignore[arg-type]
     checkpoint.verify("a", "b", arithmetic="fast")  # type: ignore[arg-type]
+    checkpoint.diff("a", "b", arithmetic="fast")  # type: ignore[arg-type]
+    assert_type(checkpoint.diff("a", "b", rename={"x": "y"}), checkpoint.Diff)
     print(checkpoint.cast_file("a", "b", "float16").free_bytes)  # type: ignore[attr-defined]
 
 

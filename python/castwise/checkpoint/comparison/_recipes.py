@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, FormatInfo, cast, compare, finfo
+from castwise._core import CastReport, FormatInfo, cast, compare, finfo, formats
 from castwise._options import Nan, Overflow, Rounding
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 
@@ -26,20 +26,12 @@ _ROUNDINGS: tuple[Rounding, ...] = (
 )
 _OVERFLOWS: tuple[Overflow, ...] = ("ieee", "saturate")
 _NANS: tuple[Nan, ...] = ("keep", "zero")
-_WIDE_STEPS = ("float32", "float16", "bfloat16")
-_NARROW_STEPS = (
-    *("float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
-    *("float8_e4m3", "float8_e3m4", "float8_e4m3b11fnuz", "float6_e2m3fn", "float6_e3m2fn"),
-    "float4_e2m1fn",
-)
+_BYTE_BITS, _HALF_BITS, _SINGLE_BITS = 8, 16, 32
 _FEW = 1024
 """Elements on which all recipes are tried; the better ones are tried on the whole sample."""
 _KEPT = 24
 _LEAST_RATIOS = 2
 
-_SATURATED = {
-    "float8_e4m3fn": "saturated where ml_dtypes gives NaN, as torch does from 2.12",
-}
 _FLUSHED = {
     "source": "subnormals of A",
     "result": "subnormals of B",
@@ -180,7 +172,10 @@ class Recipe:
         """Say in words what becomes of numbers beyond the range, of NaN and of subnormals."""
         parts: list[str] = []
         if self.overflow == "saturate":
-            parts.append(_SATURATED.get(target, "saturated"))
+            row = finfo(target)
+            is_nan = row.specials == "finite-nan" and row.bits == _BYTE_BITS
+            also = " where ml_dtypes gives NaN, as torch does from 2.12"
+            parts.append(f"saturated{also if is_nan else ''}")
         elif self.step_overflow == "saturate":
             parts.append(f"saturated in {self.through}")
         if self.nan != "keep":
@@ -234,14 +229,16 @@ def recipes(source: str, target: str) -> tuple[Recipe, ...]:
 
 
 def _steps(left: FormatInfo, right: FormatInfo) -> Iterator[str]:
-    """List the formats that may stand between two."""
-    for name in (*_WIDE_STEPS, *_NARROW_STEPS):
-        row = finfo(name)
-        if row.dtype is None or not _loses(left.name, name):
-            continue
-        # Between others, formats of 16 bits and more are what frameworks compute in.
-        if left.name == right.name or name in _WIDE_STEPS:
-            yield name
+    """List the formats that may stand between two, the widest first.
+
+    Between others only those of 16 and 32 bits, which frameworks compute in.
+    """
+    rows = [row for row in map(finfo, formats()) if row.kind == "float" and row.dtype is not None]
+    for row in sorted(rows, key=lambda row: -row.bits):
+        is_step = _HALF_BITS <= row.bits <= _SINGLE_BITS
+        is_narrow = row.bits < _HALF_BITS and row.specials != "exponent-only"
+        if (is_step or (is_narrow and left.name == right.name)) and _loses(left.name, row.name):
+            yield row.name
 
 
 def _flushed(array: NDArray[Any]) -> NDArray[Any]:

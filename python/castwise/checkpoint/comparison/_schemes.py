@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import block_amax, cast, compare
+from castwise._core import block_amax, cast, compare, finfo, formats
 from castwise._options import Recipe as Producer
 from castwise._options import ScaleRule, SchemeName
 from castwise.checkpoint._tensors import numpy_dtype
@@ -34,7 +34,6 @@ _PROVED = 6
 """How many recipes that agree on the sample are tried on all elements."""
 _MOST_FAILING = 64
 _RULES: tuple[ScaleRule, ...] = ("floor", "rceil", "ceil", "even", "ct")
-_E8M0 = "float8_e8m0fnu"
 _LATE = ("ceil", "floor", "nearest")
 _LATE_COLUMNS = (128,)
 """Blocks of activations in DeepSeek's files, beside those of 128x128."""
@@ -63,6 +62,12 @@ class SchemeRecipe:
     scale_rule: str | None = None
     passes: int = 1
     late: str | None = None
+
+    @property
+    def cost(self) -> int:
+        """How unusual it is: of recipes that agree the most usual one is taken."""
+        is_rounded = self.scheme.startswith("fp8_") and self.scale_rule is not None
+        return 2 * is_rounded + 3 * (self.late is not None) + self.passes
 
     @property
     def needs_amax(self) -> bool:
@@ -162,11 +167,11 @@ def _of_scheme(
     row: Scheme, block: tuple[int, int] | None, producers: Sequence[str], *, twice: bool
 ) -> Iterator[SchemeRecipe]:
     rules: Sequence[str | None] = (None,)
-    if row.scale == _E8M0:
+    if _is_power(row.scale):
         rules = [row.rule, *(rule for rule in _RULES if rule != row.rule)]
     elif row.element.startswith("float8"):
         rules = (None, "ceil", "floor")
-    for passes in (1, 2) if twice and row.scale == _E8M0 else (1,):
+    for passes in (1, 2) if twice and _is_power(row.scale) else (1,):
         for rule in rules:
             for producer in producers:
                 yield SchemeRecipe(row.name, producer, block, rule, passes)
@@ -174,9 +179,10 @@ def _of_scheme(
     if row.name.startswith("mxfp8_e4m3"):
         late_scheme, block = "fp8_block", block or row.block
     if late_scheme is not None:
+        late_producer = next(row for row in schemes() if row.name == late_scheme).recipes[0]
         blocks = [block, *((1, size) for size in _LATE_COLUMNS if row.name == "fp8_block")]
         for late_block, late in product(blocks, _LATE):
-            yield SchemeRecipe(late_scheme, "deepseek", late_block, None, 1, late)
+            yield SchemeRecipe(late_scheme, late_producer, late_block, None, 1, late)
 
 
 class SchemeProver:
@@ -248,7 +254,7 @@ class SchemeProver:
             different = self._different(candidate, *sample, to, amax)
             if different is not None and different <= max(sample[0].size // _MOST_FAILING, 1):
                 scores[candidate] = different
-        return sorted(scores, key=lambda candidate: scores[candidate])
+        return sorted(scores, key=lambda candidate: (scores[candidate], candidate.cost))
 
     def _different(
         self,
@@ -337,10 +343,15 @@ def _row_slabs(
         )
 
 
+def _is_power(name: str) -> bool:
+    """Return True for a format of powers of two."""
+    return name in formats() and finfo(name).specials == "exponent-only"
+
+
 def scale_shifts(left: NDArray[Any], right: NDArray[Any]) -> dict[int, int] | None:
     """Count by how many codes the scales of B are above those of A; None if they are not E8M0."""
     for scales in (left, right):
-        if scales.dtype.itemsize != 1 or scales.dtype.name not in {_E8M0, "uint8"}:
+        if scales.dtype != np.uint8 and not _is_power(scales.dtype.name):
             return None
     if left.shape != right.shape:
         return None
