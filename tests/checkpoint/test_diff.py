@@ -390,3 +390,27 @@ def test_the_sample_takes_extreme_elements(tmp_path: Path, monkeypatch: pytest.M
     assert explanation is not None
     assert explanation.every_element
     assert explanation.options["flushed"] in {"source", "result"}
+
+
+@pytest.mark.parametrize(
+    "name", [name for name in castwise.formats() if castwise.finfo(name).dtype]
+)
+def test_every_format(tmp_path: Path, name: str) -> None:
+    dtype: Any = castwise.finfo(name).dtype
+    array = np.array([0, 1, 1, 0, 1, 1, 0, 1] * 40).astype(dtype).reshape(16, 20)
+    other = array.copy()
+    other[3, 4] = 1 if array[3, 4] == 0 else np.zeros((), dtype)
+    for b, count in ((array, 0), (other, 1)):
+        tensor = compared(tmp_path, array, b)
+        assert (tensor.different, tensor.reason) == (count, "values" if count else "equal")
+    assert tensor.explanation is not None
+    assert (tensor.explanation.disagreeing, tensor.explanation.index) == (1, (3, 4))
+    for b in (array[:0], array[0, 0]):
+        assert compared(tmp_path, b, b).same
+
+
+def test_tensors_without_elements_or_axes(tmp_path: Path) -> None:
+    for a in (np.empty((0, 3), np.float32), np.float32(1.1)):
+        tensor = compared(tmp_path, np.asarray(a), np.asarray(a).astype(BF16))
+        assert tensor.explanation is not None
+        assert tensor.explanation.every_element

@@ -184,3 +184,16 @@ if __name__ == "__main__":  # writes the recorded files anew
     torch.save(_samples(), FOLDER / "zip.pt")
     torch.save(_samples(), FOLDER / "legacy.pt", **WAYS["legacy"])
     torch.save(_training_checkpoint(), FOLDER / "training.ckpt")
+
+
+def test_diff_names_what_torch_does_beyond_the_range_of_e4m3fn(tmp_path: Path) -> None:
+    array = np.array([0.3, 447, 463, 1000, -1e9, 1e-9, 1.0625], np.float32)
+    cast = torch.from_numpy(array).to(torch.float8_e4m3fn)
+    saturates = bool(cast[3].float() == 448)
+    checkpoint.save(tmp_path / "a.safetensors", {"x": array})
+    torch.save({"x": cast}, tmp_path / "b.pt")
+    (tensor,) = checkpoint.diff(tmp_path / "a.safetensors", tmp_path / "b.pt").tensors
+    assert tensor.explanation is not None
+    assert tensor.explanation.every_element
+    assert tensor.explanation.options["overflow"] == ("saturate" if saturates else "ieee")
+    assert ("as torch does from 2.12" in str(tensor.explanation)) == saturates

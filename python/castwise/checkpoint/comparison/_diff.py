@@ -424,6 +424,6 @@ def walk(
         if report is None:
             measures.add(left, right)
         else:
-            measures.add_cast(left, right, report, is_plain=prover.is_plain)
+            measures.add_cast(left, right, report, prover.most_ulps)
     measures.locate()
     return unmeasured

@@ -19,6 +19,7 @@ Pairs = Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
 
 _SPREAD = 1 << 14
 """Elements of a piece that are spread evenly over it."""
+_WORD_BYTES = 8
 _NOTABLE = 1 << 10
 _FAILING = 1 << 12
 _SEARCHES = 3
@@ -134,6 +135,11 @@ class Prover:
     def is_plain(self) -> bool:
         """True while the recipe is one cast to the nearest, or none between equal formats."""
         return self._recipe.is_plain
+
+    @property
+    def most_ulps(self) -> int | None:
+        """How far its results are at most from the nearest number; None if that is not known."""
+        return self._recipe.most_ulps
 
     def try_piece(self, left: NDArray[Any], right: NDArray[Any]) -> CastReport | None:
         """Try the recipe on a piece; its report if it is a cast that makes this of that."""
@@ -263,8 +269,12 @@ def _thinned(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
 
 def _differing(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.intp]:
     """Return where two arrays of a format differ in other bits than those of NaN."""
-    bits = f"u{left.dtype.itemsize}"
-    differ = np.ascontiguousarray(left).view(bits) != np.ascontiguousarray(right).view(bits)
+    width = min(left.dtype.itemsize, _WORD_BYTES)  # complex128 has two words
+    ahead, behind = (
+        np.ascontiguousarray(array).view(f"u{width}").reshape(array.size, -1)
+        for array in (left, right)
+    )
+    differ = (ahead != behind).any(axis=1) if ahead.shape[1] > 1 else (ahead != behind)[:, 0]
     places = np.flatnonzero(differ)
     with np.errstate(all="ignore"):
         both_nan = (left[places] != left[places]) & (right[places] != right[places])

@@ -117,9 +117,12 @@ class Measures:
             self.add_report(cast(left, left.dtype, report=True, threads=self._threads)[1])
 
     def add_cast(
-        self, left: NDArray[Any], right: NDArray[Any], report: CastReport, *, is_plain: bool
+        self, left: NDArray[Any], right: NDArray[Any], report: CastReport, most_ulps: int | None
     ) -> None:
-        """Add a piece whose cast is the other one, and its report."""
+        """Add a piece whose cast is the other one, and its report.
+
+        It is at most `most_ulps` from the nearest, if that is known.
+        """
         changed = report.saturated or report.overflowed or report.nan_in != report.nan_out
         if changed or (self._tolerances is not None and report.max_abs_error):
             self.add(left, right)
@@ -128,7 +131,7 @@ class Measures:
         self.count += left.size
         self.different += report.count - report.exact
         self.add_report(report)
-        if not is_plain:
+        if most_ulps is None or (self.max_ulp or 0) < most_ulps:
             self._add_ulps(left, right)
         self.gap.expect(report.max_abs_error, (left, right, start))
         self._expect_relative(report.max_rel_error, (left, right, start))
@@ -201,7 +204,7 @@ def _largest_gap(comparison: Comparison) -> tuple[float, int]:
 
 def _plain_value(number: Any) -> float:  # noqa: ANN401  (of any format)
     """Return an element as a float; of a complex number the real part."""
-    return float(number.real if isinstance(number, complex | np.complexfloating) else number)
+    return complex(number).real
 
 
 def plain_number(value: float | None) -> float | str | None:

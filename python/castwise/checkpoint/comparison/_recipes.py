@@ -90,6 +90,13 @@ class Recipe:
         """True for one cast, to the nearest."""
         return self == Recipe()
 
+    @property
+    def most_ulps(self) -> int | None:
+        """How far its results are at most from the nearest number; None if that is not known."""
+        if self.through is not None or self.flushed is not None or self.factor is not None:
+            return None
+        return int(self.rounding != NEAREST)
+
     def is_reported(self, target: str) -> bool:
         """Return True if the report of one cast says what all of it lost."""
         if self.flushed is not None or self.factor is not None:
@@ -207,8 +214,9 @@ def recipes(source: str, target: str) -> tuple[Recipe, ...]:
     steps = [None, *(name for name in _steps(left, right) if name not in (source, target))]
     flushes = (None, "source", "result", "both") if right.kind == "float" else (None, "source")
     collected: dict[Recipe, None] = {}
+    nans = _NANS if right.specials != "exponent-only" else _NANS[:1]  # which has no zero
     for step, rounding, overflow, nan, flushed in product(
-        steps, _ROUNDINGS, _OVERFLOWS, _NANS, flushes
+        steps, _ROUNDINGS, _OVERFLOWS, nans, flushes
     ):
         if nan != "keep" and flushed is not None:
             continue

@@ -161,6 +161,8 @@ class Diff:
         those with other values, by the ratio of signal and noise.
     metadata
         The keys of metadata that differ, each with the two texts, None where it is missing.
+    tolerant
+        True if tolerances were given, so that only tensors and their values count.
 
     """
 
