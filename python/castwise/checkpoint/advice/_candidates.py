@@ -14,17 +14,19 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning import (
+    FORMATS,
     DerivedTensor,
     Encode,
     candidate_parts,
     is_scheme,
+    most_versatile_recipe,
     written_schemes,
 )
 
-WIDE_FORMATS = ("bfloat16", "float16")
+_WIDE_BITS = 16
+WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)
 """Formats that need no scale, to which weights are cast."""
 
-_DEFAULT_RECIPE = "compressed-tensors"
 _HEADER_ENTRY = 110
 """Bytes of a tensor's entry in the header of a safetensors file, beside its name, at most."""
 
@@ -66,7 +68,7 @@ def find_candidates(
         A format or scheme is not known or not written by the recipe; or no weight has a candidate.
 
     """
-    recipe = _DEFAULT_RECIPE if recipe is None else recipe
+    recipe = most_versatile_recipe() if recipe is None else recipe
     schemes, wide = _targets(formats, recipe)
     stored = {
         component.prefix + info.name: info

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Iterable
 
 from castwise._core import finfo
@@ -77,6 +78,12 @@ def written_schemes(recipe: object) -> tuple[str, ...]:
         named = dict.fromkeys(row.recipe for row in WRITTEN if row.symmetric)
         raise CheckpointError(f"{given('recipe', recipe)} is not one of {', '.join(named)}")
     return tuple(dict.fromkeys(rows))
+
+
+def most_versatile_recipe() -> str:
+    """Return the producer whose checkpoints hold the most schemes."""
+    counts = Counter(row.recipe for row in WRITTEN if row.symmetric)
+    return counts.most_common(1)[0][0]
 
 
 def expected_zeros(targets: Iterable[str | None]) -> float:
