@@ -29,6 +29,12 @@ VALUES = np.array(
 )
 
 
+@pytest.mark.parametrize("source", ["float32", "bfloat16", "float8_e5m2"])
+def test_an_array_is_surveyed_as_numpys_is(source: str) -> None:
+    array = castwise.cast(np.tile(VALUES, (2, 1)), source)
+    assert castwise.survey(jnp.asarray(array)) == castwise.survey(array)
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("source", ["float32", "bfloat16", "float8_e5m2", "int8"])
 def test_an_array_is_cast_as_numpys_is(source: str, target: str) -> None:

@@ -24,6 +24,14 @@ SPECIAL = [0.0, -0.0, 1.0, -2.5, 447.9, 448, 463.9, 464, 464.1, 480, 1e6, -1e6, 
 VALUES = np.array([*SPECIAL, np.inf, -np.inf, np.nan, 1e-8, -1e-40], np.float32)
 
 
+@pytest.mark.parametrize("source", ["float32", "bfloat16", "float8_e4m3fn"])
+def test_a_tensor_is_surveyed_as_its_array_is(source: str) -> None:
+    array = castwise.cast(np.tile(VALUES, (3, 1)), source)
+    tensor = from_numpy(array)
+    assert castwise.survey(tensor) == castwise.survey(array)
+    assert castwise.survey(tensor.T) == castwise.survey(array.T)
+
+
 @pytest.mark.parametrize("target", FLOATS)
 @pytest.mark.parametrize("source", ["float64", "float32", "bfloat16", "float8_e4m3fn", "int16"])
 def test_a_tensor_is_cast_as_its_array_is(source: str, target: str) -> None:

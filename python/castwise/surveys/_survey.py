@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from castwise import _core
+from castwise._adapter_registry import array_adapter
 from castwise._brief import brief, brief_fields, counted
 from castwise._options import Overflow, Recipe
 from castwise._tables import aligned
@@ -312,8 +313,9 @@ def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:
     Parameters
     ----------
     x : array_like
-        Any shape, strides, byte order and real dtype. Rows are those of the last axis; blocks begin
-        at the first element of a row and, those of 128 rows, at the first row of a matrix.
+        Any shape, strides, byte order and real dtype; also of a library with an adapter (torch,
+        jax, ...). Rows are those of the last axis; blocks begin at the first element of a row and,
+        those of 128 rows, at the first row of a matrix.
     threads : int, optional
         At most this many threads; default get_num_threads(). The survey does not depend on them.
 
@@ -333,4 +335,6 @@ def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:
     33
 
     """
-    return Survey(_core.survey_array(x, threads=threads))
+    adapter = array_adapter(x)
+    host = x if adapter is None else adapter.to_host(x)
+    return Survey(_core.survey_array(host, threads=threads))

@@ -7,7 +7,7 @@ use smallvec::SmallVec;
 
 use super::outcome::{Blocks, Cell, SQUARE_BITS, Survey};
 use super::piece::{AddPiece, Others, PIECE, STRIP, Tables};
-use super::tables::{LOWEST, MOST_ELEMENTS, RowBinades};
+use super::tables::{LOWEST, MOST_ELEMENTS, PackedTable, RowBinades};
 use crate::cpu::Level;
 use crate::exec::operand::Operand;
 use crate::exec::pass::{Pass, Positions};
@@ -122,15 +122,12 @@ impl SurveyedArray {
                 let others = self.level.run(piece);
                 add_others(&others, values, survey);
             }
-            tables.of16.drain_into(survey.table(Blocks::Of16));
-            tables.of32.drain_into(survey.table(Blocks::Of32));
-            tables.of128.drain_into(survey.table(Blocks::Of128));
-            for square in &mut tables.squares {
+            for (square, first) in tables.squares.iter_mut().zip((0..count).step_by(STRIP)) {
                 survey.include(f64::from_bits(square.maximum));
-                for (field, cell) in square.cells() {
-                    survey.binades.entry(field as i16 + LOWEST).or_default().add(cell);
-                }
-                square.drain_into(survey.table(Blocks::Square));
+                let elements = rows * STRIP.min(count - first);
+                tables.all.add(square, elements);
+                tables.of_squares.reserve(elements);
+                square.move_into(&mut tables.of_squares);
             }
         }
         if smallest < f64::INFINITY.to_bits() {
@@ -139,7 +136,6 @@ impl SurveyedArray {
         if self.parts() > 1 {
             band[..rows].iter_mut().for_each(RowBinades::end_part);
         }
-        tables.drain_significant(&mut survey.significant_bits);
         survey.count += (rows * columns.len()) as u64;
     }
 }
@@ -204,9 +200,11 @@ impl Outcome {
     /// Returns the survey of the whole array.
     pub(super) fn finish(self) -> Survey {
         let Self { mut survey, parted } = self;
+        let (mut table, wide) = (PackedTable::default(), survey.table(Blocks::Row));
         for mut row in parted.into_values().flatten() {
-            row.drain_into(survey.table(Blocks::Row));
+            row.move_into(&mut table, wide, 0);
         }
+        table.drain_into(wide);
         survey
     }
 }
@@ -229,8 +227,9 @@ impl Pass for SurveyedArray {
                 let rows = BAND.min(self.rows.0 - position.band * BAND);
                 let band = &mut buffers.band[..rows];
                 if is_last && first_part == 0 {
+                    let (table, wide) = (&mut buffers.tables.of_rows, outcome.survey.table(Blocks::Row));
                     for row in band {
-                        row.drain_into(outcome.survey.table(Blocks::Row));
+                        row.move_into(table, wide, self.columns.0.min(PART));
                     }
                 } else {
                     let parted = outcome.parted.entry((position.matrix, position.band)).or_default();
@@ -239,6 +238,7 @@ impl Pass for SurveyedArray {
                 first_part = 0;
             }
         }
+        buffers.tables.drain_into(&mut outcome.survey);
     }
 
     fn merge(outcome: &mut Outcome, next: Outcome) {

@@ -98,7 +98,8 @@ impl BlockTable {
         self.rows.entry(eighth).or_default()
     }
 
-    fn merge(&mut self, other: &Self) {
+    /// Adds other blocks.
+    pub(super) fn merge(&mut self, other: &Self) {
         for (&eighth, row) in &other.rows {
             let sum = self.row(eighth);
             sum.blocks += row.blocks;

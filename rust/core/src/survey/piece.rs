@@ -6,10 +6,10 @@
 
 #![deny(unsafe_code)]
 
-use std::collections::BTreeMap;
-
-use super::outcome::{BLOCK_WIDTHS, DEPTH, SQUARE_BITS};
-use super::tables::{Binades, COUNT_SHIFT, FIELDS, PackedTable, RowBinades, STEP, TOP, add_cells, field_of};
+use super::outcome::{BLOCK_WIDTHS, Blocks, DEPTH, SQUARE_BITS, Survey};
+use super::tables::{
+    Binades, COUNT_SHIFT, FIELDS, LOWEST, PackedTable, RowBinades, STEP, TOP, add_cells, field_of,
+};
 use crate::cpu::Kernel;
 
 /// Elements of a piece.
@@ -17,6 +17,9 @@ pub(super) const PIECE: usize = 512;
 
 /// Elements of a strip: a block of the widest kind.
 pub(super) const STRIP: usize = BLOCK_WIDTHS[2];
+
+/// Elements of a strip, up to which it is not worth the cells of whole strips.
+const FEW: usize = 24;
 
 /// Elements of a block of the narrowest kind.
 const NARROW: usize = BLOCK_WIDTHS[0];
@@ -37,6 +40,10 @@ pub(super) struct Tables {
     pub(super) of16: PackedTable,
     pub(super) of32: PackedTable,
     pub(super) of128: PackedTable,
+    pub(super) of_squares: PackedTable,
+    pub(super) of_rows: PackedTable,
+    /// The binades of all elements.
+    pub(super) all: RowBinades,
     /// The binades of each square of a piece's columns.
     pub(super) squares: [Binades; PIECE / STRIP],
     /// Elements of strips by the most bits that a significand of theirs needs.
@@ -86,10 +93,18 @@ pub(super) struct Others {
 }
 
 impl Tables {
-    /// Moves the counts by significant bits.
-    pub(super) fn drain_significant(&mut self, counts: &mut BTreeMap<u8, u64>) {
+    /// Moves all counts to a survey.
+    pub(super) fn drain_into(&mut self, survey: &mut Survey) {
+        self.of16.drain_into(survey.table(Blocks::Of16));
+        self.of32.drain_into(survey.table(Blocks::Of32));
+        self.of128.drain_into(survey.table(Blocks::Of128));
+        self.of_squares.drain_into(survey.table(Blocks::Square));
+        self.of_rows.drain_into(survey.table(Blocks::Row));
+        self.all.drain(|field, cell| {
+            survey.binades.entry(field as i16 + LOWEST).or_default().add(cell);
+        });
         for (bits, count) in (0u8..).zip(&mut self.significant.0).filter(|(_, count)| **count > 0) {
-            *counts.entry(bits).or_default() += std::mem::take(count);
+            *survey.significant_bits.entry(bits).or_default() += std::mem::take(count);
         }
     }
 }
@@ -111,6 +126,9 @@ impl Kernel for AddPiece<'_> {
         let Self { values, tables, row, smallest } = self;
         let count = values.len().min(PIECE);
         let values = &values[..count];
+        for table in [&mut tables.of16, &mut tables.of32, &mut tables.of128] {
+            table.reserve(count);
+        }
         let mut others = Others::default();
         let (mut most, mut least) = split::<true>(values, &mut tables.columns, &mut others);
         if most >= INFINITY || least < SMALLEST {
@@ -124,7 +142,8 @@ impl Kernel for AddPiece<'_> {
         tables.columns.magnitudes[count..end].fill(0);
         tables.columns.words[count..end].fill(0);
         for strip in 0..end / STRIP {
-            add_strip(tables, strip, field_of(least), row);
+            let elements = STRIP.min(count - strip * STRIP);
+            add_strip(tables, (strip, elements), field_of(least), row);
         }
         others
     }
@@ -158,9 +177,9 @@ fn split<const ALL: bool>(values: &[f64], columns: &mut Columns, others: &mut Ot
     (most, least)
 }
 
-/// Adds a strip of a piece whose elements are in this field or higher ones.
+/// Adds a strip of a piece, of so many elements, which are in this field or higher ones.
 #[inline(always)]
-fn add_strip(tables: &mut Tables, strip: usize, lowest: usize, row: &mut RowBinades) {
+fn add_strip(tables: &mut Tables, (strip, elements): (usize, usize), lowest: usize, row: &mut RowBinades) {
     let magnitudes = &tables.columns.magnitudes[strip * STRIP..(strip + 1) * STRIP];
     let (mut maxima, mut bits) = ([0; STRIP / NARROW], 0);
     for (maximum, magnitudes) in maxima.iter_mut().zip(magnitudes.as_chunks::<NARROW>().0) {
@@ -173,13 +192,14 @@ fn add_strip(tables: &mut Tables, strip: usize, lowest: usize, row: &mut RowBina
     }
     let highest = field_of(maximum);
     let lowest = lowest.min(highest);
-    let strip = Strip { number: strip, maxima, maximum, lowest };
+    let strip = Strip { number: strip, elements, maxima, maximum, lowest };
     let count = match (highest - lowest) / STEP {
+        _ if elements <= FEW => add_one_by_one(tables, &strip, row),
         0 | 1 => add_windows::<2>(tables, &strip, row),
         2 => add_windows::<3>(tables, &strip, row),
         3 | 4 => add_windows::<5>(tables, &strip, row),
         5..8 => add_windows::<8>(tables, &strip, row),
-        _ => add_wide_strip(tables, &strip, row),
+        _ => add_one_by_one(tables, &strip, row),
     };
     let bits = FRACTION + 1 - (bits | SMALLEST).trailing_zeros();
     tables.significant.0[bits as usize % 64] += count;
@@ -188,6 +208,7 @@ fn add_strip(tables: &mut Tables, strip: usize, lowest: usize, row: &mut RowBina
 /// A strip that is not empty.
 struct Strip {
     number: usize,
+    elements: usize,
     /// The largest magnitude of each narrow block.
     maxima: [u64; STRIP / NARROW],
     maximum: u64,
@@ -199,7 +220,7 @@ struct Strip {
 #[inline(always)]
 fn add_windows<const STEPS: usize>(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
     let Tables { of16, of32, of128, squares, columns, windows: Windows(windows), .. } = tables;
-    let &Strip { number, maxima, maximum, lowest } = strip;
+    let &Strip { number, maxima, maximum, lowest, .. } = strip;
     let range = number * STRIP..(number + 1) * STRIP;
     let (magnitudes, words) = (&columns.magnitudes[range.clone()], &columns.words[range]);
     let (first, highest) = (DEPTH - STEPS * STEP, field_of(maximum));
@@ -244,13 +265,12 @@ fn add_block<const STEPS: usize>(table: &mut PackedTable, maximum: u64, highest:
     }
 }
 
-/// Adds a strip whose elements are further apart; returns how many they are.
-#[cold]
+/// Adds a strip of few elements, or of some that are further apart; returns how many they are.
 #[inline(never)]
-fn add_wide_strip(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
+fn add_one_by_one(tables: &mut Tables, strip: &Strip, row: &mut RowBinades) -> u64 {
     let Tables { of16, of32, of128, squares, columns, .. } = tables;
     let number = strip.number;
-    let range = number * STRIP..(number + 1) * STRIP;
+    let range = number * STRIP..number * STRIP + strip.elements;
     let (magnitudes, words) = (&columns.magnitudes[range.clone()], &columns.words[range]);
     for (table, width) in [of16, of32, of128].into_iter().zip(BLOCK_WIDTHS) {
         for (magnitudes, words) in magnitudes.chunks(width).zip(words.chunks(width)) {

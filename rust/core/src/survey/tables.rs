@@ -69,20 +69,34 @@ struct PackedRow {
     cells: Window,
 }
 
-/// Blocks of a shape, by eighths of binades.
+/// Blocks of a shape, by eighths of binades: counted in words, and moved to a wide table before one overflows.
 pub(super) struct PackedTable {
     /// The place of a row plus one, or 0.
     places: Box<[u16; EIGHTHS]>,
     rows: Vec<PackedRow>,
+    /// Elements that words count.
+    elements: usize,
+    wide: BlockTable,
 }
 
 impl Default for PackedTable {
     fn default() -> Self {
-        Self { places: vec![0; EIGHTHS].try_into().expect("so many"), rows: Vec::new() }
+        let places = vec![0; EIGHTHS].try_into().expect("so many");
+        Self { places, rows: Vec::new(), elements: 0, wide: BlockTable::default() }
     }
 }
 
 impl PackedTable {
+    /// Makes room for the words of so many elements.
+    #[inline(always)]
+    pub(super) fn reserve(&mut self, elements: usize) {
+        debug_assert!(elements <= MOST_ELEMENTS);
+        if self.elements + elements > MOST_ELEMENTS {
+            self.widen();
+        }
+        self.elements += elements;
+    }
+
     /// Adds a block with this maximum; returns its cells.
     #[inline(always)]
     pub(super) fn add_block(&mut self, maximum: u64) -> &mut Window {
@@ -102,15 +116,24 @@ impl PackedTable {
         self.places[(maximum >> 49) as usize % EIGHTHS] = self.rows.len() as u16;
     }
 
-    /// Moves all counts to a table.
-    pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
+    /// Moves the counts of words to the wide table.
+    #[cold]
+    #[inline(never)]
+    fn widen(&mut self) {
         for row in self.rows.iter_mut().filter(|row| row.blocks > 0) {
-            let sum = table.row(row.eighth);
+            let sum = self.wide.row(row.eighth);
             sum.blocks += std::mem::take(&mut row.blocks);
             for (depth, word) in row.cells[..DEPTH].iter_mut().rev().enumerate() {
                 add(sum, depth, unpack(std::mem::take(word)));
             }
         }
+        self.elements = 0;
+    }
+
+    /// Moves all counts to a table.
+    pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
+        self.widen();
+        table.merge(&std::mem::take(&mut self.wide));
     }
 }
 
@@ -165,32 +188,60 @@ impl Binades {
         (self.maximum, self.lowest) = (0, FIELDS);
     }
 
-    /// Moves all counts to a table, as those of one block.
-    pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
+    /// Moves all counts to a table, as those of one block; there is room for them.
+    pub(super) fn move_into(&mut self, table: &mut PackedTable) {
         if self.maximum > 0 {
             let highest = field_of(self.maximum);
-            let sum = table.row(eighth_of(self.maximum));
-            sum.blocks += 1;
-            self.drain(|field, cell| add(sum, highest - field, cell));
+            let cells = table.add_block(self.maximum);
+            for field in self.lowest..=highest {
+                cells[TOP - (highest - field).min(TOP)] += std::mem::take(&mut self.words[field + DEPTH]);
+            }
         }
+        (self.maximum, self.lowest) = (0, FIELDS);
     }
 }
 
-/// The binades of a row, as long as it may be.
+/// The binades of a row, or of all elements, as many as there may be.
 #[derive(Default)]
 pub(super) struct RowBinades {
-    /// Those of a part of the row.
+    /// Those of a part of them, of at most [`MOST_ELEMENTS`].
     pub(super) part: Binades,
+    /// Elements of the part, where they are counted.
+    elements: usize,
     /// Those of parts before, by field.
     cells: BTreeMap<usize, Cell>,
     maximum: u64,
 }
 
 impl RowBinades {
+    /// Adds the binades of some elements, but not their maximum.
+    pub(super) fn add(&mut self, binades: &Binades, elements: usize) {
+        if self.elements + elements > MOST_ELEMENTS {
+            self.end_part();
+        }
+        self.elements += elements;
+        if binades.maximum > 0 {
+            self.part.include(binades.maximum, binades.lowest);
+            for field in binades.lowest..=field_of(binades.maximum) {
+                self.part.words[field + DEPTH] += binades.words[field + DEPTH];
+            }
+        }
+    }
+
+    /// Moves all counts to a function of fields.
+    pub(super) fn drain(&mut self, mut call: impl FnMut(usize, Cell)) {
+        self.end_part();
+        self.maximum = 0;
+        for (field, cell) in std::mem::take(&mut self.cells) {
+            call(field, cell);
+        }
+    }
+
     /// Counts the part to those before.
     pub(super) fn end_part(&mut self) {
         self.maximum = self.maximum.max(self.part.maximum);
         self.part.drain(|field, cell| self.cells.entry(field).or_default().add(cell));
+        self.elements = 0;
     }
 
     /// Adds another part of the same row.
@@ -201,14 +252,16 @@ impl RowBinades {
         }
     }
 
-    /// Moves all counts to a table of rows.
-    pub(super) fn drain_into(&mut self, table: &mut BlockTable) {
+    /// Moves all counts to a table of rows; `elements` are those of the part, for which it makes room.
+    pub(super) fn move_into(&mut self, table: &mut PackedTable, wide: &mut BlockTable, elements: usize) {
         if self.cells.is_empty() {
-            return self.part.drain_into(table);
+            table.reserve(elements);
+            self.part.move_into(table);
+            return;
         }
         self.end_part();
         let (maximum, cells) = (std::mem::take(&mut self.maximum), std::mem::take(&mut self.cells));
-        let (highest, sum) = (field_of(maximum), table.row(eighth_of(maximum)));
+        let (highest, sum) = (field_of(maximum), wide.row(eighth_of(maximum)));
         sum.blocks += 1;
         for (field, cell) in cells {
             add(sum, highest - field, cell);
