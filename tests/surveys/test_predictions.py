@@ -88,3 +88,15 @@ def test_overflow() -> None:
     assert saturated.sqnr_db == pytest.approx(20 * math.log10(1000 / 552), abs=0.1)
     assert saturated.to_dict()["target"] == "float8_e4m3fn"
     assert survey.predict("float8_e4m3fn").to_dict()["sqnr_db"] == "-inf"
+
+
+@pytest.mark.parametrize("target", ["float32", "bfloat16", "float8_e4m3fn", "int8", "nvfp4"])
+@pytest.mark.parametrize("exponent", [996, -996, 1022])
+def test_the_ends_of_float64(exponent: int, target: str) -> None:
+    size = math.ldexp(1.0, exponent)
+    x = size * np.linspace(0.5, 1.5, 4000)
+    scale = None if target == "nvfp4" else 1 / size
+    near_one = castwise.survey(x / size).predict(target)
+    prediction = castwise.survey(x).predict(target, scale=scale)
+    assert prediction.sqnr_db == pytest.approx(near_one.sqnr_db, abs=0.2)
+    assert castwise.survey(x).predict("float64").sqnr_db == math.inf

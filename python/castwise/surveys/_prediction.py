@@ -28,6 +28,7 @@ _GRID_BITS = 8
 """Significands of at most so many bits are represented by all of them."""
 
 _NEWTON_STEPS = 8
+_MOST_EXPONENT = 1000
 _STEEPEST = 60.0
 """A density falls by at most so many times e across a binade."""
 
@@ -177,7 +178,7 @@ def _predict_cast(
     if not math.isfinite(scale) or scale == 0:
         raise ValueError(f"scale={scale!r} is not valid; use a finite number that is not zero.")
     counts = magnitudes.counts.astype(float)
-    totals = _Totals(info, scale, overflow)
+    totals = _Totals(info, scale, overflow, magnitudes.largest)
     weights_of_bits = magnitudes.significant_bits
     finite = max(sum(weights_of_bits.values()), 1)
     for bits, elements in weights_of_bits.items():
@@ -224,16 +225,26 @@ def _held(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool
 class _Totals:
     """What representatives of a cast add up to."""
 
-    def __init__(self, info: _core.FormatInfo, scale: float, overflow: Overflow) -> None:
+    def __init__(
+        self, info: _core.FormatInfo, scale: float, overflow: Overflow, largest: float
+    ) -> None:
         self._info, self._scale = info, scale
+        # Squares are relative to that of the largest, or float64 could not hold them.
+        exponent = math.frexp(largest)[1] + math.frexp(scale)[1]
+        self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
         self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
         self.overflowed = self.saturated = self.underflowed = self.subnormal = 0.0
         self.infinite = self.signal = self.noise = 0.0
 
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
         """Cast values; those that are exact are held by the format, whatever represents them."""
-        info, scaled = self._info, values * self._scale
-        target = info.dtype
+        with np.errstate(over="ignore", invalid="ignore"):  # beyond the range of float64
+            self._add(values, values * self._scale, weights, exact)
+
+    def _add(
+        self, values: _Column, scaled: _Column, weights: _Column, exact: NDArray[np.bool_]
+    ) -> None:
+        info, target = self._info, self._info.dtype
         stored = _core.cast(
             values,
             info.name if target is None else target,
@@ -255,8 +266,8 @@ class _Totals:
         if info.kind == "float":
             small = (magnitude > 0) & (magnitude < info.smallest_normal)
             self.subnormal += float(weights[small].sum())
-        self.signal += float((weights * scaled * scaled).sum())
-        self.noise += float((weights * noise * noise).sum())
+        self.signal += float((weights * np.square(scaled * self._unit)).sum())
+        self.noise += float((weights * np.square(noise * self._unit)).sum())
 
 
 def _decibels(signal: float, noise: float) -> float:
