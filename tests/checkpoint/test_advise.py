@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -134,6 +135,26 @@ def test_the_front_is_below_every_choice() -> None:
         costs = [point.cost for point in points]
         expected = np.interp(weight, [point.weight for point in points], costs)
         assert cost >= expected - 1e-9
+
+
+def test_files_beside_shards_count_if_they_are_copied(model: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "model"
+    shutil.copytree(model, folder)
+    alone = advise(folder, bits=9.0).nbytes
+    (folder / "consolidated.00.pth").write_bytes(bytes(10_000))  # the same model, left out
+    (folder / "original").mkdir()
+    (folder / "original" / "consolidated.00.pth").write_bytes(bytes(10_000))
+    (folder / "tokenizer").mkdir()
+    (folder / "tokenizer" / "vocab.json").write_bytes(bytes(1_000))
+    advice = advise(folder, budget=alone + 1_000, formats=["fp8_channel"])
+    assert advice.nbytes_before == advise(model, bits=9.0).nbytes_before + 1_000
+    advice.save(tmp_path / "map.toml")
+    result = tmp_path / "result"
+    checkpoint.quantize_file(
+        folder, result, dtype_map=tmp_path / "map.toml", recipe="compressed-tensors"
+    )
+    sizes = sum(path.stat().st_size for path in result.rglob("*") if path.is_file())
+    assert 0.97 * advice.nbytes <= sizes <= advice.nbytes
 
 
 @pytest.mark.parametrize("share", [0.45, 0.6, 0.8])

@@ -27,6 +27,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import checked_threads
 from castwise.checkpoint.report import Progress
+from castwise.checkpoint.running import OtherFiles, Patterns
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -112,7 +113,7 @@ def advise(
         weights = _importances(importance, candidates)
         grouped = _groups(groups, candidates)
         errors = relative_errors(candidates, survey_weights(opened, candidates, workers, progress))
-        size = _Size.of(opened, candidates, path)
+        size = _Size.of(opened, candidates)
     problem = _Problem(candidates, grouped, errors, weights, (size, limit))
     return problem.advice(str(source))
 
@@ -271,24 +272,25 @@ class _Size:
     parameters: int
 
     @classmethod
-    def of(cls, opened: Checkpoint, candidates: Candidates, path: Path) -> _Size:
+    def of(cls, opened: Checkpoint, candidates: Candidates) -> _Size:
         infos = [info for shard in opened.shards.values() for info in shard.tensors.values()]
         names = [info.name for info in infos]
         header = header_bytes(names, len(opened.shards))
-        copied = _copied_bytes(path, {Path(file).name for file in opened.shards})
+        beside = _beside_bytes(opened)
         tensors = sum(info.nbytes for info in infos)
         weights = sum(info.nbytes for info in candidates.tensors.values())
         elements = sum(math.prod(info.shape) for info in infos if info.kind == "float")
-        return cls(tensors + copied + header, tensors - weights + copied, header, elements)
+        return cls(tensors + beside + header, tensors - weights + beside, header, elements)
 
 
-def _copied_bytes(path: Path, shards: set[str]) -> int:
-    """Return the bytes of the files beside the shards of a folder."""
-    if not path.is_dir():
+def _beside_bytes(opened: Checkpoint) -> int:
+    """Return the bytes of the files beside the shards of a folder that its result has, too."""
+    if not opened.is_folder:
         return 0
-    return sum(
-        file.stat().st_size for file in path.iterdir() if file.is_file() and file.name not in shards
-    )
+    copied, _ = OtherFiles(opened, Patterns(), keeps_all=False).size()
+    rewritten = {component.index_name for component in opened.components} | opened.consumed
+    paths = (opened.path / name for name in rewritten if name is not None)
+    return copied + sum(path.stat().st_size for path in paths if path.is_file())
 
 
 class _Problem:

@@ -4,7 +4,7 @@ These names are what other rooms of castwise take from this one; all else is pri
 """
 
 from castwise.checkpoint.running._journal import resumed_options
-from castwise.checkpoint.running._other_files import Patterns
+from castwise.checkpoint.running._other_files import OtherFiles, Patterns
 from castwise.checkpoint.running._output_options import OutputOptions
 from castwise.checkpoint.running._parts import RunPart, RunParts, convert_part
 from castwise.checkpoint.running._shard_size import shard_bytes
@@ -12,6 +12,7 @@ from castwise.checkpoint.running._to_file import ToFile
 from castwise.checkpoint.running._to_folder import ToFolder
 
 __all__ = [
+    "OtherFiles",
     "OutputOptions",
     "Patterns",
     "RunPart",
