@@ -195,6 +195,13 @@ def test_bits_and_errors_limit_too(model: Path) -> None:
     least = advise(model, error=advice.error)
     assert least.error <= advice.error
     assert least.nbytes <= advice.nbytes
+    assert advice.gap is not None
+    assert advice.nbytes_gap is None
+    assert least.gap is None
+    assert least.nbytes_gap is not None
+    assert 0 <= least.nbytes_gap <= least.nbytes
+    assert "fewest" in least.total_lines()[0]
+    assert "least" in advice.total_lines()[1]
     assert advise(model, error=1e-9).nbytes > least.nbytes
 
 

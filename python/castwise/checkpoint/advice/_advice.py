@@ -151,7 +151,11 @@ class Advice:
     error
         The mean of the weights' relative squared errors, each times its importance.
     gap
-        By how much that is above the least possible mean within the bytes, at most.
+        By how much that is above the least possible mean within the bytes, at most; None if the
+        error was limited.
+    nbytes_gap
+        By how many bytes `nbytes` is above the fewest within the error, at most; None if bytes or
+        bits were limited.
     front
         Bytes and errors of the best choices for other limits, from the smallest on.
 
@@ -164,7 +168,8 @@ class Advice:
     nbytes: int
     parameters: int
     error: float
-    gap: float
+    gap: float | None
+    nbytes_gap: int | None
     front: Sequence[FrontPoint]
 
     @property
@@ -187,7 +192,7 @@ class Advice:
         return any(is_scheme(choice.target) for choice in self.choices)
 
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the map as TOML, with a comment on each choice.
+        """Write the map as TOML, with the command that takes it and the totals as comments.
 
         Raises
         ------
@@ -237,11 +242,15 @@ class Advice:
 
     def total_lines(self) -> list[str]:
         """Say how large the result is, how large the error, and how far from the least."""
-        near = "the least possible" if not self.gap else f"at most {self.gap:.1e} above the least"
-        return [
-            f"{self.nbytes_before:,} -> {self.nbytes:,} bytes, {self.bits:.2f} bits per parameter",
-            f"mean relative squared error {self.error:.3g}, {near}",
-        ]
+        size = (
+            f"{self.nbytes_before:,} -> {self.nbytes:,} bytes, {self.bits:.2f} bits per parameter"
+        )
+        error = f"mean relative squared error {self.error:.3g}"
+        if self.nbytes_gap is not None:
+            above = f"at most {counted(self.nbytes_gap, 'byte')} above the fewest"
+            return [f"{size}, {above if self.nbytes_gap else 'the fewest possible'}", error]
+        above = f"at most {self.gap:.1e} above the least"
+        return [size, f"{error}, {above if self.gap else 'the least possible'}"]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -256,6 +265,7 @@ class Advice:
             "bits": self.bits,
             "error": self.error,
             "gap": self.gap,
+            "nbytes_gap": self.nbytes_gap,
             "choices": [choice.to_dict() for choice in self.choices],
             "front": [{"nbytes": point.nbytes, "error": point.error} for point in self.front],
         }

@@ -78,13 +78,14 @@ def advise(
         The schemes and formats to choose from: schemes that the recipe writes, "bfloat16",
         "float16". By default all. Every weight may stay as it is, too.
     recipe
-        The producer whose schemes are considered; by default compressed-tensors.
+        The producer whose schemes are considered; by default that of the most schemes.
     groups
         Regular expressions of weights that share a choice: those that match one of them wholly,
         with the same text in each of its groups.
     importance
         How much the error of each weight counts: a mapping from names to numbers that are not
-        negative, or its file (JSON, npz or safetensors); 1 for those that are not named.
+        negative, or its file (JSON, npz or safetensors). All count alike by default; else each
+        weight that may change needs a number, and other names are ignored.
     threads
         How many threads may survey.
     progress
@@ -308,7 +309,6 @@ class _Problem:
         self._size, self._limit = limits
         self._errors = errors
         self._total = sum(importance.values()) or 1.0
-        self._targets: list[list[str]] = []
         self._options: list[list[Alternative]] = []
         for names in groups:
             shared = [
@@ -316,7 +316,6 @@ class _Problem:
                 for target in candidates.nbytes[names[0]]
                 if all(target in candidates.nbytes[name] for name in names)
             ]
-            self._targets.append(shared)
             self._options.append(
                 [
                     Alternative(
@@ -332,8 +331,7 @@ class _Problem:
         """Choose, and say what else there was."""
         solution = self._solve()
         choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
-        by_weight = self._limit.error is None
-        gap = solution.gap / self._total if by_weight else 0.0
+        of_error = self._limit.error is not None
         return Advice(
             source,
             self._candidates.recipe,
@@ -342,7 +340,8 @@ class _Problem:
             self._fixed() + sum(choice.nbytes for choice in choices),
             self._size.parameters,
             sum(choice.error for choice in choices) / self._total,
-            gap,
+            None if of_error else solution.gap / self._total,
+            math.ceil(solution.gap) if of_error else None,
             self._front(),
         )
 

@@ -50,12 +50,6 @@ class Candidates:
     nbytes: Mapping[str, Mapping[str, int]]
     recipe: str
 
-    @property
-    def targets(self) -> list[str]:
-        """All schemes and formats among them."""
-        every = {target for sizes in self.nbytes.values() for target in sizes}
-        return sorted(every - {KEEP})
-
 
 def find_candidates(
     source: Checkpoint, formats: Sequence[str] | None, recipe: str | None, threads: int
