@@ -266,6 +266,8 @@ def test_patterns_match_their_names_only() -> None:
     assert patterns(names) == [r"a\.(0|10)\.b\.(1|2)\.c"]
     assert patterns(names[:3]) == [r"a\.0\.b\.1\.c", r"a\.0\.b\.2\.c", r"a\.10\.b\.1\.c"]
     assert patterns(["x", "y.weight"]) == ["x", r"y\.weight"]
+    assert patterns(["a.0.1.b", "a.0.2.b"]) == [r"a\.0\.(1|2)\.b"]
+    assert patterns(["a.*.b"]) == [r"a\.\*\.b"]
 
 
 @pytest.mark.parametrize(

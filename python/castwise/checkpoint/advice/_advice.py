@@ -20,7 +20,7 @@ SCHEMA = 1
 """The version of the JSON of advice."""
 
 _FEW = 4
-_NUMBER = re.compile(r"\.(\d+)\.")
+_NUMBER = re.compile(r"\.(\d+)(?=\.)")
 
 
 class Alternative(NamedTuple):
@@ -280,12 +280,12 @@ def _step(choice: Choice, other: Alternative | None) -> str:
 
 def patterns(names: Iterable[str]) -> list[str]:
     """Return regular expressions that match these names only, those of several layers together."""
-    templates: dict[str, list[tuple[str, ...]]] = defaultdict(list)
+    layers: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
     for name in names:
-        templates[_NUMBER.sub(".*.", name)].append(tuple(_NUMBER.findall(name)))
+        texts = _NUMBER.split(name)
+        layers[tuple(texts[::2])].append(tuple(texts[1::2]))
     expressions: list[str] = []
-    for template, numbers in templates.items():
-        parts = [re.escape(part) for part in template.split(".*.")]
+    for parts, numbers in layers.items():
         columns = [sorted(set(column), key=int) for column in zip(*numbers, strict=True)]
         if len(columns) <= 1 or len(numbers) == math.prod(map(len, columns)):
             expressions.append(_joined(parts, [_any_of(column) for column in columns]))
@@ -295,9 +295,9 @@ def patterns(names: Iterable[str]) -> list[str]:
 
 
 def _joined(parts: Sequence[str], numbers: Sequence[str]) -> str:
-    text = parts[0]
+    text = re.escape(parts[0])
     for number, part in zip(numbers, parts[1:], strict=True):
-        text += rf"\.{number}\.{part}"
+        text += rf"\.{number}{re.escape(part)}"
     return text
 
 
