@@ -27,16 +27,10 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import checked_threads
 from castwise.checkpoint.report import Progress
-from castwise.checkpoint.running import OtherFiles, Patterns
+from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
-_UNITS = {"": 1, "b": 1} | {
-    f"{letter}{end}": base**power
-    for power, letter in enumerate("kmgt", 1)
-    for end, base in (("b", 1000), ("", 1000), ("ib", 1024))
-}
-_SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([a-z]*)", re.IGNORECASE)
 _FRONT_POINTS = 200
 _ROUNDING = 1e-12
 
@@ -138,37 +132,13 @@ class _Limit:
             )
         name = chosen[0]
         if name == "budget":
-            return cls(parse_bytes(budget), None, None)
+            return cls(size_in_bytes("budget", budget), None, None)
         value = limits[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise TypeError(f"{given(name, value)} is not a number")
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{given(name, value)} is not valid; use a number above 0")
         return cls(None, value if name == "bits" else None, value if name == "error" else None)
-
-
-def parse_bytes(budget: object) -> int:
-    """Return a number of bytes, given as one or as text with a unit.
-
-    Raises
-    ------
-    ValueError, TypeError
-        It is neither, or not above 0.
-
-    """
-    if isinstance(budget, bool) or not isinstance(budget, int | str):
-        raise TypeError(f"{given('budget', budget)} is not a number of bytes; use 24GB or 22GiB")
-    if isinstance(budget, str):
-        match = _SIZE.fullmatch(budget.strip())
-        unit = None if match is None else _UNITS.get(match[2].lower())
-        if match is None or unit is None:
-            raise ValueError(f"{given('budget', budget)} is not a size; use 24GB or 22GiB")
-        number = int(float(match[1]) * unit)
-    else:
-        number = budget
-    if number <= 0:
-        raise ValueError(f"{given('budget', budget)} is not valid; use a size above 0")
-    return number
 
 
 def _groups(

@@ -7,7 +7,7 @@ from castwise.checkpoint.running._journal import resumed_options
 from castwise.checkpoint.running._other_files import OtherFiles, Patterns
 from castwise.checkpoint.running._output_options import OutputOptions
 from castwise.checkpoint.running._parts import RunPart, RunParts, convert_part
-from castwise.checkpoint.running._shard_size import shard_bytes
+from castwise.checkpoint.running._sizes import shard_bytes, size_in_bytes
 from castwise.checkpoint.running._to_file import ToFile
 from castwise.checkpoint.running._to_folder import ToFolder
 
@@ -22,4 +22,5 @@ __all__ = [
     "convert_part",
     "resumed_options",
     "shard_bytes",
+    "size_in_bytes",
 ]
