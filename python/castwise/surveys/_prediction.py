@@ -203,7 +203,7 @@ def _predict_cast(
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.infinite) else totals.noise),
+        _decibels(totals.signal, math.inf if round(totals.overflowed) else totals.noise),
     )
 
 
@@ -234,7 +234,7 @@ class _Totals:
         self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
         self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
         self.overflowed = self.saturated = self.underflowed = self.subnormal = 0.0
-        self.infinite = self.signal = self.noise = 0.0
+        self.signal = self.noise = 0.0
 
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
         """Cast values; those that are exact are held by the format, whatever represents them."""
@@ -260,7 +260,6 @@ class _Totals:
         noise = np.where(lost, 0.0, results - scaled)
         magnitude = np.abs(results)
         self.overflowed += float(weights[lost].sum())
-        self.infinite += float(weights[lost].sum())
         self.saturated += float(weights[beyond].sum())
         self.underflowed += float(weights[results == 0].sum())
         if info.kind == "float":
@@ -340,14 +339,15 @@ def _block_losses(
     The error is in units of four to the exponent of the largest magnitude. Of the blocks whose
     maxima are in the highest eighth, one has that magnitude.
     """
-    top, eighths = math.frexp(largest)[1] - 1, response.of_eighths()
+    top = math.frexp(largest)[1] - 1
+    of_largest, of_eighths = response.at(largest), response.of_eighths()
     noise = zeros = 0.0
     for table in tables:
         for eighth, blocks, counts, squares in zip(*table, strict=True):
             phase = int(eighth % 8)
             unit = math.ldexp(1.0, 2 * (int(eighth) // 8 - top))
             share = 1 / int(blocks) if eighth == table.eighths[-1] else 0.0
-            for part, known in ((share, response.at(largest)), (1 - share, eighths)):
+            for part, known in ((share, of_largest), (1 - share, of_eighths)):
                 if part:
                     lost = _losses(known, phase, int(blocks), counts, squares)
                     noise, zeros = noise + part * unit * lost[0], zeros + part * lost[1]
@@ -363,7 +363,7 @@ def _losses(
     counts: NDArray[np.uint64],
     squares: _Column,
 ) -> tuple[float, float]:
-    """Return what blocks lose whose maxima are in a eighth: one element of each is the maximum."""
+    """Return what blocks lose whose maxima are in an eighth: one element of each is the maximum."""
     numbers, squares = counts[:DEPTHS].astype(float), squares[:DEPTHS].copy()
     numbers[0] = max(numbers[0] - blocks, 0)
     squares[0] = max(squares[0] - blocks * response.squares_of_maxima[phase], 0)

@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from castwise._options import Recipe, SchemeName
 from castwise.quantization import dequantize, quantize
+from castwise.quantization.producers import find_scheme
 
 DEPTHS = 40
 """Binades below that of the maximum in which errors are told apart."""
@@ -26,8 +27,10 @@ _POINTS = 64
 MAXIMA = 64
 """Parts of a binade of maxima that errors are known for."""
 
-_Table = NDArray[np.float64]
+_WIDTH = 32
+"""Elements of a row that is a block itself."""
 
+_Table = NDArray[np.float64]
 
 _TILTS = np.array([-40, -20, -12, -8, -5, -3, -2, -1, 0, 1, 2, 3, 5, 8, 12, 20, 40.0])[::-1]
 """Rates at which a density falls across a binade, the mean of squares rising."""
@@ -110,7 +113,8 @@ def response(scheme: SchemeName, recipe: Recipe | None) -> Response:
     high[:, 0] = maxima
     points = low[None, :, None] + (high - low)[:, :, None] * steps
     magnitudes = points.reshape(number, -1)
-    block = _width(scheme)
+    # A block of one row; blocks of whole rows are as wide as is handy.
+    block = find_scheme(scheme).block[1] or _WIDTH
     payload = block - 1
     rows = -(-magnitudes.shape[1] // payload)
     padded = np.zeros((number, rows * payload))
@@ -140,12 +144,6 @@ def response(scheme: SchemeName, recipe: Recipe | None) -> Response:
         errors[:, :, 0].mean(axis=1),
         np.square(maxima),
     )
-
-
-def _width(scheme: SchemeName) -> int:
-    if scheme == "nvfp4":
-        return 16
-    return 128 if scheme.endswith(("_group", "_block")) else 32
 
 
 _AS_ROWS: dict[SchemeName, SchemeName] = {
