@@ -167,7 +167,7 @@ def test_what_a_survey_prints() -> None:
     survey = castwise.survey([1.0, 1.5, 4.0, 0.0, np.nan])
     assert len(repr(survey)) < 240
     assert "3 elements" not in str(survey)
-    assert str(survey).splitlines()[-1] == "5 elements, of these 1 zeros, 1 NaN"
+    assert str(survey).splitlines()[-1] == "5 elements, of these 1 zero, 1 NaN"
     assert max(map(len, str(survey).splitlines())) <= 80
 
 

@@ -299,12 +299,14 @@ class Survey:
                 exponents[::-1], counts[::-1], share[::-1], energy[::-1], strict=True
             )
         ]
-        others = {"zeros": self.zeros, "infinities": self.infinities, "NaN": self.nans}
-        beside = [f"{count:,} {name}" for name, count in others.items() if count]
-        lines = [
-            f"{counted(self.count, 'element')}{', of these ' if beside else ''}{', '.join(beside)}"
-        ]
-        return "\n".join([aligned(rows, 0) if len(rows) > 1 else "no magnitudes", *lines])
+        special = (
+            counted(self.zeros, "zero") if self.zeros else None,
+            f"{self.infinities:,} infinite" if self.infinities else None,
+            f"{self.nans:,} NaN" if self.nans else None,
+        )
+        beside = ", ".join(filter(None, special))
+        total = f"{counted(self.count, 'element')}{', of these ' if beside else ''}{beside}"
+        return f"{aligned(rows, 0) if len(rows) > 1 else 'no magnitudes'}\n{total}"
 
 
 def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:
@@ -330,8 +332,8 @@ def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:
 
     Examples
     --------
-    >>> found = castwise.survey(np.linspace(-1, 1, 20_001, dtype=np.float32))
-    >>> round(found.predict("float8_e4m3fn", scale=256.0).sqnr_db)
+    >>> magnitudes = castwise.survey(np.linspace(-1, 1, 20_001, dtype=np.float32))
+    >>> round(magnitudes.predict("float8_e4m3fn", scale=256.0).sqnr_db)
     33
 
     """
