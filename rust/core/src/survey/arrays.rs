@@ -24,6 +24,9 @@ const _: () = assert!(BAND * PIECE <= MOST_ELEMENTS && PART <= MOST_ELEMENTS, "w
 /// Columns that a thread surveys at a time: a row of more is put together from its parts at the end.
 const PART: usize = 1 << 16;
 
+/// A survey takes as long for a byte as a copy for so many: threads pay earlier.
+const BYTES_OF_COPY: usize = 8;
+
 /// An array whose elements are surveyed.
 pub(super) struct SurveyedArray {
     level: Level,
@@ -34,9 +37,6 @@ pub(super) struct SurveyedArray {
     rows: (usize, isize),
     columns: (usize, isize),
 }
-
-/// A survey takes as long for a byte as a copy for so many: threads pay earlier.
-const BYTES_OF_COPY: usize = 8;
 
 /// A band of rows, and a part of its columns.
 #[derive(Clone, Copy)]
@@ -167,7 +167,7 @@ fn add_subnormal(magnitude: f64, survey: &mut Survey) {
     survey.include(magnitude);
 }
 
-/// The buffers of a thread; tables are empty between positions.
+/// The buffers of a thread; tables are empty between calls of [`Pass::process`].
 pub(super) struct Buffers {
     room: [u64; PIECE],
     values: [f64; PIECE],

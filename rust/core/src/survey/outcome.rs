@@ -39,7 +39,7 @@ impl Blocks {
             Self::Of16 => (1, BLOCK_WIDTHS[0]),
             Self::Of32 => (1, BLOCK_WIDTHS[1]),
             Self::Of128 => (1, BLOCK_WIDTHS[2]),
-            Self::Square => (128, 128),
+            Self::Square => (BLOCK_WIDTHS[2], BLOCK_WIDTHS[2]),
             Self::Row => (1, 0),
         }
     }
@@ -84,8 +84,9 @@ impl Default for BlockRow {
     }
 }
 
-/// Blocks of a shape, by eighths of the binade of their maximum: eight times its exponent, and 0 to 7 for the eighth. Blocks without a finite number but zero are left out, and subnormal
-/// numbers of float64 are taken for zero.
+/// Blocks of a shape, by eighths of the binade of their maximum: eight times its exponent, and 0 to 7 for the eighth.
+///
+/// Blocks without a finite number but zero are left out, and subnormal numbers of float64 are taken for zero.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct BlockTable {
     /// Rows, by eighth.
@@ -93,7 +94,7 @@ pub struct BlockTable {
 }
 
 impl BlockTable {
-    /// Returns the row of a eighth.
+    /// Returns the row of an eighth.
     pub(super) fn row(&mut self, eighth: i16) -> &mut BlockRow {
         self.rows.entry(eighth).or_default()
     }
@@ -131,7 +132,7 @@ pub struct Survey {
     /// zeros as float64.
     pub significant_bits: BTreeMap<u8, u64>,
     /// By the maxima of their blocks, in the order of [`Blocks::ALL`].
-    pub blocks: [BlockTable; 5],
+    pub blocks: [BlockTable; Blocks::ALL.len()],
 }
 
 impl Survey {

@@ -62,7 +62,7 @@ pub(super) fn add_cells<const STEPS: usize>(to: &mut [u64], from: &[u64]) {
     }
 }
 
-/// Blocks whose maxima are in a eighth of a binade.
+/// Blocks whose maxima are in an eighth of a binade.
 struct PackedRow {
     eighth: i16,
     blocks: u64,
