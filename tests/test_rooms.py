@@ -22,8 +22,8 @@ ROOMS = (
         "_floating",
         "_frameworks",
         "_spelling",
-        "_tables",
     ),
+    ("rendering",),
     ("_acceleration", "_blocks", "_environment", "_regular_files", "_switch", "_trees"),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
     # Above the policies, because `cast_tree` and checkpoints take those, too.
@@ -43,7 +43,9 @@ CHECKPOINT_ROOMS = (
     ("_errors",),
     ("_tensors", "files", "maps"),
     ("containers", "plan", "report"),
-    ("_arguments", "_config", "_layers", "preview"),
+    ("_sheets", "_inspection"),
+    ("_arguments", "_config", "_layers", "summary"),
+    ("preview",),
     ("gguf",),
     ("planning",),
     ("arrays", "running"),
@@ -150,8 +152,7 @@ def test_only_the_command_line_uses_the_package_by_its_public_names() -> None:
     assert users <= {
         "castwise.__main__",
         "castwise.cli",
-        "castwise.cli.cast",
-        "castwise.cli.inspect",
+        "castwise.cli._written_files",
         "castwise.cli.formats",
     }
 

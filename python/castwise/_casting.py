@@ -18,8 +18,8 @@ from castwise._floating import is_floating
 from castwise._options import Role, TreeOptions
 from castwise._seeding import tensor_seed
 from castwise._spelling import unused
-from castwise._tables import unused_lines
 from castwise._trees import map_leaves
+from castwise.rendering import unused_lines
 
 Tree = TypeVar("Tree")
 Key = TypeVar("Key")

@@ -30,11 +30,11 @@ from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
 from castwise._regular_files import read_regular
 from castwise._spelling import typed_format
-from castwise._tables import aligned
 from castwise._wording import about, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies._configs import named
 from castwise.dtype_policies._policy import plain_name
+from castwise.rendering import Rendered, Sheet, Table
 
 KEEP = "keep"
 """The target of arrays that are not cast."""
@@ -67,7 +67,7 @@ class Decision(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class DtypeMap:
+class DtypeMap(Rendered):
     """A checked map; targets are names of the table, or None for "keep".
 
     Attributes
@@ -110,12 +110,12 @@ class DtypeMap:
             f"{counted(len(keys), 'pattern')}: {listed(map(repr, keys))}" if keys else None,
         )
 
-    def __str__(self) -> str:
+    def __sheet__(self) -> Sheet:
         """Return a table of the patterns and their formats."""
         rows = [(key, target or KEEP) for key, target in self.keys.items()]
         if self.has_default:
             rows.append((DEFAULT, self.default or KEEP))
-        return aligned([("pattern", "format"), *rows])
+        return [Table.of(("pattern", "format"), rows)]
 
     @classmethod
     def of(cls, value: object, role: str = "variable") -> DtypeMap:

@@ -7,7 +7,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.cli._output import group_name
+from castwise.rendering import group_name
 from checkpoint_samples import floats, write_sharded
 from processes import run_on_terminal
 from support import run_castwise as run
@@ -86,7 +86,7 @@ def test_a_table_fits_the_terminal(model: Path, tmp_path: Path, columns: int) ->
     assert max(map(len, seen.splitlines()[:-1])) <= columns
     assert "overflowed" in header  # what was lost is never left out
     assert "saturated" in header or columns < 300
-    assert rows[1][0].endswith("weight")
+    assert rows[0][0].endswith("weight")
     code, seen = run_on_terminal("inspect", model, columns=columns, stream="stdout")
     assert max(map(len, seen.splitlines())) <= columns
     assert "model.layers.*.mlp.up_proj.weight" in seen

@@ -88,19 +88,22 @@ def _exit_code(connection: socket.socket) -> int:
     return int.from_bytes(connection.recv(8), "little", signed=True)
 
 
-def run_on_terminal(*arguments: Any, columns: int = 0, stream: str = "stderr") -> tuple[int, str]:
+def run_on_terminal(
+    *arguments: Any, columns: int = 0, stream: str = "stderr", colour: bool = False
+) -> tuple[int, str]:
     """Run castwise with one stream on a terminal; return the exit code and what that shows."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     command = [sys.executable, "-m", "castwise", *map(str, arguments)]
+    environment = {**os.environ, "TERM": "xterm", "NO_COLOR": "" if colour else "1"}
     nowhere = os.open(os.devnull, os.O_WRONLY)
     streams = (theirs, nowhere) if stream == "stdout" else (nowhere, theirs)
     if sys.platform == "linux":
         connection = _server(*PACKAGES)
-        _request(connection, command, dict(os.environ), streams)
+        _request(connection, command, environment, streams)
         end = partial(_exit_code, connection)
     else:
-        end = subprocess.Popen(command, stdout=streams[0], stderr=streams[1]).wait
+        end = subprocess.Popen(command, env=environment, stdout=streams[0], stderr=streams[1]).wait
     os.close(nowhere)
     os.close(theirs)
     seen = b""

@@ -18,9 +18,10 @@ if TYPE_CHECKING:
     from castwise._seeding import tensor_seed
     from castwise.checkpoint._errors import CheckpointError
     from castwise.checkpoint._finish import finish
+    from castwise.checkpoint._inspection import Inspection
     from castwise.checkpoint._tensors import TensorInfo
     from castwise.checkpoint.advice import Advice, Choice, advise
-    from castwise.checkpoint.arrays import Inspection, inspect, load, metadata, save
+    from castwise.checkpoint.arrays import inspect, load, metadata, save
     from castwise.checkpoint.comparison import (
         CastExplanation,
         Diff,
@@ -35,7 +36,8 @@ if TYPE_CHECKING:
     from castwise.checkpoint.maps import map_names
     from castwise.checkpoint.preview import CastPlan
     from castwise.checkpoint.quantize import quantize_file
-    from castwise.checkpoint.report import CastRow, CastSummary, DecodeReport, Finding, Progress
+    from castwise.checkpoint.report import CastRow, DecodeReport, Finding, Progress
+    from castwise.checkpoint.summary import CastSummary
     from castwise.checkpoint.transcode import transcode_file
     from castwise.quantization import Orphan, Quantization, QuantizedWeight
 else:
@@ -47,7 +49,8 @@ else:
             "castwise.checkpoint._errors": ("CheckpointError",),
             "castwise.checkpoint._finish": ("finish",),
             "castwise.checkpoint._tensors": ("TensorInfo",),
-            "castwise.checkpoint.arrays": ("Inspection", "inspect", "load", "metadata", "save"),
+            "castwise.checkpoint._inspection": ("Inspection",),
+            "castwise.checkpoint.arrays": ("inspect", "load", "metadata", "save"),
             "castwise.checkpoint.convert": ("cast_file",),
             "castwise.checkpoint.dequantize": ("dequantize_file",),
             "castwise.checkpoint.maps": ("map_names",),
@@ -55,11 +58,11 @@ else:
             "castwise.checkpoint.quantize": ("quantize_file",),
             "castwise.checkpoint.report": (
                 "CastRow",
-                "CastSummary",
                 "DecodeReport",
                 "Finding",
                 "Progress",
             ),
+            "castwise.checkpoint.summary": ("CastSummary",),
             "castwise.checkpoint.transcode": ("transcode_file",),
             "castwise.checkpoint.advice": ("Advice", "Choice", "advise"),
             "castwise.checkpoint.comparison": (

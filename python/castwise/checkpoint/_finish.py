@@ -10,9 +10,10 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.dequantize import DequantizeRequest
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.quantize import QuantizeRequest
-from castwise.checkpoint.report import LOSSES, CastSummary
+from castwise.checkpoint.report import LOSSES
 from castwise.checkpoint.requests import CastRequest, Request
 from castwise.checkpoint.running import RunParts
+from castwise.checkpoint.summary import CastSummary
 from castwise.checkpoint.transcode import TranscodeRequest
 
 _REQUESTS: dict[str, type[Request]] = {

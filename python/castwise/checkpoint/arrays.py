@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
 from castwise._adapter_registry import array_adapter
-from castwise._brief import brief, counted, listed
 from castwise._core import read_array
 from castwise._spelling import nearest
-from castwise._tables import aligned
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._inspection import Inspection
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
 from castwise.checkpoint.containers import (
     check_store,
@@ -27,110 +25,8 @@ from castwise.checkpoint.containers import (
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import check_absent, checked_path, replacing_file
 from castwise.checkpoint.planning import quantization_of
-from castwise.checkpoint.report import SCHEMA
-from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers import I8
 
 _NPY = ".npy"
-_BYTE_BITS = 8
-
-
-@dataclass(frozen=True, slots=True)
-class Inspection:
-    """What the headers of a checkpoint say.
-
-    Attributes
-    ----------
-    path
-        The file or folder.
-    tensors
-        Its tensors, in the order in which they are stored.
-    metadata
-        Its metadata.
-    quantization
-        Its quantised weights: of each the scheme, the payload and the scales as far as names,
-        shapes, metadata and the configurations beside the file tell; and orphans, which are
-        payloads without scale and scales without payload. None if nothing is quantised.
-
-    """
-
-    path: str
-    tensors: tuple[TensorInfo, ...]
-    metadata: dict[str, str]
-    quantization: Quantization | None = None
-
-    def bits_per_weight(self) -> dict[str, float | None]:
-        """Return the bits that an element of each quantised weight takes with all that decodes it.
-
-        By the name of the payload; None if the scheme is not known. Scales of activations do not
-        count.
-        """
-        infos = {info.name: info for info in self.tensors}
-        weights = () if self.quantization is None else self.quantization.weights
-        return {weight.payload: _bits_per_weight(weight, infos) for weight in weights}
-
-    def totals(self) -> dict[str, tuple[int, int]]:
-        """For each format, the number of tensors and their bytes."""
-        totals: dict[str, tuple[int, int]] = {}
-        for info in self.tensors:
-            count, nbytes = totals.get(info.label, (0, 0))
-            totals[info.label] = (count + 1, nbytes + info.nbytes)
-        return totals
-
-    def __repr__(self) -> str:
-        quantization = self.quantization
-        return brief(
-            self,
-            repr(str(self.path)),
-            counted(len(self.tensors), "tensor"),
-            counted(sum(info.nbytes for info in self.tensors), "byte"),
-            listed(info.label for info in self.tensors) or None,
-            None
-            if quantization is None
-            else counted(len(quantization.weights), "quantised weight"),
-        )
-
-    def __str__(self) -> str:
-        """Return a table of the tensors, and the total of each format."""
-        tensors = [
-            (info.name, info.label, str(info.shape), f"{info.nbytes:,}") for info in self.tensors
-        ]
-        totals = [
-            (label, f"{count:,}", f"{nbytes:,}") for label, (count, nbytes) in self.totals().items()
-        ]
-        tables = [
-            aligned([("tensor", "dtype", "shape", "bytes"), *tensors], 3),
-            aligned([("dtype", "tensors", "bytes"), *totals], 1),
-        ]
-        if self.quantization is not None:
-            tables.append(str(self.quantization))
-        return "\n\n".join(tables)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "path": self.path,
-            "tensors": [info.to_dict() for info in self.tensors],
-            "totals": {
-                label: {"tensors": count, "nbytes": nbytes}
-                for label, (count, nbytes) in self.totals().items()
-            },
-            "nbytes": sum(info.nbytes for info in self.tensors),
-            "metadata": self.metadata,
-            "quantization": None if self.quantization is None else self.quantization.to_dict(),
-        }
-
-
-def _bits_per_weight(weight: QuantizedWeight, infos: Mapping[str, TensorInfo]) -> float | None:
-    bits, payload = weight.code_bits, infos[weight.payload]
-    if payload.format == I8 and weight.scheme is not None and "int" in weight.scheme:
-        bits = _BYTE_BITS  # of whatever range they are
-    if bits is None or not payload.nbytes:
-        return None
-    parts = weight.parts.keys() - set(weight.activations)
-    nbytes = payload.nbytes + sum(infos[name].nbytes for name in parts)
-    return nbytes * bits / payload.nbytes
 
 
 def inspect(

@@ -10,8 +10,9 @@ from castwise._dtype_map import DtypeMap
 from castwise._options import FindingKind, Nan, Overflow, Role, Rounding
 from castwise.checkpoint._arguments import CastArguments, MapArgument, PathArgument
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import LOSSES, CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, Progress
 from castwise.checkpoint.requests import CastRequest, carry_out
+from castwise.checkpoint.summary import CastSummary
 
 
 @overload

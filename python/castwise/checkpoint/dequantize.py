@@ -13,8 +13,9 @@ from castwise._options import Arithmetic, FindingKind
 from castwise.checkpoint._arguments import DequantizeArguments, PathArgument
 from castwise.checkpoint.planning import decode_checkpoint, decoding_of
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import LOSSES, CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, Progress
 from castwise.checkpoint.requests import DeriveRequest, Make, Request, RunOptions, carry_out
+from castwise.checkpoint.summary import CastSummary
 from castwise.quantization.producers import BF16
 
 

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from castwise.checkpoint.report import CastSummary
+from castwise.checkpoint._sheets import GROUPS, plan_sheet
+from castwise.checkpoint.summary import CastSummary
+from castwise.rendering import Sheet
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +35,10 @@ class CastPlan(CastSummary):
 
     __repr__ = CastSummary.__repr__
 
+    def __sheet__(self) -> Sheet:
+        """Return a table of what would become of the tensors, and the room for it."""
+        return preview_sheet(self)
+
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
         return {
@@ -42,3 +48,14 @@ class CastPlan(CastSummary):
             "free_bytes": self.free_bytes,
             "left_out": list(self.left_out),
         }
+
+
+def preview_sheet(plan: CastPlan, shown: str = GROUPS) -> Sheet:
+    """Return the tables of a plan; see `plan_sheet`."""
+    return plan_sheet(
+        plan.rows,
+        (str(plan.source), str(plan.destination)),
+        shown=shown,
+        room=(plan.needed_bytes, plan.free_bytes),
+        left_out=plan.left_out,
+    )

@@ -26,8 +26,9 @@ from castwise.checkpoint.planning import (
     written,
 )
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import LOSSES, CastRow, CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, CastRow, Progress
 from castwise.checkpoint.requests import DeriveRequest, Make, RunOptions, carry_out
+from castwise.checkpoint.summary import CastSummary
 
 
 @overload

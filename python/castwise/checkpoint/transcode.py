@@ -20,7 +20,7 @@ from castwise.checkpoint.planning import (
     transcode_checkpoint,
 )
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import LOSSES, CastSummary, Progress
+from castwise.checkpoint.report import LOSSES, Progress
 from castwise.checkpoint.requests import (
     SAFETENSORS,
     DeriveRequest,
@@ -28,6 +28,7 @@ from castwise.checkpoint.requests import (
     RunOptions,
     carry_out,
 )
+from castwise.checkpoint.summary import CastSummary
 from castwise.quantization.producers import GGUF
 
 

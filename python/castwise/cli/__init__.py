@@ -12,6 +12,7 @@ import argparse
 import importlib
 import logging
 import os
+import shlex
 import signal
 import sys
 from collections.abc import Sequence
@@ -23,7 +24,8 @@ import castwise
 from castwise._environment import ERRORS
 from castwise._startup import interrupt_as_usual
 from castwise._wording import of_core, worded_for_command
-from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, printable, say
+from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say
+from castwise.rendering import printable
 
 COMMANDS = {
     "advise": "which format or scheme each weight gets within a budget",
@@ -70,6 +72,7 @@ def _run(arguments: Sequence[str] | None) -> int:
             raise OSError(_CLOSED)  # noqa: TRY301
         if ERRORS:
             raise ValueError(" ".join(ERRORS))  # noqa: TRY301
+        options.command_line = shlex.join(given)
         code: int = options.run(options)
         sys.stdout.flush()
     except KeyboardInterrupt:

@@ -16,6 +16,14 @@ NO_KINDS = "none"
 
 _PERCENT = 100
 
+
+def _count_argument(text: str) -> int:
+    """Parse a number of rows."""
+    if not text.isascii() or not text.isdigit():
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, such as 10")
+    return int(text)
+
+
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "source": {"metavar": "SRC", "type": path_argument, "help": "the checkpoint to read"},
     "destination": {"metavar": "DST", "type": path_argument, "help": "the checkpoint to write"},
@@ -30,6 +38,16 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "write the report as JSON",
     },
     "--json": {"action": "store_true", "help": "print the report as JSON"},
+    "--html": {
+        "metavar": "FILE",
+        "type": local_path_argument,
+        "help": "write the report as a page with pictures, which needs no other file",
+    },
+    "--top": {
+        "metavar": "N",
+        "type": _count_argument,
+        "help": "print the worst N rows alone",
+    },
     "--all": {
         "action": "store_true",
         "help": "a row for every tensor, not one for all layers (layers.*.weight)",
@@ -136,9 +154,14 @@ def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
 
 
 def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what is shown."""
-    add_arguments(parser, "--report")
-    add_arguments(parser.add_mutually_exclusive_group(), *_SHOWN)
+    """Add the arguments of a conversion that say what is shown."""
+    add_arguments(parser, "--report", "--html", "--top")
+    add_shown(parser, *_SHOWN)
+
+
+def add_shown(parser: argparse.ArgumentParser, *names: str) -> None:
+    """Add arguments of which one may be given."""
+    add_arguments(parser.add_mutually_exclusive_group(), *names)
 
 
 def add_losses(

@@ -9,26 +9,27 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 
 from castwise import checkpoint
-from castwise.checkpoint import CastSummary
+from castwise.checkpoint import CastPlan, CastSummary
+from castwise.checkpoint.preview import preview_sheet
+from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
 from castwise.cli._arguments import folder_options
-from castwise.cli._cast_output import ALL, GROUPS, TOTALS, json_lines, report_lines
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, abandon_output, say, show
-from castwise.cli._plan_table import show_plan
+from castwise.cli._output import OK, abandon_output, json_text, say, show, show_sheet
 from castwise.cli._progress import ProgressLine
-from castwise.cli._report_file import open_report
+from castwise.cli._written_files import open_file, write_page
+from castwise.rendering import Sheet
 
 
 def run_conversion(
     options: argparse.Namespace,
     convert: Callable[[argparse.Namespace, dict[str, Any]], CastSummary],
-    lines: Callable[..., Iterator[str]] = report_lines,
+    done: str,
     warn: Callable[[CastSummary, argparse.Namespace], None] | None = None,
 ) -> int:
     """Convert with a line of progress, show the result, and return the exit code.
 
     `convert` gets the options, and the arguments of `castwise.checkpoint` that all commands share;
-    `lines` are those of the table; `warn` says what else a person should know.
+    `done` is the word for what it does; `warn` says what else a person should know.
     """
 
     def convert_visibly() -> CastSummary:
@@ -37,7 +38,7 @@ def run_conversion(
             shared = {**folder_options(options), "threads": options.threads, "progress": shown}
             return convert(options, shared)
 
-    summary = show_conversion(options, convert_visibly, lines)
+    summary = show_conversion(options, convert_visibly, done)
     if warn is not None:
         warn(summary, options)
     if options.part is not None and not options.dry_run:
@@ -48,43 +49,78 @@ def run_conversion(
 
 
 def show_conversion(
-    options: argparse.Namespace,
-    convert: Callable[[], CastSummary],
-    lines: Callable[..., Iterator[str]] = report_lines,
+    options: argparse.Namespace, convert: Callable[[], CastSummary], done: str
 ) -> CastSummary:
     """Convert, and show what became of the tensors; for a dry run, what would become of them."""
-    rows = ALL if options.all else TOTALS if options.summary else GROUPS
-    if options.dry_run:
-        return show_plan(options, convert, rows)
+    if options.dry_run and options.report is not None:
+        raise checkpoint.CheckpointError(
+            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
+        )
     with ExitStack() as stack:
         # Before the work, so that what can only fail does so while nothing is written.
-        file = open_report(options, stack)
+        report, page = (open_file(options, name, stack) for name in ("report", "html"))
         summary = convert()
-        with _written(summary, f"the report {options.report}"):
-            if file is not None:
-                file.writelines(
-                    f"{line}\n".encode() for line in json_lines(summary, options.max_zeros)
-                )
+        sheet = _sheet(summary, options, done)
+        with _written(summary, options):
+            if report is not None:
+                report.writelines(f"{line}\n".encode() for line in _json_lines(summary, options))
+            if page is not None:
+                write_page(page, options, sheet)
             stack.close()
-    with _written(summary, "standard output"):
+    with _written(summary, None):
         if options.json:
-            show(json_lines(summary, options.max_zeros))
-        elif not options.quiet:
-            show(lines(summary, rows=rows))
+            show(_json_lines(summary, options))
+        elif options.dry_run or not options.quiet:
+            show_sheet(sheet, options.top)
         sys.stdout.flush()
     return summary
 
 
+def _sheet(summary: CastSummary, options: argparse.Namespace, done: str) -> Sheet:
+    """Return what is shown of a conversion, or of a dry run and what that measured."""
+    shown = ALL if options.all else TOTALS if options.summary else GROUPS
+    if not isinstance(summary, CastPlan):
+        return summary_sheet(summary, shown, done)
+    measured = summary_sheet(summary, shown, "measured") if options.measure else ()
+    return [*measured, *preview_sheet(summary, shown)]
+
+
+def _json_lines(summary: CastSummary, options: argparse.Namespace) -> Iterator[str]:
+    """Make the JSON of a report row by row: as a whole it takes 8 KiB for each tensor."""
+    if isinstance(summary, CastPlan):
+        yield json_text(summary.to_dict())
+        return
+    values = summary_dict(summary, [], max_zeros=options.max_zeros)
+    # In a string of JSON a quote follows a backslash, so this stands once.
+    before, _, after = json_text(values).partition('"tensors": []')
+    if not summary.rows:
+        yield f'{before}"tensors": []{after}'
+        return
+    yield f'{before}"tensors": ['
+    last_index = len(summary.rows) - 1
+    for index, row in enumerate(summary.rows):
+        text = json_text(row.to_dict()).replace("\n", "\n    ")
+        yield f"    {text}{',' if index < last_index else ''}"
+    yield f"  ]{after}"
+
+
 @contextmanager
-def _written(summary: CastSummary, target: str) -> Iterator[None]:
-    """Say in the errors of the block that the checkpoint itself is complete."""
+def _written(summary: CastSummary, options: argparse.Namespace | None) -> Iterator[None]:
+    """Say in the errors of the block that the checkpoint itself is complete.
+
+    The block writes the files of the options, or without options to standard output.
+    """
     try:
         yield
     except BrokenPipeError:
         raise
     except OSError as error:
-        if target == "standard output":
+        if options is None:
             abandon_output()
+            target = "standard output"
+        else:
+            files = (("the report", options.report), ("the page", options.html))
+            target = " and ".join(f"{name} {path}" for name, path in files if path is not None)
         raise checkpoint.CheckpointError(
             f"{summary.destination} was written, but not {target}: {error.strerror or error}"
         ) from error

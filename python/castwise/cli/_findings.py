@@ -6,13 +6,14 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 
+from castwise._brief import counted
 from castwise._core import finfo, formats
 from castwise.checkpoint import CastPlan, CastSummary, CheckpointError, Finding
 from castwise.checkpoint.planning import scheme_beside
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, DecodeReport
 from castwise.cli._arguments import NO_KINDS
-from castwise.cli._output import FINDINGS, OK, say, tensors_text
+from castwise.cli._output import FINDINGS, OK, say
 
 _WIDER = "a wider format"
 _NARROW = "float16"
@@ -155,4 +156,4 @@ def _where(findings: Sequence[Finding]) -> str:
     worst = max(findings, key=lambda finding: finding.count).tensor
     if len(findings) == 1:
         return f" in {worst!r}"
-    return f" in {tensors_text(len(findings))}, most in {worst!r}"
+    return f" in {counted(len(findings), 'tensor')}, most in {worst!r}"

@@ -4,7 +4,8 @@ import time
 from typing import Self, TextIO
 
 from castwise.checkpoint import Progress
-from castwise.cli._output import printable, size_text, terminal_columns
+from castwise.cli._output import terminal_columns
+from castwise.rendering import printable, size_text
 
 _SECONDS_BETWEEN = 0.1
 _SECONDS_TO_KNOW = 1.0  # before that a rate says little

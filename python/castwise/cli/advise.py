@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import sys
 import tomllib
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from castwise import checkpoint
-from castwise.checkpoint import Advice, CheckpointError, Choice
-from castwise.cli._arguments import add_arguments, describe
-from castwise.cli._output import OK, json_text, show, table
+from castwise.checkpoint import Advice, CheckpointError
+from castwise.cli._arguments import add_arguments, add_shown, describe
+from castwise.cli._output import OK
 from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
+from castwise.cli._results import show_result
 
 _ADVISE = """\
 Advise which format or scheme each weight of a checkpoint gets, so that the checkpoint
@@ -90,9 +89,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         type=local_path_argument,
         help="write the map as TOML",
     )
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print the advice as JSON")
-    output.add_argument("--quiet", action="store_true", help="no output but errors")
+    add_arguments(parser, "--html", "--top")
+    add_shown(parser, "--json", "--quiet")
     parser.set_defaults(run=_advise)
 
 
@@ -121,48 +119,23 @@ def _read_groups(path: Path | None) -> Any:  # noqa: ANN401  (a list or a mappin
 
 def _advise(options: argparse.Namespace) -> int:
     """Run `castwise advise`."""
-    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        advice = checkpoint.advise(
-            options.source,
-            budget=options.budget,
-            bits=options.bits,
-            error=options.error,
-            formats=options.formats,
-            recipe=options.recipe,
-            groups=_read_groups(options.groups),
-            importance=options.importance,
-            threads=options.threads,
-            progress=progress.show if progress.visible else None,
-        )
+
+    def advise() -> Advice:
+        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+            return checkpoint.advise(
+                options.source,
+                budget=options.budget,
+                bits=options.bits,
+                error=options.error,
+                formats=options.formats,
+                recipe=options.recipe,
+                groups=_read_groups(options.groups),
+                importance=options.importance,
+                threads=options.threads,
+                progress=progress.show if progress.visible else None,
+            )
+
+    advice = show_result(options, advise)
     if options.output is not None:
         advice.save(options.output)
-    if options.json:
-        show([json_text(advice.to_dict())])
-    elif not options.quiet:
-        show(_lines(advice))
     return OK
-
-
-def _lines(advice: Advice) -> Iterator[str]:
-    """Show the choices, worst first, and the totals."""
-    yield from table(
-        ("weights", "becomes", "SQNR", "bytes", "cheaper", "dearer"),
-        lambda: map(_cells, advice.choices),
-        text_columns=2,
-        spare=("bytes", "dearer", "cheaper"),
-    )
-    yield from advice.total_lines()
-
-
-def _cells(choice: Choice) -> tuple[str, ...]:
-    """Return a row of the table."""
-    return (
-        choice.name,
-        choice.target,
-        f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
-        f"{choice.nbytes:,}",
-        *(
-            "-" if other is None else f"{other.target} {other.nbytes - choice.nbytes:+,}"
-            for other in (choice.cheaper, choice.dearer)
-        ),
-    )

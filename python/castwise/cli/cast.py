@@ -10,12 +10,12 @@ from castwise._core import finfo
 from castwise._dtype_map import DtypeMap
 from castwise._options import Rounding
 from castwise._spelling import typed_format
-from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
 from castwise.cli import _arguments
 from castwise.cli._conversion import run_conversion
 from castwise.cli._output import say
 from castwise.cli._paths import map_argument
+from castwise.rendering import unused_lines
 
 _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, .h5, .keras, a file of torch (.pt, .pth,
@@ -116,7 +116,7 @@ def _cast(options: argparse.Namespace) -> int:
     """Run `castwise cast`, once its arguments agree; returns the exit code."""
     if (options.policy is None) == (options.dtype is None and options.map is None):
         options.refuse("give --dtype, --map or --policy; only the first two go together")
-    return run_conversion(options, _cast_file, warn=_warn)
+    return run_conversion(options, _cast_file, "cast", _warn)
 
 
 def _warn(summary: CastSummary, options: argparse.Namespace) -> None:

@@ -12,7 +12,6 @@ from castwise.checkpoint.planning import ARITHMETIC, FORMATS
 from castwise.checkpoint.report import LOSSES
 from castwise.cli import _arguments
 from castwise.cli._conversion import run_conversion
-from castwise.cli._decode_table import decode_lines
 
 _DEQUANTIZE = """\
 Decode the quantised weights of a checkpoint, a file or a folder of shards, and write
@@ -73,7 +72,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _dequantize(options: argparse.Namespace) -> int:
     """Run `castwise dequantize`; returns the exit code."""
-    return run_conversion(options, _dequantize_file, decode_lines)
+    return run_conversion(options, _dequantize_file, "decoded")
 
 
 def _dequantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import argparse
 import sys
+from typing import Any
 
 from castwise import checkpoint
 from castwise._spelling import typed_format
+from castwise.checkpoint import Diff
+from castwise.checkpoint.comparison import diff_sheet
 from castwise.checkpoint.planning import ARITHMETIC, FORMATS
-from castwise.cli._arguments import add_arguments, describe
-from castwise.cli._output import FINDINGS, OK, json_text, show
+from castwise.cli._arguments import add_arguments, add_shown, describe
+from castwise.cli._output import FINDINGS, OK
 from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
+from castwise.cli._results import show_result
 
 _DIFF = """\
 Compare two checkpoints, each unquantised or quantised in any way that castwise
@@ -71,44 +75,33 @@ def define(parser: argparse.ArgumentParser) -> None:
         default=ARITHMETIC[0],
         help="as for castwise verify",
     )
-    parser.add_argument(
-        "--top", metavar="N", type=_count_argument, help="show the worst N tensors alone"
-    )
-    add_arguments(parser, "--threads")
-    output = parser.add_mutually_exclusive_group()
-    output.add_argument("--json", action="store_true", help="print JSON")
-    output.add_argument("--quiet", action="store_true", help="no output but errors")
+    add_arguments(parser, "--top", "--threads", "--html")
+    add_shown(parser, "--json", "--quiet")
     parser.set_defaults(run=_diff)
-
-
-def _count_argument(text: str) -> int:
-    """Parse a number of tensors."""
-    if not text.isascii() or not text.isdigit():
-        raise argparse.ArgumentTypeError(f"{text!r} is not a number of tensors, such as 10")
-    return int(text)
 
 
 def _diff(options: argparse.Namespace) -> int:
     """Run `castwise diff`; returns 1 if the checkpoints differ."""
-    with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-        result = checkpoint.diff(
-            options.first,
-            options.second,
-            dtype_map=options.dtype_map,
-            rename=options.rename,
-            reference=options.reference,
-            rtol=options.rtol,
-            atol=options.atol,
-            dtype=typed_format(options.dtype, "--dtype"),
-            arithmetic=options.arithmetic,
-            threads=options.threads,
-            progress=progress.show if progress.visible else None,
-        )
-    if options.json:
+
+    def diff() -> Diff:
+        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
+            return checkpoint.diff(
+                options.first,
+                options.second,
+                dtype_map=options.dtype_map,
+                rename=options.rename,
+                reference=options.reference,
+                rtol=options.rtol,
+                atol=options.atol,
+                dtype=typed_format(options.dtype, "--dtype"),
+                arithmetic=options.arithmetic,
+                threads=options.threads,
+                progress=progress.show if progress.visible else None,
+            )
+
+    def worst(result: Diff) -> dict[str, Any]:
         values = result.to_dict()
-        if options.top is not None:
-            values["tensors"] = values["tensors"][: options.top]
-        show([json_text(values)])
-    elif not options.quiet:
-        show(result.lines(options.top))
+        return {**values, "tensors": values["tensors"][: options.top]}
+
+    result = show_result(options, diff, lambda result: diff_sheet(result, options.top), worst)
     return OK if result.same else FINDINGS

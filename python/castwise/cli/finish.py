@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from castwise import checkpoint
@@ -12,19 +11,17 @@ from castwise.checkpoint.report import MAX_ZEROS
 from castwise.checkpoint.running import RunParts
 from castwise.cli import quantize, transcode
 from castwise.cli._arguments import add_arguments, add_losses, add_output, loss_options
-from castwise.cli._cast_output import report_lines
 from castwise.cli._conversion import show_conversion
-from castwise.cli._decode_table import decode_lines
 from castwise.cli._findings import check_kinds, say_findings
 from castwise.cli._paths import path_argument
 
-_LINES: dict[str, Callable[..., Iterator[str]]] = {
-    "cast": report_lines,
-    "quantize": quantize.LINES,
-    "dequantize": decode_lines,
-    "transcode": transcode.LINES,
+_DONE = {
+    "cast": "cast",
+    "quantize": quantize.DONE,
+    "dequantize": "decoded",
+    "transcode": transcode.DONE,
 }
-"""What prints the report of each command."""
+"""The word for what each command has done."""
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -52,7 +49,7 @@ def _finish(options: argparse.Namespace) -> int:
     if options.max_zeros is None and command != "quantize":
         options.max_zeros = MAX_ZEROS
     summary = show_conversion(
-        options, lambda: _finish_parts(options), _LINES.get(command, report_lines)
+        options, lambda: _finish_parts(options), _DONE.get(command, "converted")
     )
     return say_findings(summary, options)
 

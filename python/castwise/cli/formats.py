@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import castwise
-from castwise.cli._output import OK, json_text, show, table
+from castwise.cli._output import OK, json_text, show, show_sheet
+from castwise.rendering import Table
 
 _FORMAT_FIELDS = (
     "name",
@@ -40,12 +41,15 @@ def define(parser: argparse.ArgumentParser) -> None:
 def _formats(options: argparse.Namespace) -> int:
     """Run `castwise formats`; returns the exit code."""
     rows = [castwise.finfo(name) for name in castwise.formats()]
-    show([json_text([_fields(row) for row in rows])] if options.json else _lines(rows))
+    if options.json:
+        show([json_text([_fields(row) for row in rows])])
+    else:
+        show_sheet([_table(rows)])
     return OK
 
 
-def _lines(rows: Sequence[castwise.FormatInfo]) -> Iterator[str]:
-    """Show the table of formats."""
+def _table(rows: Sequence[castwise.FormatInfo]) -> Table:
+    """Return the table of formats."""
     header = ("format", "kind", "bits", "max", "smallest normal", "eps", "safetensors", "numpy")
     cells = [
         (
@@ -60,7 +64,7 @@ def _lines(rows: Sequence[castwise.FormatInfo]) -> Iterator[str]:
         )
         for row in rows
     ]
-    return table(header, lambda: cells, text_columns=2, spare=("numpy", "eps", "smallest normal"))
+    return Table(header, lambda: cells, 2, spare=("numpy", "eps", "smallest normal"))
 
 
 def _fields(row: castwise.FormatInfo) -> dict[str, Any]:

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any
 
 from castwise import checkpoint
-from castwise._tables import unused_lines
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.planning import expected_zeros, recipes, scheme_names
 from castwise.cli import _arguments
-from castwise.cli._cast_output import report_lines
 from castwise.cli._conversion import run_conversion
 from castwise.cli._output import say
 from castwise.cli._paths import map_argument
+from castwise.rendering import unused_lines
 
 _QUANTIZE = """\
 Quantise the weights of a checkpoint, a file or a folder of shards, and write it as a
@@ -38,8 +36,7 @@ _ERROR = """\
 """
 
 
-LINES = partial(report_lines, done="quantised")
-"""Prints what was quantised."""
+DONE = "quantised"
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -100,7 +97,7 @@ def _quantize(options: argparse.Namespace) -> int:
     """Run `castwise quantize`, once its arguments agree; returns the exit code."""
     if options.scheme is None and options.map is None:
         options.refuse("give --scheme or --map")
-    return run_conversion(options, _quantize_file, LINES, _warn)
+    return run_conversion(options, _quantize_file, DONE, _warn)
 
 
 def _warn(summary: CastSummary, options: argparse.Namespace) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-from functools import partial
 from typing import Any
 
 from castwise import checkpoint
@@ -12,7 +11,6 @@ from castwise.checkpoint.planning import changed_schemes, form_names
 from castwise.checkpoint.report import LOSSES
 from castwise.cli import _arguments
 from castwise.cli._conversion import run_conversion
-from castwise.cli._decode_table import decode_lines
 from castwise.cli._output import show
 
 _TRANSCODE = """\
@@ -53,8 +51,7 @@ _UNREAD = (
     "codes and scales were not read: a value that the other form cannot hold is found, and "
     "refused, when they are written"
 )
-LINES = partial(decode_lines, done="transcoded")
-"""Prints what was transcoded."""
+DONE = "transcoded"
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -78,7 +75,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _transcode(options: argparse.Namespace) -> int:
     """Run `castwise transcode`; returns the exit code."""
-    return run_conversion(options, _transcode_file, LINES, _warn)
+    return run_conversion(options, _transcode_file, DONE, _warn)
 
 
 def _warn(_summary: CastSummary, options: argparse.Namespace) -> None:

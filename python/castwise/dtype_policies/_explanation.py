@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, listed
-from castwise._tables import aligned, unused_lines
 from castwise.dtype_policies._policy import DTypePolicy
+from castwise.rendering import Lines, Rendered, Sheet, Table, unused_lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +46,7 @@ class PathMatch:
 
 
 @dataclass(frozen=True, slots=True)
-class Explanation:
+class Explanation(Rendered):
     """The results of a map for many paths. Prints as a table.
 
     Attributes
@@ -86,9 +86,10 @@ class Explanation:
         }
         return {"paths": paths, "keys": dict(self.keys), "unused": dict(self.unused)}
 
-    def __str__(self) -> str:
-        rows = [("path", "policy", "key", "also matched by")]
+    def __sheet__(self) -> Sheet:
+        rows: list[tuple[str, ...]] = []
         for path, match in self.paths.items():
             policy = "(ambiguous)" if match.policy is None else match.policy.name
             rows.append((path, policy, match.key or "-", ", ".join(match.others)))
-        return "\n".join([aligned(rows), *unused_lines(self.unused)])
+        header = ("path", "policy", "key", "also matched by")
+        return [Table.of(header, rows), Lines(unused_lines(self.unused))]

@@ -11,16 +11,16 @@ from castwise._core import PolicyMap
 from castwise._global_state import floatx
 from castwise._options import Match, OnOverlap
 from castwise._spelling import unused
-from castwise._tables import aligned
 from castwise.dtype_policies._configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies._explanation import Explanation, PathMatch
 from castwise.dtype_policies._policy import DTypePolicy
 from castwise.dtype_policies._quantized import QuantizedDTypePolicy
+from castwise.rendering import Rendered, Sheet, Table
 
 _MISSING = object()
 
 
-class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
+class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
     r"""A policy for each path: by exact key, else by regular expression, else the default.
 
     Parameters
@@ -245,6 +245,7 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
         >>> policy_map = DTypePolicyMap("float32", {"encodr/.*": "float16", "head": "float64"})
         >>> print(policy_map.explain(["encoder/query", "head"]))
         path           policy   key   also matched by
+        -------------  -------  ----  ---------------
         encoder/query  float32  -
         head           float64  head
         unused pattern 'encodr/.*'; nearest is 'encoder/query'
@@ -325,10 +326,10 @@ class DTypePolicyMap(DTypePolicy, MutableMapping[str, DTypePolicy]):
             counted(len(mapping), "key") if short(mapping) != repr(mapping) else None,
         )
 
-    def __str__(self) -> str:
+    def __sheet__(self) -> Sheet:
         """Return a table of the keys and their policies."""
         rows = [(key, policy.name) for key, policy in self.items()]
-        return aligned([("key", "policy"), *rows, ("(default)", self.default_policy.name)])
+        return [Table.of(("key", "policy"), [*rows, ("(default)", self.default_policy.name)])]
 
 
 CLASSES[DTypePolicyMap.__name__] = DTypePolicyMap

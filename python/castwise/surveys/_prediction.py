@@ -17,8 +17,8 @@ from numpy.typing import DTypeLike, NDArray
 from castwise import _core
 from castwise._brief import brief_fields
 from castwise._options import Overflow, Recipe, SchemeName
-from castwise._tables import aligned
 from castwise.quantization import Scheme, schemes
+from castwise.rendering import Rendered, Sheet, Table
 from castwise.surveys._responses import DEPTHS, Response, response, spread
 
 _POINTS = 256
@@ -36,7 +36,7 @@ _Column = NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
-class Prediction:
+class Prediction(Rendered):
     """What a cast or a quantisation is expected to lose; fields are those of `CastReport`.
 
     Attributes
@@ -68,14 +68,14 @@ class Prediction:
 
     __repr__ = brief_fields
 
-    def __str__(self) -> str:
+    def __sheet__(self) -> Sheet:
         """Return a table of the fields."""
         rows = []
         for field in fields(self):
             value = getattr(self, field.name)
             shown = f"{value:.2f}" if isinstance(value, float) else f"{value}"
             rows.append((field.name, shown))
-        return aligned(rows, 1)
+        return [Table.of((), rows, 1)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a ratio that is not finite is text."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Self
@@ -14,19 +13,18 @@ from castwise import _core
 from castwise._adapter_registry import array_adapter
 from castwise._brief import brief, brief_fields, counted
 from castwise._options import Overflow, Recipe
-from castwise._tables import aligned
+from castwise.rendering import Exponents, FormatRange, Histogram, Lines, Rendered, Sheet, Table
 from castwise.surveys._prediction import BlockColumns, Magnitudes, Prediction, predict
 
 SCHEMA = 1
 """The version of what `Survey.to_dict` returns."""
 
-_CELLS = 16
-"""Cells of a drawn histogram."""
+_LITTLE_USED = frozenset(("fnuz", "exponent-only"))
+_PICTURED_BITS = 16
+"""Bits of the formats whose ranges are drawn below a survey, at most."""
 
 _DEPTHS = 64
 """Binades of a block that are told apart."""
-
-_BARS = " ▁▂▃▄▅▆▇█"
 
 
 class Binades(NamedTuple):
@@ -79,7 +77,7 @@ class Blocks(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, eq=True, repr=False)
-class Survey:
+class Survey(Rendered):
     """Where the magnitudes of an array lie.
 
     Surveys of parts add up to that of the whole, bit for bit and in any order, where the parts end
@@ -204,15 +202,13 @@ class Survey:
 
     def histogram(self) -> str:
         """Draw how many elements each binade has, in 16 letters from the smallest on."""
+        return self.exponents.text()
+
+    @property
+    def exponents(self) -> Histogram:
+        """Finite elements that are not zero, by exponent."""
         exponents, counts, _ = self.binades
-        if not len(exponents):
-            return ""
-        lowest, highest = int(exponents[0]), int(exponents[-1])
-        width = max(math.ceil((highest - lowest + 1) / _CELLS), 1)
-        cells = np.zeros(_CELLS)
-        np.add.at(cells, (exponents - lowest) // width, counts)
-        levels = np.ceil(8 * cells / cells.max()).astype(int)
-        return "".join(_BARS[level] for level in levels)
+        return Histogram.of(exponents, counts)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON, from which `from_dict` makes an equal survey."""
@@ -279,15 +275,14 @@ class Survey:
             self.histogram() or None,
         )
 
-    def __str__(self) -> str:
-        """Return a table of binades."""
+    def __sheet__(self) -> Sheet:
+        """Return a table of binades, and the picture of them above the ranges of formats."""
         exponents, counts, squares = self.binades
         share = counts / max(self.count, 1)
         energy = np.ldexp(squares, 2 * (exponents - exponents.max(initial=0)))
         energy = energy / max(energy.sum(), np.finfo(float).tiny)
         tallest = share.max(initial=0) or 1
-        rows: list[tuple[str, ...] | None] = [("binade", "elements", "share", "of squares", "")]
-        rows += [
+        rows = [
             (
                 f"2^{exponent}",
                 f"{count:,}",
@@ -306,7 +301,24 @@ class Survey:
         )
         beside = ", ".join(filter(None, special))
         total = f"{counted(self.count, 'element')}{', of these ' if beside else ''}{beside}"
-        return f"{aligned(rows, 0) if len(rows) > 1 else 'no magnitudes'}\n{total}"
+        if not rows:
+            return [Lines(("no magnitudes", total))]
+        header = ("binade", "elements", "share", "of squares", "")
+        picture = Exponents([("elements", self.exponents)], pictured_ranges())
+        return [picture, Table.of(header, rows, 0), Lines((total,))]
+
+
+def pictured_ranges() -> list[FormatRange]:
+    """Return the ranges of the formats that surveys are drawn above: those that files hold."""
+    rows = (_core.finfo(name) for name in _core.formats())
+    return [
+        FormatRange.of(row.name)
+        for row in rows
+        if row.kind == "float"
+        and row.bits <= _PICTURED_BITS
+        and row.safetensors is not None
+        and row.specials not in _LITTLE_USED
+    ]
 
 
 def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:

@@ -7,10 +7,11 @@ from typing import Any
 
 from castwise._brief import brief, counted, listed
 from castwise.dtype_policies import Explanation
+from castwise.rendering import Lines, Rendered, Sheet
 
 
 @dataclass(frozen=True, slots=True)
-class AppliedPolicies:
+class AppliedPolicies(Rendered):
     """What was changed in a model's layers and variables. Prints as a table.
 
     Attributes
@@ -53,11 +54,10 @@ class AppliedPolicies:
             "notes": list(self.notes),
         }
 
-    def __str__(self) -> str:
+    def __sheet__(self) -> Sheet:
         lines = [
-            str(self.explanation),
             f"{len(self.layers)} of {len(self.explanation.paths)} layers have another policy, "
             f"{len(self.variables)} variables were cast",
         ]
         lines += [f"{path} is not quantized: its class cannot be" for path in self.unquantized]
-        return "\n".join([*lines, *self.notes])
+        return [*self.explanation.__sheet__(), Lines([*lines, *self.notes])]

@@ -10,9 +10,9 @@ from castwise._brief import brief, counted, listed
 from castwise._dtype_map import Decision, DtypeMap
 from castwise._frameworks import require
 from castwise._spelling import unused
-from castwise._tables import aligned, unused_lines
 from castwise.adapters.torch._bridge import dtype_name, torch_dtype
 from castwise.dtype_policies import DTypePolicyMap
+from castwise.rendering import Lines, Rendered, Sheet, Table, unused_lines
 
 torch: Any = require("torch")
 
@@ -47,7 +47,7 @@ class PlannedTensorCast(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Summary:
+class Summary(Rendered):
     """The dtypes that a map gives to the tensors of a module or a state dict. Prints as a table.
 
     Attributes
@@ -73,13 +73,13 @@ class Summary:
             f"unused: {listed(map(repr, self.unused))}" if self.unused else None,
         )
 
-    def __str__(self) -> str:
-        rows = [("tensor", "from", "to", "key")]
-        rows += [
+    def __sheet__(self) -> Sheet:
+        rows = [
             (path, cast.before or "-", cast.after, cast.key or "-")
             for path, cast in self.tensors.items()
         ]
-        return "\n".join([aligned(rows), *unused_lines(self.unused)])
+        header = ("tensor", "from", "to", "key")
+        return [Table.of(header, rows), Lines(unused_lines(self.unused))]
 
 
 @dataclass

@@ -6,20 +6,37 @@ import math
 import os
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+import numpy as np
+
 from castwise._brief import brief, brief_fields, counted
+from castwise._core import finfo
 from castwise._dtype_map import KEEP
-from castwise._tables import aligned
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import is_scheme
+from castwise.quantization import schemes
+from castwise.rendering import (
+    Exponents,
+    FormatRange,
+    Front,
+    Histogram,
+    Lines,
+    Rendered,
+    Sheet,
+    Table,
+    joint_axis,
+)
 
 SCHEMA = 1
 """The version of the JSON of advice."""
 
 _FEW = 4
+_DRAWN = 12
+"""How many choices are drawn, the worst first."""
+
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 
 
@@ -79,6 +96,7 @@ class Choice:
     sqnr_db: float
     cheaper: Alternative | None = None
     dearer: Alternative | None = None
+    exponents: Mapping[int, int] = field(default_factory=dict)
 
     __repr__ = brief_fields
 
@@ -110,6 +128,7 @@ class Choice:
             "sqnr_db": self.sqnr_db if math.isfinite(self.sqnr_db) else None,
             "cheaper": None if self.cheaper is None else self.cheaper.to_dict(),
             "dearer": None if self.dearer is None else self.dearer.to_dict(),
+            "exponents": [list(pair) for pair in self.exponents.items()],
         }
 
 
@@ -133,7 +152,7 @@ class FrontPoint(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Advice:
+class Advice(Rendered):
     """Which format or scheme each weight gets.
 
     Attributes
@@ -223,22 +242,30 @@ class Advice:
             f"error {self.error:.3g}",
         )
 
-    def __str__(self) -> str:
-        """Return a table of the choices, worst first, and the totals."""
-        header = ("weights", "becomes", "SQNR", "bytes", "error", "cheaper", "dearer")
-        rows = [
-            (
-                choice.name,
-                choice.target,
-                f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
-                f"{choice.nbytes:,}",
-                f"{choice.error:.2e}",
-                _step(choice, choice.cheaper),
-                _step(choice, choice.dearer),
-            )
-            for choice in self.choices
+    def __sheet__(self) -> Sheet:
+        """Return the front, a table of the choices, worst first, and the totals."""
+        histograms = [_histogram(choice) for choice in self.choices]
+        axis = joint_axis(histograms)
+        table = Table(
+            ("weights", "becomes", "exponents", "SQNR", "bytes", "error", "cheaper", "dearer"),
+            lambda: (
+                _cells(choice, histogram, axis)
+                for choice, histogram in zip(self.choices, histograms, strict=True)
+            ),
+            text_columns=3,
+            spare=("error", "bytes", "dearer", "cheaper", "exponents"),
+            ranked=True,
+        )
+        front = Front(self.front, (self.nbytes, self.error))
+        drawn = [
+            (choice.name, histogram)
+            for choice, histogram in zip(self.choices[:_DRAWN], histograms, strict=False)
         ]
-        return "\n".join([aligned([header, *rows], 2), *self.total_lines()])
+        ranges = {
+            each.name: each for choice in self.choices if (each := _range(choice)) is not None
+        }
+        picture = Exponents(drawn, [*ranges.values()])
+        return [front, picture, table, Lines(self.total_lines())]
 
     def total_lines(self) -> list[str]:
         """Say how large the result is, how large the error, and how far from the least."""
@@ -271,11 +298,39 @@ class Advice:
         }
 
 
-def _step(choice: Choice, other: Alternative | None) -> str:
-    """Say what another choice would have cost or saved, against the chosen one."""
-    if other is None:
-        return "-"
-    return f"{other.target} {other.nbytes - choice.nbytes:+,}"
+def _histogram(choice: Choice) -> Histogram:
+    exponents = np.fromiter(choice.exponents, np.int64)
+    return Histogram.of(exponents, np.fromiter(choice.exponents.values(), np.uint64))
+
+
+def _range(choice: Choice) -> FormatRange | None:
+    """Return the range of what weights become; a scheme's moves with their largest number."""
+    if choice.target == KEEP or not choice.exponents:
+        return None
+    scheme = next((row for row in schemes() if row.name == choice.target), None)
+    if scheme is None:
+        return FormatRange.of(choice.target)
+    if scheme.code_map is not None:
+        return None
+    is_float = finfo(scheme.element).kind == "float"
+    codes = FormatRange.of(scheme.element) if is_float else FormatRange.of_integers(scheme.bits)
+    return codes.moved(max(choice.exponents))
+
+
+def _cells(choice: Choice, histogram: Histogram, axis: tuple[int, int]) -> tuple[str, ...]:
+    """Return a row of the table."""
+    return (
+        choice.name,
+        choice.target,
+        histogram.text(axis, _range(choice)),
+        f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
+        f"{choice.nbytes:,}",
+        f"{choice.error:.2e}",
+        *(
+            "-" if other is None else f"{other.target} {other.nbytes - choice.nbytes:+,}"
+            for other in (choice.cheaper, choice.dearer)
+        ),
+    )
 
 
 def patterns(names: Iterable[str]) -> list[str]:

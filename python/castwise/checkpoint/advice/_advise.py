@@ -6,8 +6,9 @@ import json
 import math
 import os
 import re
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import checked_threads
 from castwise.checkpoint.report import Progress
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
+from castwise.surveys import Survey
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -107,10 +109,11 @@ def advise(
         candidates = find_candidates(opened, formats, recipe, workers)
         weights = _importances(importance, candidates)
         grouped = _groups(groups, candidates)
-        errors = relative_errors(candidates, survey_weights(opened, candidates, workers, progress))
+        surveys = survey_weights(opened, candidates, workers, progress)
+        errors = relative_errors(candidates, surveys)
         size = _Size.of(opened, candidates)
     problem = _Problem(candidates, grouped, errors, weights, (size, limit))
-    return problem.advice(str(source))
+    return problem.advice(str(source), surveys)
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,10 +300,15 @@ class _Problem:
                 ]
             )
 
-    def advice(self, source: str) -> Advice:
+    def advice(self, source: str, surveys: Mapping[str, Survey]) -> Advice:
         """Choose, and say what else there was."""
         solution = self._solve()
-        choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
+        choices = [
+            replace(
+                self._choice(number, index), exponents=_exponents(self._groups[number], surveys)
+            )
+            for number, index in enumerate(solution.chosen)
+        ]
         of_error = self._limit.error is not None
         return Advice(
             source,
@@ -384,3 +392,12 @@ class _Problem:
             FrontPoint(fixed + round(point.weight), max(point.cost, 0.0) / self._total)
             for point in chosen
         )
+
+
+def _exponents(names: Sequence[str], surveys: Mapping[str, Survey]) -> dict[int, int]:
+    """Return how many elements of several weights have each exponent."""
+    counts: Counter[int] = Counter()
+    for name in names:
+        exponents, elements, _ = surveys[name].binades
+        counts.update(dict(zip(exponents.tolist(), elements.tolist(), strict=True)))
+    return dict(sorted(counts.items()))

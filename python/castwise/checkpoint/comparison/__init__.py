@@ -11,17 +11,28 @@ from castwise._on_demand import on_demand
 if TYPE_CHECKING:
     from castwise.checkpoint.comparison._diff import diff
     from castwise.checkpoint.comparison._explanations import CastExplanation
-    from castwise.checkpoint.comparison._results import Diff, TensorDiff
-    from castwise.checkpoint.comparison._verify import Difference, Verification, verify
+    from castwise.checkpoint.comparison._results import Diff, TensorDiff, diff_sheet
+    from castwise.checkpoint.comparison._verification import Difference, Verification
+    from castwise.checkpoint.comparison._verify import verify
 else:
     __getattr__ = on_demand(
         __name__,
         {
             "castwise.checkpoint.comparison._diff": ("diff",),
             "castwise.checkpoint.comparison._explanations": ("CastExplanation",),
-            "castwise.checkpoint.comparison._results": ("Diff", "TensorDiff"),
-            "castwise.checkpoint.comparison._verify": ("Difference", "Verification", "verify"),
+            "castwise.checkpoint.comparison._results": ("Diff", "TensorDiff", "diff_sheet"),
+            "castwise.checkpoint.comparison._verification": ("Difference", "Verification"),
+            "castwise.checkpoint.comparison._verify": ("verify",),
         },
     )
 
-__all__ = ["CastExplanation", "Diff", "Difference", "TensorDiff", "Verification", "diff", "verify"]
+__all__ = [
+    "CastExplanation",
+    "Diff",
+    "Difference",
+    "TensorDiff",
+    "Verification",
+    "diff",
+    "diff_sheet",
+    "verify",
+]

@@ -9,14 +9,13 @@ from textwrap import wrap
 from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
-from castwise._tables import aligned
 from castwise.checkpoint.comparison._explanations import CastExplanation
 from castwise.checkpoint.comparison._measures import plain_number
 from castwise.checkpoint.comparison._schemes import shifts_text
 from castwise.checkpoint.report import SCHEMA
+from castwise.rendering import Lines, Rendered, Sheet, Table, shape_text
 
 _COLUMNS = 80
-_NAME_LETTERS = 24
 _FLOAT_DIGITS = 3
 
 
@@ -147,7 +146,7 @@ class TensorDiff:
 
 
 @dataclass(frozen=True, slots=True)
-class Diff:
+class Diff(Rendered):
     """What `diff` found.
 
     Attributes
@@ -195,37 +194,9 @@ class Diff:
             "the same" if self.same else differ if differing else "other metadata",
         )
 
-    def __str__(self) -> str:
-        """Return a table of the tensors that differ, worst first, 80 columns wide."""
-        return "\n".join(self.lines())
-
-    def lines(self, top: int | None = None) -> list[str]:
-        """Return the table, of at most `top` tensors, with what explains them.
-
-        Parameters
-        ----------
-        top
-            How many tensors; None is all.
-
-        """
-        shown = [tensor for tensor in self.tensors if tensor.reason != "equal" or tensor.renamed]
-        rows = [tensor for tensor in shown[:top] if tensor.reason in {"values", "dtype"}]
-        lines: list[str] = []
-        if rows:
-            header = ("tensor", "as", "differ", "max ulp", "max abs", "max rel", "SQNR")
-            lines += aligned([header, *map(_cells, rows)], 2).split("\n")
-        for tensor in shown[:top]:
-            lines += _notes(tensor)
-        if top is not None and len(shown) > top:
-            lines.append(f"and {counted(len(shown) - top, 'other tensor')}")
-        for key, texts in self.metadata.items():
-            left, right = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
-            lines.append(f"metadata {key!r}: {left} and {right}")
-        total = f"{counted(len(self.tensors), 'tensor')} compared"
-        count = len(self.differing)
-        differ = f"{count:,} differ{'s' if count == 1 else ''}"
-        metadata = ", other metadata" if self.metadata and not self.tolerant else ""
-        return [*lines, f"{total}: {'the same' if self.same else differ + metadata}"]
+    def __sheet__(self) -> Sheet:
+        """Return a table of the tensors that differ, worst first, and what explains them."""
+        return diff_sheet(self)
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -238,6 +209,39 @@ class Diff:
             "tensors": [tensor.to_dict() for tensor in self.tensors],
             "metadata": {key: list(texts) for key, texts in self.metadata.items()},
         }
+
+
+def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
+    """Show the tensors that differ, at most `top` of them, with what explains them.
+
+    Parameters
+    ----------
+    result
+        What `diff` returned.
+    top
+        How many tensors; None is all.
+
+    """
+    shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
+    rows = [tensor for tensor in shown[:top] if tensor.reason in {"values", "dtype"}]
+    table = Table(
+        ("tensor", "as", "differ", "max ulp", "max abs", "max rel", "SQNR"),
+        lambda: map(_cells, rows),
+        text_columns=2,
+        spare=("max rel", "max abs", "as"),
+    )
+    lines = [note for tensor in shown[:top] for note in _notes(tensor)]
+    if top is not None and len(shown) > top:
+        lines.append(f"and {counted(len(shown) - top, 'other tensor')}")
+    for key, texts in result.metadata.items():
+        left, right = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
+        lines.append(f"metadata {key!r}: {left} and {right}")
+    total = f"{counted(len(result.tensors), 'tensor')} compared"
+    count = len(result.differing)
+    differ = f"{count:,} differ{'s' if count == 1 else ''}"
+    metadata = ", other metadata" if result.metadata and not result.tolerant else ""
+    lines.append(f"{total}: {'the same' if result.same else differ + metadata}")
+    return [*([table] if rows else []), Lines(lines)]
 
 
 def severity(tensor: TensorDiff) -> tuple[float, ...]:
@@ -253,7 +257,7 @@ def severity(tensor: TensorDiff) -> tuple[float, ...]:
 def _cells(tensor: TensorDiff) -> tuple[str, ...]:
     ratio = tensor.sqnr_db
     return (
-        _short_name(tensor.name),
+        tensor.name,
         "/".join(dict.fromkeys(map(_short_format, tensor.formats or ()))),
         f"{tensor.different:,}",
         "-" if tensor.max_ulp is None else f"{tensor.max_ulp:,}",
@@ -269,7 +273,7 @@ def _notes(tensor: TensorDiff) -> list[str]:
     if tensor.renamed is not None:
         lines.append(f"is {tensor.renamed} in B")
     if tensor.reason == "shapes" and tensor.shapes is not None:
-        left, right = ("x".join(map(str, shape)) or "scalar" for shape in tensor.shapes)
+        left, right = map(shape_text, tensor.shapes)
         lines.append(f"the shapes differ: {left} and {right}; {tensor.remedy}")
     elif tensor.reason == "formats" and tensor.formats is not None:
         lines.append(
@@ -303,10 +307,6 @@ def _notes(tensor: TensorDiff) -> list[str]:
         for line in whole
         for part in wrap(line, _COLUMNS, subsequent_indent="    ", break_long_words=False)
     ]
-
-
-def _short_name(name: str) -> str:
-    return name if len(name) <= _NAME_LETTERS else f"...{name[3 - _NAME_LETTERS :]}"
 
 
 def _short_format(name: str) -> str:

@@ -4,197 +4,30 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from contextlib import ExitStack
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._brief import brief, brief_fields, counted, listed
 from castwise._core import compare
 from castwise._dtype_map import DtypeMap
 from castwise._options import Arithmetic, Nan, Overflow, Rounding
-from castwise._tables import aligned
 from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._conversions import MapConversion
-from castwise.checkpoint.comparison._measures import LargestGap, plain_number
+from castwise.checkpoint.comparison._measures import LargestGap
 from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
+from castwise.checkpoint.comparison._verification import Difference, Verification
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import FORMATS
-from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
+from castwise.checkpoint.report import Progress, ProgressMeter
 
 _WITH_ULPS = frozenset((*FORMATS, "float64"))
 _NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None}
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A tensor whose values are not those of the tensor of the same name.
-
-    Attributes
-    ----------
-    name
-        Its name in an unquantised model.
-    reason
-        "values"; or "shapes", "formats", "only in the first", "only in the second", with which no
-        values were compared.
-    format
-        The format in which values were compared.
-    count
-        How many values.
-    different
-        How many have other bits; NaN is like any other NaN.
-    max_abs
-        The largest absolute difference; infinite if only one of two is infinite or NaN.
-    max_ulp
-        The largest difference in units in the last place of the format, of numbers that are finite
-        in both; None for integers and formats of less than 16 bits.
-    index
-        Where the absolute difference is largest, the first of them.
-    values
-        The two values there.
-    shapes
-        The two shapes, where they are the reason.
-    formats
-        The two formats, where they are the reason, as the containers call them if castwise knows
-        no name.
-
-    """
-
-    name: str
-    reason: str
-    format: str | None = None
-    count: int = 0
-    different: int = 0
-    max_abs: float = 0.0
-    max_ulp: int | None = None
-    index: tuple[int, ...] | None = None
-    values: tuple[float, float] | None = None
-    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
-    formats: tuple[str, str] | None = None
-
-    __repr__ = brief_fields
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; a number that is not finite is text."""
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "format": self.format,
-            "count": self.count,
-            "different": self.different,
-            "max_abs": plain_number(self.max_abs),
-            "max_ulp": self.max_ulp,
-            "index": None if self.index is None else list(self.index),
-            "values": None if self.values is None else [*map(plain_number, self.values)],
-            "shapes": None if self.shapes is None else [*map(list, self.shapes)],
-            "formats": None if self.formats is None else list(self.formats),
-        }
-
-
-@dataclass(frozen=True, slots=True)
-class Verification:
-    """What `verify` found.
-
-    Attributes
-    ----------
-    first, second
-        The checkpoints.
-    tensors
-        How many tensors of the same name were compared.
-    values
-        How many values they have.
-    differences
-        The tensors that differ, in order of their names in the first.
-    conversion
-        With a map, what was to make the second of the first: "map" and the options of the cast,
-        "cast", how many tensors it was to change, and "sha256" of the first, the second and the
-        map. None without.
-
-    """
-
-    first: str
-    second: str
-    tensors: int
-    values: int
-    differences: Sequence[Difference] = field(default_factory=tuple)
-    conversion: Mapping[str, Any] | None = None
-
-    @property
-    def equal(self) -> bool:
-        """True if all tensors and all bits of their values are the same."""
-        return not self.differences
-
-    def __repr__(self) -> str:
-        differ = f"{counted(len(self.differences), 'difference')}, in {self._listed()}"
-        return brief(
-            self,
-            f"{str(self.first)!r} and {str(self.second)!r}",
-            counted(self.tensors, "tensor"),
-            counted(self.values, "value"),
-            "equal" if self.equal else differ,
-        )
-
-    def __str__(self) -> str:
-        """Return a table of the tensors that differ."""
-        compared = f"{counted(self.tensors, 'tensor')}, {counted(self.values, 'value')}"
-        if self.equal:
-            return f"{compared}: equal"
-        rows = [
-            (
-                tensor.name,
-                tensor.reason,
-                tensor.format or "-",
-                f"{tensor.different:,}",
-                f"{tensor.max_abs:.3g}",
-            )
-            for tensor in self.differences
-        ]
-        header = ("tensor", "differ in", "dtype", "values", "max abs")
-        return f"{aligned([header, *rows], 3)}\n{compared} compared"
-
-    def _listed(self) -> str:
-        return listed(difference.name for difference in self.differences)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "first": self.first,
-            "second": self.second,
-            "equal": self.equal,
-            "tensors": self.tensors,
-            "values": self.values,
-            "differences": [difference.to_dict() for difference in self.differences],
-            "conversion": None if self.conversion is None else dict(self.conversion),
-        }
-
-    @property
-    def statement(self) -> str | None:
-        """The line that can be kept: what was proved of which files; None without a map.
-
-        It names files, map and options with the sha256 of their bytes, of a folder that of the
-        lines "sha256  path" of its shards.
-        """
-        conversion = self.conversion
-        if conversion is None:
-            return None
-        digests = conversion["sha256"]
-        is_it = "is" if self.equal else "is not"
-        options = "".join(
-            f" {name}={value}" for name, value in conversion["options"].items() if value is not None
-        )
-        return (
-            f"{self.second} sha256:{digests['second']} {is_it} what {conversion['map']} "
-            f"sha256:{digests['map']}{options} makes of {self.first} sha256:{digests['first']}: "
-            f"{counted(self.tensors, 'tensor')}, {conversion['cast']:,} converted, "
-            f"{counted(self.values, 'value')}, {counted(len(self.differences), 'difference')}"
-        )
 
 
 def verify(

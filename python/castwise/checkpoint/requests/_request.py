@@ -21,12 +21,11 @@ from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import (
     MAX_ZEROS,
     CastRow,
-    CastSummary,
     Progress,
     ProgressMeter,
-    check_losses,
 )
 from castwise.checkpoint.running import OutputOptions, RunPart, ToFile, ToFolder, convert_part
+from castwise.checkpoint.summary import CastSummary, check_losses
 
 
 @dataclass(frozen=True, slots=True)

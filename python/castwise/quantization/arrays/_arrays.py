@@ -15,7 +15,6 @@ from numpy.typing import ArrayLike, DTypeLike, NDArray
 from castwise._brief import brief
 from castwise._core import BlockDecoder, read_array
 from castwise._options import Arithmetic, StoredRecipe, StoredScheme, Variant
-from castwise._tables import aligned
 from castwise.quantization.arrays._arguments import block_pair, shape_of
 from castwise.quantization.arrays._checks import check
 from castwise.quantization.arrays._decode import decoded
@@ -27,13 +26,14 @@ from castwise.quantization.arrays._views import Array, views_of
 from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._registry import written_layout
 from castwise.quantization.producers._schemes import find_scheme
+from castwise.rendering import Lines, Rendered, Sheet, Table
 
 _BYTE = 8
 _PARTS = ("data", "scale", "global_scale", "zero_point")
 
 
 @dataclass(frozen=True, eq=False)
-class QuantizedArray:
+class QuantizedArray(Rendered):
     """A weight as codes that share scales, in the arrays that its producer stores.
 
     Parameters
@@ -133,12 +133,13 @@ class QuantizedArray:
             *(f"{name} {part.dtype} {part.shape}" for name, part in self._arrays().items()),
         )
 
-    def __str__(self) -> str:
+    def __sheet__(self) -> Sheet:
         """Return a table of the parts."""
         rows = [(name, str(part.dtype), str(part.shape)) for name, part in self._arrays().items()]
-        return (
-            f"{self.scheme} of shape {self.shape}\n{aligned([('part', 'dtype', 'shape'), *rows])}"
-        )
+        return [
+            Lines((f"{self.scheme} of shape {self.shape}",)),
+            Table.of(("part", "dtype", "shape"), rows),
+        ]
 
     def _arrays(self) -> dict[str, Array]:
         """Return the parts by the names of the arguments."""

@@ -12,11 +12,11 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise._brief import brief_fields, short
 from castwise._core import CastReport, Comparison, compare, format_name
-from castwise._tables import aligned
+from castwise.rendering import Rendered, Sheet, Table
 
 
 @dataclass(frozen=True, slots=True)
-class QuantizationReport:
+class QuantizationReport(Rendered):
     """How decoded values differ from the array that was quantised.
 
     Attributes
@@ -55,9 +55,10 @@ class QuantizationReport:
 
     __repr__ = brief_fields
 
-    def __str__(self) -> str:
+    def __sheet__(self) -> Sheet:
         """Return a table of the numbers."""
-        return aligned([(row.name, short(getattr(self, row.name))) for row in fields(self)])
+        rows = [(row.name, short(getattr(self, row.name))) for row in fields(self)]
+        return [Table.of((), rows)]
 
 
 class _Decodable(Protocol):

@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, listed
-from castwise._tables import aligned
 from castwise.quantization.producers._layouts import ACTIVATION, SCALE
+from castwise.rendering import Lines, Rendered, Sheet, Table
 
 _CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
 _MAP_BITS = 4
@@ -118,7 +118,7 @@ class Orphan:
 
 
 @dataclass(frozen=True, slots=True)
-class Quantization:
+class Quantization(Rendered):
     """What of a checkpoint is quantised.
 
     Attributes
@@ -156,7 +156,7 @@ class Quantization:
             counted(len(self.unreadable), "unreadable file") if self.unreadable else None,
         )
 
-    def __str__(self) -> str:
+    def __sheet__(self) -> Sheet:
         """Return a table of the weights, and what lacks its counterpart."""
         rows = [
             (
@@ -169,8 +169,8 @@ class Quantization:
         ]
         stated = [f"stated in {', '.join(self.stated)}"] if self.stated else []
         problems = [f"{weight.name}: {weight.problem}" for weight in self.weights if weight.problem]
-        table = aligned([("weight", "scheme", "block", "producer"), *rows])
-        return "\n".join([*stated, table, *problems, *map(str, self.orphans)])
+        table = Table.of(("weight", "scheme", "block", "producer"), rows)
+        return [Lines(stated), table, Lines([*problems, *map(str, self.orphans)])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

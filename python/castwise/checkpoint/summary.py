@@ -1,0 +1,209 @@
+"""The summary of a conversion: what became of all tensors, and what that lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from castwise._brief import brief, counted, cut, listed
+from castwise._options import FindingKind
+from castwise._wording import argument
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._sheets import ALL, GROUPS, TOTALS, conversion_sheet
+from castwise.checkpoint.report import (
+    FINDINGS,
+    LOSSES,
+    MAX_ZEROS,
+    SCHEMA,
+    CastRow,
+    Finding,
+    Report,
+    report_dict,
+)
+from castwise.rendering import Lines, Rendered, Sheet, unused_lines
+
+__all__ = [
+    "ALL",
+    "GROUPS",
+    "TOTALS",
+    "CastSummary",
+    "check_losses",
+    "summary_dict",
+    "summary_sheet",
+]
+
+
+@dataclass(frozen=True, slots=True)
+class CastSummary(Rendered):
+    """The result of a conversion.
+
+    Attributes
+    ----------
+    source
+        The checkpoint that was read.
+    destination
+        The one that was written.
+    options
+        Rounding, overflow, nan and seed as they were used. A seed that nobody chose is
+        here too, so that every run can be repeated.
+    rows
+        Every tensor, in the order in which it was written.
+    total
+        The sum of the reports, None if nothing was cast.
+    unused_patterns
+        Keys of the map that matched no tensor, each with the name that is spelled most like it.
+
+    """
+
+    source: str
+    destination: str
+    options: dict[str, Any]
+    rows: Sequence[CastRow]
+    unused_patterns: Mapping[str, str | None] = field(default_factory=dict)
+
+    _CAST: ClassVar[str] = "cast"
+
+    def __repr__(self) -> str:
+        cast = sum(row.target is not None for row in self.rows)
+        before, after = (
+            sum(getattr(row, f"nbytes_{when}") for row in self.rows) for when in ("before", "after")
+        )
+        findings = self.findings()
+        return brief(
+            self,
+            f"{cut(str(self.source), 60)!r} -> {cut(str(self.destination), 60)!r}",
+            f"{counted(cast, 'tensor')} {self._CAST}, {len(self.rows) - cast:,} kept",
+            f"{before:,} -> {counted(after, 'byte')}",
+            f"lost: {listed(finding.kind for finding in findings)}" if findings else None,
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return tables of the tensors, those of all layers in one row, and what was lost."""
+        findings = [
+            f"{finding.kind}: {finding.count:,} of {finding.tensor}" for finding in self.findings()
+        ]
+        return [*summary_sheet(self), Lines([*findings, *unused_lines(self.unused_patterns)])]
+
+    @property
+    def total(self) -> Report | None:
+        """The sum of the reports of all tensors that were cast or decoded."""
+        reports = [row.report for row in self.rows if row.report is not None]
+        return sum(reports[1:], reports[0]) if reports else None
+
+    @property
+    def changed(self) -> bool:
+        """True if a tensor has another format than before."""
+        return any(row.target not in {None, row.source} for row in self.rows)
+
+    @property
+    def out_of_range(self) -> int:
+        """Values that became infinite or NaN, and integers that wrapped."""
+        return sum(
+            row.not_finite(losses) + losses["wrapped"]
+            for row, losses in zip(self.rows, map(self._losses, self.rows), strict=True)
+        )
+
+    @property
+    def nan_lost(self) -> int:
+        """NaN that became numbers, where the format has none and `nan="zero"` did not ask for it.
+
+        float4, float6, the integers and bool have no NaN.
+        """
+        return sum(self._losses(row)["nan-lost"] for row in self.rows)
+
+    @property
+    def zeroed(self) -> int:
+        """Nonzero values that became zero."""
+        return sum(row.zeroed for row in self.rows)
+
+    def findings(
+        self, kinds: Iterable[FindingKind] = LOSSES, *, max_zeros: float = MAX_ZEROS
+    ) -> list[Finding]:
+        """List what was lost, tensor by tensor.
+
+        Parameters
+        ----------
+        kinds
+            The kinds to list; see `Finding`. By default all but "saturated" and "inexact".
+        max_zeros
+            The share of a tensor's nonzero values, from 0 to 1, that may become zero before that
+            is an underflow.
+
+        Raises
+        ------
+        ValueError
+            There is no such kind, or `max_zeros` is not a share.
+
+        """
+        chosen = list(kinds)
+        for kind in chosen:
+            if kind not in FINDINGS:
+                raise ValueError(f"{kind!r} is not a finding; those are {', '.join(FINDINGS)}")
+        if not 0 <= max_zeros <= 1:
+            raise ValueError(f"max_zeros={max_zeros!r} is not a share, which is from 0 to 1")
+        return [
+            Finding(kind, row.name, losses[kind], row.shard)
+            for row in self.rows
+            for losses in [self._losses(row, max_zeros)]
+            for kind in chosen
+            if losses[kind]
+        ]
+
+    def _losses(self, row: CastRow, max_zeros: float = MAX_ZEROS) -> dict[str, int]:
+        return row.losses(max_zeros=max_zeros, nan=self.options.get("nan", "keep"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; see `report_dict`."""
+        return summary_dict(self, [row.to_dict() for row in self.rows])
+
+
+def summary_sheet(summary: CastSummary, shown: str = GROUPS, done: str = "converted") -> Sheet:
+    """Return the tables of a summary; see `conversion_sheet`."""
+    paths = str(summary.source), str(summary.destination)
+    seed = summary.options.get("seed")
+    return conversion_sheet(summary.rows, paths, shown=shown, done=done, seed=seed)
+
+
+def check_losses(summary: CastSummary, kinds: Iterable[FindingKind], max_zeros: float) -> None:
+    """Refuse a result that lost something and would replace its source.
+
+    Raises
+    ------
+    CheckpointError
+        There is a finding of one of these kinds.
+
+    """
+    findings = summary.findings(kinds, max_zeros=max_zeros)
+    if not findings:
+        return
+    most = max(findings, key=lambda finding: finding.count)
+    everything = argument("fail_on", (), option="--exit-zero").removesuffix(" ()")
+    more = f" and {len(findings) - 1:,} more findings" if findings[1:] else ""
+    raise CheckpointError(
+        f"{most.count:,} value{'s' * (most.count != 1)} of tensor {most.tensor!r} would be lost "
+        f"({most.kind}){more}; {summary.source}, which the result would replace, is as it was. "
+        f"Name another destination, or take the result all the same ({everything})"
+    )
+
+
+def summary_dict(
+    summary: CastSummary, tensors: list[dict[str, Any]], *, max_zeros: float = MAX_ZEROS
+) -> dict[str, Any]:
+    """Return a summary as plain values, with these in the place of its rows."""
+    return {
+        "schema": SCHEMA,
+        "source": summary.source,
+        "destination": summary.destination,
+        "options": dict(summary.options),
+        "tensors": tensors,
+        "total": report_dict(summary.total),
+        "nbytes_before": sum(row.nbytes_before for row in summary.rows),
+        "nbytes_after": sum(row.nbytes_after for row in summary.rows),
+        "unused_patterns": dict(summary.unused_patterns),
+        "out_of_range": summary.out_of_range,
+        "nan_lost": summary.nan_lost,
+        "zeroed": summary.zeroed,
+        "max_zeros": max_zeros,
+        "findings": [finding.to_dict() for finding in summary.findings(max_zeros=max_zeros)],
+    }

@@ -1,0 +1,52 @@
+"""Show what a command that writes no checkpoint has found: a table, JSON, a page."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from contextlib import ExitStack
+from typing import Any, Protocol, TypeVar
+
+from castwise.cli._output import json_text, show, show_sheet
+from castwise.cli._written_files import open_file, write_page
+from castwise.rendering import Sheet
+
+
+class _Value(Protocol):
+    def __sheet__(self) -> Sheet: ...
+    def to_dict(self) -> dict[str, Any]: ...
+
+
+_Result = TypeVar("_Result", bound=_Value)
+
+
+def show_result(
+    options: argparse.Namespace,
+    find: Callable[[], _Result],
+    sheet_of: Callable[[_Result], Sheet] | None = None,
+    values_of: Callable[[_Result], dict[str, Any]] | None = None,
+) -> _Result:
+    """Find a result and show it; returns it.
+
+    Parameters
+    ----------
+    options
+        Of these --json, --quiet, --top and --html, as far as the command has them.
+    find
+        Does the work.
+    sheet_of
+        Returns what is printed; by default the sheet of the value.
+    values_of
+        Returns what is printed as JSON; by default its `to_dict`.
+
+    """
+    with ExitStack() as stack:
+        page = open_file(options, "html", stack)
+        result = find()
+        if page is not None:
+            write_page(page, options, result.__sheet__())
+    if options.json:
+        show([json_text((values_of or type(result).to_dict)(result))])
+    elif not getattr(options, "quiet", False):
+        show_sheet((sheet_of or type(result).__sheet__)(result), getattr(options, "top", None))
+    return result

@@ -1,0 +1,140 @@
+"""Histograms of exponents, and the ranges of formats on the same axis."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import finfo
+
+CELLS = 16
+"""Cells of a histogram in text."""
+
+BARS = " ▁▂▃▄▅▆▇█"
+"""The letters of a histogram, from none to the most elements."""
+
+_OPEN, _CLOSE = "[", "]"
+_FEW = 1e-4
+"""The share of elements, the smallest, that need no place on an axis."""
+
+
+@dataclass(frozen=True, slots=True)
+class FormatRange:
+    """Where the magnitudes of a format lie, as powers of two.
+
+    Attributes
+    ----------
+    name
+        The format.
+    smallest
+        The exponent of its smallest number above 0.
+    normal
+        That of its smallest normal number.
+    largest
+        That of its largest finite number.
+
+    """
+
+    name: str
+    smallest: int
+    normal: int
+    largest: int
+
+    @classmethod
+    def of(cls, name: str) -> FormatRange:
+        """Return the range of a format of floats."""
+        row = finfo(name)
+        smallest, normal, largest = (
+            math.frexp(float(magnitude))[1] - 1
+            for magnitude in (row.smallest_subnormal, row.smallest_normal, row.max)
+        )
+        return cls(row.name, smallest, normal, largest)
+
+    @classmethod
+    def of_integers(cls, bits: int) -> FormatRange:
+        """Return the range of signed integers of so many bits."""
+        return cls(f"int{bits}", 0, 0, max(bits - 2, 0))
+
+    def moved(self, largest: int) -> FormatRange:
+        """Return the range with a scale that moves its largest number to a power of two."""
+        shift = largest - self.largest
+        return FormatRange(self.name, self.smallest + shift, self.normal + shift, largest)
+
+
+@dataclass(frozen=True, slots=True)
+class Histogram:
+    """How many elements have each exponent.
+
+    Attributes
+    ----------
+    lowest
+        The first exponent.
+    counts
+        The elements of this exponent and of those above it.
+
+    """
+
+    lowest: int
+    counts: NDArray[np.uint64]
+
+    @classmethod
+    def of(cls, exponents: NDArray[np.int64], counts: NDArray[np.uint64]) -> Histogram:
+        """Return the histogram of the exponents that there are."""
+        if not len(exponents):
+            return cls(0, np.zeros(0, np.uint64))
+        lowest = int(exponents.min())
+        every = np.zeros(int(exponents.max()) - lowest + 1, np.uint64)
+        every[exponents - lowest] = counts
+        return cls(lowest, every)
+
+    @property
+    def highest(self) -> int:
+        """The last exponent."""
+        return self.lowest + len(self.counts) - 1
+
+    def text(self, axis: tuple[int, int] | None = None, normal: FormatRange | None = None) -> str:
+        """Draw the histogram in 16 letters, and brackets around a format's normal range.
+
+        Parameters
+        ----------
+        axis
+            The first and last exponent of the letters; by default the histogram's own.
+        normal
+            The format whose range is marked; a bracket is left out where the range goes beyond the
+            axis.
+
+        """
+        if not len(self.counts):
+            return ""
+        low, high = axis or (self.lowest, self.highest)
+        width = max(math.ceil((high - low + 1) / CELLS), 1)
+        cells = np.zeros(CELLS)
+        places = np.clip((np.arange(len(self.counts)) + self.lowest - low) // width, 0, CELLS - 1)
+        np.add.at(cells, places, self.counts)
+        levels = np.ceil(8 * cells / cells.max()).astype(int)
+        letters = [BARS[level] for level in levels]
+        if normal is None:
+            return "".join(letters)
+        start, end = ((edge - low) // width for edge in (normal.normal, normal.largest))
+        if 0 <= end < CELLS:
+            letters[end] += _CLOSE
+        if 0 <= start < CELLS:
+            letters[start] = _OPEN + letters[start]
+        return "".join(letters)
+
+
+def joint_axis(histograms: Iterable[Histogram]) -> tuple[int, int]:
+    """Return the first and last exponent of several histograms, without the least 0.01 %."""
+    filled = [histogram for histogram in histograms if len(histogram.counts)]
+    if not filled:
+        return 0, 0
+    return min(map(_lowest, filled)), max(histogram.highest for histogram in filled)
+
+
+def _lowest(histogram: Histogram) -> int:
+    below = np.cumsum(histogram.counts) / histogram.counts.sum()
+    return histogram.lowest + int(np.searchsorted(below, _FEW, side="right"))

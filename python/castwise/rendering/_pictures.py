@@ -1,0 +1,154 @@
+"""Pictures of sheets, as SVG that takes its colours from the page."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable
+from html import escape
+
+from castwise.rendering._exponents import FormatRange, Histogram, joint_axis
+from castwise.rendering._sheet import Exponents, Front
+
+_WIDTH = 760
+_LABEL = 190
+"""Width of what is written to the left of a picture."""
+
+_END = 20
+_ROW = 46
+_BAND = 20
+_AXIS = 34
+_CUT = 40
+"""Binades below the axis of the histograms that a range of a format is drawn for."""
+
+_LEAST_HEIGHT = 0.05
+
+_Place = Callable[[float], float]
+"""From an exponent to where it is across the picture."""
+
+_FRONT_HEIGHT = 300
+_FRONT_LEFT, _FRONT_BELOW = 70, 44
+_TICKS = 12
+_UNITS = ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1, "B"))
+
+
+def draw_exponents(picture: Exponents) -> str:
+    """Draw histograms of exponents, and below them the range of each format."""
+    histograms = [(name, rows) for name, rows in picture.histograms if len(rows.counts)]
+    if not histograms:
+        return ""
+    low, high = joint_axis(rows for _, rows in histograms)
+    begin = min([low, *(max(band.smallest, low - _CUT) for band in picture.ranges)])
+    end = max([high, *(min(band.largest, high + _CUT) for band in picture.ranges)]) + 1
+    unit = (_WIDTH - _LABEL - _END) / (end - begin)
+
+    def place(exponent: float) -> float:
+        return round(_LABEL + (min(max(exponent, begin), end) - begin) * unit, 1)
+
+    top = 0
+    shapes: list[str] = []
+    for name, rows in histograms:
+        shapes.append(_name(name, top + _ROW - 6))
+        shapes.append(_bars(rows, place, top + _ROW - 4))
+        top += _ROW
+    for band in picture.ranges:
+        shapes += _band(band, place, top, (begin, end))
+        top += _BAND
+    grid = []
+    for exponent in range(begin, end + 1, max(math.ceil((end - begin) / _TICKS), 1)):
+        grid.append(f'<path d="M{place(exponent)} 0V{top + 4}" stroke="var(--faint)"/>')
+        shapes.append(
+            f'<text x="{place(exponent)}" y="{top + 18}" text-anchor="middle">2^{exponent}</text>'
+        )
+    names = ", ".join(band.name for band in picture.ranges)
+    title = f"Elements by exponent, from 2^{low} to 2^{high}, and the ranges of {names}"
+    return _picture(top + _AXIS, title, [*grid, *shapes])
+
+
+def _bars(rows: Histogram, place: _Place, base: int) -> str:
+    """Draw a bar for each exponent, the tallest as high as the row."""
+    tallest = float(rows.counts.max())
+    bars = [
+        f"M{place(exponent)} {base}v-{height:.1f}H{place(exponent + 1)}V{base}z"
+        for exponent, count in enumerate(rows.counts, rows.lowest)
+        if (height := (_ROW - 10) * float(count) / tallest) >= _LEAST_HEIGHT
+    ]
+    return f'<path d="{"".join(bars)}" fill="var(--bar)"/>'
+
+
+def _band(band: FormatRange, place: _Place, top: int, axis: tuple[int, int]) -> list[str]:
+    """Draw the range of a format: thick where it is normal, dashed where subnormal."""
+    middle = top + _BAND // 2
+    beyond = (
+        " \N{LEFTWARDS ARROW}" if band.smallest < axis[0] else "",
+        " \N{RIGHTWARDS ARROW}" if band.largest >= axis[1] else "",
+    )
+    return [
+        _name(f"{band.name}{''.join(beyond)}", middle + 4),
+        f'<path d="M{place(band.smallest)} {middle}H{place(band.normal)}" '
+        'stroke="var(--mark)" stroke-width="2" stroke-dasharray="3 3"/>',
+        f'<path d="M{place(band.normal)} {middle}H{place(band.largest + 1)}" '
+        'stroke="var(--mark)" stroke-width="7"/>',
+    ]
+
+
+def draw_front(picture: Front) -> str:
+    """Draw error against bytes, the error in powers of ten, and the chosen point."""
+    points = [(nbytes, error) for nbytes, error in picture.points if error > 0]
+    if len(points) < 2:  # noqa: PLR2004  (a line has two ends)
+        return ""
+    least, most = points[0][0], max(points[-1][0], picture.chosen[0])
+    bottom = math.floor(math.log10(min(error for _, error in points)))
+    ceiling = max(math.ceil(math.log10(max(error for _, error in points))), bottom + 1)
+    width, height = _WIDTH - _FRONT_LEFT - _END, _FRONT_HEIGHT - _FRONT_BELOW
+
+    def across(nbytes: float) -> float:
+        return round(_FRONT_LEFT + width * (nbytes - least) / max(most - least, 1), 1)
+
+    def down(error: float) -> float:
+        exponent = math.log10(error) if error > 0 else bottom
+        return round(10 + (height - 10) * (ceiling - exponent) / (ceiling - bottom), 1)
+
+    shapes = [
+        f'<path d="M{_FRONT_LEFT} {down(10.0**exponent)}H{_WIDTH - _END}" stroke="var(--faint)"/>'
+        f'<text x="{_FRONT_LEFT - 8}" y="{down(10.0**exponent) + 4}" text-anchor="end">'
+        f"1e{exponent}</text>"
+        for exponent in range(bottom, ceiling + 1, max((ceiling - bottom) // 6, 1))
+    ]
+    for step in range(5):
+        nbytes = least + (most - least) * step / 4
+        anchor = "start" if step == 0 else "end" if step == 4 else "middle"  # noqa: PLR2004
+        shapes.append(
+            f'<text x="{across(nbytes)}" y="{height + 20}" text-anchor="{anchor}">'
+            f"{_size(nbytes, most)}</text>"
+        )
+    line = "L".join(f"{across(nbytes)} {down(error)}" for nbytes, error in points)
+    x, y = across(picture.chosen[0]), down(picture.chosen[1])
+    shapes += [
+        f'<path d="M{line}" fill="none" stroke="var(--bar)" stroke-width="2"/>',
+        f'<circle cx="{x}" cy="{y}" r="6" fill="var(--mark)"/>',
+        f'<text x="{x + 10 if x < _WIDTH / 2 else x - 10}" y="{y - 8}" '
+        f'text-anchor="{"start" if x < _WIDTH / 2 else "end"}">chosen: '
+        f"{_size(picture.chosen[0], most)}, {picture.chosen[1]:.2e}</text>",
+        f'<text x="{_FRONT_LEFT + width / 2:.0f}" y="{height + 38}" text-anchor="middle">bytes of '
+        "the checkpoint, and the mean relative squared error of the weights</text>",
+    ]
+    return _picture(_FRONT_HEIGHT, "The least error for each number of bytes", shapes)
+
+
+def _size(nbytes: float, most: float) -> str:
+    """Write bytes in the unit of the largest number of the axis."""
+    divisor, unit = next(pair for pair in _UNITS if most >= pair[0] or pair[0] == 1)
+    return f"{nbytes / divisor:.3g} {unit}"
+
+
+def _name(name: str, baseline: int) -> str:
+    """Write a name to the left of the picture, cut at the left if it is long."""
+    shown = name if len(name) <= 26 else f"...{name[-23:]}"  # noqa: PLR2004  (what has room)
+    return f'<text x="{_LABEL - 8}" y="{baseline}" text-anchor="end">{escape(shown)}</text>'
+
+
+def _picture(height: int, title: str, shapes: Iterable[str]) -> str:
+    return (
+        f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" '
+        f'aria-label="{escape(title)}">{"".join(shapes)}</svg>'
+    )
