@@ -51,6 +51,7 @@ CHECKPOINT_ROOMS = (
     ("arrays", "running"),
     ("requests",),
     ("comparison", "convert", "dequantize", "quantize", "transcode"),
+    ("surveying",),
     ("advice",),
     ("_finish",),
 )

@@ -342,7 +342,7 @@ def test_groups_of_no_use(
 
 
 def test_a_survey_of_a_tensor_in_bands_is_that_of_the_array(tmp_path: Path) -> None:
-    from castwise.checkpoint.advice import _surveying  # noqa: PLC0415
+    from castwise.checkpoint import surveying  # noqa: PLC0415
 
     array = np.random.default_rng(0).standard_normal((300, 256)).astype(np.float32)
     path = tmp_path / "a.safetensors"
@@ -351,7 +351,7 @@ def test_a_survey_of_a_tensor_in_bands_is_that_of_the_array(tmp_path: Path) -> N
     from castwise.checkpoint.planning import StoredTensors  # noqa: PLC0415
 
     with open_checkpoint(path) as opened, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(_surveying, "_BYTES", 1 << 16)
+        patch.setattr(surveying, "_BYTES", 1 << 16)
         stored = StoredTensors(opened.components[0].shards)
         info = stored["layers.0.q_proj.weight"]
-        assert _surveying._survey(stored, info, 1) == survey(array)
+        assert surveying.survey_stored(stored, info, 1) == survey(array)

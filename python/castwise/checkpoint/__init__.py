@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from castwise.checkpoint.quantize import quantize_file
     from castwise.checkpoint.report import CastRow, DecodeReport, Finding, Progress
     from castwise.checkpoint.summary import CastSummary
+    from castwise.checkpoint.surveying import CheckpointSurvey, TensorSurvey, survey_file
     from castwise.checkpoint.transcode import transcode_file
     from castwise.quantization import Orphan, Quantization, QuantizedWeight
 else:
@@ -63,6 +64,7 @@ else:
                 "Progress",
             ),
             "castwise.checkpoint.summary": ("CastSummary",),
+            "castwise.checkpoint.surveying": ("CheckpointSurvey", "TensorSurvey", "survey_file"),
             "castwise.checkpoint.transcode": ("transcode_file",),
             "castwise.checkpoint.advice": ("Advice", "Choice", "advise"),
             "castwise.checkpoint.comparison": (
@@ -85,6 +87,7 @@ __all__ = [
     "CastRow",
     "CastSummary",
     "CheckpointError",
+    "CheckpointSurvey",
     "Choice",
     "DecodeReport",
     "Diff",
@@ -98,6 +101,7 @@ __all__ = [
     "QuantizedWeight",
     "TensorDiff",
     "TensorInfo",
+    "TensorSurvey",
     "Verification",
     "advise",
     "cast_file",
@@ -110,6 +114,7 @@ __all__ = [
     "metadata",
     "quantize_file",
     "save",
+    "survey_file",
     "tensor_seed",
     "transcode_file",
     "verify",

@@ -80,8 +80,14 @@ class CastSummary(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return tables of the tensors, those of all layers in one row, and what was lost."""
+        by_kind: dict[str, list[Finding]] = {}
+        for finding in self.findings():
+            by_kind.setdefault(finding.kind, []).append(finding)
         findings = [
-            f"{finding.kind}: {finding.count:,} of {finding.tensor}" for finding in self.findings()
+            f"{kind}: {sum(finding.count for finding in losses):,} values of "
+            f"{counted(len(losses), 'tensor')}, most of "
+            f"{max(losses, key=lambda finding: finding.count).tensor}"
+            for kind, losses in by_kind.items()
         ]
         return [*summary_sheet(self), Lines([*findings, *unused_lines(self.unused_patterns)])]
 

@@ -28,6 +28,7 @@ from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output
 from castwise.rendering import printable
 
 COMMANDS = {
+    "survey": "where the magnitudes of a checkpoint lie, and what formats would lose",
     "advise": "which format or scheme each weight gets within a budget",
     "cast": "cast a checkpoint and print what that lost",
     "quantize": "quantise the weights of a checkpoint",

@@ -230,3 +230,11 @@ def _share_argument(text: str) -> float:
     if not 0 <= share <= 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a share, such as 0.01 or 1%")
     return share
+
+
+def names_argument(text: str) -> list[str]:
+    """Take apart names that commas separate."""
+    names = [name.strip() for name in text.split(",")]
+    if not all(names):
+        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as nvfp4,fp8_block")
+    return names

@@ -11,7 +11,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError
-from castwise.cli._arguments import add_arguments, add_shown, describe
+from castwise.cli._arguments import add_arguments, add_shown, describe, names_argument
 from castwise.cli._output import OK
 from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
@@ -59,7 +59,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--formats",
         metavar="S,S",
-        type=_names,
+        type=names_argument,
         help="the schemes and formats to choose from (default: all that the recipe writes, "
         "bfloat16 and float16)",
     )
@@ -92,14 +92,6 @@ def define(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, "--html", "--top")
     add_shown(parser, "--json", "--quiet")
     parser.set_defaults(run=_advise)
-
-
-def _names(text: str) -> list[str]:
-    """Take apart names that commas separate."""
-    names = [name.strip() for name in text.split(",")]
-    if not all(names):
-        raise argparse.ArgumentTypeError(f"{text!r} is not a list such as nvfp4,fp8_block")
-    return names
 
 
 def _read_groups(path: Path | None) -> Any:  # noqa: ANN401  (a list or a mapping)

@@ -16,8 +16,8 @@ from castwise.rendering._sheet import (
     Sheet,
     Table,
 )
-from castwise.rendering._text import printable, text_lines, text_of, unused_lines
-from castwise.rendering._words import group_name, shape_text, size_text
+from castwise.rendering._text import text_lines, text_of, unused_lines
+from castwise.rendering._words import group_name, printable, shape_text, size_text
 
 __all__ = [
     "BARS",

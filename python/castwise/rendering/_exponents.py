@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -90,6 +90,12 @@ class Histogram:
         every = np.zeros(int(exponents.max()) - lowest + 1, np.uint64)
         every[exponents - lowest] = counts
         return cls(lowest, every)
+
+    @classmethod
+    def of_counts(cls, counts: Mapping[int, int]) -> Histogram:
+        """Return the histogram of elements by exponent."""
+        exponents = np.fromiter(counts, np.int64, len(counts))
+        return cls.of(exponents, np.fromiter(counts.values(), np.uint64, len(counts)))
 
     @property
     def highest(self) -> int:

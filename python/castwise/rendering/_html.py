@@ -9,7 +9,8 @@ from itertools import islice
 from castwise._brief import counted
 from castwise.rendering._pictures import draw_exponents, draw_front
 from castwise.rendering._sheet import Exponents, Front, Lines, Section, Sheet, Table
-from castwise.rendering._text import is_lost, printable
+from castwise.rendering._text import is_lost
+from castwise.rendering._words import printable
 
 PAGE_START = "<!doctype html><!-- castwise -->"
 """How pages begin, and no other file."""
@@ -25,11 +26,10 @@ color:var(--ink);font:14px/1.45 system-ui,sans-serif}
 --bar:#6cb6f5;--mark:#ff9d57}}
 .castwise .wide{overflow-x:auto}
 .castwise table{border-collapse:collapse;font-variant-numeric:tabular-nums;margin:.6em 0}
-.castwise th,.castwise td{padding:.15em .7em;text-align:right;white-space:nowrap}
+.castwise th,.castwise td{padding:.15em .7em;text-align:right;white-space:pre}
 .castwise tr{border-top:1px solid var(--faint);background:none}
 .castwise thead tr,.castwise tfoot tr{border-top:0;border-bottom:1px solid var(--ink)}
 .castwise tfoot tr{border-top:1px solid var(--ink);border-bottom:0;font-weight:600}
-.castwise td:first-child{font-family:ui-monospace,monospace}
 .castwise b{color:var(--mark)}
 .castwise p{margin:.2em 0}
 .castwise details{margin:.2em 0}
@@ -39,12 +39,16 @@ color:var(--ink);font:14px/1.45 system-ui,sans-serif}
 """
 _PAGE_STYLE = """\
 :root{color-scheme:light dark}
-body{margin:2em auto;max-width:76em;padding:0 1em}
+body{margin:2em auto;max-width:90em;padding:0 1em}
+h1{font:600 16px/1.4 ui-monospace,monospace;overflow-wrap:anywhere}
 @media(prefers-color-scheme:dark){body{background:#161616}}
 @media print{body{background:#fff}.castwise{--ink:#000;--faint:#bbb;--bar:#0b61a4;--mark:#b34700}
 details::details-content{content-visibility:visible;height:auto}}
 """
-_LEFT = ".castwise .t{0} :is(th,td):nth-child(-n+{0}){{text-align:left}}"
+_LEFT = """\
+.castwise .t{0} :is(th,td):nth-child(-n+{0}){{text-align:left}}
+.castwise .t{0} td:nth-child(-n+{0}){{font-family:ui-monospace,monospace}}
+"""
 
 
 def html_of(sheet: Sheet) -> str:

@@ -8,17 +8,21 @@ from html import escape
 
 from castwise.rendering._exponents import FormatRange, Histogram, joint_axis
 from castwise.rendering._sheet import Exponents, Front
+from castwise.rendering._words import printable
 
-_WIDTH = 760
-_LABEL = 190
+_WIDTH = 960
+_LABEL = 330
 """Width of what is written to the left of a picture."""
+
+_LETTERS = 46
+"""Letters that have room there."""
 
 _END = 20
 _ROW = 46
 _BAND = 20
 _AXIS = 34
-_CUT = 40
-"""Binades below the axis of the histograms that a range of a format is drawn for."""
+_CUT = 16
+"""Binades beside the histograms that ranges of formats are drawn for, at most."""
 
 _LEAST_HEIGHT = 0.05
 
@@ -143,12 +147,14 @@ def _size(nbytes: float, most: float) -> str:
 
 def _name(name: str, baseline: int) -> str:
     """Write a name to the left of the picture, cut at the left if it is long."""
-    shown = name if len(name) <= 26 else f"...{name[-23:]}"  # noqa: PLR2004  (what has room)
-    return f'<text x="{_LABEL - 8}" y="{baseline}" text-anchor="end">{escape(shown)}</text>'
+    shown = name if len(name) <= _LETTERS else f"...{name[3 - _LETTERS :]}"
+    return (
+        f'<text x="{_LABEL - 8}" y="{baseline}" text-anchor="end">{escape(printable(shown))}</text>'
+    )
 
 
 def _picture(height: int, title: str, shapes: Iterable[str]) -> str:
     return (
         f'<svg viewBox="0 0 {_WIDTH} {height}" width="{_WIDTH}" height="{height}" role="img" '
-        f'aria-label="{escape(title)}">{"".join(shapes)}</svg>'
+        f'aria-label="{escape(printable(title))}">{"".join(shapes)}</svg>'
     )

@@ -8,6 +8,7 @@ from itertools import islice
 from castwise._brief import counted
 from castwise._wording import quoted
 from castwise.rendering._sheet import Lines, Sheet, Table
+from castwise.rendering._words import printable
 
 _NAME_CHARACTERS = 32  # of a name that are shown before other columns are left out
 _LEAST_CHARACTERS = 12
@@ -58,15 +59,6 @@ def text_lines(
 def is_lost(cell: str) -> bool:
     """Return True for a number that is not 0."""
     return cell not in _NOTHING
-
-
-def printable(text: str) -> str:
-    """Escape control characters: names come from files that nobody trusts."""
-    if text.isprintable():
-        return text
-    return "".join(
-        character if character.isprintable() else ascii(character)[1:-1] for character in text
-    )
 
 
 def unused_lines(unused: Mapping[str, str | None]) -> list[str]:

@@ -27,3 +27,12 @@ def size_text(nbytes: int) -> str:
     while size >= _KILO and unit != "TB":
         size, unit = size / _KILO, next(units)
     return f"{size:.1f} {unit}"
+
+
+def printable(text: str) -> str:
+    """Escape control characters: names come from files that nobody trusts."""
+    if text.isprintable():
+        return text
+    return "".join(
+        character if character.isprintable() else ascii(character)[1:-1] for character in text
+    )

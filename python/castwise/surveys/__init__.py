@@ -5,6 +5,6 @@ predicted from its tables, for any number of formats and schemes, without the ar
 """
 
 from castwise.surveys._prediction import Prediction
-from castwise.surveys._survey import Binades, Blocks, Survey, survey
+from castwise.surveys._survey import Binades, Blocks, Survey, pictured_ranges, survey
 
-__all__ = ["Binades", "Blocks", "Prediction", "Survey", "survey"]
+__all__ = ["Binades", "Blocks", "Prediction", "Survey", "pictured_ranges", "survey"]

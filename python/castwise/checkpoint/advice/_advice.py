@@ -5,12 +5,10 @@ from __future__ import annotations
 import math
 import os
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
-
-import numpy as np
 
 from castwise._brief import brief, brief_fields, counted
 from castwise._core import finfo
@@ -27,6 +25,7 @@ from castwise.rendering import (
     Rendered,
     Sheet,
     Table,
+    group_name,
     joint_axis,
 )
 
@@ -244,7 +243,7 @@ class Advice(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return the front, a table of the choices, worst first, and the totals."""
-        histograms = [_histogram(choice) for choice in self.choices]
+        histograms = [Histogram.of_counts(choice.exponents) for choice in self.choices]
         axis = joint_axis(histograms)
         table = Table(
             ("weights", "becomes", "exponents", "SQNR", "bytes", "error", "cheaper", "dearer"),
@@ -257,15 +256,25 @@ class Advice(Rendered):
             ranked=True,
         )
         front = Front(self.front, (self.nbytes, self.error))
-        drawn = [
-            (choice.name, histogram)
-            for choice, histogram in zip(self.choices[:_DRAWN], histograms, strict=False)
+        return [front, self._picture(), table, Lines(self.total_lines())]
+
+    def _picture(self) -> Exponents:
+        """Return the exponents of weights, the worst first, those of all layers together."""
+        groups: dict[str, Counter[int]] = {}
+        for choice in self.choices:
+            groups.setdefault(group_name(choice.name), Counter()).update(choice.exponents)
+        drawn = [(name, Histogram.of_counts(counts)) for name, counts in groups.items()][:_DRAWN]
+        largest = max((rows.highest for _, rows in drawn if len(rows.counts)), default=0)
+        targets = [
+            other.target
+            for choice in self.choices
+            for other in (choice, choice.cheaper, choice.dearer)
+            if other is not None
         ]
-        ranges = {
-            each.name: each for choice in self.choices if (each := _range(choice)) is not None
-        }
-        picture = Exponents(drawn, [*ranges.values()])
-        return [front, picture, table, Lines(self.total_lines())]
+        ranges = (_range(target, largest) for target in dict.fromkeys(targets))
+        return Exponents(
+            drawn, [*{band.name: band for band in ranges if band is not None}.values()]
+        )
 
     def total_lines(self) -> list[str]:
         """Say how large the result is, how large the error, and how far from the least."""
@@ -298,23 +307,18 @@ class Advice(Rendered):
         }
 
 
-def _histogram(choice: Choice) -> Histogram:
-    exponents = np.fromiter(choice.exponents, np.int64)
-    return Histogram.of(exponents, np.fromiter(choice.exponents.values(), np.uint64))
-
-
-def _range(choice: Choice) -> FormatRange | None:
-    """Return the range of what weights become; a scheme's moves with their largest number."""
-    if choice.target == KEEP or not choice.exponents:
+def _range(target: str, largest: int) -> FormatRange | None:
+    """Return the range of what weights become; a scheme's has a scale for the largest number."""
+    if target == KEEP:
         return None
-    scheme = next((row for row in schemes() if row.name == choice.target), None)
+    scheme = next((row for row in schemes() if row.name == target), None)
     if scheme is None:
-        return FormatRange.of(choice.target)
+        return FormatRange.of(target)
     if scheme.code_map is not None:
         return None
     is_float = finfo(scheme.element).kind == "float"
     codes = FormatRange.of(scheme.element) if is_float else FormatRange.of_integers(scheme.bits)
-    return codes.moved(max(choice.exponents))
+    return codes.moved(largest)
 
 
 def _cells(choice: Choice, histogram: Histogram, axis: tuple[int, int]) -> tuple[str, ...]:
@@ -322,7 +326,7 @@ def _cells(choice: Choice, histogram: Histogram, axis: tuple[int, int]) -> tuple
     return (
         choice.name,
         choice.target,
-        histogram.text(axis, _range(choice)),
+        histogram.text(axis, _range(choice.target, histogram.highest)),
         f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
         f"{choice.nbytes:,}",
         f"{choice.error:.2e}",

@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +21,7 @@ from castwise.checkpoint._layers import fused_with
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
 from castwise.checkpoint.advice._candidates import Candidates, find_candidates, header_bytes
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
-from castwise.checkpoint.advice._surveying import relative_errors, survey_weights
+from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -29,7 +29,6 @@ from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import checked_threads
 from castwise.checkpoint.report import Progress
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
-from castwise.surveys import Survey
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -109,11 +108,10 @@ def advise(
         candidates = find_candidates(opened, formats, recipe, workers)
         weights = _importances(importance, candidates)
         grouped = _groups(groups, candidates)
-        surveys = survey_weights(opened, candidates, workers, progress)
-        errors = relative_errors(candidates, surveys)
+        surveyed = survey_weights(opened, candidates, workers, progress)
         size = _Size.of(opened, candidates)
-    problem = _Problem(candidates, grouped, errors, weights, (size, limit))
-    return problem.advice(str(source), surveys)
+    problem = _Problem(candidates, grouped, surveyed, weights, (size, limit))
+    return problem.advice(str(source))
 
 
 @dataclass(frozen=True, slots=True)
@@ -274,13 +272,13 @@ class _Problem:
         self,
         candidates: Candidates,
         groups: Sequence[Sequence[str]],
-        errors: Mapping[str, Mapping[str, float]],
+        surveyed: Mapping[str, Surveyed],
         importance: Mapping[str, float],
         limits: tuple[_Size, _Limit],
     ) -> None:
         self._candidates, self._groups = candidates, groups
         self._size, self._limit = limits
-        self._errors = errors
+        self._surveyed = surveyed
         self._total = sum(importance.values()) or 1.0
         self._options: list[list[Alternative]] = []
         for names in groups:
@@ -294,21 +292,16 @@ class _Problem:
                     Alternative(
                         target,
                         sum(candidates.nbytes[name][target] for name in names),
-                        sum(importance[name] * errors[name][target] for name in names),
+                        sum(importance[name] * surveyed[name].errors[target] for name in names),
                     )
                     for target in shared
                 ]
             )
 
-    def advice(self, source: str, surveys: Mapping[str, Survey]) -> Advice:
+    def advice(self, source: str) -> Advice:
         """Choose, and say what else there was."""
         solution = self._solve()
-        choices = [
-            replace(
-                self._choice(number, index), exponents=_exponents(self._groups[number], surveys)
-            )
-            for number, index in enumerate(solution.chosen)
-        ]
+        choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
         of_error = self._limit.error is not None
         return Advice(
             source,
@@ -365,7 +358,7 @@ class _Problem:
     def _choice(self, number: int, index: int) -> Choice:
         names, options = self._groups[number], self._options[number]
         chosen = options[index]
-        worst = max(self._errors[name][chosen.target] for name in names)
+        worst = max(self._surveyed[name].errors[chosen.target] for name in names)
         on_hull = [options[place] for place in hull([Option(o.error, o.nbytes) for o in options])]
         cheaper = [option for option in on_hull if option.nbytes < chosen.nbytes]
         dearer = [option for option in on_hull if option.nbytes > chosen.nbytes]
@@ -378,7 +371,19 @@ class _Problem:
             -10 * math.log10(worst) if worst else math.inf,
             cheaper[-1] if cheaper else None,
             dearer[0] if dearer else None,
+            self._exponents(names),
         )
+
+    def _exponents(self, names: Sequence[str]) -> dict[int, int]:
+        """Return how many elements of several weights have each exponent."""
+        counts: Counter[int] = Counter()
+        for name in names:
+            counts.update(self._surveyed[name].exponents)
+        return dict(sorted(counts.items()))
+
+    def _mean(self, cost: float) -> float:
+        """Return the mean error of a sum; 0 for what differs from 0 by the sum's rounding."""
+        return cost / self._total if cost > _ROUNDING * self._total else 0.0
 
     def _front(self) -> tuple[FrontPoint, ...]:
         groups = [
@@ -389,15 +394,5 @@ class _Problem:
         chosen = [*points[:-1:step], points[-1]]
         fixed = self._fixed()
         return tuple(
-            FrontPoint(fixed + round(point.weight), max(point.cost, 0.0) / self._total)
-            for point in chosen
+            FrontPoint(fixed + round(point.weight), self._mean(point.cost)) for point in chosen
         )
-
-
-def _exponents(names: Sequence[str], surveys: Mapping[str, Survey]) -> dict[int, int]:
-    """Return how many elements of several weights have each exponent."""
-    counts: Counter[int] = Counter()
-    for name in names:
-        exponents, elements, _ = surveys[name].binades
-        counts.update(dict(zip(exponents.tolist(), elements.tolist(), strict=True)))
-    return dict(sorted(counts.items()))

@@ -1,0 +1,401 @@
+"""Survey the tensors of a checkpoint: what formats and schemes would lose of each."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._brief import brief, brief_fields, counted, cut, listed
+from castwise._core import finfo
+from castwise._spelling import suggestion
+from castwise._wording import given
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.files import checked_path
+from castwise.checkpoint.planning import (
+    FORMATS,
+    StoredTensors,
+    checked_threads,
+    quantization_of,
+    scheme_beside,
+    scheme_names,
+)
+from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
+from castwise.rendering import (
+    Exponents,
+    Histogram,
+    Lines,
+    Rendered,
+    Section,
+    Sheet,
+    Table,
+    group_name,
+    joint_axis,
+    shape_text,
+)
+from castwise.surveys import Prediction, Survey, pictured_ranges, survey
+
+_BAND = 128
+"""Rows that are read together, or a multiple: surveys of such bands add up."""
+
+_BYTES = 1 << 23
+"""Bytes of a band, about."""
+
+_FLOAT8 = "fp8"
+_WIDE_BITS = 16
+_LEAST_SHARE = 5e-4
+_COLUMNS = ("tensor", "dtype", "shape", "exponents", "tensors", "smallest", "largest")
+_TEXT_COLUMNS = 4
+_DRAWN = 16
+"""How many groups are drawn, the worst first."""
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSurvey:
+    """What was counted of a tensor, and what is predicted.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    shape
+        Number of elements along each axis.
+    dtype
+        Its format.
+    count, zeros, infinities, nans
+        Elements, and how many are zeros, infinite and NaN.
+    amax, amin_nonzero
+        The largest finite magnitude, and the smallest that is not zero; 0.0 without.
+    exponents
+        Finite elements that are not zero by the exponent of their magnitude.
+    predictions
+        What each format or scheme would lose, by its name.
+
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    count: int
+    zeros: int
+    infinities: int
+    nans: int
+    amax: float
+    amin_nonzero: float
+    exponents: Mapping[int, int]
+    predictions: Mapping[str, Prediction]
+
+    __repr__ = brief_fields
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "shape": list(self.shape),
+            "dtype": self.dtype,
+            "count": self.count,
+            "zeros": self.zeros,
+            "infinities": self.infinities,
+            "nans": self.nans,
+            "amax": self.amax,
+            "amin_nonzero": self.amin_nonzero,
+            "exponents": [list(pair) for pair in self.exponents.items()],
+            "predictions": {name: row.to_dict() for name, row in self.predictions.items()},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointSurvey(Rendered):
+    """The surveys of the floating tensors of a checkpoint.
+
+    Attributes
+    ----------
+    source
+        The checkpoint.
+    targets
+        The formats and schemes whose losses are predicted.
+    tensors
+        The tensors, those of which the last target keeps least first.
+
+    """
+
+    source: str
+    targets: tuple[str, ...]
+    tensors: Sequence[TensorSurvey]
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            repr(cut(str(self.source), 60)),
+            counted(len(self.tensors), "tensor"),
+            counted(sum(tensor.count for tensor in self.tensors), "element"),
+            f"for {listed(self.targets)}",
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return the picture of exponents, and a table: a row for the tensors of all layers."""
+        return survey_sheet(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "source": self.source,
+            "targets": list(self.targets),
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+        }
+
+
+def survey_file(
+    source: str | os.PathLike[str],
+    targets: Sequence[str] | None = None,
+    *,
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> CheckpointSurvey:
+    """Survey the floating tensors of a checkpoint, and predict what formats would lose of them.
+
+    Every tensor is read once, in bands of rows; see `castwise.survey` and `Survey.predict`.
+
+    Parameters
+    ----------
+    source
+        A file or a folder that is not quantised.
+    targets
+        Formats, to which tensors would be cast without a scale, and names of
+        `castwise.quantization.schemes()`. By default the floats of 16 bits, float8_e4m3fn, and the
+        scheme of such codes with a scale for each row.
+    threads
+        How many threads may survey.
+    progress
+        Called when a tensor begins, and at the end.
+
+    Returns
+    -------
+    CheckpointSurvey
+        The tensors, those of which the last target keeps least first.
+
+    Raises
+    ------
+    CheckpointError
+        The checkpoint is quantised, or has no floating tensor; a target is not known.
+    OSError
+        A file cannot be read.
+
+    """
+    chosen = _targets(targets)
+    path = checked_path(source, "source")
+    workers = checked_threads(threads)
+    rows: list[TensorSurvey] = []
+    with open_checkpoint(path) as opened:
+        if quantization_of(opened) is not None:
+            raise CheckpointError(
+                f"{path} is quantised: its codes have no magnitudes of their own. Survey what "
+                "castwise dequantize makes of it"
+            )
+        tensors = {
+            component.prefix + info.name: info
+            for component in opened.components
+            for shard in component.shards.values()
+            for info in shard.tensors.values()
+            if info.kind == "float" and info.format is not None
+        }
+        if not tensors:
+            raise CheckpointError(f"{path} has no floating tensor, so there is nothing to survey")
+        for name, counts in survey_tensors(opened, tensors, workers, progress):
+            rows.append(_row(name, tensors[name], counts, chosen))
+    rows.sort(key=lambda row: _severity(row, chosen[-1]))
+    return CheckpointSurvey(str(source), chosen, tuple(rows))
+
+
+def survey_tensors(
+    source: Checkpoint,
+    tensors: Mapping[str, TensorInfo],
+    threads: int,
+    progress: Callable[[Progress], None] | None,
+) -> Iterator[tuple[str, Survey]]:
+    """Survey tensors of an opened checkpoint one by one, in the order of their files."""
+    meter = ProgressMeter(sum(info.nbytes for info in tensors.values()), progress)
+    for component in source.components:
+        stored = StoredTensors(component.shards)
+        for shard in component.shards.values():
+            for name in shard.tensors:
+                if (whole_name := component.prefix + name) not in tensors:
+                    continue
+                info = stored[name]
+                meter.starts(whole_name)
+                with stored.opened(stored.readers([name])):
+                    yield whole_name, survey_stored(stored, info, threads)
+                meter.finished(info.nbytes)
+    meter.starts(None)
+
+
+def survey_stored(stored: StoredTensors, info: TensorInfo, threads: int) -> Survey:
+    """Survey a tensor, band by band."""
+    *stack, rows, columns = (1, 1, *info.shape)[-max(len(info.shape), 2) :]
+    row_bytes = max(info.nbytes // max(math.prod(info.shape) // max(columns, 1), 1), 1)
+    band = max(_BYTES // row_bytes // _BAND, 1) * _BAND
+    total = survey(np.zeros(0, np.float32))
+    for index in np.ndindex(*stack):
+        for start in range(0, rows, band):
+            ranges = [(place, place + 1) for place in index]
+            ranges += [(start, min(start + band, rows)), (0, columns)]
+            piece: NDArray[Any] = stored.box(info.name, ranges[len(ranges) - len(info.shape) :])
+            total = total + survey(piece, threads=threads)
+    return total
+
+
+def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
+    """Show exponents and predictions, of each tensor or in a row for those of all layers."""
+    groups: dict[Any, list[TensorSurvey]] = {}
+    for index, tensor in enumerate(result.tensors):
+        key = index if every else (group_name(tensor.name), tensor.shape, tensor.dtype)
+        groups.setdefault(key, []).append(tensor)
+    rows = list(groups.values())
+    histograms = [_histogram(group) for group in rows]
+    axis = joint_axis(histograms)
+    left_out = set() if len(rows) < len(result.tensors) else {"tensors"}
+
+    def table(
+        groups: Sequence[Sequence[TensorSurvey]], left_out: set[str], *, ranked: bool
+    ) -> Table:
+        header = [name for name in (*_COLUMNS, *result.targets) if name not in left_out]
+        return Table(
+            header,
+            lambda: (
+                [
+                    text
+                    for name, text in _cells(group, result.targets, axis).items()
+                    if name in header
+                ]
+                for group in groups
+            ),
+            text_columns=sum(name in _COLUMNS[:_TEXT_COLUMNS] for name in header),
+            spare=("dtype", "shape", "smallest", "tensors", "largest", "exponents"),
+            ranked=ranked,
+        )
+
+    drawn = [(_name(group), histogram) for group, histogram in zip(rows, histograms, strict=True)]
+    sections = [
+        Section(
+            f"{_name(group)} ({shape_text(group[0].shape)}): {counted(len(group), 'tensor')}",
+            [table([[tensor] for tensor in group], {"dtype", "shape", "tensors"}, ranked=False)],
+        )
+        for group in rows
+        if len(group) > 1
+    ]
+    about = "under each format or scheme: the predicted ratio of signal to noise in dB, and the "
+    lines = [
+        f"{result.source}: {counted(len(result.tensors), 'tensor')}, "
+        f"{counted(sum(tensor.count for tensor in result.tensors), 'element')}",
+        f"{about}share of elements that would become zero, infinite or NaN, from 0.05 %",
+    ]
+    if not_finite := sum(tensor.infinities + tensor.nans for tensor in result.tensors):
+        lines.append(f"{counted(not_finite, 'element')} infinite or NaN")
+    picture = Exponents(drawn[:_DRAWN], pictured_ranges())
+    return [picture, table(rows, left_out, ranked=True), *sections, Lines(lines)]
+
+
+def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
+    """Return the targets by their names in the tables."""
+    if targets is None:
+        wide = [name for name in FORMATS if finfo(name).bits == _WIDE_BITS]
+        float8 = finfo(_FLOAT8).name
+        beside = scheme_beside(float8)
+        return (*wide, float8, *([] if beside is None else [beside]))
+    if isinstance(targets, str):
+        raise TypeError(f"{given('targets', targets)} is a text; give a list of names")
+    names: list[str] = []
+    for target in targets:
+        if target in scheme_names():
+            names.append(target)
+            continue
+        try:
+            names.append(finfo(target).name)
+        except (TypeError, ValueError):
+            known = [*scheme_names(), *FORMATS]
+            raise CheckpointError(
+                f"{given('targets', target)} is neither a format nor a scheme; "
+                f"{suggestion(str(target), known)}castwise formats lists the formats, and schemes "
+                f"are {', '.join(scheme_names())}"
+            ) from None
+    if not names:
+        raise ValueError(f"{given('targets', targets)} is empty; name a format or a scheme")
+    return tuple(dict.fromkeys(names))
+
+
+def _row(name: str, info: TensorInfo, counts: Survey, targets: Sequence[str]) -> TensorSurvey:
+    return TensorSurvey(
+        name,
+        info.shape,
+        info.label,
+        counts.count,
+        counts.zeros,
+        counts.infinities,
+        counts.nans,
+        counts.amax,
+        counts.amin_nonzero,
+        exponents_of(counts),
+        {target: counts.predict(target) for target in targets},
+    )
+
+
+def exponents_of(counts: Survey) -> dict[int, int]:
+    """Return how many elements have each exponent."""
+    exponents, elements, _ = counts.binades
+    return dict(zip(exponents.tolist(), elements.tolist(), strict=True))
+
+
+def _severity(tensor: TensorSurvey, target: str) -> float:
+    ratio = tensor.predictions[target].sqnr_db
+    return math.inf if math.isnan(ratio) else ratio
+
+
+def _histogram(group: Sequence[TensorSurvey]) -> Histogram:
+    counts: Counter[int] = Counter()
+    for tensor in group:
+        counts.update(tensor.exponents)
+    return Histogram.of_counts(counts)
+
+
+def _name(group: Sequence[TensorSurvey]) -> str:
+    return group_name(group[0].name) if len(group) > 1 else group[0].name
+
+
+def _cells(
+    group: Sequence[TensorSurvey], targets: Sequence[str], axis: tuple[int, int]
+) -> dict[str, str]:
+    """Return a row by column."""
+    tensor = group[0]
+    smallest = min((row.amin_nonzero for row in group if row.amin_nonzero), default=0.0)
+    columns = (
+        _name(group),
+        tensor.dtype,
+        shape_text(tensor.shape),
+        _histogram(group).text(axis),
+        f"{len(group):,}",
+        f"{smallest:.1e}",
+        f"{max(row.amax for row in group):.3g}",
+    )
+    return dict(zip(_COLUMNS, columns, strict=True)) | {
+        target: _prediction_text(group, target) for target in targets
+    }
+
+
+def _prediction_text(group: Sequence[TensorSurvey], target: str) -> str:
+    """Write the least ratio of a group, and the share of elements that would be lost."""
+    predictions = [tensor.predictions[target] for tensor in group]
+    ratios = [row.sqnr_db for row in predictions if not math.isnan(row.sqnr_db)]
+    elements = sum(row.count for row in predictions)
+    lost = sum(row.underflowed + row.overflowed for row in predictions) / max(elements, 1)
+    text = f"{min(ratios):.1f}" if ratios else "-"
+    return f"{text} ({100 * lost:.1f}%)" if lost >= _LEAST_SHARE else text

@@ -1,0 +1,58 @@
+"""`castwise survey`: where the magnitudes of a checkpoint lie, and what formats would lose."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointSurvey
+from castwise.checkpoint.surveying import survey_sheet
+from castwise.cli._arguments import add_arguments, add_shown, describe, names_argument
+from castwise.cli._output import OK
+from castwise.cli._progress import ProgressLine
+from castwise.cli._results import show_result
+
+_SURVEY = """\
+Count where the magnitudes of a checkpoint's floating tensors lie, and predict what
+formats and schemes would lose of each: the ratio of signal to noise in dB, and beside
+it the share of elements that would become zero, infinite or NaN. Every tensor is read
+once, and nothing is written. Tensors of which the last target keeps least come first.
+"""
+_EXIT_CODES = """\
+exit codes:
+  0  the tensors were surveyed
+  2  an error, such as a checkpoint that is quantised
+"""
+
+
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    describe(parser, _SURVEY, _EXIT_CODES)
+    add_arguments(parser, "source")
+    parser.add_argument(
+        "--targets",
+        metavar="D,S",
+        type=names_argument,
+        help="formats, without a scale, and schemes (default: float16, bfloat16, float8_e4m3fn and "
+        "fp8_channel)",
+    )
+    add_arguments(parser, "--threads", "--html", "--top")
+    add_shown(parser, "--json", "--all")
+    parser.set_defaults(run=_survey, quiet=False)
+
+
+def _survey(options: argparse.Namespace) -> int:
+    """Run `castwise survey`."""
+
+    def survey() -> CheckpointSurvey:
+        with ProgressLine(sys.stderr) as progress:
+            return checkpoint.survey_file(
+                options.source,
+                options.targets,
+                threads=options.threads,
+                progress=progress.show if progress.visible else None,
+            )
+
+    show_result(options, survey, lambda result: survey_sheet(result, every=options.all))
+    return OK
