@@ -331,6 +331,35 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["quantize", str(model), str(tmp_path / "q"), "--map", str(output)]) == 0
 
 
+@pytest.mark.parametrize("form", ["file", "folder", "shards"])
+@pytest.mark.parametrize("bits", [6.6, 8.2, 9.0, 12.0])
+def test_small_checkpoints_fit_with_what_states_the_schemes(
+    tmp_path: Path, form: str, bits: float
+) -> None:
+    source = tmp_path / "source"
+    arrays = {name.replace("model", "a_long_name_of_a_model"): x for name, x in weights().items()}
+    if form == "file":
+        source = source.with_suffix(".safetensors")
+        checkpoint.save(source, arrays, metadata={"made by": 'hand, and "quoted"' * 20})
+    else:
+        source.mkdir()
+        checkpoint.save(source / "model.safetensors", arrays)
+        (source / "config.json").write_text('{"model_type": "llama"}')
+    if form == "shards":
+        shards = tmp_path / "shards"
+        checkpoint.cast_file(source, shards, "bfloat16", max_shard_size="100kB")
+        source = shards
+    advice = advise(source, bits=bits)
+    result = tmp_path / ("result.safetensors" if form == "file" else "result")
+    checkpoint.quantize_file(source, result, dtype_map=advice.map)
+    size = result.stat().st_size if form == "file" else folder_bytes(result)
+    elements = sum(array.size for array in arrays.values())
+    assert size <= advice.nbytes <= bits * elements / 8
+    assert size > 0.9 * advice.nbytes
+    before = source.stat().st_size if form == "file" else folder_bytes(source)
+    assert advice.nbytes_before == pytest.approx(before, rel=0.01)
+
+
 @pytest.mark.parametrize("file", ["[1]", "3", "{"])
 def test_groups_of_no_use(
     model: Path, tmp_path: Path, file: str, capsys: pytest.CaptureFixture[str]

@@ -8,7 +8,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +19,15 @@ from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import fused_with
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
-from castwise.checkpoint.advice._candidates import Candidates, find_candidates, header_bytes
+from castwise.checkpoint.advice._candidates import Candidates, entries_bytes, find_candidates
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path
-from castwise.checkpoint.planning import checked_threads
+from castwise.checkpoint.planning import checked_threads, stated_bytes
+from castwise.checkpoint.quantize import checked_encode
 from castwise.checkpoint.report import Progress
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 
@@ -34,6 +35,8 @@ _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
 _FRONT_POINTS = 200
 _ROUNDING = 1e-12
+_HEAD_BYTES = 96
+"""Bytes of a header or an index without its entries and metadata, at most."""
 
 
 def advise(
@@ -110,8 +113,8 @@ def advise(
         grouped = _groups(groups, candidates)
         surveyed = survey_weights(opened, candidates, workers, progress)
         size = _Size.of(opened, candidates)
-    problem = _Problem(candidates, grouped, surveyed, weights, (size, limit))
-    return problem.advice(str(source))
+        problem = _Problem(candidates, grouped, surveyed, weights, (size, limit))
+        return problem.advice(opened, str(source), workers)
 
 
 @dataclass(frozen=True, slots=True)
@@ -236,33 +239,45 @@ def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
 
 @dataclass(frozen=True, slots=True)
 class _Size:
-    """The bytes of the checkpoint beside those of its weights, and its elements."""
+    """The bytes of the checkpoint, those that no choice changes, and its elements."""
 
     before: int
-    other_bytes: int
-    header: int
+    fixed: int
     parameters: int
 
     @classmethod
     def of(cls, opened: Checkpoint, candidates: Candidates) -> _Size:
-        infos = [info for shard in opened.shards.values() for info in shard.tensors.values()]
-        names = [info.name for info in infos]
-        header = header_bytes(names, len(opened.shards))
+        shards = opened.shards
+        infos = {
+            component.prefix + info.name: info
+            for component in opened.components
+            for shard in component.shards.values()
+            for info in shard.tensors.values()
+        }
+        others = [name for name in infos if name not in candidates.tensors]
+        heads = sum(_HEAD_BYTES + len(json.dumps(shard.metadata)) for shard in shards.values())
         beside = _beside_bytes(opened)
-        tensors = sum(info.nbytes for info in infos)
-        weights = sum(info.nbytes for info in candidates.tensors.values())
-        elements = sum(math.prod(info.shape) for info in infos if info.kind == "float")
-        return cls(tensors + beside + header, tensors - weights + beside, header, elements)
+        fixed = heads + beside + sum(infos[name].nbytes for name in others)
+        paths = (opened.path / name for name in shards) if opened.is_folder else (opened.path,)
+        return cls(
+            sum(path.stat().st_size for path in paths) + beside,
+            fixed + entries_bytes(opened, others),
+            sum(math.prod(info.shape) for info in infos.values() if info.kind == "float"),
+        )
 
 
 def _beside_bytes(opened: Checkpoint) -> int:
-    """Return the bytes of the files beside the shards of a folder that its result has, too."""
+    """Return the bytes of the files beside the shards of a folder that its result has, too.
+
+    Of an index without its entries, which are counted with the tensors.
+    """
     if not opened.is_folder:
         return 0
     copied, _ = OtherFiles(opened, Patterns(), keeps_all=False).size()
-    rewritten = {component.index_name for component in opened.components} | opened.consumed
-    paths = (opened.path / name for name in rewritten if name is not None)
-    return copied + sum(path.stat().st_size for path in paths if path.is_file())
+    indices = {component.index_name for component in opened.components} - {None}
+    paths = (opened.path / name for name in opened.consumed - indices)
+    heads = _HEAD_BYTES * max(len(indices), 1)
+    return copied + heads + sum(path.stat().st_size for path in paths if path.is_file())
 
 
 class _Problem:
@@ -298,32 +313,60 @@ class _Problem:
                 ]
             )
 
-    def advice(self, source: str) -> Advice:
+    def advice(self, opened: Checkpoint, source: str, threads: int) -> Advice:
         """Choose, and say what else there was."""
-        solution = self._solve()
+        limit = self._most_bytes()
+        reserve = 0
+        first = solution = self._solve(limit, reserve)
+        while True:
+            advice = self._advice(source, solution)
+            stated = self._stated_bytes(opened, advice, threads)
+            if limit is None or advice.nbytes + stated <= limit:
+                break
+            # What states the schemes needs room, too; how much follows from the choices.
+            reserve += advice.nbytes + stated - limit
+            solution = self._solve(limit, reserve)
+        front = tuple(FrontPoint(point.nbytes + stated, point.error) for point in advice.front)
+        advice = replace(advice, nbytes=advice.nbytes + stated, front=front)
+        if limit is None:
+            return replace(advice, nbytes_gap=math.ceil(solution.gap) + stated)
+        above = solution.cost - first.cost + first.gap
+        return replace(advice, gap=max(above, 0.0) / self._total)
+
+    def _advice(self, source: str, solution: Solution) -> Advice:
         choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
-        of_error = self._limit.error is not None
         return Advice(
             source,
             self._candidates.recipe,
             tuple(sorted(choices, key=lambda choice: -choice.error)),
             self._size.before,
-            self._fixed() + sum(choice.nbytes for choice in choices),
+            self._size.fixed + sum(choice.nbytes for choice in choices),
             self._size.parameters,
             sum(choice.error for choice in choices) / self._total,
-            None if of_error else solution.gap / self._total,
-            math.ceil(solution.gap) if of_error else None,
+            None,
+            None,
             self._front(),
         )
 
-    def _fixed(self) -> int:
-        """Return the bytes that no choice changes; headers as long as scales make them."""
-        parts = header_bytes([f"{name}_global_scale" for name in self._candidates.tensors] * 2, 0)
-        return self._size.other_bytes + self._size.header + parts
+    def _stated_bytes(self, opened: Checkpoint, advice: Advice, threads: int) -> int:
+        """Return the bytes of what states the schemes of a choice."""
+        if not advice.quantizes:
+            return 0
+        recipe = self._candidates.recipe
+        encode = checked_encode(None, recipe, None, advice.map, ignore=(), threads=threads)
+        return stated_bytes(opened, encode, is_file=not opened.is_folder)
 
-    def _solve(self) -> Solution:
-        fixed = self._fixed()
-        if self._limit.error is not None:
+    def _most_bytes(self) -> int | None:
+        """Return the bytes that the checkpoint may take; None if its error is limited."""
+        if self._limit.bits is None:
+            return self._limit.nbytes
+        return int(self._limit.bits * self._size.parameters / _BYTE_BITS)
+
+    def _solve(self, limit: int | None, reserve: int) -> Solution:
+        """Choose within a limit, of which some bytes are for what states the schemes."""
+        fixed = self._size.fixed + reserve
+        if limit is None:
+            assert self._limit.error is not None  # noqa: S101
             groups = [
                 [Option(option.nbytes, option.error) for option in options]
                 for options in self._options
@@ -332,10 +375,6 @@ class _Problem:
             solution = solve(groups, self._limit.error * self._total * (1 + _ROUNDING))
             assert solution is not None, "every weight may stay, without an error"  # noqa: S101
             return solution
-        limit = self._limit.nbytes
-        if limit is None:
-            assert self._limit.bits is not None  # noqa: S101
-            limit = int(self._limit.bits * self._size.parameters / _BYTE_BITS)
         groups = [
             [Option(option.error, option.nbytes) for option in options] for options in self._options
         ]
@@ -350,7 +389,7 @@ class _Problem:
             least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
             raise CheckpointError(
                 f"{asked} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
-                f"choices; what stays, such as embeddings, is {self._size.other_bytes:,} bytes. "
+                f"choices; what stays, such as embeddings, is {fixed:,} bytes. "
                 f"Use more, or name narrower schemes ({argument('formats')})"
             )
         return solution
@@ -392,7 +431,7 @@ class _Problem:
         points = front(groups)
         step = max(len(points) // _FRONT_POINTS, 1)
         chosen = [*points[:-1:step], points[-1]]
-        fixed = self._fixed()
+        fixed = self._size.fixed
         return tuple(
             FrontPoint(fixed + round(point.weight), self._mean(point.cost)) for point in chosen
         )

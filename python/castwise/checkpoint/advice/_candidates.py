@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from castwise._core import finfo
 from castwise._dtype_map import KEEP, DtypeMap
@@ -30,6 +32,9 @@ WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)
 _HEADER_ENTRY = 110
 """Bytes of a tensor's entry in the header of a safetensors file, beside its name, at most."""
 
+_INDEX_ENTRY = 12
+"""Bytes of its entry in an index, beside its name and that of its shard."""
+
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
@@ -40,7 +45,8 @@ class Candidates:
     tensors
         The weights that are asked about, by their names.
     nbytes
-        For each of them, the bytes of what it may become, by "keep", format or scheme.
+        For each of them, the bytes of what it may become, by "keep", format or scheme: codes,
+        scales, and their entries in headers and the index at most.
     recipe
         The producer of the schemes.
 
@@ -74,13 +80,16 @@ def find_candidates(
     for scheme in schemes:
         encode = Encode(scheme, recipe, None, (), _kept_map(), {}, threads)
         for name, parts in candidate_parts(source, encode).items():
-            sizes.setdefault(name, {})[scheme] = sum(map(_part_bytes, parts))
+            sizes.setdefault(name, {})[scheme] = sum(map(_part_bytes, parts)) + entries_bytes(
+                source, [part.info.name for part in parts]
+            )
     for name, info in stored.items():
         for target in wide:
             if info.kind == "float" and info.format is not None and len(info.shape) > 1:
                 narrower = finfo(target).bits < finfo(info.format).bits
                 if narrower:
                     nbytes = math.prod(info.shape) * finfo(target).itemsize
+                    nbytes += entries_bytes(source, [name])
                     sizes.setdefault(name, {})[target] = nbytes
     if not sizes:
         raise CheckpointError(
@@ -89,8 +98,8 @@ def find_candidates(
         )
     tensors = {name: stored[name] for name in stored if name in sizes}
     all_sizes = {
-        name: {KEEP: stored[name].nbytes}
-        | {target: size for target, size in sizes[name].items() if size < stored[name].nbytes}
+        name: {KEEP: (kept := stored[name].nbytes + entries_bytes(source, [name]))}
+        | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
     return Candidates(tensors, all_sizes, recipe)
@@ -130,6 +139,11 @@ def _part_bytes(part: DerivedTensor) -> int:
     return -(-bits // 8)
 
 
-def header_bytes(names: Sequence[str], shards: int) -> int:
-    """Return the bytes of the headers of safetensors files, at most."""
-    return sum(len(name.encode()) + _HEADER_ENTRY for name in names) + 64 * max(shards, 1)
+def entries_bytes(source: Checkpoint, names: Iterable[str]) -> int:
+    """Return the bytes of tensors' entries in the headers and indices of shards, at most."""
+    letters = [len(json.dumps(name)) for name in names]
+    header = sum(letters) + _HEADER_ENTRY * len(letters)
+    if not source.is_folder:
+        return header
+    longest = max((len(path.name) for path in map(Path, source.shards)), default=0)
+    return header + sum(letters) + (_INDEX_ENTRY + longest) * len(letters)

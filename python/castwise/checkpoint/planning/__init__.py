@@ -44,6 +44,7 @@ if TYPE_CHECKING:
         Encode,
         candidate_parts,
         encode_checkpoint,
+        stated_bytes,
     )
     from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
 else:
@@ -81,6 +82,7 @@ else:
                 "Encode",
                 "candidate_parts",
                 "encode_checkpoint",
+                "stated_bytes",
             ),
             "castwise.checkpoint.planning.transcode._transcode": ("transcode_checkpoint",),
         },
@@ -110,6 +112,7 @@ __all__ = [
     "refuse_changes",
     "scheme_beside",
     "scheme_names",
+    "stated_bytes",
     "transcode_checkpoint",
     "written",
     "written_schemes",

@@ -180,7 +180,7 @@ class ComponentPlan:
         """
         self._derive()
         self._check_names()
-        self.statements = self._new_statements(is_file=is_file)
+        self.statements = self.new_statements(is_file=is_file)
         stated = self.statements.metadata if is_file and self.statements is not None else None
         shards: dict[str, Reader] = {}
         for path, reader in self._component.shards.items():
@@ -214,7 +214,7 @@ class ComponentPlan:
     def _derive(self) -> None:
         """Plan the tensors that are derived, if they are not planned yet."""
 
-    def _new_statements(self, *, is_file: bool) -> Statements | None:
+    def new_statements(self, *, is_file: bool) -> Statements | None:
         """Return what is to state how the tensors are stored."""
         del is_file
         return None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -151,6 +152,28 @@ def _check_used(
         warn_of_other_models(encode.map_name, used, model_types(source))
         return {}
     return nearest([key for key, _ in encode.dtypes.keys.items() if key not in used], names)
+
+
+def stated_bytes(source: Checkpoint, encode: Encode, *, is_file: bool) -> int:
+    """Return the bytes of what states how weights are stored, beside what is there before.
+
+    Raises
+    ------
+    CheckpointError
+        As `encode_checkpoint`.
+
+    """
+    plans = (EncodePlan(source, component, encode) for component in source.components)
+    stated = [plan.new_statements(is_file=is_file) for plan in plans]
+    return sum(_statement_bytes(text) for text in stated if text is not None)
+
+
+def _statement_bytes(stated: Statements) -> int:
+    if stated.metadata is not None and not stated.sections:
+        return len(json.dumps(dict(stated.metadata)))
+    files = sum(len(text.encode()) for text in stated.files.values())
+    metadata = json.dumps(dict(stated.metadata or {}))
+    return max(len(json.dumps(dict(stated.sections), indent=2)) + files, len(metadata))
 
 
 class EncodePlan(ComponentPlan):
@@ -307,7 +330,7 @@ class EncodePlan(ComponentPlan):
                     )
             share(fused)
 
-    def _new_statements(self, *, is_file: bool) -> Statements | None:
+    def new_statements(self, *, is_file: bool) -> Statements | None:
         if not self.chosen:
             return None
         modules = {name.removesuffix(WEIGHT): encoding for name, encoding in self.chosen.items()}

@@ -40,7 +40,7 @@ class GgufPlan(TranscodePlan):
         if self.weights:
             self.derived |= self._model.plain()
 
-    def _new_statements(self, *, is_file: bool) -> Statements | None:
+    def new_statements(self, *, is_file: bool) -> Statements | None:
         del is_file
         return Statements({}, {}, self._model.metadata) if self.weights else None
 

@@ -238,7 +238,7 @@ class TranscodePlan(ComponentPlan):
             self.consumed += [self.prefix + name for name in CONFIGS if name != CONFIG]
         return component
 
-    def _new_statements(self, *, is_file: bool) -> Statements | None:
+    def new_statements(self, *, is_file: bool) -> Statements | None:
         del is_file
         if not self.weights:
             return None
