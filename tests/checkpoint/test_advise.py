@@ -179,6 +179,18 @@ def test_advice_fits_and_loses_what_it_says(model: Path, tmp_path: Path, share: 
     assert all(errors[name] == 0 for name in kept)
 
 
+def test_an_index_grows_with_the_scales(model: Path, tmp_path: Path) -> None:
+    """In several shards as in one, the result is no larger than advised."""
+    sharded = tmp_path / "sharded"
+    checkpoint.cast_file(model, sharded, "bfloat16", max_shard_size="200KB")
+    advice = advise(sharded, error=2e-4)
+    assert len([*sharded.glob("*.safetensors")]) > 2
+    checkpoint.quantize_file(
+        sharded, tmp_path / "result", dtype_map=advice.map, recipe="compressed-tensors"
+    )
+    assert 0.95 * advice.nbytes <= folder_bytes(tmp_path / "result") <= advice.nbytes
+
+
 def test_more_bytes_never_lose_more(model: Path) -> None:
     sizes = [share * folder_bytes(model) for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)]
     errors = [advise(model, budget=int(size)).error for size in sizes]
