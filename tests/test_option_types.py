@@ -12,7 +12,7 @@ import pytest
 from castwise import DTypePolicyMap, _options, loss_scale
 from castwise.checkpoint.planning import _written_schemes
 from castwise.checkpoint.report import FINDINGS
-from castwise.quantization import dequantize, pack, quantize, schemes
+from castwise.quantization import consumers, dequantize, pack, quantize, schemes
 from castwise.quantization.producers import _schemes
 from castwise.quantization.producers._registry import GGUF, PRODUCERS
 
@@ -75,6 +75,7 @@ TABLES: dict[str, Callable[[], Collection[str]]] = {
     "Recipe": lambda: {name for row in schemes() for name in row.recipes},
     "StoredRecipe": recipes_of_layouts,
     "WrittenRecipe": _written_schemes.recipes,
+    "ConsumerName": lambda: [consumer.name for consumer in consumers()],
     "TranscodedRecipe": _written_schemes.form_names,
     "Variant": variants,
     "FindingKind": lambda: FINDINGS,

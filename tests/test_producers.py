@@ -14,7 +14,8 @@ from castwise.quantization.producers._registry import PRODUCERS
 
 PACKAGE = Path(castwise.__file__).parent
 FOLDER = PACKAGE / "quantization" / "producers"
-REGISTRY = FOLDER / "_registry.py"
+TABLES = (FOLDER / "_registry.py", FOLDER / "_consumers.py")
+"""Those of all producers, and of who loads what they write."""
 MODULES = {
     "awq": "awq_gptq.py",
     "autofp8": "autofp8.py",
@@ -53,7 +54,7 @@ SOURCES = [
     for room in ("quantization", "checkpoint")
     for path in sorted((PACKAGE / room).rglob("*.py"))
     # Where models are named, by which some producers are called, and what Keras computes.
-    if path != REGISTRY and path.parent.name not in ("gguf", "keras")
+    if path not in TABLES and path.parent.name not in ("gguf", "keras")
 ]
 
 

@@ -161,6 +161,8 @@ PUBLIC: dict[type, Callable[[Path], Any]] = {
         np.linspace(-1, 1, 1 << 12).reshape(64, 64)
     ),
     quantization.QuantizedArray: lambda _: quantized(),
+    quantization.Consumer: lambda _: quantization.consumers()[0],
+    quantization.Loading: lambda _: quantization.consumers()[0].loads[0],
     quantization.Scheme: lambda _: quantization.schemes()[-1],
     dtype_policies.DTypePolicy: lambda _: castwise.DTypePolicy("mixed_bfloat16"),
     dtype_policies.FloatDTypePolicy: lambda _: dtype_policies.FloatDTypePolicy("float32"),

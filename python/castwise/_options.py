@@ -115,6 +115,11 @@ WrittenRecipe: TypeAlias = Literal[
 ]
 """Those as which `quantize_file` writes checkpoints."""
 
+ConsumerName: TypeAlias = Literal[
+    "transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp", "mlx-lm", "comfyui"
+]
+"""Those that load what `quantize_file` writes: `castwise.quantization.consumers()`."""
+
 TranscodedRecipe: TypeAlias = Literal[
     "compressed-tensors", "modelopt", "comfy", "gpt-oss", "gguf", "deepseek-v4"
 ]

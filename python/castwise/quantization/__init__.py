@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from castwise.quantization.arrays._packing import pack, swizzle_scales, unpack, unswizzle_scales
     from castwise.quantization.arrays._quantize import quantize
     from castwise.quantization.arrays._report import QuantizationReport
+    from castwise.quantization.producers._consumers import Consumer, Loading, consumers
     from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
     from castwise.quantization.producers._schemes import Scheme, schemes
 else:
@@ -28,6 +29,7 @@ else:
         __name__,
         {
             "castwise.quantization.arrays._arrays": ("QuantizedArray", "dequantize"),
+            "castwise.quantization.producers._consumers": ("Consumer", "Loading", "consumers"),
             "castwise.quantization.producers._found": ("Orphan", "Quantization", "QuantizedWeight"),
             "castwise.quantization.arrays._packing": (
                 "pack",
@@ -42,12 +44,15 @@ else:
     )
 
 __all__ = [
+    "Consumer",
+    "Loading",
     "Orphan",
     "Quantization",
     "QuantizationReport",
     "QuantizedArray",
     "QuantizedWeight",
     "Scheme",
+    "consumers",
     "dequantize",
     "pack",
     "quantize",

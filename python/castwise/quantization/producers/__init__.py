@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         statements,
         undecodable,
     )
+    from castwise.quantization.producers._consumers import Loading, find_consumer
     from castwise.quantization.producers._found import joined, prefixed
     from castwise.quantization.producers._gguf_types import quantization_by_types
     from castwise.quantization.producers._keras_layers import plain_model, stated_layers
@@ -77,6 +78,7 @@ else:
                 "statements",
                 "undecodable",
             ),
+            "castwise.quantization.producers._consumers": ("Loading", "find_consumer"),
             "castwise.quantization.producers._found": ("joined", "prefixed"),
             "castwise.quantization.producers._gguf_types": ("quantization_by_types",),
             "castwise.quantization.producers._keras_layers": ("plain_model", "stated_layers"),
@@ -160,6 +162,7 @@ __all__ = [
     "EncodedModules",
     "Encoding",
     "Layout",
+    "Loading",
     "Part",
     "Statement",
     "Statements",
@@ -167,6 +170,7 @@ __all__ = [
     "Written",
     "beside",
     "described_in",
+    "find_consumer",
     "find_recipe",
     "find_scheme",
     "joined",
