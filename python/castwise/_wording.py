@@ -10,6 +10,7 @@ _OPTIONS = {
     "dtype_map": "--map",
     "source": "SRC",
     "destination": "DST",
+    "consumer": "--for",
 }
 """What the command line calls arguments that are not options of the same name."""
 

@@ -38,6 +38,7 @@ _HEADS = frozenset(("output", "decoder", "proj_out", "shared", "score"))
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
 _EMBEDDING = re.compile(r"[^.]*(?:embed|norm)[^.]*|wte|wpe|shared")
 _EXPERTS = re.compile(r"(?:.*\.)?(?:\w*experts|switch_mlp)\.\w+(?:\.weight)?")
+_EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
 _NOT_OUT_IN = frozenset(("gpt2", "openai-gpt", "imagegpt", "decision_transformer"))
 """Types of models whose layers keep (in, out) matrices, which no producer quantises."""
 
@@ -45,6 +46,12 @@ _NOT_OUT_IN = frozenset(("gpt2", "openai-gpt", "imagegpt", "decision_transformer
 def is_experts(name: str) -> bool:
     """Return True for the name of the matrices of all experts in one tensor."""
     return _EXPERTS.fullmatch(name) is not None
+
+
+def layer_of_expert(name: str) -> str | None:
+    """Name the layer of whose experts a weight is, one or all in one tensor; None of others."""
+    match = _EXPERTS_OF_LAYER.search(name)
+    return None if match is None else name[: match.start()]
 
 
 def is_left(name: str) -> bool:

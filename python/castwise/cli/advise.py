@@ -16,6 +16,7 @@ from castwise.cli._output import OK
 from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
+from castwise.quantization import consumers
 
 _ADVISE = """\
 Advise which format or scheme each weight of a checkpoint gets, so that the checkpoint
@@ -67,6 +68,13 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--recipe",
         metavar="R",
         help="whose schemes: compressed-tensors (the default), modelopt, deepseek, ...",
+    )
+    parser.add_argument(
+        "--for",
+        dest="consumer",
+        metavar="WHO",
+        help="who is to load the result, which gets no other formats and schemes than it loads: "
+        f"{', '.join(consumer.name for consumer in consumers())}",
     )
     parser.add_argument(
         "--groups",
@@ -121,6 +129,7 @@ def _advise(options: argparse.Namespace) -> int:
                 error=options.error,
                 formats=options.formats,
                 recipe=options.recipe,
+                consumer=options.consumer,
                 groups=_read_groups(options.groups),
                 importance=options.importance,
                 threads=options.threads,

@@ -16,6 +16,7 @@ from castwise._dtype_map import KEEP
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import is_scheme
 from castwise.quantization import schemes
+from castwise.quantization.producers import find_consumer
 from castwise.rendering import (
     Exponents,
     FormatRange,
@@ -175,7 +176,10 @@ class Advice(Rendered):
         By how many bytes `nbytes` is above the fewest within the error, at most; None if bytes or
         bits were limited.
     front
-        Bytes and errors of the best choices for other limits, from the smallest on.
+        Bytes and errors of the best choices for other limits, from the smallest on; with the same
+        scheme where the recipe states one for a whole checkpoint.
+    consumer
+        Who loads the result; None if no consumer was named.
 
     """
 
@@ -189,6 +193,7 @@ class Advice(Rendered):
     gap: float | None
     nbytes_gap: int | None
     front: Sequence[FrontPoint]
+    consumer: str | None = None
 
     @property
     def bits(self) -> float:
@@ -209,8 +214,26 @@ class Advice(Rendered):
         """True if the map names a scheme, so that `quantize_file` carries it out."""
         return any(is_scheme(choice.target) for choice in self.choices)
 
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that carry it out, with THIS for the file of the map and DST for the result.
+
+        Of a consumer that loads another form than `quantize_file` writes, two: the first writes
+        QUANTISED.
+        """
+        if not self.quantizes:
+            return (f"castwise cast {self.source} DST --map THIS",)
+        form = None if self.consumer is None else find_consumer(self.consumer).form
+        destination = "DST" if form is None else "QUANTISED"
+        first = f"castwise quantize {self.source} {destination} --map THIS --recipe {self.recipe}"
+        return (
+            (first,)
+            if form is None
+            else (first, f"castwise transcode QUANTISED DST.{form} --to {form}")
+        )
+
     def save(self, path: str | os.PathLike[str]) -> None:
-        """Write the map as TOML, with the command that takes it and the totals as comments.
+        """Write the map as TOML, with the commands that take it and the totals as comments.
 
         Raises
         ------
@@ -222,10 +245,8 @@ class Advice(Rendered):
 
     def to_toml(self) -> str:
         """Return the map as TOML."""
-        command = "quantize" if self.quantizes else "cast"
-        recipe = f" --recipe {self.recipe}" if self.quantizes else ""
         lines = [
-            f"# castwise {command} {self.source} DST --map THIS{recipe}",
+            *(f"# {command}" for command in self.commands),
             f"# {self.nbytes:,} of {self.nbytes_before:,} bytes, {self.bits:.2f} bits a parameter;",
             f"# mean relative squared error of the weights {self.error:.3g}.",
         ]
@@ -294,6 +315,7 @@ class Advice(Rendered):
             "schema": SCHEMA,
             "source": self.source,
             "recipe": self.recipe,
+            "consumer": self.consumer,
             "map": self.map,
             "nbytes_before": self.nbytes_before,
             "nbytes": self.nbytes,

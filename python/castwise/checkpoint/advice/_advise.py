@@ -9,17 +9,19 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from castwise._options import WrittenRecipe
+from castwise._options import ConsumerName, WrittenRecipe
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import fused_with
+from castwise.checkpoint._layers import fused_with, layer_of_expert
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
 from castwise.checkpoint.advice._candidates import Candidates, entries_bytes, find_candidates
+from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.arrays import load
@@ -47,6 +49,7 @@ def advise(
     error: float | None = None,
     formats: Sequence[str] | None = None,
     recipe: WrittenRecipe | None = None,
+    consumer: ConsumerName | None = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
     importance: Mapping[str, float] | str | os.PathLike[str] | None = None,
     threads: int | None = None,
@@ -76,7 +79,11 @@ def advise(
         The schemes and formats to choose from: schemes that the recipe writes, "bfloat16",
         "float16". By default all. Every weight may stay as it is, too.
     recipe
-        The producer whose schemes are considered; by default that of the most schemes.
+        The producer whose schemes are considered; by default that of the most schemes, or the first
+        of the consumer. Where it states one scheme for a whole checkpoint, each is tried alone.
+    consumer
+        Who is to load the result: one of `castwise.quantization.consumers()`. The candidates are
+        the schemes that it loads, of experts those that it loads of experts. None: not limited.
     groups
         Regular expressions of weights that share a choice: those that match one of them wholly,
         with the same text in each of its groups.
@@ -97,7 +104,8 @@ def advise(
     Raises
     ------
     CheckpointError
-        Nothing fits; the checkpoint is quantised; or a group or an importance names no weight.
+        Nothing fits; the checkpoint is quantised; a group or an importance names no weight; or the
+        consumer is not known, or does not load the recipe, a format or such a model.
     ValueError, TypeError
         An argument is wrong.
     OSError
@@ -108,13 +116,52 @@ def advise(
     path = checked_path(source, "source")
     workers = checked_threads(threads)
     with open_checkpoint(path) as opened:
-        candidates = find_candidates(opened, formats, recipe, workers)
+        limits = None if consumer is None else limits_of(opened, consumer, recipe)
+        candidates = find_candidates(opened, formats, recipe, workers, limits)
         weights = _importances(importance, candidates)
         grouped = _groups(groups, candidates)
         surveyed = survey_weights(opened, candidates, workers, progress)
         size = _Size.of(opened, candidates)
-        problem = _Problem(candidates, grouped, surveyed, weights, (size, limit))
-        return problem.advice(opened, str(source), workers)
+        problems = [
+            _Problem(alternative, grouped, surveyed, weights, (size, limit))
+            for alternative in candidates.alternatives()
+        ]
+        advice = _best(
+            [
+                partial(problem.advice, opened, str(source), workers)
+                for problem in sorted(problems, key=_Problem.least_bytes)
+            ]
+        )
+    if limits is not None and limits.consumer.form is not None and not advice.quantizes:
+        raise CheckpointError(
+            f"{source} would keep every weight as it is, and castwise makes {limits.consumer.form} "
+            f"of quantised models only; use {limits.consumer.name}'s own converter, or limit more"
+        )
+    return advice
+
+
+def _best(choosers: Sequence[Callable[[], Advice]]) -> Advice:
+    """Return the best advice of all; the refusal of the first if none of them fits.
+
+    Its gap is to the least that any of them might have.
+    """
+    advices: list[Advice] = []
+    refusals: list[CheckpointError] = []
+    for choose in choosers:
+        try:
+            advices.append(choose())
+        except CheckpointError as error:
+            refusals.append(error)
+    if not advices:
+        raise refusals[0]
+    if advices[0].gap is None:  # the error was limited
+        best = min(advices, key=lambda advice: (advice.nbytes, advice.error))
+        gaps = (best.nbytes - advice.nbytes + (advice.nbytes_gap or 0) for advice in advices)
+        return replace(best, nbytes_gap=max(gaps))
+    best = min(advices, key=lambda advice: (advice.error, advice.nbytes))
+    return replace(
+        best, gap=max(best.error - advice.error + (advice.gap or 0.0) for advice in advices)
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,8 +207,9 @@ def _groups(
             ) from None
     used: set[str] = set()
     members: dict[Any, list[str]] = {}
+    alike = "matrix" if candidates.limits is None else candidates.limits.loading.alike
     for name in candidates.tensors:
-        key: Any = _usual_group(name)
+        key: Any = _usual_group(name, alike)
         for text, pattern in compiled:
             if (match := pattern.fullmatch(name)) is not None:
                 used.add(text)
@@ -177,8 +225,11 @@ def _groups(
     return list(members.values())
 
 
-def _usual_group(name: str) -> str:
-    """Return what weights share that engines fuse, or that are experts of one layer."""
+def _usual_group(name: str, alike: str) -> str:
+    """Return what weights share that engines fuse, or that are experts of a layer or model."""
+    layer = layer_of_expert(name)
+    if layer is not None and alike != "matrix":
+        return f"{layer if alike == 'layer' else ''}.experts.*"
     return _EXPERT.sub(".experts.*.", min(fused_with(name)))
 
 
@@ -335,6 +386,7 @@ class _Problem:
 
     def _advice(self, source: str, solution: Solution) -> Advice:
         choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
+        limits = self._candidates.limits
         return Advice(
             source,
             self._candidates.recipe,
@@ -346,6 +398,7 @@ class _Problem:
             None,
             None,
             self._front(),
+            None if limits is None else limits.consumer.name,
         )
 
     def _stated_bytes(self, opened: Checkpoint, advice: Advice, threads: int) -> int:
@@ -355,6 +408,11 @@ class _Problem:
         recipe = self._candidates.recipe
         encode = checked_encode(None, recipe, None, advice.map, ignore=(), threads=threads)
         return stated_bytes(opened, encode, is_file=not opened.is_folder)
+
+    def least_bytes(self) -> int:
+        """Return the bytes of the smallest choices, without what states the schemes."""
+        least = (min(option.nbytes for option in row) for row in self._options)
+        return self._size.fixed + sum(least)
 
     def _most_bytes(self) -> int | None:
         """Return the bytes that the checkpoint may take; None if its error is limited."""
@@ -373,14 +431,17 @@ class _Problem:
             ]
             # A mean that was read off a choice allows that choice.
             solution = solve(groups, self._limit.error * self._total * (1 + _ROUNDING))
-            assert solution is not None, "every weight may stay, without an error"  # noqa: S101
+            if solution is None:
+                raise CheckpointError(
+                    f"{given('error', self._limit.error)} is less than that of any choice"
+                )
             return solution
         groups = [
             [Option(option.error, option.nbytes) for option in options] for options in self._options
         ]
         solution = solve(groups, limit - fixed)
         if solution is None:
-            least = fixed + sum(min(option.nbytes for option in row) for row in self._options)
+            least = self.least_bytes() + reserve
             asked = (
                 given("budget", self._limit.nbytes)
                 if self._limit.nbytes is not None

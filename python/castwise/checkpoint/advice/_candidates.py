@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from castwise._core import finfo
@@ -13,7 +13,9 @@ from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import suggestion
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import MATRIX, layer_of_expert
 from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.advice._consumers import Limits
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning import (
     FORMATS,
@@ -24,6 +26,7 @@ from castwise.checkpoint.planning import (
     most_versatile_recipe,
     written_schemes,
 )
+from castwise.quantization.producers import SEVERAL, WRITTEN
 
 _WIDE_BITS = 16
 WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)
@@ -49,27 +52,71 @@ class Candidates:
         scales, and their entries in headers and the index at most.
     recipe
         The producer of the schemes.
+    limits
+        What limits them to what a consumer loads; None if no consumer was named.
 
     """
 
     tensors: Mapping[str, TensorInfo]
     nbytes: Mapping[str, Mapping[str, int]]
     recipe: str
+    limits: Limits | None
+
+    def alternatives(self) -> list[Candidates]:
+        """Return what checkpoints may hold that can be stated, and loaded.
+
+        Of a producer that states one scheme that is each alone. Where experts may not stay beside
+        quantised weights, they either get a scheme, or no weight does.
+        """
+        targets = {target for sizes in self.nbytes.values() for target in sizes}
+        schemes = {target for target in targets if is_scheme(target)}
+        if self.recipe not in SEVERAL and len(schemes) > 1:
+            return [self._without(schemes - {scheme}) for scheme in sorted(schemes)]
+        experts = [
+            name
+            for name, info in self.tensors.items()
+            if layer_of_expert(name) is not None and len(info.shape) == MATRIX
+        ]
+        if self.limits is None or self.limits.loading.keeps_experts or not experts:
+            return [self]
+        unquantised = self._without(schemes)
+        shared = schemes.intersection(*(self.nbytes[name] for name in experts))
+        return [self._without(targets - schemes, experts), unquantised] if shared else [unquantised]
+
+    def _without(self, targets: set[str], names: Iterable[str] | None = None) -> Candidates:
+        """Return these without targets, of all weights or of some."""
+        limited = {*self.nbytes} if names is None else {*names}
+        nbytes = {
+            name: {
+                target: size
+                for target, size in sizes.items()
+                if target not in targets or name not in limited
+            }
+            for name, sizes in self.nbytes.items()
+        }
+        return replace(self, nbytes=nbytes)
 
 
 def find_candidates(
-    source: Checkpoint, formats: Sequence[str] | None, recipe: str | None, threads: int
+    source: Checkpoint,
+    formats: Sequence[str] | None,
+    recipe: str | None,
+    threads: int,
+    limits: Limits | None = None,
 ) -> Candidates:
-    """List what each weight may become.
+    """List what each weight may become, of a consumer what it loads.
 
     Raises
     ------
     CheckpointError
-        A format or scheme is not known or not written by the recipe; or no weight has a candidate.
+        A format or scheme is not known, not written by the recipe or not loaded; or no weight has a
+        candidate.
 
     """
+    if limits is not None:
+        recipe = limits.recipe
     recipe = most_versatile_recipe() if recipe is None else recipe
-    schemes, wide = _targets(formats, recipe)
+    schemes, wide = _targets(formats, recipe, limits)
     stored = {
         component.prefix + info.name: info
         for component in source.components
@@ -80,6 +127,10 @@ def find_candidates(
     for scheme in schemes:
         encode = Encode(scheme, recipe, None, (), _kept_map(), {}, threads)
         for name, parts in candidate_parts(source, encode).items():
+            if limits is not None and not limits.loading.holds(
+                scheme, is_expert=layer_of_expert(name) is not None
+            ):
+                continue
             sizes.setdefault(name, {})[scheme] = sum(map(_part_bytes, parts)) + entries_bytes(
                 source, [part.info.name for part in parts]
             )
@@ -102,14 +153,18 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(tensors, all_sizes, recipe)
+    return Candidates(tensors, all_sizes, recipe, limits)
 
 
-def _targets(formats: Sequence[str] | None, recipe: str) -> tuple[list[str], list[str]]:
+def _targets(
+    formats: Sequence[str] | None, recipe: str, limits: Limits | None
+) -> tuple[list[str], list[str]]:
     """Return the schemes and the formats that are asked for."""
-    available = written_schemes(recipe)
+    available = [
+        scheme for scheme in written_schemes(recipe) if limits is None or limits.loads(scheme)
+    ]
     if formats is None:
-        return list(available), list(WIDE_FORMATS)
+        return available, list(WIDE_FORMATS)
     schemes: list[str] = []
     wide: list[str] = []
     for name in formats:
@@ -119,14 +174,22 @@ def _targets(formats: Sequence[str] | None, recipe: str) -> tuple[list[str], lis
             schemes.append(name)
         else:
             known = [*available, *WIDE_FORMATS]
-            reason = (
-                f"{recipe} writes none of it" if is_scheme(name) else "no scheme or format has it"
-            )
             raise CheckpointError(
-                f"{given('formats', name)} is not a candidate: {reason}; "
+                f"{given('formats', name)} is not a candidate: {_reason(name, recipe, limits)}; "
                 f"{suggestion(name, known)}use some of {', '.join(known)}"
             )
     return schemes, wide
+
+
+def _reason(name: str, recipe: str, limits: Limits | None) -> str:
+    """Say why a name is not one of a candidate."""
+    if not is_scheme(name):
+        return "no scheme or format has it"
+    if limits is not None and not limits.loads(name):
+        return f"{limits.consumer.name} does not load it as {recipe} stores it"
+    if any((row.recipe, row.scheme) == (recipe, name) for row in WRITTEN):
+        return f"{recipe} stores it with biases of groups, whose errors are not predicted"
+    return f"{recipe} writes none of it"
 
 
 def _kept_map() -> DtypeMap:

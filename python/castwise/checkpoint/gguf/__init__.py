@@ -4,6 +4,7 @@ These names are what other rooms of castwise take from this one; all else is pri
 """
 
 from castwise.checkpoint.gguf._architectures import (
+    ARCHITECTURES,
     EMBEDDING,
     FLOAT32,
     HEAD,
@@ -18,6 +19,7 @@ from castwise.checkpoint.gguf._hyperparameters import architecture, hyperparamet
 from castwise.checkpoint.gguf._tokenizer_to_gguf import FILES, vocabulary
 
 __all__ = [
+    "ARCHITECTURES",
     "EMBEDDING",
     "FILES",
     "FLOAT32",

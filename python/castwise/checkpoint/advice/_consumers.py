@@ -1,0 +1,99 @@
+"""What a consumer loads of a model: the recipe, and the schemes that its weights may get."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from castwise._wording import given
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.gguf import ARCHITECTURES
+from castwise.checkpoint.planning import model_types
+from castwise.quantization import Consumer
+from castwise.quantization.producers import (
+    Loading,
+    find_consumer,
+    known_recipe,
+    producer_of_model,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What limits the candidates so that a consumer loads the result.
+
+    Attributes
+    ----------
+    consumer
+        The consumer.
+    recipe
+        The producer as which checkpoints are written for it.
+    loading
+        What it loads of these.
+
+    """
+
+    consumer: Consumer
+    recipe: str
+    loading: Loading
+
+    def loads(self, scheme: str) -> bool:
+        """Return True if it loads weights of a scheme, be they of experts or others."""
+        return scheme in self.loading.schemes or scheme in self.loading.experts
+
+
+def _consumer_named(name: object) -> Consumer:
+    """Return the consumer of a name.
+
+    Raises
+    ------
+    CheckpointError
+        There is none; all are in the message.
+
+    """
+    try:
+        return find_consumer(name)
+    except ValueError as error:
+        raise CheckpointError(f"{given('consumer', name)} is not known: {error}") from None
+
+
+def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
+    """Return what limits the candidates of a model, by default with the consumer's own recipe.
+
+    Experts that transformers loads only as one producer stores them have that one.
+
+    Raises
+    ------
+    CheckpointError
+        The consumer is not known, or does not load what the recipe writes; or castwise does not
+        convert such a model to the form that it needs.
+
+    """
+    consumer = _consumer_named(name)
+    types = {kind for kinds in model_types(source) for kind in kinds}
+    owners = (producer_of_model(kind) for kind in types)
+    owner = next((producer.name for producer in owners if producer is not None), "")
+    loads = {loading.recipe: loading for loading in consumer.loads}
+    if consumer.form is not None:
+        _check_convertible(source, consumer, types)
+        loads = {owner: loads[owner]} if owner in loads else loads
+    if recipe is None:
+        loading = loads.get(owner, consumer.loads[0])
+        return Limits(consumer, loading.recipe, loading)
+    producer = known_recipe(recipe)
+    if producer is None or producer.name not in loads:
+        raise CheckpointError(
+            f"{given('recipe', recipe)} is not one that {consumer.name} loads; use "
+            f"{', '.join(loads)}, or leave it out"
+        )
+    return Limits(consumer, recipe, loads[producer.name])
+
+
+def _check_convertible(source: Checkpoint, consumer: Consumer, types: set[str]) -> None:
+    """Refuse a model that, once it is quantised, cannot be converted to what a consumer reads."""
+    if not types.intersection(ARCHITECTURES):
+        raise CheckpointError(
+            f"{source.path}: {consumer.name} reads {consumer.form}, which castwise makes of the "
+            f"model_type {', '.join(ARCHITECTURES)} in config.json, not of "
+            f"{', '.join(sorted(types)) or 'a model without one'}; use the consumer's own converter"
+        )
