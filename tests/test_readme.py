@@ -34,6 +34,10 @@ def test_the_table_of_schemes_is_todays() -> None:
     assert section(readme.QUANTISED, "schemes") == readme.schemes(), HOW
 
 
+def test_the_table_of_consumers_is_todays() -> None:
+    assert section(readme.CHECKPOINTS, "consumers") == readme.consumers(), HOW
+
+
 def test_the_report_is_what_the_first_command_prints() -> None:
     text = readme.README.read_text("utf-8")
     assert section(readme.README, "report") == readme.report(text), HOW

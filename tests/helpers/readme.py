@@ -2,7 +2,7 @@
 
 README.md: what its own first command prints, and ten rows of the table of speed, which
 `benches/cast.py --readme` writes into benches/README.md. Other pages: the accuracy of the digits
-model in several formats (needs scikit-learn), and the tables of formats and of schemes.
+model in several formats (needs scikit-learn), and the tables of formats, schemes and consumers.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 import castwise
 from castwise import quantization
-from castwise.quantization import Scheme
+from castwise.quantization import Loading, Scheme
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -168,6 +168,32 @@ def schemes() -> str:
     return "\n".join(lines) + "\n"
 
 
+def of_experts(loading: Loading) -> str:
+    """Which schemes a consumer loads of experts, beside those of linear layers."""
+    missing = [name for name in loading.schemes if name not in loading.experts]
+    if not loading.experts:
+        return "none"
+    if not missing and loading.schemes:
+        return "the same"
+    if loading.schemes and len(missing) < len(loading.experts):
+        return f"all but {', '.join(f'`{name}`' for name in missing)}"
+    return ", ".join(f"`{name}`" for name in loading.experts)
+
+
+def consumers() -> str:
+    """Markdown: one line for each consumer and producer."""
+    lines = ["| `--for` | `--recipe` | schemes | of experts | by |", "|---|---|---|---|---|"]
+    for consumer in quantization.consumers():
+        for loading in consumer.loads:
+            is_cited = loading.source.startswith("https://")
+            target = loading.source if is_cited else f"../../../{loading.source}"
+            names = ", ".join(f"`{name}`" for name in loading.schemes) or "none"
+            cells = (f"`{consumer.name}`", f"`{loading.recipe}`", names, of_experts(loading))
+            how = f"[its source]({target})" if is_cited else f"[a test]({target})"
+            lines.append(f"| {' | '.join(cells)} | {how} |")
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     """Write all parts anew."""
     readme = README.read_text("utf-8")
@@ -177,6 +203,7 @@ def main() -> None:
         (README, "speed", speed(section(benches, "benchmark"))),
         (README, "files", files(section(benches, "checkpoints"))),
         (CHECKPOINTS, "accuracy", accuracy()),
+        (CHECKPOINTS, "consumers", consumers()),
         (CASTING, "formats", formats()),
         (QUANTISED, "schemes", schemes()),
     ):

@@ -13,6 +13,7 @@ import pytest
 import torch
 import transformers
 from castwise import checkpoint
+from castwise.cli import main
 from producer_libraries import array
 from whole_models import GPT4O
 
@@ -212,6 +213,26 @@ def test_as_llama_computes_them(folder: Path) -> None:
     found = theirs(folder / "model.gguf", PROMPT)
     assert max(differences(found, folder / "plain", PROMPT)) < TOLERANCE
     assert min(map(len, found)) == SHOWN
+
+
+def test_advised_for_it(folder: Path, tmp_path: Path) -> None:
+    """Advice for it is carried out by two commands, and computes as transformers does."""
+    source, map_file = folder / "first", tmp_path / "map.toml"
+    has_stacks = '"gpt_oss"' in (source / "config.json").read_text()
+    advice = checkpoint.advise(source, error=1.0 if has_stacks else 0.006, consumer="llama.cpp")
+    assert {choice.target for choice in advice.choices} == {"mxfp4", *["keep"] * (not has_stacks)}
+    advice.save(map_file)
+    places = {
+        "THIS": map_file,
+        "QUANTISED": tmp_path / "quantised",
+        "DST.gguf": tmp_path / "m.gguf",
+    }
+    for command in advice.commands:
+        words = (str(places.get(word, word)) for word in command.split()[1:])
+        assert main([*words, "--quiet", "--exit-zero"]) == 0
+    checkpoint.dequantize_file(places["QUANTISED"], tmp_path / "plain", "float32")
+    found = theirs(places["DST.gguf"], PROMPT)
+    assert max(differences(found, tmp_path / "plain", PROMPT)) < TOLERANCE
 
 
 def same_bytes(first: Path, second: Path) -> bool:
