@@ -43,6 +43,10 @@ def test_the_report_is_what_the_first_command_prints() -> None:
     assert section(readme.README, "report") == readme.report(text), HOW
 
 
+def test_the_picture_is_of_the_checkpoint_of_the_first_command() -> None:
+    assert readme.PICTURE.read_text("utf-8") == readme.picture(), HOW
+
+
 def test_the_speeds_are_those_of_the_benchmark() -> None:
     assert section(readme.README, "speed") == readme.speed(section(readme.BENCHES, "benchmark")), (
         HOW

@@ -1,6 +1,6 @@
 """The generated parts of the documentation: `python tests/helpers/readme.py` writes them anew.
 
-README.md: what its own first command prints, and ten rows of the table of speed, which
+README.md: what its own first command prints, its picture, and ten rows of the table of speed, which
 `benches/cast.py --readme` writes into benches/README.md. Other pages: the accuracy of the digits
 model in several formats (needs scikit-learn), and the tables of formats, schemes and consumers.
 """
@@ -15,7 +15,7 @@ import tempfile
 from pathlib import Path
 
 import castwise
-from castwise import quantization
+from castwise import checkpoint, quantization
 from castwise.quantization import Loading, Scheme
 
 ROOT = Path(__file__).parents[2]
@@ -41,6 +41,14 @@ CASE = ["22", "bfloat16"]
 SCORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz")
 
 
+PICTURE = ROOT / ".github" / "digits.svg"
+COLOURS = (
+    "svg{--ink:#1b1b1b;--faint:#d9d9d9;--bar:#0b61a4;--mark:#b34700}"
+    "@media(prefers-color-scheme:dark){svg{--ink:#e8e8e8;--faint:#444;--bar:#6cb6f5;--mark:#ff9d57}}"
+    "text{fill:var(--ink);font:12px system-ui,sans-serif}"
+)
+"""Those of pages, which give pictures their colours."""
+
 QUANTISED_AS = ("fp8_channel", "int8_channel")
 
 
@@ -65,12 +73,22 @@ def castwise_command(*arguments: str) -> str:
 
 def report(text: str) -> str:
     """What the README's first command prints, but for paths."""
-    arguments = re.search(r"bin/castwise (cast \S+) \S+ (--dtype .+)", text)
-    assert arguments
+    commands = re.findall(r"bin/castwise (\w+ \S+) (.*?)(?: && \\)?\n", text)
+    printed = []
     with tempfile.TemporaryDirectory() as folder:
-        target = str(Path(folder) / "digits-bfloat16.safetensors")
-        printed = castwise_command(*arguments[1].split(), target, *arguments[2].split())
-    return f"```\n{printed.replace(target, 'digits-bfloat16.safetensors')}```\n"
+        for command, others in commands[:2]:
+            arguments = [*command.split(), *others.replace("digits-", f"{folder}/digits-").split()]
+            printed.append(castwise_command(*arguments).replace(f"{folder}/", ""))
+    return f"```\n{''.join(printed)}```\n"
+
+
+def picture() -> str:
+    """The picture of the README: a survey of its checkpoint, in colours of its own."""
+    page = checkpoint.survey_file(DIGITS / "digits.safetensors")._repr_html_()
+    drawn = re.search(r"<svg .*?</svg>", page)
+    assert drawn
+    head, body = drawn[0].split(">", 1)
+    return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{COLOURS}</style>{body}\n'
 
 
 def speed(benchmark: str) -> str:
@@ -208,6 +226,7 @@ def main() -> None:
         (QUANTISED, "schemes", schemes()),
     ):
         page.write_text(replaced(page.read_text("utf-8"), name, content), "utf-8")
+    PICTURE.write_text(picture(), "utf-8")
 
 
 if __name__ == "__main__":
