@@ -5,6 +5,7 @@ predicted from its tables, for any number of formats and schemes, without the ar
 """
 
 from castwise.surveys._prediction import Prediction
-from castwise.surveys._survey import Binades, Blocks, Survey, pictured_ranges, survey
+from castwise.surveys._survey import Survey, pictured_ranges, survey
+from castwise.surveys._tables import Binades, Blocks
 
 __all__ = ["Binades", "Blocks", "Prediction", "Survey", "pictured_ranges", "survey"]

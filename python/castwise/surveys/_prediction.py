@@ -7,9 +7,9 @@ has both; representatives of it are cast, or quantised, by castwise itself.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, NamedTuple, cast
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -20,6 +20,7 @@ from castwise._options import Overflow, Recipe, SchemeName
 from castwise.quantization import Scheme, schemes
 from castwise.rendering import Rendered, Sheet, Table
 from castwise.surveys._responses import DEPTHS, Response, response, spread
+from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 
 _POINTS = 256
 """Representatives of a binade."""
@@ -85,33 +86,9 @@ class Prediction(Rendered):
         return values
 
 
-class Magnitudes(NamedTuple):
-    """The tables of a survey that do not go by blocks."""
-
-    exponents: NDArray[np.int64]
-    counts: NDArray[np.uint64]
-    squares: _Column
-    largest: float
-    smallest: float
-    significant_bits: Mapping[int, int]
-    elements: int
-    zeros: int
-    infinities: int
-    nans: int
-
-
-class BlockColumns(NamedTuple):
-    """Those of a shape of blocks."""
-
-    eighths: NDArray[np.int64]
-    blocks: NDArray[np.uint64]
-    counts: NDArray[np.uint64]
-    squares: _Column
-
-
 def predict(
     magnitudes: Magnitudes,
-    blocks: Callable[[tuple[int, int]], BlockColumns],
+    blocks: Callable[[tuple[int, int]], Blocks],
     target: DTypeLike | str,
     *,
     scale: float | None,
@@ -279,7 +256,7 @@ def _decibels(signal: float, noise: float) -> float:
 
 def _predict_scheme(
     magnitudes: Magnitudes,
-    blocks: Callable[[tuple[int, int]], BlockColumns],
+    blocks: Callable[[tuple[int, int]], Blocks],
     scheme: Scheme,
     recipe: Recipe | None,
 ) -> Prediction:
@@ -306,9 +283,9 @@ def _predict_scheme(
 
 def _columns_of(
     magnitudes: Magnitudes,
-    blocks: Callable[[tuple[int, int]], BlockColumns],
+    blocks: Callable[[tuple[int, int]], Blocks],
     block: tuple[int, int],
-) -> list[BlockColumns]:
+) -> list[Blocks]:
     """Return the tables whose losses are averaged for blocks of a shape."""
     if block == (0, 0):
         return [_single_block(magnitudes)]
@@ -317,23 +294,21 @@ def _columns_of(
     return [blocks(block)]
 
 
-def _single_block(magnitudes: Magnitudes) -> BlockColumns:
+def _single_block(magnitudes: Magnitudes) -> Blocks:
     """Return the whole array as one block."""
-    counts, squares = np.zeros((1, 64), np.uint64), np.zeros((1, 64))
+    counts, squares = np.zeros((1, BLOCK_BINADES), np.uint64), np.zeros((1, BLOCK_BINADES))
     if not len(magnitudes.exponents):
-        return BlockColumns(np.zeros(0, np.int64), np.zeros(0, np.uint64), counts[:0], squares[:0])
+        return Blocks(np.zeros(0, np.int64), np.zeros(0, np.uint64), counts[:0], squares[:0])
     top = magnitudes.exponents[-1]
-    depths = np.minimum(top - magnitudes.exponents, 63)
+    depths = np.minimum(top - magnitudes.exponents, BLOCK_BINADES - 1)
     np.add.at(counts[0], depths, magnitudes.counts)
     np.add.at(squares[0], depths, np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top)))
-    squares[0, 63] = 0
+    squares[0, -1] = 0
     eighth = 8 * top + int(8 * (math.ldexp(magnitudes.largest, -int(top)) - 1))
-    return BlockColumns(np.array([eighth]), np.ones(1, np.uint64), counts, squares)
+    return Blocks(np.array([eighth]), np.ones(1, np.uint64), counts, squares)
 
 
-def _block_losses(
-    tables: list[BlockColumns], response: Response, largest: float
-) -> tuple[float, float]:
+def _block_losses(tables: list[Blocks], response: Response, largest: float) -> tuple[float, float]:
     """Return the sum of squared errors and how many elements become zero.
 
     The error is in units of four to the exponent of the largest magnitude. Of the blocks whose

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Self
+from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike, DTypeLike, NDArray
+from numpy.typing import ArrayLike, DTypeLike
 
 from castwise import _core
 from castwise._adapter_registry import array_adapter
-from castwise._brief import brief, brief_fields, counted
+from castwise._brief import brief, counted
 from castwise._options import Overflow, Recipe
 from castwise.rendering import Exponents, FormatRange, Histogram, Lines, Rendered, Sheet, Table
-from castwise.surveys._prediction import BlockColumns, Magnitudes, Prediction, predict
+from castwise.surveys._prediction import Prediction, predict
+from castwise.surveys._tables import BLOCK_BINADES, Binades, Blocks, Magnitudes
 
 SCHEMA = 1
 """The version of what `Survey.to_dict` returns."""
@@ -22,58 +23,6 @@ SCHEMA = 1
 _LITTLE_USED = frozenset(("fnuz", "exponent-only"))
 _PICTURED_BITS = 16
 """Bits of the formats whose ranges are drawn below a survey, at most."""
-
-_DEPTHS = 64
-"""Binades of a block that are told apart."""
-
-
-class Binades(NamedTuple):
-    """Finite elements that are not zero, by the binade of their magnitude, the lowest first.
-
-    Attributes
-    ----------
-    exponents : ndarray of int64
-        Magnitudes are at least two to this power, and below the next power.
-    counts : ndarray of uint64
-        How many elements there are in each.
-    squares : ndarray of float64
-        The sum of their squares, in units of four to the exponent; relative to 2**-23 exact.
-
-    """
-
-    exponents: NDArray[np.int64]
-    counts: NDArray[np.uint64]
-    squares: NDArray[np.float64]
-
-    def __repr__(self) -> str:
-        return brief_fields(self)
-
-
-class Blocks(NamedTuple):
-    """Blocks of a shape by their largest finite magnitude; blocks of zeros are left out.
-
-    Attributes
-    ----------
-    eighths : ndarray of int64, shape (rows,)
-        Eight times the exponent of the maximum, and 0 to 7 for the eighth of the binade it is in.
-    blocks : ndarray of uint64, shape (rows,)
-        How many blocks have such a maximum.
-    counts : ndarray of uint64, shape (rows, 64)
-        Their elements by how many binades they are below the maximum's; the last column is 63 and
-        more. Zeros are not counted.
-    squares : ndarray of float64, shape (rows, 64)
-        The sums of their squares, in units of four to the exponent of the maximum; 0 in the last
-        column.
-
-    """
-
-    eighths: NDArray[np.int64]
-    blocks: NDArray[np.uint64]
-    counts: NDArray[np.uint64]
-    squares: NDArray[np.float64]
-
-    def __repr__(self) -> str:
-        return brief_fields(self)
 
 
 @dataclass(frozen=True, slots=True, eq=True, repr=False)
@@ -142,9 +91,9 @@ class Survey(Rendered):
 
         """
         eighths, blocks, counts, squares = self._tables.block_columns(shape)
-        cells = len(eighths), _DEPTHS
+        cells = len(eighths), BLOCK_BINADES
         # From the unit of each binade to that of the maximum's.
-        units = np.ldexp(1.0, -2 * np.arange(_DEPTHS))
+        units = np.ldexp(1.0, -2 * np.arange(BLOCK_BINADES))
         return Blocks(eighths, blocks, counts.reshape(cells), squares.reshape(cells) * units)
 
     def predict(
@@ -193,7 +142,7 @@ class Survey(Rendered):
         )
         return predict(
             magnitudes,
-            lambda shape: BlockColumns(*self.blocks(shape)),
+            self.blocks,
             target,
             scale=scale,
             overflow=overflow,

@@ -30,6 +30,11 @@ _MOST_FAILING = 64
 """A recipe explains nothing if it is wrong for more than one in so many elements, and for two."""
 
 
+def most_failing(count: int) -> int:
+    """Return for how many of so many elements a recipe may be wrong that explains the others."""
+    return max(count // _MOST_FAILING, 1)
+
+
 @dataclass(frozen=True, slots=True)
 class CastExplanation:
     """What makes B of A, as far as it was proved.
@@ -215,7 +220,7 @@ class Prover:
             self._walk_again(pairs, end)
             if self._recipe == recipe:
                 break
-        if self._begin or self._disagreeing > max(self._count // _MOST_FAILING, 1):
+        if self._begin or self._disagreeing > most_failing(self._count):
             return self._between_neighbours(pairs)
         place = self._place
         return CastExplanation(

@@ -15,7 +15,7 @@ from castwise._core import block_amax, cast, compare, finfo, formats
 from castwise._options import Recipe as Producer
 from castwise._options import ScaleRule, SchemeName
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.comparison._explanations import CastExplanation, Pairs
+from castwise.checkpoint.comparison._explanations import CastExplanation, Pairs, most_failing
 from castwise.quantization import (
     QuantizedArray,
     QuantizedWeight,
@@ -32,7 +32,6 @@ _SAMPLE_COLUMNS = 256
 """Of blocks of several rows: two of 128 columns."""
 _PROVED = 6
 """How many recipes that agree on the sample are tried on all elements."""
-_MOST_FAILING = 64
 _RULES: tuple[ScaleRule, ...] = ("floor", "rceil", "ceil", "even", "ct")
 _LATE = ("ceil", "floor", "nearest")
 _LATE_COLUMNS = (128,)
@@ -252,7 +251,7 @@ class SchemeProver:
             if sample is None:
                 continue
             different = self._different(candidate, *sample, to, amax)
-            if different is not None and different <= max(sample[0].size // _MOST_FAILING, 1):
+            if different is not None and different <= most_failing(sample[0].size):
                 scores[candidate] = different
         return sorted(scores, key=lambda candidate: (scores[candidate], candidate.cost))
 
@@ -294,7 +293,7 @@ class SchemeProver:
                 place = count + int(places[0]) if places.size else count
             count += left.size
             disagreeing += different
-            if disagreeing > max(math.prod(shape) // _MOST_FAILING, 1):
+            if disagreeing > most_failing(math.prod(shape)):
                 return None
         index = None if place is None else tuple(map(int, np.unravel_index(place, shape)))
         return CastExplanation(candidate.text(), candidate.to_dict(), count, disagreeing, index)
