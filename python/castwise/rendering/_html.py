@@ -42,7 +42,11 @@ _PAGE_STYLE = """\
 body{margin:2em auto;max-width:90em;padding:0 1em}
 h1{font:600 16px/1.4 ui-monospace,monospace;overflow-wrap:anywhere}
 @media(prefers-color-scheme:dark){body{background:#161616}}
-@media print{body{background:#fff}.castwise{--ink:#000;--faint:#bbb;--bar:#0b61a4;--mark:#b34700}
+@page{size:landscape;margin:1cm}
+@media print{body{background:#fff;margin:0;padding:0}
+main.castwise{--ink:#000;--faint:#bbb;--bar:#0b61a4;--mark:#b34700;font-size:9px}
+main.castwise .wide{overflow:visible}
+main.castwise :is(th,td){padding:.1em .5em}
 details::details-content{content-visibility:visible;height:auto}}
 """
 _LEFT = """\

@@ -234,10 +234,10 @@ class Survey(Rendered):
         rows = [
             (
                 f"2^{exponent}",
+                "█" * round(30 * part / tallest),
                 f"{count:,}",
                 f"{100 * part:.2f} %",
                 f"{100 * square:.2f} %",
-                "█" * round(30 * part / tallest),
             )
             for exponent, count, part, square in zip(
                 exponents[::-1], counts[::-1], share[::-1], energy[::-1], strict=True
@@ -252,9 +252,9 @@ class Survey(Rendered):
         total = f"{counted(self.count, 'element')}{', of these ' if beside else ''}{beside}"
         if not rows:
             return [Lines(("no magnitudes", total))]
-        header = ("binade", "elements", "share", "of squares", "")
+        header = ("binade", "", "elements", "share", "of squares")
         picture = Exponents([("elements", self.exponents)], pictured_ranges())
-        return [picture, Table.of(header, rows, 0), Lines((total,))]
+        return [picture, Table.of(header, rows, 2), Lines((total,))]
 
 
 def pictured_ranges() -> list[FormatRange]:
