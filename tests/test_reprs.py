@@ -124,11 +124,22 @@ def inspected(models: Path) -> Any:
     return checkpoint.inspect(models / "fp8.safetensors")
 
 
+def gradient_log() -> Any:
+    log = castwise.surveys.GradientLog(every=1, by_name=True)
+    for step in range(MANY + 1):
+        gradients = {f"layers/{place}/kernel": np.geomspace(1e-9, 1e-3, 9) for place in range(MANY)}
+        log.record(step, gradients, loss_scale=2.0**step)
+    return log
+
+
 PUBLIC: dict[type, Callable[[Path], Any]] = {
     castwise.CastReport: lambda _: report(),
     castwise.Survey: lambda _: castwise.survey(np.geomspace(1e-30, 1e30, MANY)),
     castwise.surveys.Binades: lambda _: castwise.survey(np.ones(MANY)).binades,
     castwise.surveys.Blocks: lambda _: castwise.survey(np.ones(MANY)).blocks((1, 16)),
+    castwise.surveys.GradientLog: lambda _: gradient_log(),
+    castwise.surveys.GradientSurvey: lambda _: gradient_log().at(MANY),
+    castwise.surveys.LossScales: lambda _: gradient_log().at(MANY).loss_scales(),
     castwise.surveys.Prediction: lambda _: castwise.survey(np.ones(MANY)).predict("nvfp4"),
     castwise.FormatInfo: lambda _: castwise.finfo("float8_e4m3b11fnuz"),
     castwise.caster: lambda _: castwise.caster("float32", "int8", scale=np.ones((MANY, 1))),
@@ -237,6 +248,10 @@ RENAMED = {dtype_policies.FloatDTypePolicy, experimental.Policy, protocol.Adapte
 LOSSES = "exact overflowed saturated underflowed NaN in NaN out max rel error SQNR dB"
 
 TABLES: dict[type, tuple[int, str]] = {
+    castwise.surveys.GradientLog: (
+        MANY + 5,
+        "step loss scale amax amin_nonzero zeros underflow subnormal overflow fitting exponents",
+    ),
     checkpoint.CastPlan: (5, "tensor shape from to by tensors before after"),
     checkpoint.CastSummary: (6, f"tensor shape from to tensors {LOSSES}"),
     checkpoint.Inspection: (18, "tensor dtype shape tensors bytes"),
