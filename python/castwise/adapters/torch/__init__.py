@@ -2,12 +2,14 @@
 
 `to_numpy` and `from_numpy` share memory in every dtype that both libraries have; `cast` casts a
 tensor with all options of `castwise.cast`; `cast_module` and `autocast` give a model's layers the
-dtypes of a map; `cast_state_dict` casts state dicts; `GradScaler` has the interface of torch.amp's.
+dtypes of a map; `cast_state_dict` casts state dicts; `GradScaler` has the interface of torch.amp's;
+`survey_gradients` logs where gradients lie while a model is trained.
 """
 
 from castwise.adapters.torch._autocast import Autocast, autocast
 from castwise.adapters.torch._bridge import from_numpy, to_numpy
 from castwise.adapters.torch._casting import cast
+from castwise.adapters.torch._gradients import survey_gradients
 from castwise.adapters.torch._modules import ModuleCast, cast_module, explain
 from castwise.adapters.torch._plan import Summary
 from castwise.adapters.torch._scaling import GradScaler
@@ -24,6 +26,7 @@ __all__ = [
     "cast_state_dict",
     "explain",
     "from_numpy",
+    "survey_gradients",
     "to_numpy",
 ]
 
