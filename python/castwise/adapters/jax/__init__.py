@@ -1,12 +1,14 @@
 """castwise for jax: arrays and pytrees, and loss scales that step inside of `jax.jit`.
 
 `cast` and `cast_tree` cast arrays on the host by castwise's kernels, traced and other ones by XLA;
-`paths` names the leaves of a pytree; `loss_scale` makes a pytree of any of castwise's loss scales.
+`paths` names the leaves of a pytree; `loss_scale` makes a pytree of any of castwise's loss scales;
+`survey_gradients` logs where gradients lie while a model is trained.
 jmp's policies and loss scales, which work on jax's arrays and under `jax.jit` too, are in
 `castwise.compat.jmp`.
 """
 
 from castwise.adapters.jax._casting import cast
+from castwise.adapters.jax._gradient_surveys import survey_gradients
 from castwise.adapters.jax._gradients import all_finite, select_tree, unscale
 from castwise.adapters.jax._scaling import LossScale, loss_scale
 from castwise.adapters.jax._trees import cast_tree, paths
@@ -19,6 +21,7 @@ __all__ = [
     "loss_scale",
     "paths",
     "select_tree",
+    "survey_gradients",
     "unscale",
 ]
 
