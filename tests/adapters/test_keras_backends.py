@@ -11,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import keras_checks
+import keras_gradient_checks
 import keras_scaling_checks
 import keras_scaling_state_checks
 import peers
@@ -51,4 +52,12 @@ PROGRAMS = (keras_checks, keras_scaling_checks, keras_scaling_state_checks)
 def test_every_backend(program: ModuleType, check: str, backend: str) -> None:
     peers.need("keras", *({backend} - {"numpy"}))
     traceback = results(program, backend)[check]
+    assert traceback is None, traceback
+
+
+@pytest.mark.parametrize("backend", ["jax", "torch", "tensorflow"])
+@pytest.mark.parametrize("check", keras_gradient_checks.CHECKS)
+def test_surveys_of_gradients(check: str, backend: str) -> None:
+    peers.need("keras", backend)
+    traceback = results(keras_gradient_checks, backend)[check]
     assert traceback is None, traceback
