@@ -23,7 +23,7 @@ Advise which format or scheme each weight of a checkpoint gets, so that the chec
 takes no more than so many bytes, or bits of a parameter, or loses no more than that,
 and the sum of the weights' relative squared errors is least. Every weight is read
 once; no data and no GPU is needed. Weights that engines fuse, and the experts of a
-layer, share a choice; embeddings, heads, norms and routers stay.
+layer, share a choice; embeddings, heads and routers get 16 bits or stay; norms stay.
 
 The map goes to castwise quantize SRC DST --map FILE.
 """

@@ -61,7 +61,7 @@ def advise(
     from that; the choices are those whose sum of relative squared errors is least (the loss of a
     model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). Weights that
     engines fuse (q, k and v; gate and up), and the experts of a layer, share a choice. Embeddings,
-    heads, norms and routers stay.
+    heads and routers get 16 bits or stay, and what has one axis, such as norms, stays.
 
     Parameters
     ----------
