@@ -1,255 +1,236 @@
-"""Does advice choose well? Networks on scikit-learn's digits: `python benches/advise.py`.
+"""Does advice choose well? Networks, judged where nothing was chosen: `python benches/advise.py`.
 
-Fifteen networks (three shapes, five seeds) are trained on two thirds of the images, in a minute.
-For each of five budgets `castwise.checkpoint.advise` chooses a scheme for each layer, without data.
-The result is judged by the mean Kullback-Leibler divergence of its predictions from those of the
-float32 network, on the images that nothing was chosen on; beside it:
+README.md in this folder says how they are judged. A row is one network, budget and way to choose:
+castwise's advice, the ways of `advice_rivals.py`, and advice with an importance of each weight.
 
-- uniform: of the single schemes that fit, the one with the least divergence on these very images;
-- random: the median of 15 random assignments that fit, and fill 95 % of the budget;
-- ends: the first and the last layer as wide as fits, the others as narrow.
-
-A comparison is won or lost if the 95 % interval of the mean difference, by 2,000 bootstrap samples
-of the images, excludes zero; else it is a tie. Exit code 2 if a file cannot be read or written.
+A row is correct if its choice takes no more bytes than the budget. Exit code 1 if one does; 2 if a
+file cannot be read or written.
 """
 
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import itertools
-import json
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
+import advice_networks
+import advice_rivals
 import castwise
+import command
 import files
 import numpy as np
-from castwise import checkpoint
-from castwise.quantization import dequantize, quantize
+from advice_exam import KEEP, Exam
+from advice_networks import Network
 from numpy.typing import NDArray
-from sklearn.datasets import load_digits
-from sklearn.model_selection import train_test_split
 
-SHAPES = ((64, 128, 64, 10), (64, 128, 128, 64, 64, 10), (64, 256, 256, 10))
-SEEDS = range(5)
-SCHEMES = (
-    "nvfp4",
-    "mxfp4",
-    "mxfp6_e2m3",
-    "mxfp8_e4m3",
-    "fp8_channel",
-    "int4_channel",
-    "int8_channel",
-)
 SHARES = (0.3, 0.36, 0.42, 0.48, 0.54)
-"""Budgets, as shares of the weights in bfloat16."""
+"""Budgets, as shares of the weights that may change in bfloat16."""
 
-TEST_IMAGES = 599  # a third of the 1,797
-RECIPE: Any = "compressed-tensors"
-RANDOM = 15
+QUICK_SHARES = (0.42,)
 SAMPLES = 2000
-STEPS = 600
-MARKER = "advise"
-Floats = NDArray[np.float32]
-Network = dict[str, Floats]
+ADVICE = "advice"
+WAYS = {
+    "uniform": "the best single scheme that fits",
+    "random": "random, the median of 15",
+    "ends": "first and last layers wide",
+    "NNCF": "NNCF's criterion without data",
+    "llm-compressor": "llm-compressor's HIGGS heuristic",
+    "llm-compressor, relative": "the same with relative errors",
+    "Fisher": "advice with importance: Fisher",
+    "measured": "advice with importance: measured",
+    "bound": "measured divergences, added up",
+}
+WON, TIED, LOST = "won", "tied", "lost"
+MARKERS = ("advise", "advise-transformer")
 
 
-def train(widths: Sequence[int], seed: int, images: Floats, labels: NDArray[np.int64]) -> Network:
-    """Train a network of ReLU layers by Adam on whole batches of 256 images."""
-    rng = np.random.default_rng(seed)
-    weights = {
-        f"layers.{layer}.weight": rng.standard_normal((after, before)).astype(np.float32)
-        * np.float32(np.sqrt(2 / before))
-        for layer, (before, after) in enumerate(itertools.pairwise(widths))
-    }
-    moments = {name: [np.zeros_like(weight)] * 2 for name, weight in weights.items()}
-    for step in range(1, STEPS + 1):
-        places = rng.integers(0, len(images), 256)
-        x, wanted = images[places], np.eye(10, dtype=np.float32)[labels[places]]
-        outputs = [x]
-        for name, weight in weights.items():
-            x = outputs[-1] @ weight.T
-            outputs.append(x if name == last(weights) else np.maximum(x, 0))
-        slope = (probabilities(outputs[-1]) - wanted) / len(places)
-        for layer, name in reversed(list(enumerate(weights))):
-            gradient = slope.T @ outputs[layer]
-            slope = (slope @ weights[name]) * (outputs[layer] > 0)
-            first, second = moments[name]
-            first, second = 0.9 * first + 0.1 * gradient, 0.99 * second + 0.01 * gradient**2
-            moments[name] = [first, second]
-            size = (first / (1 - 0.9**step)) / (np.sqrt(second / (1 - 0.99**step)) + 1e-8)
-            weights[name] = (weights[name] - 2e-3 * size).astype(np.float32)
-    return weights
+@dataclass(frozen=True)
+class Row:
+    """One choice.
+
+    `divergence` is the mean over held-out examples of the Kullback-Leibler divergence from the
+    float32 network, `low` and `high` its 95 % interval; `cross_entropy` is against the labels, and
+    `rise` is its difference from the float32 network's. `ratio` is the divergence over that of the
+    advice within the same bytes, and `outcome` is the advice's.
+    """
+
+    kind: str
+    shape: str
+    seed: int
+    share: float
+    way: str
+    nbytes: int
+    divergence: float = field(metadata={"digits": 5})
+    low: float = field(metadata={"digits": 4})
+    high: float = field(metadata={"digits": 4})
+    cross_entropy: float = field(metadata={"digits": 6})
+    rise: float = field(metadata={"digits": 4})
+    ratio: float = field(metadata={"digits": 4})
+    outcome: str
+    correct: bool
 
 
-def last(weights: Mapping[str, Any]) -> str:
-    """The name of the last layer."""
-    return list(weights)[-1]
+def networks(quick: bool, kept: Path | None) -> Iterator[Network]:
+    """Train all networks; quickly, some, and those of torch hardly and where it is installed."""
+    yield from advice_networks.dense_networks(2 if quick else 15)
+    if quick and importlib.util.find_spec("torch") is None:
+        return
+    import advice_torch  # noqa: PLC0415  (not where it is not installed)
+
+    yield from advice_torch.convolutional_networks(*(1, 5, 64) if quick else (3, 300, 599), kept)
+    yield from advice_torch.transformers(*(1, 2, 4) if quick else (1, 1200, 128), kept)
 
 
-def probabilities(logits: Floats) -> Floats:
-    """The softmax of rows."""
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    result: Floats = powers / powers.sum(axis=1, keepdims=True)
-    return result
-
-
-def predict(weights: Network, x: Floats) -> Floats:
-    """What a network predicts."""
-    for name, weight in weights.items():
-        x = x @ weight.T
-        if name != last(weights):
-            x = np.maximum(x, 0)
-    return probabilities(x)
-
-
-class Case:
-    """A network, its layers by every scheme, and their bytes."""
-
-    def __init__(self, weights: Network, images: Floats) -> None:
-        self.images = images
-        self.exact = predict(weights, images)
-        # As a checkpoint of 16 bits, from which schemes are made.
-        rounded = {name: castwise.cast(array, "bfloat16") for name, array in weights.items()}
-        self.source = rounded
-        self.layers: dict[str, dict[str, Floats]] = {}
-        self.nbytes: dict[str, dict[str, int]] = {}
-        for name, weight in rounded.items():
-            self.layers[name] = {"keep": weight.astype(np.float32)}
-            self.nbytes[name] = {"keep": weight.nbytes}
-            for scheme in SCHEMES:
-                stored: Any = quantize(weight, scheme, recipe=RECIPE)  # type: ignore[arg-type]
-                self.layers[name][scheme] = np.asarray(dequantize(stored, "float32"))
-                self.nbytes[name][scheme] = stored.nbytes
-
-    def size(self, choice: Mapping[str, str]) -> int:
-        """The bytes of a choice."""
-        return sum(self.nbytes[name][target] for name, target in choice.items())
-
-    def divergences(self, choice: Mapping[str, str]) -> NDArray[np.float64]:
-        """The divergence of each image's prediction."""
-        network = {name: layers[choice[name]] for name, layers in self.layers.items()}
-        exact = self.exact.astype(np.float64)
-        ratio = np.log((exact + 1e-12) / (predict(network, self.images) + 1e-12))
-        result: NDArray[np.float64] = (exact * ratio).sum(axis=1)
-        return result
-
-    def advised(self, folder: Path, budget: int) -> dict[str, str] | None:
-        """What castwise advises."""
-        path = folder / "network.safetensors"
-        if not path.exists():
-            checkpoint.save(path, self.source)
-        whole = checkpoint.advise(path, budget="1GB", formats=SCHEMES, recipe=RECIPE)
-        beside = whole.nbytes - sum(choice.nbytes for choice in whole.choices)
-        try:
-            advice = checkpoint.advise(path, budget=budget + beside, formats=SCHEMES, recipe=RECIPE)
-        except checkpoint.CheckpointError:
-            return None
-        return {name: choice.target for choice in advice.choices for name in choice.tensors}
-
-    def peers(self, budget: int, rng: np.random.Generator) -> Iterator[tuple[str, NDArray[Any]]]:
-        """The divergences of the other ways to choose."""
-        uniform = [dict.fromkeys(self.layers, scheme) for scheme in SCHEMES]
-        fitting = [self.divergences(choice) for choice in uniform if self.size(choice) <= budget]
-        yield "uniform", min(fitting, key=np.mean)
-        assignments: list[NDArray[np.float64]] = []
-        while len(assignments) < RANDOM:
-            choice = {name: str(rng.choice(["keep", *SCHEMES])) for name in self.layers}
-            if 0.95 * budget <= self.size(choice) <= budget:
-                assignments.append(self.divergences(choice))
-        yield "random", sorted(assignments, key=np.mean)[RANDOM // 2]
-        names = list(self.layers)
-        choice = min((dict.fromkeys(names, scheme) for scheme in SCHEMES), key=self.size)
-        for name in (names[0], names[-1], *names[1:-1]):
-            for target in sorted(self.nbytes[name], key=lambda target: -self.nbytes[name][target]):
-                if self.size({**choice, name: target}) <= budget:
-                    choice[name] = target
-                    break
-        yield "ends", self.divergences(choice)
-
-
-def outcome(ours: NDArray[Any], theirs: NDArray[Any], rng: np.random.Generator) -> str:
-    """Whether the advice is better, for sure."""
-    difference = theirs - ours
-    places = rng.integers(0, len(difference), (SAMPLES, len(difference)))
-    low, high = np.quantile(difference[places].mean(axis=1), (0.025, 0.975))
-    return "won" if low > 0 else "lost" if high < 0 else "tied"
-
-
-def compared(networks: int) -> list[dict[str, Any]]:
-    """Compare all networks and budgets."""
-    digits = load_digits()
-    images, test_images, labels, _ = train_test_split(
-        digits.data.astype(np.float32),
-        digits.target.astype(np.int64),
-        test_size=TEST_IMAGES,
-        stratify=digits.target,
-        random_state=0,
-    )
-    mean, deviation = images.mean(axis=0), images.std(axis=0) + 1
-    rows: list[dict[str, Any]] = []
-    cases = list(itertools.product(SHAPES, SEEDS))[:networks]
-    for widths, seed in cases:
-        rng = np.random.default_rng(seed)
-        weights = train(widths, seed, (images - mean) / deviation, labels)
-        case = Case(weights, ((test_images - mean) / deviation).astype(np.float32))
-        whole = case.size(dict.fromkeys(case.layers, "keep"))
+def rows(quick: bool, kept: Path | None) -> Iterator[Row]:
+    """Judge all networks, budgets and ways."""
+    for network in networks(quick, kept):
+        rng = np.random.default_rng(network.seed)
         with tempfile.TemporaryDirectory() as folder:
-            for share in SHARES:
-                budget = int(share * whole)
-                choice = case.advised(Path(folder), budget)
-                if choice is None:
+            exam = Exam(network, Path(folder))
+            importances = {
+                "Fisher": advice_rivals.fisher_importance(exam, rng),
+                "measured": advice_rivals.measured_importance(exam),
+            }
+            for share in QUICK_SHARES if quick else SHARES:
+                budget = int(share * exam.size(exam.uniform(KEEP)))
+                advised = exam.advised(budget)
+                if advised is None:
                     continue
-                if case.size(choice) > budget:
-                    raise AssertionError(f"advice takes {case.size(choice)} bytes of {budget}")
-                ours = case.divergences(choice)
-                for name, theirs in case.peers(budget, rng):
-                    ratio = float(theirs.mean() / ours.mean())
-                    rows.append(
-                        {"widths": widths, "seed": seed, "share": share, "peer": name}
-                        | {"ours": float(ours.mean()), "theirs": float(theirs.mean())}
-                        | {"ratio": ratio, "outcome": outcome(ours, theirs, rng)}
-                    )
-        print(widths, seed, "done", flush=True)
-    return rows
+                ways = advice_rivals.choices(exam, budget, importances, rng)
+                for way, choice in itertools.chain([(ADVICE, advised)], ways):
+                    yield _row(exam, (share, budget), way, (choice, advised), rng)
 
 
-def table(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The table of the README."""
+def _row(
+    exam: Exam,
+    limit: tuple[float, int],
+    way: str,
+    choices: tuple[dict[str, str], dict[str, str]],
+    rng: np.random.Generator,
+) -> Row:
+    network, (share, budget) = exam.network, limit
+    marks, ours = map(exam.marks, choices)
+    low, high = _interval(marks.divergence, rng)
+    size, mean = exam.size(choices[0]), float(marks.divergence.mean())
+    entropy = float(marks.cross_entropy.mean())
+    return Row(
+        *(network.kind, network.shape, network.seed, share, way, size, mean, low, high, entropy),
+        entropy - exam.cross_entropy,
+        mean / float(ours.divergence.mean()),
+        "" if way == ADVICE else _outcome(marks.divergence - ours.divergence, rng),
+        size <= budget,
+    )
+
+
+def _interval(values: NDArray[np.float64], rng: np.random.Generator) -> tuple[float, float]:
+    """The 95 % interval of a mean, by bootstrap of the examples."""
+    places = rng.integers(0, len(values), (SAMPLES, len(values)))
+    low, high = np.quantile(values[places].mean(axis=1), (0.025, 0.975))
+    return float(low), float(high)
+
+
+def _outcome(differences: NDArray[np.float64], rng: np.random.Generator) -> str:
+    """Whether the advice is better for sure, or worse; tied if the interval includes zero."""
+    low, high = _interval(differences, rng)
+    return WON if low > 0 else LOST if high < 0 else TIED
+
+
+def line(row: Row) -> str:
+    """One row for the terminal."""
+    return (
+        f"{row.kind:<22}{row.shape[:24]:<26}{row.seed:>2}{100 * row.share:>5.0f} %  {row.way:<26}"
+        f"{row.nbytes:>10,}  {row.divergence:.2e} ({row.low:.1e} to {row.high:.1e})"
+        f"{row.ratio:>8.2f}  {row.outcome:<5}{'' if row.correct else 'TOO LARGE'}"
+    )
+
+
+def run(options: argparse.Namespace) -> tuple[dict[str, str], list[Row]]:
+    """Judge everything, printing each row as it is done."""
+    modules = {
+        "numpy": "numpy",
+        "ml_dtypes": "ml_dtypes",
+        "scikit-learn": "sklearn",
+        "torch": "torch",
+    }
+    versions = {"castwise": castwise.__version__} | {
+        name: version(name)
+        for name, module in modules.items()
+        if importlib.util.find_spec(module) is not None
+    }
+    facts, judged = files.environment(versions, level=castwise.cpu_level(), threads="1"), []
+    for name, value in facts.items():
+        print(f"# {name}: {value}")
+    for row in rows(options.quick, options.trained):
+        print(line(row), flush=True)
+        judged.append(row)
+    return facts, judged
+
+
+def tables(facts: dict[str, str], judged: list[Row]) -> Iterator[tuple[str, str]]:
+    """Give the README's tables, with their markers."""
+    kinds = list(dict.fromkeys(row.kind for row in judged))
+    source = f"{facts['cpu']}, {facts['level']}; {facts['versions']}; {facts['date']}."
     lines = [
-        "| share of bfloat16 | beside | won | tied | lost | their divergence over ours, median |",
-        "|--:|---|--:|--:|--:|--:|",
+        "Comparisons that the advice won, tied and lost, and the median of the other divergence "
+        f"over that of the advice. {source}",
+        "",
+        f"| beside | {' | '.join(kinds)} |",
+        f"|---|{'---|' * len(kinds)}",
     ]
-    for share, peer in itertools.product(SHARES, ("uniform", "random", "ends")):
-        chosen = [row for row in rows if (row["share"], row["peer"]) == (share, peer)]
-        if chosen:
-            counts = [
-                sum(row["outcome"] == word for row in chosen) for word in ("won", "tied", "lost")
+    for way, text in WAYS.items():
+        cells = [
+            _summary([row for row in judged if (row.kind, row.way) == (kind, way)])
+            for kind in kinds
+        ]
+        lines.append(f"| {text} | {' | '.join(cells)} |")
+    yield MARKERS[0], "\n".join(lines)
+    yield MARKERS[1], _details(judged, kinds[-1])
+
+
+def _summary(chosen: Sequence[Row]) -> str:
+    counts = [sum(row.outcome == word for row in chosen) for word in (WON, TIED, LOST)]
+    if not chosen:
+        return ""
+    return f"{' / '.join(map(str, counts))}, {np.median([row.ratio for row in chosen]):.2f}x"
+
+
+def _details(judged: Sequence[Row], kind: str) -> str:
+    """The divergences by budget, and the rise of cross-entropy with the advice."""
+    names = [ADVICE, *WAYS]
+    lines = [
+        f"{kind}: mean divergence in thousandths of a nat, by budget; in the last column what the "
+        "advice adds to the cross-entropy.",
+        "",
+        f"| of bfloat16 | {' | '.join(names)} | added |",
+        f"|--:|{'--:|' * (len(names) + 1)}",
+    ]
+    for share in dict.fromkeys(row.share for row in judged):
+        means: list[str] = []
+        for name in names:
+            chosen = [
+                row for row in judged if (row.kind, row.share, row.way) == (kind, share, name)
             ]
-            median = float(np.median([row["ratio"] for row in chosen]))
-            cells = (f"{100 * share:.0f} %", peer, *map(str, counts), f"{median:.2f}")
-            lines.append(f"| {' | '.join(cells)} |")
+            means.append(f"{1000 * np.mean([r.divergence for r in chosen]):.3g}" if chosen else "")
+        ours = [row for row in judged if (row.kind, row.share, row.way) == (kind, share, ADVICE)]
+        rise = 1000 * np.mean([row.rise for row in ours]) if ours else np.nan
+        lines.append(f"| {100 * share:.0f} % | {' | '.join(means)} | {rise:+.2g} |")
     return "\n".join(lines)
 
 
 def main() -> int:
-    """Compare, print the table, and keep it where asked."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="two networks")
-    parser.add_argument("--json", type=Path, help="write all comparisons")
-    parser.add_argument("--readme", type=Path, help="put the table into this file")
+    """Judge or load, then report as asked."""
+    parser = command.parser(__doc__)
+    parser.add_argument(
+        "--trained", type=Path, metavar="FOLDER", help="keep what torch trains there"
+    )
     options = parser.parse_args()
-    rows = compared(2 if options.quick else len(SHAPES) * len(SEEDS))
-    text = table(rows)
-    print(text)
-    if options.json is not None:
-        options.json.write_text(json.dumps(rows, indent=1), "utf-8")
-    if options.readme is not None:
-        files.replace_in(options.readme, MARKER, text)
-    return 0
+    return command.carry_out(options, Row, run, line, tables)
 
 
 if __name__ == "__main__":
