@@ -217,7 +217,7 @@ def choices(
     rng: np.random.Generator,
 ) -> Iterator[tuple[str, Choice]]:
     """All ways that find a choice within a budget, by name."""
-    found: dict[str, Choice | None] = {
+    by_way: dict[str, Choice | None] = {
         "uniform": uniform(exam, budget),
         "random": random(exam, budget, rng),
         "ends": ends(exam, budget),
@@ -226,5 +226,5 @@ def choices(
         "llm-compressor, relative": llm_compressor_relative(exam, budget),
         "bound": bound(exam, budget),
     }
-    found |= {name: exam.advised(budget, values) for name, values in importances.items()}
-    yield from ((name, choice) for name, choice in found.items() if choice is not None)
+    by_way |= {name: exam.advised(budget, values) for name, values in importances.items()}
+    yield from ((name, choice) for name, choice in by_way.items() if choice is not None)
