@@ -14,6 +14,10 @@ from castwise import checkpoint
 from castwise.quantization import schemes
 from numpy.typing import NDArray
 
+_HEADER_BYTES = 1000
+"""Of the parts of a weight, more than they ever are."""
+_ROUNDS = 4
+
 RECIPE: Literal["compressed-tensors"] = "compressed-tensors"
 KEEP = "keep"
 NARROW: tuple[Any, ...] = ("nvfp4", "mxfp4", "int4_channel")
@@ -92,12 +96,24 @@ class Exam:
         )
 
     def advised(self, budget: int, importance: Mapping[str, float] | None = None) -> Choice | None:
-        """What castwise advises within these bytes of `names`; None if nothing fits."""
-        try:
-            advice = self._advise(budget + self._beside, importance)
-        except checkpoint.CheckpointError:
-            return None
-        return {name: choice.target for choice in advice.choices for name in choice.tensors}
+        """What castwise advises within these bytes of `names`; None if nothing fits.
+
+        A budget is of the whole file: headers and what states the schemes come on top, and depend
+        on the choice, so the budget is raised by those of the choice before.
+        """
+        best: tuple[float, Choice] | None = None
+        limit = budget + self._beside + _HEADER_BYTES * len(self.names)
+        for _ in range(_ROUNDS):
+            try:
+                advice = self._advise(limit, importance)
+            except checkpoint.CheckpointError:
+                break
+            choice = {name: row.target for row in advice.choices for name in row.tensors}
+            size = self.size(choice)
+            if size <= budget and (best is None or advice.error < best[0]):
+                best = advice.error, choice
+            limit = budget + advice.nbytes - size
+        return None if best is None else best[1]
 
     def targets(self, group: Sequence[str]) -> list[str]:
         """What all weights of a group may become."""
