@@ -236,7 +236,7 @@ def test_groups_share_a_choice(model: Path) -> None:
 
 def test_importance_moves_bytes(model: Path, tmp_path: Path) -> None:
     names = [name for name in weights() if name.endswith("_proj.weight")]
-    numbers = {name: 1.0 if ".0." in name else 1e-6 for name in names}
+    numbers = {name: 1.0 if ".0." in name else 2.0**-20 for name in names}
     advice = advise(model, bits=9.0, importance=numbers)
     errors = {name: choice.error for choice in advice.choices for name in choice.tensors}
     first = [choice for choice in advice.choices if ".0." in choice.tensors[0]]
@@ -248,8 +248,10 @@ def test_importance_moves_bytes(model: Path, tmp_path: Path) -> None:
     checkpoint.save(
         tmp_path / "numbers.safetensors", {key: np.float64(n) for key, n in numbers.items()}
     )
-    for suffix in (".json", ".npz", ".safetensors"):
-        assert advise(model, bits=9.0, importance=tmp_path / f"numbers{suffix}") == advice
+    bfloat16 = {key: np.array(n, ml_dtypes.bfloat16) for key, n in numbers.items()}
+    checkpoint.save(tmp_path / "bfloat16.safetensors", bfloat16)
+    for file in ("numbers.json", "numbers.npz", "numbers.safetensors", "bfloat16.safetensors"):
+        assert advise(model, bits=9.0, importance=tmp_path / file) == advice
 
 
 def test_every_choice_says_what_else_there_was(model: Path) -> None:
@@ -304,11 +306,32 @@ def test_bad_input(model: Path, options: dict[str, Any], text: str) -> None:
         advise(model, **options)
 
 
-@pytest.mark.parametrize("value", [-1.0, np.nan, [1.0, 2.0], "much"])
-def test_importance_of_no_use(model: Path, value: Any) -> None:
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (-1.0, "is -1.0; use a number that is not negative"),
+        (np.nan, "is nan; use a number that is not negative"),
+        (np.inf, "is inf; use a number that is not negative"),
+        ("much", "is 'much'; use a number such as 0.5"),
+        (None, "is None; use a number such as 0.5"),
+        (True, "is True; use a number such as 0.5"),
+        ([1.0, 2.0], "has 2 elements; give one number for each weight"),
+        (np.ones(128), "has 128 elements; .* by input channel are not taken"),
+        ([[1.0], [1.0, 2.0]], "has 2 elements"),
+        ([], "has 0 elements"),
+    ],
+)
+def test_importance_of_no_use(model: Path, value: Any, text: str) -> None:
     name = "model.layers.0.mlp.up_proj.weight"
-    with pytest.raises(CheckpointError, match=name):
+    with pytest.raises(CheckpointError, match=f"importance: '{name}' {text}"):
         advise(model, bits=9.0, importance={name: value})
+
+
+def test_importance_of_some_or_none_of_the_weights(model: Path) -> None:
+    names = [name for name in weights() if name.endswith("_proj.weight")]
+    with pytest.raises(CheckpointError, match="importance is 0 for every weight"):
+        advise(model, bits=9.0, importance=dict.fromkeys(names, 0))
+    name = names[0]
     with pytest.raises(CheckpointError, match="has no number for"):
         advise(model, bits=9.0, importance={name: 1.0})
 

@@ -87,7 +87,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--importance",
         metavar="FILE",
         type=local_path_argument,
-        help="JSON, npz or safetensors: a number for each weight, by which its error counts",
+        help="JSON, npz or safetensors: a number for each weight: how much the loss of the model "
+        "grows with the weight's relative squared error",
     )
     add_arguments(parser, "--threads")
     parser.add_argument(

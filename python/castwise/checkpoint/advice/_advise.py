@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 
+from castwise._core import finfo
 from castwise._options import ConsumerName, WrittenRecipe
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
@@ -39,6 +40,7 @@ _FRONT_POINTS = 200
 _ROUNDING = 1e-12
 _HEAD_BYTES = 96
 """Bytes of a header or an index without its entries and metadata, at most."""
+_NUMBERS = ("float", "int", "uint")
 
 
 def advise(
@@ -88,9 +90,13 @@ def advise(
         Regular expressions of weights that share a choice: those that match one of them wholly,
         with the same text in each of its groups.
     importance
-        How much the error of each weight counts: a mapping from names to numbers that are not
-        negative, or its file (JSON, npz or safetensors). All count alike by default; else each
-        weight that may change needs a number, and other names are ignored.
+        How much the loss of the model grows with the relative squared error of each weight: a
+        mapping from names to numbers that are not negative, or its file (JSON, npz or
+        safetensors). The unit is free. All are alike by default; else each weight that may change
+        needs a number, and other names are ignored. Of use are the loss with only that weight
+        quantised over its relative squared error, and its Fisher trace times the mean of its
+        squared elements (the loss grows by half the trace times the mean squared error: Dong and
+        others, HAWQ-V2, arXiv 1911.03852).
     threads
         How many threads may survey.
     progress
@@ -259,6 +265,11 @@ def _importances(
             f"{origin} has no number for {missing[0]!r} and {len(missing) - 1:,} other weights; "
             "give one for each"
         )
+    if not any(numbers.values()):
+        raise CheckpointError(
+            f"{origin} is 0 for every weight that may change; give a number above 0 for at least "
+            f"one, or leave {argument('importance')} out"
+        )
     return numbers
 
 
@@ -276,12 +287,21 @@ def _read_importance(path: Path) -> Mapping[str, Any]:
 
 
 def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
-    array = np.asarray(value)
-    if array.size != 1 or array.dtype.kind not in "fiu":
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(value, object)
+    if array.size != 1:
         raise CheckpointError(
-            f"{origin} has {array.size:,} elements; give one number for each weight, such as the "
-            "mean over its input channels"
+            f"{origin} has {array.size:,} elements; give one number for each weight: how much the "
+            "loss grows with its relative squared error. Numbers by input channel are not taken"
         )
+    try:
+        is_number = finfo(array.dtype).kind in _NUMBERS
+    except TypeError:
+        is_number = False
+    if not is_number:
+        raise CheckpointError(f"{origin} is {value!r}; use a number such as 0.5")
     number = float(array.reshape(()))
     if not (math.isfinite(number) and number >= 0):
         raise CheckpointError(f"{origin} is {number}; use a number that is not negative")
