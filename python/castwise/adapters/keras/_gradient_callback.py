@@ -2,15 +2,14 @@
 
 Gradients exist only inside of a compiled train step. At a step that is due, the callback lets the
 model take one with a second train function, which is compiled while the optimizer's `apply` also
-hands on the gradients: with TensorFlow it copies them to variables, which XLA can do, with jax it
-calls the log on the host. All other steps are the model's own.
+hands on the gradients: with TensorFlow it copies them to variables, which XLA can do, with jax the
+step returns them. All other steps are the model's own.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from functools import partial
 from importlib import import_module
 from typing import Any
 
@@ -73,13 +72,12 @@ class GradientSurveyCallback(keras.callbacks.Callback):  # type: ignore[misc]
         model.train_function = self._train
         if self._survey is None:
             # A function of its own: `jax.jit` has one program for calls of the same function.
-            with _replaced(model, "train_step", partial(model.train_step)):
+            with _replaced(model, "train_step", self._recorder.step_of(model.train_step)):
                 model.make_train_function(force=True)
             self._survey, model.train_function = model.train_function, self._train
         with self._recorder.watching(model.optimizer):
             result = self._survey(*arguments)
-        self._recorder.finish()
-        return result
+        return self._recorder.finish(result)
 
 
 def _check(model: Any) -> None:
@@ -151,8 +149,13 @@ class _Recorder:
         """Record gradients, or hold them until the step is done."""
         self._callback.record(gradients, keras.ops.convert_to_numpy(loss_scale))
 
-    def finish(self) -> None:
-        """Record what was held."""
+    def step_of(self, train_step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a train step that does the same, and hands on what `finish` needs."""
+        return train_step
+
+    def finish(self, result: Any) -> Any:
+        """Record what was held, and return what the model's own train function returns."""
+        return result
 
 
 class _TensorFlowRecorder(_Recorder):
@@ -173,10 +176,11 @@ class _TensorFlowRecorder(_Recorder):
                     self._copies[name] = tensorflow.Variable(zeros, trainable=False)
             self._copies[name].assign(tensor)
 
-    def finish(self) -> None:
+    def finish(self, result: Any) -> Any:
         """Record the copies."""
         gradients = {name: copy.numpy() for name, copy in self._copies.items()}
         self._callback.record(gradients, gradients.pop(_SCALE))
+        return result
 
 
 _SCALE = ""
@@ -184,9 +188,13 @@ _SCALE = ""
 
 
 class _JaxRecorder(_Recorder):
-    """Records gradients by a call from the compiled step to the host."""
+    """Records gradients that the compiled step returns among its logs.
+
+    Not by a call from the step to the host: on a CPU with one core jax may wait for ever in those.
+    """
 
     METHOD = "stateless_apply"
+    _kept: tuple[dict[str, Any], Any] = {}, 1.0
 
     def see(  # type: ignore[override]
         self,
@@ -202,14 +210,23 @@ class _JaxRecorder(_Recorder):
         self.keep(_by_path(grads, optimizer._trainable_variables), values.get(id(scale), scale))
 
     def keep(self, gradients: dict[str, Any], loss_scale: Any) -> None:
-        """Call the log on the host."""
-        jax: Any = import_module("jax")
-        jax.debug.callback(self._callback.record, gradients, loss_scale)
+        """Keep gradients, which may be traced, for the end of the step."""
+        self._kept = gradients, loss_scale
 
-    def finish(self) -> None:
-        """Wait for the call."""
-        jax: Any = import_module("jax")
-        jax.effects_barrier()
+    def step_of(self, train_step: Callable[..., Any]) -> Callable[..., Any]:
+        """Return a train step that also returns the gradients."""
+
+        def step(*arguments: Any) -> Any:
+            logs, state = train_step(*arguments)
+            return (logs, self._kept), state
+
+        return step
+
+    def finish(self, result: Any) -> Any:
+        """Record what the step returned."""
+        (logs, kept), state = result
+        self._callback.record(*kept)
+        return logs, state
 
 
 _RECORDERS: dict[str, Callable[[GradientSurveyCallback], _Recorder]] = {
