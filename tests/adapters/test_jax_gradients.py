@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from functools import partial
 from typing import Any
 
@@ -136,6 +137,39 @@ def test_a_function_of_its_own_for_steps_that_are_due() -> None:
     assert log.steps == (0, 3, 6)
     assert {recorded.total.count for recorded in log} == {1 << 21}
     assert "callback" not in train_step.lower(0, weight, due=False).as_text()
+
+
+def test_gradients_that_a_step_returns() -> None:
+    """Without calls to the host: no adapter is needed."""
+    log = GradientLog(every=2)
+
+    @partial(jax.jit, static_argnames="due")
+    def train_step(params: Any, x: Any, due: bool) -> Any:
+        grads = jax.grad(loss)(params, x, 1.0)
+        updated = jax.tree_util.tree_map(lambda p, g: p - 0.1 * g, params, grads)
+        return updated, grads if due else None
+
+    params = net()
+    for step in range(5):
+        params, grads = train_step(params, batch(step), due=log.is_due(step))
+        log.record(step, grads)
+    expected = GradientLog(every=2)
+    train(expected, 5)
+    assert log.steps == expected.steps
+    for recorded, other in zip(log, expected, strict=True):
+        assert recorded.amax == pytest.approx(other.amax, rel=1e-4)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="Linux has affinities")
+def test_one_core_is_refused() -> None:
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(cores)})
+    try:
+        with pytest.raises(RuntimeError, match=r"single core; return the gradients .* log\.record"):
+            jax.jit(lambda grads: survey_gradients(GradientLog(), 0, grads))(jnp.ones(3))
+        survey_gradients(GradientLog(), 0, jnp.ones(3))
+    finally:
+        os.sched_setaffinity(0, cores)
 
 
 def test_a_step_that_is_static_and_maps() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from castwise._frameworks import require
@@ -22,7 +23,8 @@ def survey_gradients(
     the host by `jax.debug.callback`. Such calls may run later than the step: call
     ``jax.effects_barrier()`` before the log is read. All gradients are kept until the end of the
     step, whether it is due or not; where that is too much memory, compile a second function for
-    the steps that ``log.is_due`` names, with a static argument.
+    the steps that ``log.is_due`` names, with a static argument. Outside of traces the log is
+    called at once.
 
     Parameters
     ----------
@@ -41,6 +43,8 @@ def survey_gradients(
     ------
     TypeError
         `log` is not a GradientLog.
+    RuntimeError
+        It is traced on a CPU with a single core, where jax may wait for ever in calls to the host.
 
     Examples
     --------
@@ -72,7 +76,20 @@ def survey_gradients(
         record(*values)
         return
 
+    if jax.default_backend() == "cpu" and _core_count() == 1:
+        raise RuntimeError(
+            "jax may wait for ever in calls to the host on a CPU with a single core; return the "
+            "gradients from the compiled function, and call log.record(step, grads)."
+        )
+
     def call_record(values: tuple[Any, ...]) -> None:
         jax.debug.callback(record, *values)
 
     jax.lax.cond(step % log.every == 0, call_record, lambda _: None, values)
+
+
+def _core_count() -> int:
+    """Return on how many cores this process may run: so many threads has jax' CPU backend."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
