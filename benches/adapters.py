@@ -1,10 +1,11 @@
 """Compare castwise.adapters.torch with torch and a copy: `python benches/adapters.py`.
 
-README.md in this folder says how it is measured. Two parts:
+README.md in this folder says how it is measured. Three parts:
 
     bridge      to_numpy and from_numpy, from one element to 64 Mi: nanoseconds, whatever the size
     state dict  100 million float32 parameters cast by map, to new tensors, against `Tensor.to`
                 on each of them and against a copy of as many bytes into new arrays
+    gradients   a train step whose gradients are surveyed, against one whose are not
 
 Exit code 1 if a result is wrong.
 """
@@ -24,7 +25,8 @@ import castwise
 import files
 import numpy as np
 import torch
-from castwise.adapters.torch import cast_state_dict, from_numpy, to_numpy
+from castwise.adapters.torch import cast_state_dict, from_numpy, survey_gradients, to_numpy
+from castwise.surveys import GradientLog
 from measure import interleave, ratios
 
 TARGETS = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2")
@@ -140,6 +142,35 @@ def right(source: dict[str, Any], name: str) -> bool:
     )
 
 
+def gradients(options: argparse.Namespace) -> Iterator[Row]:
+    """A step of Adam on four layers of 1,024 numbers, in batches of 32 and 256."""
+    width = 64 if options.quick else 1024
+    layers = [torch.nn.Linear(width, width) for _ in range(4)]
+    model = torch.nn.Sequential(*(part for layer in layers for part in (layer, torch.nn.Tanh())))
+    optimizer, log = torch.optim.Adam(model.parameters()), GradientLog(every=1)
+    for size in (32, 256):
+        x = torch.randn(size, width, generator=torch.Generator().manual_seed(0))
+
+        def step(x: Any = x) -> None:
+            optimizer.zero_grad()
+            model(x).square().mean().backward()
+            optimizer.step()
+
+        def surveyed_step(step: Callable[[], None] = step) -> None:
+            handle = survey_gradients(log, optimizer)
+            step()
+            handle.remove()
+
+        times = interleave([surveyed_step, step], options.repeats)
+        surveyed_step()
+        parameters = [parameter.grad for parameter in model.parameters()]
+        correct = log.at(0).total == sum(map(castwise.survey, parameters))
+        medians, relative = np.median(times, axis=1), ratios(times, reference=0)
+        for peer, ns, ratio in zip(("castwise", "torch"), medians, relative, strict=True):
+            verdict = correct if peer == "castwise" else None
+            yield Row("gradients", f"batch of {size}", peer, ns / 1e3, None, ratio, verdict)
+
+
 def main() -> int:
     """Measure and print; --csv records."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").splitlines()[0])
@@ -154,7 +185,7 @@ def main() -> int:
     print(f"# level {castwise.cpu_level()}, threads {options.threads}; memcpy has one")
     print(f"# torch {torch.__version__}; ratio: the peer's time over castwise's")
     found: list[Row] = []
-    for part in (bridge, state_dict):
+    for part in (bridge, state_dict, gradients):
         for each in part(options):
             found.append(each)
             print(each, flush=True)
