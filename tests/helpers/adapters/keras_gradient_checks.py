@@ -239,6 +239,24 @@ def check_a_step_that_raises_leaves_the_model_as_it_was() -> None:
     assert getattr(model.train_function, "__name__", "") != "_survey_step"
 
 
+def check_a_step_that_uses_no_optimizer_is_refused() -> None:
+    import keras  # noqa: PLC0415
+
+    class Idle(keras.Sequential):  # type: ignore[misc]
+        def train_step(self, *arguments: Any) -> Any:
+            logs = {"loss": keras.ops.zeros(())}
+            return (logs, arguments[0]) if keras.config.backend() == "jax" else logs
+
+    model = Idle([keras.Input((32,)), keras.layers.Dense(1)])
+    model.compile("sgd", "mse")
+    try:
+        fit(model, GradientLog())
+    except RuntimeError as error:
+        assert "gave no gradients to its optimizer; let it call" in str(error)  # noqa: PT017
+    else:
+        raise AssertionError
+
+
 def refused(text: str, model: Any) -> None:
     try:
         fit(model, GradientLog())

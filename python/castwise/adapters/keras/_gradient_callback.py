@@ -64,7 +64,12 @@ class GradientSurveyCallback(keras.callbacks.Callback):  # type: ignore[misc]
         return self._step or 0
 
     def record(self, gradients: dict[str, Any], loss_scale: float) -> None:
-        """Record the gradients of the step."""
+        """Record the gradients of the step; RuntimeError if there are none."""
+        if not gradients:
+            raise RuntimeError(
+                "the model's train_step gave no gradients to its optimizer; let it call "
+                "optimizer.apply, with jax optimizer.stateless_apply, or survey without a callback."
+            )
         self._log.record(self.step, gradients, loss_scale=float(loss_scale))
 
     def _survey_step(self, *arguments: Any) -> Any:
@@ -127,6 +132,7 @@ class _Recorder:
 
     def __init__(self, callback: GradientSurveyCallback) -> None:
         self._callback = callback
+        self._is_recorded = False
 
     def watching(self, optimizer: Any) -> AbstractContextManager[None]:
         """See the gradients that the optimizer is given within the block."""
@@ -148,6 +154,7 @@ class _Recorder:
     def keep(self, gradients: dict[str, Any], loss_scale: Any) -> None:
         """Record gradients, or hold them until the step is done."""
         self._callback.record(gradients, keras.ops.convert_to_numpy(loss_scale))
+        self._is_recorded = True
 
     def step_of(self, train_step: Callable[..., Any]) -> Callable[..., Any]:
         """Return a train step that does the same, and hands on what `finish` needs."""
@@ -155,6 +162,9 @@ class _Recorder:
 
     def finish(self, result: Any) -> Any:
         """Record what was held, and return what the model's own train function returns."""
+        if not self._is_recorded:
+            self._callback.record({}, 1.0)
+        self._is_recorded = False
         return result
 
 
@@ -179,7 +189,7 @@ class _TensorFlowRecorder(_Recorder):
     def finish(self, result: Any) -> Any:
         """Record the copies."""
         gradients = {name: copy.numpy() for name, copy in self._copies.items()}
-        self._callback.record(gradients, gradients.pop(_SCALE))
+        self._callback.record(gradients, gradients.pop(_SCALE, 1.0))
         return result
 
 
@@ -194,7 +204,10 @@ class _JaxRecorder(_Recorder):
     """
 
     METHOD = "stateless_apply"
-    _kept: tuple[dict[str, Any], Any] = {}, 1.0
+
+    def __init__(self, callback: GradientSurveyCallback) -> None:
+        super().__init__(callback)
+        self._kept: tuple[dict[str, Any], Any] = {}, 1.0
 
     def see(  # type: ignore[override]
         self,
@@ -218,7 +231,8 @@ class _JaxRecorder(_Recorder):
 
         def step(*arguments: Any) -> Any:
             logs, state = train_step(*arguments)
-            return (logs, self._kept), state
+            kept, self._kept = self._kept, ({}, 1.0)
+            return (logs, kept), state
 
         return step
 

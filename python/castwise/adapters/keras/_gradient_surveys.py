@@ -32,7 +32,7 @@ def survey_gradients(log: GradientLog) -> GradientSurveyCallback:
     keras.callbacks.Callback
         For one model. ``fit`` raises TypeError or ValueError if the model is not compiled with an
         optimizer of Keras, takes several steps per execution, is compiled with torch, or is trained
-        by several replicas.
+        by several replicas; RuntimeError if a ``train_step`` gives its optimizer no gradients.
 
     Raises
     ------
