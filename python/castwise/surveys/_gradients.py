@@ -398,7 +398,8 @@ class GradientLog(Rendered):
             return [Lines(("no step was recorded",))]
         band = FormatRange.of(self.target)
         histograms = [_scaled_histogram(recorded) for recorded in self]
-        axis = joint_axis(histograms)
+        low, high = joint_axis(histograms)
+        axis = min(low, band.normal), max(high, band.normal)
         table = Table(
             _COLUMNS,
             lambda: (
