@@ -28,6 +28,14 @@ _POINTS = 256
 _GRID_BITS = 8
 """Significands of at most so many bits are represented by all of them."""
 
+_WEIGHT_DTYPES = sorted(
+    (
+        row
+        for row in map(_core.finfo, _core.formats())
+        if row.kind == "float" and row.specials == "ieee" and 16 <= row.bits <= 32  # noqa: PLR2004
+    ),
+    key=lambda row: row.mantissa_bits,
+)
 _NEWTON_STEPS = 8
 _MOST_EXPONENT = 1000
 _STEEPEST = 60.0
@@ -263,7 +271,7 @@ def _predict_scheme(
     top = int(magnitudes.exponents[-1]) if len(magnitudes.exponents) else 0
     noise, zeros = _block_losses(
         _columns_of(magnitudes, blocks, scheme.block),
-        response(cast("SchemeName", scheme.name), recipe),
+        response(cast("SchemeName", scheme.name), recipe, _weight_dtype(magnitudes)),
         magnitudes.largest,
     )
     squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
@@ -279,6 +287,13 @@ def _predict_scheme(
         magnitudes.zeros,
         _decibels(float(squares.sum()), noise),
     )
+
+
+def _weight_dtype(magnitudes: Magnitudes) -> str:
+    """Return the dtype that an array is taken to have: the narrowest of those of weights."""
+    bits = max(magnitudes.significant_bits, default=0)
+    rows = (row.name for row in _WEIGHT_DTYPES if bits <= row.mantissa_bits + 1)
+    return next(rows, _WEIGHT_DTYPES[-1].name)
 
 
 def _columns_of(

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import math
 from functools import lru_cache
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._core import cast
 from castwise._options import Recipe, SchemeName
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers import find_scheme
@@ -103,8 +104,11 @@ def spread(number: int) -> _Table:
 
 
 @lru_cache(64)
-def response(scheme: SchemeName, recipe: Recipe | None) -> Response:
-    """Quantise representatives of every binade below every maximum."""
+def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
+    """Quantise representatives of every binade below every maximum, in a dtype that holds them.
+
+    Producers compute in the dtype of the weight, and some store scales in it.
+    """
     number = MAXIMA
     maxima = 1 + (np.arange(number) + 0.5) / number
     steps = spread(_POINTS)
@@ -125,10 +129,11 @@ def response(scheme: SchemeName, recipe: Recipe | None) -> Response:
     signs = np.where(np.arange(rows * payload) % 2, -1.0, 1.0)
     blocks[0, :, :, 1:] = (padded * signs).reshape(number, rows, payload)
     blocks[1] = -blocks[0]
-    values = blocks.astype(np.float32)
-    results = _requantized(values.reshape(-1, block), scheme, recipe).reshape(values.shape)
+    stored = np.asarray(cast(blocks, dtype))
+    values = stored.astype(np.float32)
+    results = _requantized(stored.reshape(-1, block), scheme, recipe).reshape(values.shape)
     errors = np.square(results.astype(float) - values).mean(axis=0)
-    zero = ((results == 0) & (values != 0)).mean(axis=0)
+    zero = ((results == 0) & (blocks != 0)).mean(axis=0)
 
     def by_binade(cells: _Table) -> _Table:
         flat = cells[:, :, 1:].reshape(number, -1)[:, : magnitudes.shape[1]]
@@ -155,7 +160,7 @@ _AS_ROWS: dict[SchemeName, SchemeName] = {
 
 
 def _requantized(
-    blocks: NDArray[np.float32], scheme: SchemeName, recipe: Recipe | None
+    blocks: NDArray[Any], scheme: SchemeName, recipe: Recipe | None
 ) -> NDArray[np.float32]:
     """Quantise rows, each of which is a block."""
     quantized = quantize(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
