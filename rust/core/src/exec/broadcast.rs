@@ -8,11 +8,12 @@ use smallvec::SmallVec;
 
 use super::job::{Job, Outcome, Search};
 use super::pass::{self, Pass, Positions};
-use crate::cpu::{Level, RawKernel};
+use crate::cpu::RawKernel;
 use crate::layout::streaming;
 use crate::layout::transfer::copy_run;
 use crate::layout::{Axes, Run, SCALE, SOURCE, TARGET};
 use crate::plain::Plain;
+use crate::simd::fence;
 use crate::sort_few::sort_few;
 use crate::tuning::{CACHE_LINE, SECOND_CACHE, SMALL_COPY, STREAM_TILES};
 
@@ -154,7 +155,7 @@ impl Copies<'_> {
         self.job.layout.runs(positions.start, positions.len(), &mut runs);
         let runs: Vec<Run> = runs.iter().flat_map(Run::each_row).collect();
         let mut rest = runs.as_slice();
-        let _fence = self.streams.then(|| Fence(self.job.plan.route.level));
+        let _fence = self.streams.then_some(Fence);
         while let [run, ..] = rest {
             let (elements, used) = Elements::of(rest, self.item);
             rest = &rest[used..];
@@ -275,11 +276,11 @@ impl Copies<'_> {
 }
 
 /// Makes stores past the caches visible when dropped.
-struct Fence(Level);
+struct Fence;
 
 impl Drop for Fence {
     fn drop(&mut self) {
-        streaming::fence(self.0);
+        fence();
     }
 }
 

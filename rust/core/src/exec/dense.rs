@@ -20,6 +20,7 @@ use crate::kernels::tile::TILE;
 use crate::layout::streaming;
 use crate::layout::transfer::spread;
 use crate::route::Route;
+use crate::simd::fence;
 use crate::tuning::{ALIGNED_STORES, CACHE_LINE, STREAM_TILES};
 
 /// Elements at either end that are cast by calls of their own, so that the compiler's unrolled loops have no remainder,
@@ -85,7 +86,7 @@ impl Dense<'_> {
                 unsafe {
                     if self.streams() {
                         streaming::copy(self.route.level, source, target, bytes);
-                        streaming::fence(self.route.level);
+                        fence();
                     } else {
                         source.copy_to(target, bytes);
                     }
@@ -194,7 +195,7 @@ impl Dense<'_> {
             }
         }
         if streams {
-            streaming::fence(self.route.level);
+            fence();
         }
     }
 }

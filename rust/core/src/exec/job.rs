@@ -19,6 +19,7 @@ use crate::report::CastReport;
 use crate::report::collector::{Collector, FlagFree, SHORT};
 use crate::route::Route;
 use crate::route::work::Work;
+use crate::simd::fence;
 use crate::tuning::{SECOND_CACHE, STREAM_TILES};
 
 /// The memory of one cast.
@@ -211,7 +212,7 @@ impl<'a> Job<'a> {
             unsafe { self.run_tile(position, count, scratch, outcome) };
         }
         if let (Some(flag_free), Some(collector)) = (flag_free, &self.plan.collector) {
-            streaming::fence(self.plan.route.level);
+            fence();
             let Scratch { work, collector: collector_scratch, .. } = scratch;
             let report = outcome.report.get_or_insert_default();
             flag_free.end(&collector.meter, work, collector_scratch, report);

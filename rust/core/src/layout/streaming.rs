@@ -3,7 +3,7 @@
 use crate::cpu::{Level, RawKernel};
 use crate::simd::{Vector, with_vectors};
 
-/// Copies bytes; [`fence`] makes them visible to other threads.
+/// Copies bytes; [`fence`](crate::simd::fence) makes them visible to other threads.
 ///
 /// # Safety
 /// They are readable at the source and writable at the target, which do not overlap.
@@ -19,12 +19,6 @@ pub(crate) unsafe fn copy(level: Level, source: *const u8, target: *mut u8, byte
         // SAFETY: the caller's promise.
         unsafe { source.copy_to_nonoverlapping(target, bytes) };
     }
-}
-
-/// Makes streamed stores visible before later ones.
-pub(crate) fn fence(level: Level) {
-    // SAFETY: the vectors are there, so their features are.
-    with_vectors!(level, _vectors: V => unsafe { V::fence() });
 }
 
 /// Whole registers at aligned addresses, and what is left at either end.

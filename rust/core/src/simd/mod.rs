@@ -9,6 +9,7 @@
 mod avx2;
 #[cfg(target_arch = "x86_64")]
 mod avx512;
+mod caches;
 mod conversions;
 pub(crate) mod halves;
 mod intervals;
@@ -24,6 +25,7 @@ mod vector;
 pub(crate) use avx2::Avx2;
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
+pub(crate) use caches::{fence, prefetch};
 pub(crate) use conversions::Conversions;
 pub(crate) use intervals::{INTERVALS, Intervals};
 pub(crate) use magic_addition::MagicAddition;

@@ -81,11 +81,6 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
 
     /// Stores past the caches if the level can, to an address that is a multiple of [`Vector::BYTES`].
     unsafe fn stream(target: *mut u8, a: Self::Integers);
-    /// Makes streamed stores visible before later ones.
-    unsafe fn fence();
-    /// Begins to fetch the cache line at an address, which may be one of no memory.
-    #[inline(always)]
-    unsafe fn prefetch(_address: *const u8) {}
 
     unsafe fn splat8(value: u8) -> Self::Integers;
     unsafe fn splat16(value: u16) -> Self::Integers;

@@ -26,6 +26,7 @@ use crate::layout::streaming;
 use crate::layout::transfer::Gaps;
 use crate::layout::{Axis, Layout, OPERANDS, Run, SOURCE, TARGET};
 use crate::plan::operands::{Source, Target};
+use crate::simd::fence;
 use crate::tuning::{CACHE_LINE, STREAM_TILES};
 
 use super::gradient_route::Reciprocal;
@@ -243,7 +244,7 @@ impl Pass for Unscale<'_> {
             let chunk = unsafe { self.process_chunk(&self.parts[part], start, buffers) };
             Chunk { part, ..chunk }
         }));
-        streaming::fence(self.level);
+        fence();
     }
 
     fn merge(outcomes: &mut Vec<Chunk>, next: Vec<Chunk>) {

@@ -5,7 +5,7 @@ use std::mem::MaybeUninit;
 
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::stages::stage::{Span, Stage, short_name};
-use crate::simd::{MOST_BYTES, Rest, Vector, rarely};
+use crate::simd::{MOST_BYTES, Rest, Vector, fence, prefetch, rarely};
 use crate::tuning::{ALIGNED_STORES, CACHE_LINE, PREFETCH, STREAM_RESULTS};
 
 /// Bytes of an element, at most.
@@ -128,7 +128,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
                 // One test for both: to fetch ahead after the step is as good.
                 if rarely(streams) {
                     for line in (0..V::BYTES * S::FROM).step_by(CACHE_LINE) {
-                        V::prefetch(source.wrapping_add(PREFETCH + line));
+                        prefetch(source.wrapping_add(PREFETCH + line));
                     }
                     for (part, codes) in codes.into_iter().enumerate() {
                         V::stream(target.add(part * V::BYTES), codes);
@@ -140,7 +140,7 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
                 }
             }
             if streams {
-                V::fence();
+                fence();
             }
         }
     }

@@ -44,8 +44,6 @@ unsafe impl Vector for Avx2 {
         fn load(source: *const u8) -> Integers { arch::_mm256_loadu_si256(source.cast()) }
         fn store(target: *mut u8, a: Integers) { arch::_mm256_storeu_si256(target.cast(), a) }
         fn stream(target: *mut u8, a: Integers) { arch::_mm256_stream_si256(target.cast(), a) }
-        fn fence() { arch::_mm_sfence() }
-        fn prefetch(address: *const u8) { arch::_mm_prefetch::<{ arch::_MM_HINT_T0 }>(address.cast()) }
         fn splat8(value: u8) -> Integers { arch::_mm256_set1_epi8(value as i8) }
         fn splat16(value: u16) -> Integers { arch::_mm256_set1_epi16(value as i16) }
         fn splat32(value: u32) -> Integers { arch::_mm256_set1_epi32(value as i32) }

@@ -71,8 +71,6 @@ unsafe impl Vector for Avx512 {
         fn load(source: *const u8) -> Integers { arch::_mm512_loadu_si512(source.cast()) }
         fn store(target: *mut u8, a: Integers) { arch::_mm512_storeu_si512(target.cast(), a) }
         fn stream(target: *mut u8, a: Integers) { arch::_mm512_stream_si512(target.cast(), a) }
-        fn fence() { arch::_mm_sfence() }
-        fn prefetch(address: *const u8) { arch::_mm_prefetch::<{ arch::_MM_HINT_T0 }>(address.cast()) }
         fn splat8(value: u8) -> Integers { arch::_mm512_set1_epi8(value as i8) }
         fn splat16(value: u16) -> Integers { arch::_mm512_set1_epi16(value as i16) }
         fn splat32(value: u32) -> Integers { arch::_mm512_set1_epi32(value as i32) }

@@ -227,9 +227,6 @@ unsafe impl Vector for Neon {
     }
 
     #[inline(always)]
-    unsafe fn fence() {}
-
-    #[inline(always)]
     unsafe fn with_zeros<const SIZE: usize>(a: Integers) -> [Integers; 2] {
         // SAFETY: the instructions are part of aarch64.
         unsafe {
