@@ -113,7 +113,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn most32(a: Self::Integers) -> u32;
     /// The low 16 bits of products.
     unsafe fn mul16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    unsafe fn shr16<const COUNT: u32>(a: Self::Integers) -> Self::Integers;
+    /// Shifts u16 right by one count below 16.
+    unsafe fn shr16(a: Self::Integers, count: u32) -> Self::Integers;
     /// Shifts u16 below 256 to the left, each by its own count from 0 to 6.
     unsafe fn shl_each16(a: Self::Integers, counts: Self::Integers) -> Self::Integers;
 

@@ -182,10 +182,10 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> Loop<'_, V, SIGNED_ZEROS> {
         unsafe {
             let bits = V::load(from);
             let distance = V::sub_saturated16(V::and(bits, V::splat16(MAGNITUDE)), operand.first);
-            let entries = V::entries16(operand.entries, V::shr16::<INTERVAL_BITS>(distance));
+            let entries = V::entries16(operand.entries, V::shr16(distance, INTERVAL_BITS));
             let sum = V::add16(distance, entries);
-            let code = V::and(V::shr16::<INTERVAL_BITS>(sum), V::splat16(CODE));
-            let signed = V::or_masked(code, V::shr16::<12>(bits), V::splat16(SIGN));
+            let code = V::and(V::shr16(sum, INTERVAL_BITS), V::splat16(CODE));
+            let signed = V::or_masked(code, V::shr16(bits, 12), V::splat16(SIGN));
             if SIGNED_ZEROS { signed } else { V::choose16(V::above16(code, V::splat16(0)), signed, code) }
         }
     }

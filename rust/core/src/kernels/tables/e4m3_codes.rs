@@ -97,11 +97,11 @@ impl<V: Intervals> RawKernel for Loop<'_, V> {
                     while column + V::BYTES <= end && block.first != Lookup::NONE.first {
                         let place = from.add(2 * column);
                         let (even, odd) = V::unzip8(V::load(place), V::load(place.add(V::BYTES)));
-                        let sums = V::entries8(entries, V::and(V::shr16::<INTERVAL_BITS>(even), low));
+                        let sums = V::entries8(entries, V::and(V::shr16(even, INTERVAL_BITS), low));
                         let sums = V::add8(sums, V::and(even, rest));
                         // At most 16 intervals of codes below 16: the byte before has no bits that matter.
-                        let above = V::and(V::shr16::<INTERVAL_BITS>(sums), V::splat8(0x1f));
-                        let exponents = V::or_masked(V::add8(odd, odd), V::shr16::<MANTISSA>(even), one);
+                        let above = V::and(V::shr16(sums, INTERVAL_BITS), V::splat8(0x1f));
+                        let exponents = V::or_masked(V::add8(odd, odd), V::shr16(even, MANTISSA), one);
                         let codes = V::min8(V::sub_saturated8(exponents, first), largest);
                         let codes = V::add8(codes, codes);
                         let codes = V::add8(codes, codes);

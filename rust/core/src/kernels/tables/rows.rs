@@ -108,7 +108,7 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     ) -> [V::Integers; PLANES] {
         // SAFETY: the caller's promise.
         unsafe {
-            let row = V::and(V::shr16::<4>(codes), V::splat8(0x0f));
+            let row = V::and(V::shr16(codes, 4), V::splat8(0x0f));
             let mut index = codes;
             let mut results = ready.first;
             for result in &mut results {

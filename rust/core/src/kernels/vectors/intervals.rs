@@ -146,13 +146,13 @@ where
             if UP {
                 let flip = V::splat16(flip);
                 ups = [
-                    V::min16(V::shr16::<15>(V::xor(first.cut, flip)), low),
-                    V::min16(V::shr16::<15>(V::xor(second.cut, flip)), high),
+                    V::min16(V::shr16(V::xor(first.cut, flip), 15), low),
+                    V::min16(V::shr16(V::xor(second.cut, flip), 15), high),
                 ];
                 lowests = [V::add16(lowests[0], ups[0]), V::add16(lowests[1], ups[1])];
             }
             let distances = (V::sub_saturated16(low, lowests[0]), V::sub_saturated16(high, lowests[1]));
-            let interval = V::pack_u8(V::shr16_by(distances.0, shift), V::shr16_by(distances.1, shift));
+            let interval = V::pack_u8(V::shr16(distances.0, shift), V::shr16(distances.1, shift));
             let lower = V::splat16((1u16 << shift) - 1);
             let rest = V::pack_u8(V::and(distances.0, lower), V::and(distances.1, lower));
             let rest = V::xor(rest, V::splat8(FLIP));

@@ -41,7 +41,7 @@ impl<V: StochasticOps> Draws<V> {
         // SAFETY: the caller's promise.
         unsafe {
             Self {
-                spread: V::add32(V::load32(&LANES[usize::from(paired)]), V::splat32(start)),
+                spread: V::add32(V::load(LANES[usize::from(paired)].as_ptr().cast()), V::splat32(start)),
                 offsets: [
                     V::splat32(GOLDEN.wrapping_mul(a)),
                     V::splat32(GOLDEN.wrapping_mul(b)),
@@ -65,9 +65,9 @@ impl<V: StochasticOps> Draws<V> {
             if register > 0 {
                 z = V::add32(z, self.offsets[register - 1]);
             }
-            z = V::mul32(V::xor(z, V::shr32::<16>(z)), V::splat32(MULTIPLIERS[0]));
-            z = V::mul32(V::xor(V::xor(z, V::shr32::<15>(z)), self.key), V::splat32(MULTIPLIERS[1]));
-            if whole { V::xor(z, V::shr32::<16>(z)) } else { z }
+            z = V::mul32(V::xor(z, V::shr32(z, 16)), V::splat32(MULTIPLIERS[0]));
+            z = V::mul32(V::xor(V::xor(z, V::shr32(z, 15)), self.key), V::splat32(MULTIPLIERS[1]));
+            if whole { V::xor(z, V::shr32(z, 16)) } else { z }
         }
     }
 

@@ -175,9 +175,9 @@ impl<V: StochasticOps> Results<V, 1> for Integers {
             }
             let mut magnitudes = sums;
             for register in 0..4 {
-                let sign = V::signs32(sums[register]);
+                let sign = V::sar32(sums[register], 31);
                 // The draw less its largest number is added to negative ones, and the quotient rounded up.
-                let draw = V::shr32::<16>(V::xor(draws.of(register, false), sign));
+                let draw = V::shr32(V::xor(draws.of(register, false), sign), 16);
                 sums[register] = V::add32(sums[register], draw);
                 magnitudes[register] = V::xor(sums[register], sign);
             }
@@ -202,7 +202,7 @@ impl<V: StochasticOps> Results<V, 1> for Integers {
 unsafe fn code16<V: StochasticOps>(rule: &Rule, upper: V::Integers, limit: V::Integers) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        let places = V::shr16_by(upper, rule.dropped - u16::BITS);
+        let places = V::shr16(upper, rule.dropped - u16::BITS);
         V::min16(V::sub_saturated16(places, V::splat16(rule.rebias as u16)), limit)
     }
 }
@@ -222,7 +222,7 @@ impl<V: StochasticOps> Results<V, 2> for U16Codes {
             let given = [V::bits(a), V::bits(b), V::bits(c), V::bits(d)];
             let (mut kept, mask) = (given, V::splat32(u32::MAX << dropped));
             for (register, kept) in kept.iter_mut().enumerate() {
-                let draw = V::shr32_by(draws.of(register, false), u32::BITS - dropped);
+                let draw = V::shr32(draws.of(register, false), u32::BITS - dropped);
                 *kept = V::and(V::add32(*kept, draw), mask);
             }
             let [a, b, c, d] = kept;
@@ -291,7 +291,7 @@ unsafe fn code<V: StochasticOps>(rule: &Rule, sum: V::Integers) -> V::Integers {
     let Rule { dropped, rebias, limit, .. } = *rule;
     // SAFETY: the caller's promise.
     unsafe {
-        let code = V::sub32(V::shr32_by(sum, dropped), V::splat32(rebias));
+        let code = V::add32(V::shr32(sum, dropped), V::splat32(rebias.wrapping_neg()));
         V::min32(code, V::splat32(limit[0]))
     }
 }
@@ -317,11 +317,11 @@ unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integ
 unsafe fn any_below<V: StochasticOps>(values: [V::Integers; 4], bound: f32) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        let (magnitude, one) = (V::splat32(!(1 << 31)), V::splat32(1));
+        let (magnitude, minus_one) = (V::splat32(!(1 << 31)), V::splat32(u32::MAX));
         let mut least = V::splat32(u32::MAX);
         for value in values {
             // Zeros become the largest.
-            least = V::min32(least, V::sub32(V::and(value, magnitude), one));
+            least = V::min32(least, V::add32(V::and(value, magnitude), minus_one));
         }
         !V::most32(V::xor(least, V::splat32(u32::MAX))) < bound.to_bits() - 1
     }
@@ -338,7 +338,7 @@ unsafe fn upper_u16s<V: StochasticOps>([a, b, c, d]: [V::Integers; 4], paired: b
     unsafe {
         if paired {
             let odd = V::splat32(u32::MAX << 16);
-            [V::or_masked(V::shr32::<16>(a), b, odd), V::or_masked(V::shr32::<16>(c), d, odd)]
+            [V::or_masked(V::shr32(a, 16), b, odd), V::or_masked(V::shr32(c, 16), d, odd)]
         } else {
             [V::unzip16(a, b).1, V::unzip16(c, d).1]
         }

@@ -132,7 +132,7 @@ impl<V: StochasticOps> Ready<V> {
                 };
             }
             for (register, sum) in sums.iter_mut().enumerate() {
-                let draw = V::shr32_by(draws.of(register, CUTS && most > u16::BITS), not_drawn);
+                let draw = V::shr32(draws.of(register, CUTS && most > u16::BITS), not_drawn);
                 if !R::SHIFTED {
                     if !Self::paired::<F, R, SIZE>() {
                         *sum = V::and(*sum, V::splat32(!SIGN));

@@ -124,7 +124,7 @@ impl<const TOP: bool> FloatCodes<TOP> {
             let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
             let scaled = V::mul16(distance, V::splat16(rule.factor));
             let normal = V::sub_saturated16(scaled, V::splat16(rule.offset));
-            let steps = V::min16(V::shr16::<MANTISSA>(distance), V::splat16(rule.steps));
+            let steps = V::min16(V::shr16(distance, MANTISSA), V::splat16(rule.steps));
             let significand = V::or_masked(V::splat16(implicit), distance, V::splat16(implicit - 1));
             let mut fixed = V::max16(normal, V::shl_each16(significand, steps));
             // Directed roundings see every nonzero value, however small, as a fraction below one half.
@@ -287,7 +287,7 @@ impl PowerCodes {
         // SAFETY: the caller's promise.
         unsafe {
             let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
-            let rounded = V::shr16::<{ MANTISSA }>(V::add16(magnitude, V::splat16(rule.half)));
+            let rounded = V::shr16(V::add16(magnitude, V::splat16(rule.half)), MANTISSA);
             let is_lowest = V::above16(V::splat16(rule.first_above_lowest), magnitude);
             let code = V::choose16(is_lowest, V::splat16(0), rounded);
             let overflows = V::above16(code, V::splat16(rule.max_code));

@@ -10,20 +10,16 @@ type Integers = arch::__m256i;
 
 impl StochasticOps for Avx2 {
     operations! {
-        fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
         fn xor(a: Integers, b: Integers) -> Integers { arch::_mm256_xor_si256(a, b) }
         fn add32(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi32(a, b) }
-        fn sub32(a: Integers, b: Integers) -> Integers { arch::_mm256_sub_epi32(a, b) }
         fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi32(a, b) }
         fn min32(a: Integers, b: Integers) -> Integers { arch::_mm256_min_epu32(a, b) }
-        fn signs32(a: Integers) -> Integers { arch::_mm256_srai_epi32::<31>(a) }
-        fn upper_signed32(a: Integers) -> Integers { arch::_mm256_srai_epi32::<16>(a) }
-        fn raised(a: Integers) -> Integers { arch::_mm256_slli_epi32::<16>(a) }
-        fn shr32_by(a: Integers, count: u32) -> Integers {
-            arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+        fn sar32(a: Integers, count: u32) -> Integers {
+            arch::_mm256_sra_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
-        fn shr16_by(a: Integers, count: u32) -> Integers {
-            arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
+        fn raised(a: Integers) -> Integers { arch::_mm256_slli_epi32::<16>(a) }
+        fn shr32(a: Integers, count: u32) -> Integers {
+            arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
         fn fixed_below(a: Integers, power: arch::__m256) -> Integers {
             // Units of the last place up to `power`, where they end at its own bits.
@@ -51,12 +47,6 @@ impl StochasticOps for Avx2 {
             let reaches = arch::_mm256_cmpeq_epi16(arch::_mm256_max_epu16(a, bound), a);
             arch::_mm256_movemask_epi8(reaches) != -1
         }
-    }
-
-    #[inline(always)]
-    unsafe fn shr32<const COUNT: u32>(a: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe { Self::shr32_by(a, COUNT) }
     }
 }
 

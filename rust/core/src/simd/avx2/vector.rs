@@ -74,6 +74,9 @@ unsafe impl Vector for Avx2 {
             arch::_mm_cvtsi128_si32(one) as u32
         }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm256_mullo_epi16(a, b) }
+        fn shr16(a: Integers, count: u32) -> Integers {
+            arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
             // Multiplies by a power of two for each count, from a table of bytes; entries for upper bytes are
             // multiplied by 0.
@@ -342,12 +345,6 @@ unsafe impl Vector for Avx2 {
             let high = arch::_mm256_cvtps_ph::<ROUNDING>(b);
             arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(low), high)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
-        // SAFETY: the trait's contract. The count of this one instruction is signed.
-        unsafe { arch::_mm256_srl_epi16(a, arch::_mm_cvtsi32_si128(COUNT as i32)) }
     }
 }
 

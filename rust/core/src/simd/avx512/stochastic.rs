@@ -10,20 +10,16 @@ type Integers = arch::__m512i;
 
 impl StochasticOps for Avx512 {
     operations! {
-        fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
         fn xor(a: Integers, b: Integers) -> Integers { arch::_mm512_xor_si512(a, b) }
         fn add32(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi32(a, b) }
-        fn sub32(a: Integers, b: Integers) -> Integers { arch::_mm512_sub_epi32(a, b) }
         fn mul32(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi32(a, b) }
         fn min32(a: Integers, b: Integers) -> Integers { arch::_mm512_min_epu32(a, b) }
-        fn signs32(a: Integers) -> Integers { arch::_mm512_srai_epi32::<31>(a) }
-        fn upper_signed32(a: Integers) -> Integers { arch::_mm512_srai_epi32::<16>(a) }
-        fn raised(a: Integers) -> Integers { arch::_mm512_slli_epi32::<16>(a) }
-        fn shr32_by(a: Integers, count: u32) -> Integers {
-            arch::_mm512_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+        fn sar32(a: Integers, count: u32) -> Integers {
+            arch::_mm512_sra_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
-        fn shr16_by(a: Integers, count: u32) -> Integers {
-            arch::_mm512_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
+        fn raised(a: Integers) -> Integers { arch::_mm512_slli_epi32::<16>(a) }
+        fn shr32(a: Integers, count: u32) -> Integers {
+            arch::_mm512_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
         fn fixed_below(a: Integers, power: arch::__m512) -> Integers {
             const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
@@ -64,11 +60,5 @@ impl StochasticOps for Avx512 {
             };
             arch::_mm512_permutexvar_epi64(arch::_mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7), packed)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn shr32<const COUNT: u32>(a: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe { arch::_mm512_srli_epi32::<COUNT>(a) }
     }
 }

@@ -98,6 +98,9 @@ unsafe impl Vector for Avx512 {
         }
         fn most32(a: Integers) -> u32 { arch::_mm512_reduce_max_epu32(a) }
         fn mul16(a: Integers, b: Integers) -> Integers { arch::_mm512_mullo_epi16(a, b) }
+        fn shr16(a: Integers, count: u32) -> Integers {
+            arch::_mm512_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
         fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
             let even = arch::_mm512_loadu_si512(EVEN_WORDS.as_ptr().cast());
@@ -342,12 +345,6 @@ unsafe impl Vector for Avx512 {
             let high = arch::_mm512_cvtps_ph::<ROUNDING>(b);
             arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
         }
-    }
-
-    #[inline(always)]
-    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe { arch::_mm512_srli_epi16::<COUNT>(a) }
     }
 }
 

@@ -11,25 +11,17 @@ type Lanes = arch::uint32x4_t;
 
 impl StochasticOps for Neon {
     operations! {
-        fn load32(lanes: &[u32; 16]) -> Integers { Self::load(lanes.as_ptr().cast()) }
         fn xor(a: Integers, b: Integers) -> Integers { arch::veorq_u8(a, b) }
         fn add32(a: Integers, b: Integers) -> Integers { bytes(arch::vaddq_u32(lanes(a), lanes(b))) }
-        fn sub32(a: Integers, b: Integers) -> Integers { bytes(arch::vsubq_u32(lanes(a), lanes(b))) }
         fn mul32(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u32(lanes(a), lanes(b))) }
         fn min32(a: Integers, b: Integers) -> Integers { bytes(arch::vminq_u32(lanes(a), lanes(b))) }
-        fn signs32(a: Integers) -> Integers {
-            arch::vreinterpretq_u8_s32(arch::vshrq_n_s32::<31>(arch::vreinterpretq_s32_u8(a)))
-        }
-        fn upper_signed32(a: Integers) -> Integers {
-            arch::vreinterpretq_u8_s32(arch::vshrq_n_s32::<16>(arch::vreinterpretq_s32_u8(a)))
+        fn sar32(a: Integers, count: u32) -> Integers {
+            let left = arch::vdupq_n_s32(-(count as i32));
+            arch::vreinterpretq_u8_s32(arch::vshlq_s32(arch::vreinterpretq_s32_u8(a), left))
         }
         fn raised(a: Integers) -> Integers { bytes(arch::vshlq_n_u32::<16>(lanes(a))) }
-        fn shr32_by(a: Integers, count: u32) -> Integers {
+        fn shr32(a: Integers, count: u32) -> Integers {
             bytes(arch::vshlq_u32(lanes(a), arch::vdupq_n_s32(-(count as i32))))
-        }
-        fn shr16_by(a: Integers, count: u32) -> Integers {
-            let left = arch::vdupq_n_s16(-(count as i16));
-            arch::vreinterpretq_u8_u16(arch::vshlq_u16(arch::vreinterpretq_u16_u8(a), left))
         }
         fn fixed_below(a: Integers, power: arch::float32x4_t) -> Integers {
             let single = arch::vreinterpretq_f32_u8(a);
@@ -60,12 +52,6 @@ impl StochasticOps for Neon {
             let (a, bound) = (arch::vreinterpretq_u16_u8(a), arch::vreinterpretq_u16_u8(bound));
             arch::vmaxvq_u16(arch::vcltq_u16(a, bound)) != 0
         }
-    }
-
-    #[inline(always)]
-    unsafe fn shr32<const COUNT: u32>(a: Integers) -> Integers {
-        // SAFETY: the trait's contract.
-        unsafe { Self::shr32_by(a, COUNT) }
     }
 }
 

@@ -71,6 +71,10 @@ unsafe impl Vector for Neon {
         fn most16(a: Integers) -> u16 { arch::vmaxvq_u16(u16s(a)) }
         fn most32(a: Integers) -> u32 { arch::vmaxvq_u32(arch::vreinterpretq_u32_u8(a)) }
         fn mul16(a: Integers, b: Integers) -> Integers { bytes(arch::vmulq_u16(u16s(a), u16s(b))) }
+        // A left shift by a negative count, which the compiler turns into a right shift where it is constant.
+        fn shr16(a: Integers, count: u32) -> Integers {
+            bytes(arch::vshlq_u16(u16s(a), arch::vdupq_n_s16(-(count as i16))))
+        }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
             bytes(arch::vshlq_u16(u16s(a), arch::vreinterpretq_s16_u8(counts)))
         }
@@ -294,13 +298,6 @@ unsafe impl Vector for Neon {
                 options(pure, nomem, nostack, preserves_flags));
             if ROUNDING == rounding::NEAREST_EVEN { bytes(codes) } else { directed::<ROUNDING>(codes, a, b) }
         }
-    }
-
-    #[inline(always)]
-    unsafe fn shr16<const COUNT: u32>(a: Integers) -> Integers {
-        // SAFETY: the trait's contract. A left shift by a negative constant, which the compiler turns into a right
-        // shift.
-        unsafe { bytes(arch::vshlq_u16(u16s(a), arch::vdupq_n_s16(-(COUNT as i16)))) }
     }
 }
 
