@@ -8,7 +8,7 @@ use crate::codec::odd_bf16::MANTISSA as BF16_MANTISSA;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::level::run_portable;
 use crate::cpu::{Level, RawKernel};
-use crate::simd::halves::{INFINITY, SIGN};
+use crate::simd::halves::{INFINITY, SIGN, alternate_bf16};
 use crate::simd::{MOST_BYTES, Vector, unknown_one, with_vectors};
 
 /// A number as it lies in memory.
@@ -134,8 +134,11 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
     unsafe fn step<V: Vector>(from: *const A, to: *mut Z, [first, second]: [Operand<V>; 2], ready: Ready<V>) {
         // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
-            let [a, b] =
-                if A::HALF && Z::HALF { V::alternate_bf16(V::load(from.cast())) } else { A::load::<V>(from) };
+            let [a, b] = if A::HALF && Z::HALF {
+                alternate_bf16::<V>(V::load(from.cast()))
+            } else {
+                A::load::<V>(from)
+            };
             if Z::HALF && first.has_reciprocal {
                 let a = first.negative_quotient::<A>(a, ready.corrects);
                 let halves = Self::halves::<V>(a, second.negative_quotient::<A>(b, ready.corrects));

@@ -1,12 +1,22 @@
 //! bf16, which is the upper half of a float32: its bits, and how float32 are rounded to it from registers of their halves.
 
-use super::vector::Vector;
+use super::vector::{Vector, or_masked};
 
 /// The sign of a bf16, and the middle between two, in the lower half of a float32.
 pub(crate) const SIGN: u16 = 1 << 15;
 
 /// The infinity of bf16.
 pub(crate) const INFINITY: u16 = (f32::INFINITY.to_bits() >> u16::BITS) as u16;
+
+/// Returns bf16 as float32: those at even places, and those at odd ones.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(crate) unsafe fn alternate_bf16<V: Vector>(a: V::Integers) -> [V::F32s; 2] {
+    // SAFETY: the caller's promise.
+    unsafe { [V::from_bits(V::raised(a)), V::from_bits(V::and(a, V::splat32(u32::MAX << 16)))] }
+}
 
 /// Rounds the upper 16 bits to nearest even by the lower 16 bits.
 ///
@@ -20,7 +30,7 @@ pub(crate) unsafe fn up_above_middle<V: Vector>(
 ) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        let above = V::sub_saturated16(V::or_masked(low, high, one), V::splat16(SIGN));
+        let above = V::sub_saturated16(or_masked::<V>(low, high, one), V::splat16(SIGN));
         V::add16(high, V::min16(above, one))
     }
 }

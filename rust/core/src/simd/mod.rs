@@ -34,7 +34,8 @@ pub(crate) use neon::Neon;
 pub(crate) use nibble_tables::NibbleTables;
 pub(crate) use stochastic::StochasticOps;
 pub(crate) use vector::{
-    MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, rarely, rounding, unknown_one,
+    MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, or_masked, rarely, rounding,
+    unknown_one,
 };
 
 use crate::cpu::{InstructionSet, Level};

@@ -28,8 +28,6 @@ pub(crate) trait StochasticOps: Conversions {
     }
     /// The smaller of float32, none of them NaN.
     unsafe fn smaller(a: Self::F32s, b: Self::F32s) -> Self::F32s;
-    /// Shifts left by 16 bits.
-    unsafe fn raised(a: Self::Integers) -> Self::Integers;
     /// Returns magnitudes of float32 as bits; those below `power` are converted to fixed point, in units of the last
     /// place of `power`, and added to its bits less one exponent step.
     unsafe fn fixed_below(a: Self::Integers, power: Self::F32s) -> Self::Integers;

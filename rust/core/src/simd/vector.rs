@@ -88,8 +88,6 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
 
     unsafe fn and(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     unsafe fn or(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Returns `a | (b & mask)`.
-    unsafe fn or_masked(a: Self::Integers, b: Self::Integers, mask: Self::Integers) -> Self::Integers;
 
     unsafe fn add8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     unsafe fn add16(a: Self::Integers, b: Self::Integers) -> Self::Integers;
@@ -117,6 +115,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn shr16(a: Self::Integers, count: u32) -> Self::Integers;
     /// Shifts u16 below 256 to the left, each by its own count from 0 to 6.
     unsafe fn shl_each16(a: Self::Integers, counts: Self::Integers) -> Self::Integers;
+
+    /// Shifts left by 16 bits.
+    unsafe fn raised(a: Self::Integers) -> Self::Integers;
 
     /// Returns the even and the odd u16 of two registers.
     unsafe fn unzip16(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers);
@@ -172,8 +173,6 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     }
     /// Returns the lower and the upper u16 of two registers of 32-bit lanes, alternating between the registers.
     unsafe fn alternate_halves(a: Self::Integers, b: Self::Integers) -> (Self::Integers, Self::Integers);
-    /// Returns bf16 as float32: those at even places, and those at odd ones.
-    unsafe fn alternate_bf16(a: Self::Integers) -> [Self::F32s; 2];
     /// Returns one number in the lower half of the 32-bit lanes, and another in the upper half.
     #[inline(always)]
     unsafe fn splat_halves32(lower: u32, upper: u32) -> Self::Integers {
@@ -299,6 +298,16 @@ pub(crate) trait Nibbles: Vector {
     unsafe fn tops8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// Returns registers of u16, from their low and their high bytes in the order of [`Vector::in_order`].
     unsafe fn zip8(low: Self::Integers, high: Self::Integers) -> [Self::Integers; 2];
+}
+
+/// Returns `a | (b & mask)`.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(crate) unsafe fn or_masked<V: Vector>(a: V::Integers, b: V::Integers, mask: V::Integers) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe { V::or(a, V::and(b, mask)) }
 }
 
 /// Loads as many 64-bit integers as a register has bytes, as float32 rounded to nearest, one after the other.

@@ -12,7 +12,7 @@ use crate::format::{FloatSpec, Format, Specials};
 use crate::kernels::request::pivot_spec;
 use crate::kernels::vectors::factor::Rounded;
 use crate::kernels::vectors::float_source::{Bf16Source, F16Source, Floats};
-use crate::simd::halves::{larger_magnitudes, up_above_middle};
+use crate::simd::halves::{alternate_bf16, larger_magnitudes, up_above_middle};
 use crate::simd::{MOST_BYTES, Rest, Vector, rounding, with_vectors};
 
 /// Makes the loop from a format of 16 bits to itself or to float32, if the level has one.
@@ -111,7 +111,7 @@ impl<V: Vector, F: Floats, const TO_F32: bool> Work<V, F, TO_F32> {
             let [first, second] = if F::SHIFTED && !TO_F32 {
                 // Each stays at its place in a lane of 32 bits.
                 let factor = V::from_bits(V::splat32(factor.factor.to_bits()));
-                let [first, second] = V::alternate_bf16(V::load(source));
+                let [first, second] = alternate_bf16::<V>(V::load(source));
                 [V::product(first, factor), V::product(second, factor)]
             } else {
                 factor.pair::<V>(source)

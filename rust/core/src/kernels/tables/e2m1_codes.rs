@@ -11,7 +11,7 @@
 //! Scales that differ by a power of two share a table: their bounds differ by whole exponents, as `first` does.
 
 use crate::cpu::{Level, RawKernel};
-use crate::simd::{INTERVALS, Intervals, MOST_BYTES, Vector, with_vectors};
+use crate::simd::{INTERVALS, Intervals, MOST_BYTES, Vector, or_masked, with_vectors};
 
 /// The magnitudes of bf16.
 pub(crate) const MAGNITUDE: u16 = u16::MAX >> 1;
@@ -185,7 +185,7 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> Loop<'_, V, SIGNED_ZEROS> {
             let entries = V::entries16(operand.entries, V::shr16(distance, INTERVAL_BITS));
             let sum = V::add16(distance, entries);
             let code = V::and(V::shr16(sum, INTERVAL_BITS), V::splat16(CODE));
-            let signed = V::or_masked(code, V::shr16(bits, 12), V::splat16(SIGN));
+            let signed = or_masked::<V>(code, V::shr16(bits, 12), V::splat16(SIGN));
             if SIGNED_ZEROS { signed } else { V::choose16(V::above16(code, V::splat16(0)), signed, code) }
         }
     }

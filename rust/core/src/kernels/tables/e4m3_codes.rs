@@ -10,7 +10,7 @@
 //! Results must be normal: elements with others are left.
 
 use crate::cpu::{Level, RawKernel};
-use crate::simd::{INTERVALS, Intervals, Vector, with_vectors};
+use crate::simd::{INTERVALS, Intervals, Vector, or_masked, with_vectors};
 
 /// The bits of a mantissa of bf16, and of a place in an interval.
 const MANTISSA: u32 = 7;
@@ -101,12 +101,12 @@ impl<V: Intervals> RawKernel for Loop<'_, V> {
                         let sums = V::add8(sums, V::and(even, rest));
                         // At most 16 intervals of codes below 16: the byte before has no bits that matter.
                         let above = V::and(V::shr16(sums, INTERVAL_BITS), V::splat8(0x1f));
-                        let exponents = V::or_masked(V::add8(odd, odd), V::shr16(even, MANTISSA), one);
+                        let exponents = or_masked::<V>(V::add8(odd, odd), V::shr16(even, MANTISSA), one);
                         let codes = V::min8(V::sub_saturated8(exponents, first), largest);
                         let codes = V::add8(codes, codes);
                         let codes = V::add8(codes, codes);
                         let codes = V::min8(V::add8(V::add8(codes, codes), above), most);
-                        V::store(to.add(column), V::in_order(V::or_masked(codes, odd, sign)));
+                        V::store(to.add(column), V::in_order(or_masked::<V>(codes, odd, sign)));
                         let below = V::min16(V::sub_saturated8(least, exponents), V::splat16(1));
                         if V::any16(V::above16(below, V::splat16(0))) {
                             self.1.push(Left { row, start: column, count: V::BYTES });

@@ -10,7 +10,7 @@ use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::format::{FloatSpec, Kind, Specials};
 use crate::kernels::request::Request;
 use crate::simd::halves::SIGN;
-use crate::simd::{StochasticOps, rarely, rounding};
+use crate::simd::{StochasticOps, or_masked, rarely, rounding};
 
 /// Whole numbers below 256, as floats: 128 is the smallest normal one, and its last place is 1.
 const WHOLE_NUMBERS: FloatSpec =
@@ -149,7 +149,7 @@ impl<V: StochasticOps> Results<V, 1> for ByteCodes {
             if rule.signless_zero {
                 tops = V::and(tops, V::add_saturated8(code, V::splat8(TOP_BYTE - 1)));
             }
-            code = V::or_masked(code, tops, V::splat8(TOP_BYTE));
+            code = or_masked::<V>(code, tops, V::splat8(TOP_BYTE));
             Some([V::in_order(code)])
         }
     }
@@ -255,7 +255,7 @@ impl<V: StochasticOps> Results<V, 2> for U16Codes {
             let (c, d) = (code::<V>(rule, sums[2]), code::<V>(rule, sums[3]));
             let top = V::splat16(SIGN);
             let (low, high) = (V::unzip16(a, b).0, V::unzip16(c, d).0);
-            Some([V::or_masked(low, signs[0], top), V::or_masked(high, signs[1], top)])
+            Some([or_masked::<V>(low, signs[0], top), or_masked::<V>(high, signs[1], top)])
         }
     }
 }
@@ -305,7 +305,7 @@ unsafe fn limited<V: StochasticOps>(rule: &Rule, codes: V::Integers) -> V::Integ
     // SAFETY: the caller's promise.
     unsafe {
         let magnitude = V::and(codes, V::splat16(!SIGN));
-        V::or_masked(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(SIGN))
+        or_masked::<V>(V::min16(magnitude, V::splat16(rule.limit[0] as u16)), codes, V::splat16(SIGN))
     }
 }
 
@@ -338,7 +338,7 @@ unsafe fn upper_u16s<V: StochasticOps>([a, b, c, d]: [V::Integers; 4], paired: b
     unsafe {
         if paired {
             let odd = V::splat32(u32::MAX << 16);
-            [V::or_masked(V::shr32(a, 16), b, odd), V::or_masked(V::shr32(c, 16), d, odd)]
+            [or_masked::<V>(V::shr32(a, 16), b, odd), or_masked::<V>(V::shr32(c, 16), d, odd)]
         } else {
             [V::unzip16(a, b).1, V::unzip16(c, d).1]
         }

@@ -9,7 +9,7 @@ use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::halves::{INFINITY, SIGN};
-use crate::simd::{Vector, unknown_one, with_nibbles};
+use crate::simd::{Vector, or_masked, unknown_one, with_nibbles};
 
 /// Makes a register of codes from two registers of bf16.
 ///
@@ -86,7 +86,7 @@ pub(super) unsafe fn with_signs<V: Vector, const TOP: bool>(
     // SAFETY: the caller's promise.
     unsafe {
         if TOP {
-            return V::or_masked(code, tops, V::splat8(TOP_BYTE));
+            return or_masked::<V>(code, tops, V::splat8(TOP_BYTE));
         }
         let of_zero = V::splat8(if place.of_zero { TOP_BYTE } else { 0 });
         let has_sign = V::or(V::add_saturated8(code, V::splat8(TOP_BYTE - 1)), of_zero);
@@ -125,13 +125,13 @@ impl<const TOP: bool> FloatCodes<TOP> {
             let scaled = V::mul16(distance, V::splat16(rule.factor));
             let normal = V::sub_saturated16(scaled, V::splat16(rule.offset));
             let steps = V::min16(V::shr16(distance, MANTISSA), V::splat16(rule.steps));
-            let significand = V::or_masked(V::splat16(implicit), distance, V::splat16(implicit - 1));
+            let significand = or_masked::<V>(V::splat16(implicit), distance, V::splat16(implicit - 1));
             let mut fixed = V::max16(normal, V::shl_each16(significand, steps));
             // Directed roundings see every nonzero value, however small, as a fraction below one half.
             let too_small = V::above16(V::splat16(rule.lowest), magnitude);
             fixed = V::choose16(too_small, V::min16(magnitude, V::splat16(1)), fixed);
             if TOP {
-                fixed = V::or_masked(fixed, bf16.cut, V::splat16(SIGN));
+                fixed = or_masked::<V>(fixed, bf16.cut, V::splat16(SIGN));
             }
             (magnitude, fixed)
         }
@@ -185,7 +185,7 @@ unsafe fn rounded<V: Vector, const TOP: bool, const NEAREST_EVEN: bool>(
         } else {
             by_sign!(choose8, splat8, V::top8(tops), rule.bound)
         };
-        let decisive = V::or_masked(fraction, code, V::splat8(rule.even));
+        let decisive = or_masked::<V>(fraction, code, V::splat8(rule.even));
         let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
         if !TOP {
             code = with_signs::<V, TOP>(code, tops, SignPlace::of(rule));
@@ -251,8 +251,8 @@ impl<V: Vector, const NEAREST_EVEN: bool> Codes<V> for UpperBytes<NEAREST_EVEN> 
             let magnitudes = [V::and(first.cut, V::splat16(!sign)), V::and(second.cut, V::splat16(!sign))];
             let limit = V::splat16(limit);
             let fixed = [
-                V::or_masked(V::min16(magnitudes[0], limit), first.cut, V::splat16(sign)),
-                V::or_masked(V::min16(magnitudes[1], limit), second.cut, V::splat16(sign)),
+                or_masked::<V>(V::min16(magnitudes[0], limit), first.cut, V::splat16(sign)),
+                or_masked::<V>(V::min16(magnitudes[1], limit), second.cut, V::splat16(sign)),
             ];
             let infinity = f16_spec().infinity_code().unwrap_or_default() as u16;
             rounded::<V, true, NEAREST_EVEN>(&rule, magnitudes, fixed, [first.cut, second.cut], infinity, one)

@@ -12,7 +12,7 @@ use crate::format::Format;
 use crate::kernels::request::Request;
 use crate::kernels::stages::from_float::ToByte;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, rounding};
+use crate::simd::{Conversions, MOST_BYTES, Rest, Vector, or_masked, rounding};
 
 /// Floats to integers, signed or unsigned.
 #[derive(Clone, Copy)]
@@ -216,7 +216,7 @@ impl ToWhole for Away {
         const BELOW_HALF: u32 = 0.5f32.to_bits() - 1;
         // SAFETY: the trait's contract.
         unsafe {
-            let half = V::or_masked(V::splat32(BELOW_HALF), V::bits(a), V::splat32(1 << 31));
+            let half = or_masked::<V>(V::splat32(BELOW_HALF), V::bits(a), V::splat32(1 << 31));
             let one = V::from_bits(V::splat32(1f32.to_bits()));
             V::truncated(V::product_sum(a, one, V::from_bits(half)))
         }

@@ -5,7 +5,7 @@ use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
 use crate::simd::halves::{SIGN, to_odd, up_above_middle};
-use crate::simd::{Vector, rounding};
+use crate::simd::{Vector, or_masked, rounding};
 
 /// The special codes of a target of 16 bits.
 #[derive(Clone, Copy)]
@@ -80,7 +80,7 @@ unsafe fn limited<V: Vector, const CLAMP: bool>(specials: Specials, codes: V::In
     // SAFETY: the caller's promise.
     unsafe {
         let magnitude = V::and(codes, V::splat16(!SIGN));
-        V::or_masked(V::min16(magnitude, V::splat16(specials.limit)), codes, V::splat16(SIGN))
+        or_masked::<V>(V::min16(magnitude, V::splat16(specials.limit)), codes, V::splat16(SIGN))
     }
 }
 
@@ -96,7 +96,7 @@ unsafe fn finish<V: Vector, const CLAMP: bool>(
 ) -> V::Integers {
     // SAFETY: the caller's promise.
     unsafe {
-        let nan = V::or_masked(V::splat16(specials.nan), codes, V::splat16(specials.nan_sign));
+        let nan = or_masked::<V>(V::splat16(specials.nan), codes, V::splat16(specials.nan_sign));
         V::choose16(is_nan, nan, limited::<V, CLAMP>(specials, codes))
     }
 }

@@ -17,7 +17,6 @@ impl StochasticOps for Avx2 {
         fn sar32(a: Integers, count: u32) -> Integers {
             arch::_mm256_sra_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
-        fn raised(a: Integers) -> Integers { arch::_mm256_slli_epi32::<16>(a) }
         fn shr32(a: Integers, count: u32) -> Integers {
             arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }

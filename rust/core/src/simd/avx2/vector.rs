@@ -5,7 +5,7 @@ use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
 use crate::simd::halves::up_above_middle;
-use crate::simd::vector::{Nibbles, Vector, nearest_one_by_one, operations, rarely};
+use crate::simd::vector::{Nibbles, Vector, nearest_one_by_one, operations, or_masked, rarely};
 
 /// AVX2 with F16C.
 #[derive(Clone, Copy, Debug)]
@@ -49,9 +49,6 @@ unsafe impl Vector for Avx2 {
         fn splat32(value: u32) -> Integers { arch::_mm256_set1_epi32(value as i32) }
         fn and(a: Integers, b: Integers) -> Integers { arch::_mm256_and_si256(a, b) }
         fn or(a: Integers, b: Integers) -> Integers { arch::_mm256_or_si256(a, b) }
-        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
-            arch::_mm256_or_si256(a, arch::_mm256_and_si256(b, mask))
-        }
         fn add8(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi8(a, b) }
         fn add16(a: Integers, b: Integers) -> Integers { arch::_mm256_add_epi16(a, b) }
         fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm256_adds_epu8(a, b) }
@@ -85,6 +82,7 @@ unsafe impl Vector for Avx2 {
             ));
             arch::_mm256_maddubs_epi16(a, arch::_mm256_shuffle_epi8(powers, counts))
         }
+        fn raised(a: Integers) -> Integers { arch::_mm256_slli_epi32::<16>(a) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
             let (even, odd) = unzip16_by_halves(a, b);
             (Self::in_order(even), Self::in_order(odd))
@@ -141,10 +139,6 @@ unsafe impl Vector for Avx2 {
         fn halves(a: Integers, b: Integers) -> (Integers, Integers) {
             // Takes fewer instructions than unzipping.
             Self::alternate_halves(a, b)
-        }
-        fn alternate_bf16(a: Integers) -> [F32s; 2] {
-            let odd = arch::_mm256_blend_epi16::<UPPER_U16>(arch::_mm256_setzero_si256(), a);
-            [arch::_mm256_castsi256_ps(arch::_mm256_slli_epi32::<16>(a)), arch::_mm256_castsi256_ps(odd)]
         }
         fn alternate_halves(a: Integers, b: Integers) -> (Integers, Integers) {
             let low = arch::_mm256_blend_epi16::<UPPER_U16>(a, arch::_mm256_slli_epi32::<16>(b));
@@ -245,8 +239,8 @@ unsafe impl Vector for Avx2 {
             let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
             let (bits, sign) = (arch::_mm256_castps_si256(a), arch::_mm256_set1_epi32(i32::MIN));
             let magnitude = arch::_mm256_min_epu32(arch::_mm256_andnot_si256(sign, bits), limit);
-            let result = Self::or_masked(magnitude, bits, sign);
-            let nan = Self::or_masked(nan, bits, mask);
+            let result = or_masked::<Self>(magnitude, bits, sign);
+            let nan = or_masked::<Self>(nan, bits, mask);
             arch::_mm256_blendv_epi8(result, nan, arch::_mm256_castps_si256(is_nan))
         }
         fn load_f64_nearest(source: *const u8) -> F32s {

@@ -17,7 +17,6 @@ impl StochasticOps for Avx512 {
         fn sar32(a: Integers, count: u32) -> Integers {
             arch::_mm512_sra_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
-        fn raised(a: Integers) -> Integers { arch::_mm512_slli_epi32::<16>(a) }
         fn shr32(a: Integers, count: u32) -> Integers {
             arch::_mm512_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }

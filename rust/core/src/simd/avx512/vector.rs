@@ -4,7 +4,7 @@ use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
 use crate::simd::halves::up_above_middle;
-use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rarely};
+use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, or_masked, rarely};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
 #[derive(Clone, Copy, Debug)]
@@ -76,10 +76,6 @@ unsafe impl Vector for Avx512 {
         fn splat32(value: u32) -> Integers { arch::_mm512_set1_epi32(value as i32) }
         fn and(a: Integers, b: Integers) -> Integers { arch::_mm512_and_si512(a, b) }
         fn or(a: Integers, b: Integers) -> Integers { arch::_mm512_or_si512(a, b) }
-        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
-            // The truth table of `a | (b & c)`.
-            arch::_mm512_ternarylogic_epi32::<0b1111_1000>(a, b, mask)
-        }
         fn add8(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi8(a, b) }
         fn add16(a: Integers, b: Integers) -> Integers { arch::_mm512_add_epi16(a, b) }
         fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::_mm512_adds_epu8(a, b) }
@@ -102,6 +98,7 @@ unsafe impl Vector for Avx512 {
             arch::_mm512_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
         }
         fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
+        fn raised(a: Integers) -> Integers { arch::_mm512_slli_epi32::<16>(a) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
             let even = arch::_mm512_loadu_si512(EVEN_WORDS.as_ptr().cast());
             let odd = arch::_mm512_loadu_si512(ODD_WORDS.as_ptr().cast());
@@ -160,11 +157,7 @@ unsafe impl Vector for Avx512 {
                 arch::_mm512_slli_epi32::<16>(b),
                 arch::_mm512_set1_epi32(0xffff),
             );
-            (low, Self::or_masked(arch::_mm512_srli_epi32::<16>(a), b, arch::_mm512_set1_epi32(-1 << 16)))
-        }
-        fn alternate_bf16(a: Integers) -> [F32s; 2] {
-            let odd = arch::_mm512_and_si512(a, arch::_mm512_set1_epi32(-1 << 16));
-            [arch::_mm512_castsi512_ps(arch::_mm512_slli_epi32::<16>(a)), arch::_mm512_castsi512_ps(odd)]
+            (low, or_masked::<Self>(arch::_mm512_srli_epi32::<16>(a), b, arch::_mm512_set1_epi32(-1 << 16)))
         }
         fn splat_halves32(lower: u32, upper: u32) -> Integers {
             let lower = arch::_mm512_set1_epi32(lower as i32);
@@ -275,8 +268,8 @@ unsafe impl Vector for Avx512 {
             let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
             let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
             let magnitude = arch::_mm512_min_epu32(arch::_mm512_andnot_si512(sign, bits), limit);
-            let result = Self::or_masked(magnitude, bits, sign);
-            arch::_mm512_mask_blend_epi32(is_nan, result, Self::or_masked(nan, bits, mask))
+            let result = or_masked::<Self>(magnitude, bits, sign);
+            arch::_mm512_mask_blend_epi32(is_nan, result, or_masked::<Self>(nan, bits, mask))
         }
         fn canonical(a: F32s, nan: Integers) -> Integers {
             let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);

@@ -19,7 +19,6 @@ impl StochasticOps for Neon {
             let left = arch::vdupq_n_s32(-(count as i32));
             arch::vreinterpretq_u8_s32(arch::vshlq_s32(arch::vreinterpretq_s32_u8(a), left))
         }
-        fn raised(a: Integers) -> Integers { bytes(arch::vshlq_n_u32::<16>(lanes(a))) }
         fn shr32(a: Integers, count: u32) -> Integers {
             bytes(arch::vshlq_u32(lanes(a), arch::vdupq_n_s32(-(count as i32))))
         }

@@ -9,7 +9,9 @@ use std::arch::asm;
 
 use crate::cpu::level::{self, Level, RawKernel};
 use crate::simd::halves::nearest_bf16;
-use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, rarely, rounding};
+use crate::simd::vector::{
+    SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, or_masked, rarely, rounding,
+};
 
 /// Advanced SIMD.
 #[derive(Clone, Copy, Debug)]
@@ -51,9 +53,6 @@ unsafe impl Vector for Neon {
         fn splat32(value: u32) -> Integers { arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(value)) }
         fn and(a: Integers, b: Integers) -> Integers { arch::vandq_u8(a, b) }
         fn or(a: Integers, b: Integers) -> Integers { arch::vorrq_u8(a, b) }
-        fn or_masked(a: Integers, b: Integers, mask: Integers) -> Integers {
-            arch::vorrq_u8(a, arch::vandq_u8(b, mask))
-        }
         fn add8(a: Integers, b: Integers) -> Integers { arch::vaddq_u8(a, b) }
         fn add16(a: Integers, b: Integers) -> Integers { bytes(arch::vaddq_u16(u16s(a), u16s(b))) }
         fn add_saturated8(a: Integers, b: Integers) -> Integers { arch::vqaddq_u8(a, b) }
@@ -77,6 +76,9 @@ unsafe impl Vector for Neon {
         }
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
             bytes(arch::vshlq_u16(u16s(a), arch::vreinterpretq_s16_u8(counts)))
+        }
+        fn raised(a: Integers) -> Integers {
+            arch::vreinterpretq_u8_u32(arch::vshlq_n_u32::<16>(arch::vreinterpretq_u32_u8(a)))
         }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
             (bytes(arch::vuzp1q_u16(u16s(a), u16s(b))), bytes(arch::vuzp2q_u16(u16s(a), u16s(b))))
@@ -129,11 +131,6 @@ unsafe impl Vector for Neon {
         fn from_bits(a: Integers) -> F32s { arch::vreinterpretq_f32_u8(a) }
         fn alternate_halves(a: Integers, b: Integers) -> (Integers, Integers) {
             (bytes(arch::vtrn1q_u16(u16s(a), u16s(b))), bytes(arch::vtrn2q_u16(u16s(a), u16s(b))))
-        }
-        fn alternate_bf16(a: Integers) -> [F32s; 2] {
-            let even = arch::vshlq_n_u32::<16>(arch::vreinterpretq_u32_u8(a));
-            let odd = arch::vandq_u32(arch::vreinterpretq_u32_u8(a), arch::vdupq_n_u32(0xffff_0000));
-            [arch::vreinterpretq_f32_u32(even), arch::vreinterpretq_f32_u32(odd)]
         }
         fn load_bf16(source: *const u8) -> F32s {
             let wide = arch::vmovl_u16(arch::vreinterpret_u16_u8(arch::vld1_u8(source)));
@@ -218,9 +215,9 @@ unsafe impl Vector for Neon {
             let (bits, sign) = (Self::bits(a), arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
             let magnitude = arch::vreinterpretq_u32_u8(arch::vbicq_u8(bits, sign));
             let limited = arch::vminq_u32(magnitude, arch::vreinterpretq_u32_u8(limit));
-            let result = Self::or_masked(arch::vreinterpretq_u8_u32(limited), bits, sign);
+            let result = or_masked::<Self>(arch::vreinterpretq_u8_u32(limited), bits, sign);
             let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
-            arch::vbslq_u8(is_number, result, Self::or_masked(nan, bits, mask))
+            arch::vbslq_u8(is_number, result, or_masked::<Self>(nan, bits, mask))
         }
         fn canonical(a: F32s, nan: Integers) -> Integers {
             let bits = arch::vreinterpretq_u8_f32(a);

@@ -3,6 +3,7 @@
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::tables::e2m1_codes::Form;
 use crate::quantization::arithmetic::{Area, Blocks};
+use crate::simd::halves::alternate_bf16;
 use crate::simd::{Intervals, MOST_BYTES, Vector, with_vectors};
 
 /// Added to a small float32, it leaves the nearest integer in the low bits, ties to even; of more than 0, if it was not
@@ -112,7 +113,7 @@ impl<V: Intervals> Loop<'_, V> {
     unsafe fn limited(from: *const u8, operand: Operand<V>, ready: Ready<V>) -> V::Integers {
         // SAFETY: the caller's promise.
         unsafe {
-            let [a, b] = V::alternate_bf16(V::load(from));
+            let [a, b] = alternate_bf16::<V>(V::load(from));
             let (a, b) = (Self::whole(a, operand, ready), Self::whole(b, operand, ready));
             V::min16(V::sub_saturated16(V::alternate_halves(a, b).0, ready.least), ready.range)
         }
