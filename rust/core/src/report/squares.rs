@@ -222,11 +222,16 @@ impl<V: Conversions> RawKernel for VectorSquares<V> {
         // SAFETY: the vectors are there, so the level's features are. The count is a multiple of LANES, and LANES one of
         // the width of a register, which has two lanes or more.
         unsafe {
-            let mut registers = [V::splat_f64(0.0); LANES / 2];
+            let mut registers = [V::splat32(0); LANES / 2];
             for i in (0..self.column.count).step_by(LANES) {
-                for (register, lane) in registers.iter_mut().zip((0..LANES).step_by(width)) {
-                    let roots = V::load_f32_as_f64(self.column.pointer.add(i + lane).cast());
-                    *register = V::product_sum_f64(roots, roots, *register);
+                for (pair, lane) in
+                    registers.as_chunks_mut::<2>().0.iter_mut().zip((0..LANES).step_by(2 * width))
+                {
+                    let [first, second] = pair;
+                    let f32s = V::from_bits(V::load(self.column.pointer.add(i + lane).cast()));
+                    let [low, high] = V::to_f64(f32s);
+                    *first = V::product_sum_f64(low, low, *first);
+                    *second = V::product_sum_f64(high, high, *second);
                 }
             }
             for (register, lanes) in registers.into_iter().zip(sums.chunks_exact_mut(width)) {

@@ -11,46 +11,23 @@ pub(crate) trait Conversions: Vector {
     const DOUBTS: bool = false;
     /// Truncates float32 to 32-bit integers, clamped; NaN gives 0.
     unsafe fn truncated(a: Self::F32s) -> Self::Integers;
-    /// Does the same in fewer instructions, unless [`Conversions::any_doubtful`] says otherwise.
-    #[inline(always)]
-    unsafe fn truncated_quickly(a: Self::F32s) -> Self::Integers {
-        // SAFETY: the trait's contract.
-        unsafe { Self::truncated(a) }
-    }
-    /// Truncates float32 to unsigned 32-bit integers, clamped; NaN gives 0.
-    unsafe fn truncated_unsigned(a: Self::F32s) -> Self::Integers;
-    /// Does the same for four registers.
-    #[inline(always)]
-    unsafe fn truncated_unsigned_four([a, b, c, d]: [Self::F32s; 4]) -> [Self::Integers; 4] {
-        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            [
-                Self::truncated_unsigned(a),
-                Self::truncated_unsigned(b),
-                Self::truncated_unsigned(c),
-                Self::truncated_unsigned(d),
-            ]
-        }
-    }
-    /// Loads two registers of float64 and truncates them.
-    unsafe fn truncated_f64(source: *const u8) -> Self::Integers;
-    /// Does the same in fewer instructions, unless [`Conversions::any_doubtful`] says otherwise.
+    /// Truncates four registers to unsigned 32-bit integers, clamped; NaN gives 0.
+    unsafe fn truncated_unsigned(a: [Self::F32s; 4]) -> [Self::Integers; 4];
+    /// Loads two registers of float64 and truncates them to 32-bit integers, signed or unsigned.
+    unsafe fn truncated_f64<const SIGNED: bool>(source: *const u8) -> Self::Integers;
+    /// Does the same for signed integers in fewer instructions, unless [`Conversions::any_doubtful`] says otherwise.
     #[inline(always)]
     unsafe fn truncated_quickly_f64(source: *const u8) -> Self::Integers {
         // SAFETY: the trait's contract.
-        unsafe { Self::truncated_f64(source) }
+        unsafe { Self::truncated_f64::<true>(source) }
     }
     /// Returns whether any integer may come from NaN or a number outside the range.
     #[inline(always)]
     unsafe fn any_doubtful(_a: [Self::Integers; 4]) -> bool {
         false
     }
-    /// Loads two registers of float64 and truncates them to unsigned integers.
-    unsafe fn truncated_unsigned_f64(source: *const u8) -> Self::Integers;
-    /// Truncates float64 to 64-bit integers, clamped; NaN gives 0.
-    unsafe fn truncated64(a: [Self::Integers; 4]) -> [Self::Integers; 4];
-    /// Does the same to unsigned integers.
-    unsafe fn truncated_unsigned64(a: [Self::Integers; 4]) -> [Self::Integers; 4];
+    /// Truncates float64 to 64-bit integers, signed or unsigned, clamped; NaN gives 0.
+    unsafe fn truncated64<const SIGNED: bool>(a: [Self::Integers; 4]) -> [Self::Integers; 4];
     /// Clamps 32-bit integers to 16 bits, signed or unsigned.
     unsafe fn clamp_to_16<const SIGNED: bool>(a: [Self::Integers; 2]) -> Self::Integers;
     /// Clamps 32-bit integers to 8 bits, signed or unsigned.
@@ -74,9 +51,6 @@ pub(crate) trait Conversions: Vector {
     unsafe fn any_unequal(a: [Self::Integers; 4], b: [Self::Integers; 4]) -> bool;
     /// Converts float32 to float64.
     unsafe fn to_f64(a: Self::F32s) -> [Self::Integers; 2];
-    /// Loads half a register of float32 as float64.
-    unsafe fn load_f32_as_f64(source: *const u8) -> Self::Integers;
-    unsafe fn splat_f64(value: f64) -> Self::Integers;
     /// Products of the first two plus the third, rounded to nearest once.
     unsafe fn product_sum_f64(a: Self::Integers, b: Self::Integers, c: Self::Integers) -> Self::Integers;
 }

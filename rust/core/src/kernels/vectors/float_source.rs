@@ -1,7 +1,7 @@
 //! Loads floats of 16 bits or more as vectors of float32, or of bf16 rounded to odd (see [`crate::codec::odd_bf16`]).
 
 use crate::simd::halves::{nearest_bf16, to_odd};
-use crate::simd::{Conversions, Vector};
+use crate::simd::{Conversions, Vector, rounding};
 
 /// A register of bf16.
 #[derive(Clone, Copy)]
@@ -73,7 +73,7 @@ pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
             let (a, b) = (self.f32s::<V>(source[0]), self.f32s::<V>(source[1]));
             let (c, d) = (self.f32s::<V>(source[2]), self.f32s::<V>(source[3]));
             if !SIGNED {
-                return V::truncated_unsigned_four([a, b, c, d]);
+                return V::truncated_unsigned([a, b, c, d]);
             }
             let quick = truncated_quickly::<V>([a, b, c, d]);
             if V::any_doubtful(quick) {
@@ -104,7 +104,12 @@ pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
 pub(super) unsafe fn truncated_quickly<V: Conversions>([a, b, c, d]: [V::F32s; 4]) -> [V::Integers; 4] {
     // SAFETY: the caller's promise.
     unsafe {
-        [V::truncated_quickly(a), V::truncated_quickly(b), V::truncated_quickly(c), V::truncated_quickly(d)]
+        [
+            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(a),
+            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(b),
+            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(c),
+            V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(d),
+        ]
     }
 }
 
@@ -249,10 +254,10 @@ unsafe impl Floats for F64Source {
         unsafe {
             if !SIGNED {
                 return [
-                    V::truncated_unsigned_f64(a),
-                    V::truncated_unsigned_f64(b),
-                    V::truncated_unsigned_f64(c),
-                    V::truncated_unsigned_f64(d),
+                    V::truncated_f64::<false>(a),
+                    V::truncated_f64::<false>(b),
+                    V::truncated_f64::<false>(c),
+                    V::truncated_f64::<false>(d),
                 ];
             }
             let quick = [
@@ -262,7 +267,12 @@ unsafe impl Floats for F64Source {
                 V::truncated_quickly_f64(d),
             ];
             if V::any_doubtful(quick) {
-                return [V::truncated_f64(a), V::truncated_f64(b), V::truncated_f64(c), V::truncated_f64(d)];
+                return [
+                    V::truncated_f64::<true>(a),
+                    V::truncated_f64::<true>(b),
+                    V::truncated_f64::<true>(c),
+                    V::truncated_f64::<true>(d),
+                ];
             }
             quick
         }

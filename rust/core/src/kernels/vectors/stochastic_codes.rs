@@ -171,7 +171,10 @@ impl<V: StochasticOps> Results<V, 1> for Integers {
             let mut sums = [V::splat32(0); 4];
             for (sum, value) in sums.iter_mut().zip(values) {
                 // Below the range the machine gives the smallest integer.
-                *sum = V::truncated_quickly(V::smaller(V::product(value, places), most));
+                *sum = V::rounded_quickly::<{ rounding::TOWARDS_ZERO }>(V::smaller(
+                    V::product(value, places),
+                    most,
+                ));
             }
             let mut magnitudes = sums;
             for register in 0..4 {

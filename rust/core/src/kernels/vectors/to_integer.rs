@@ -83,11 +83,7 @@ impl<V: Conversions, F: Floats, const SIGNED: bool> Integers<V, 8> for ToInteger
             let (a, b) = (floats.f64s::<V>(a), floats.f64s::<V>(b));
             let (c, d) = (floats.f64s::<V>(c), floats.f64s::<V>(d));
             let (first, second) = ([a[0], a[1], b[0], b[1]], [c[0], c[1], d[0], d[1]]);
-            let [first, second] = if SIGNED {
-                [V::truncated64(first), V::truncated64(second)]
-            } else {
-                [V::truncated_unsigned64(first), V::truncated_unsigned64(second)]
-            };
+            let (first, second) = (V::truncated64::<SIGNED>(first), V::truncated64::<SIGNED>(second));
             [first[0], first[1], first[2], first[3], second[0], second[1], second[2], second[3]]
         }
     }

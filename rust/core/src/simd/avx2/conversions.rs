@@ -17,7 +17,6 @@ impl Conversions for Avx2 {
             let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, arch::_mm256_set1_ps(TOO_LARGE));
             arch::_mm256_xor_si256(whole, arch::_mm256_castps_si256(above))
         }
-        fn truncated_quickly(a: arch::__m256) -> arch::__m256i { arch::_mm256_cvttps_epi32(a) }
         fn truncated_quickly_f64(source: *const u8) -> arch::__m256i {
             let low = arch::_mm256_cvttpd_epi32(arch::_mm256_loadu_pd(source.cast()));
             let high = arch::_mm256_cvttpd_epi32(arch::_mm256_loadu_pd(source.add(Self::BYTES).cast()));
@@ -35,36 +34,42 @@ impl Conversions for Avx2 {
             let all = Self::or(first, second);
             rarely(arch::_mm256_testz_si256(all, all) == 0)
         }
-        fn truncated_f64(source: *const u8) -> arch::__m256i {
-            let low = truncated_f64(source);
-            arch::_mm256_set_m128i(truncated_f64(source.add(Self::BYTES)), low)
-        }
-        fn truncated_unsigned_four(a: [arch::__m256; 4]) -> [arch::__m256i; 4] {
+        fn truncated_unsigned(a: [arch::__m256; 4]) -> [arch::__m256i; 4] {
             let parts = [unsigned_parts(a[0]), unsigned_parts(a[1]), unsigned_parts(a[2]), unsigned_parts(a[3])];
             // Both are negative for NaN and out of range.
             let low = Self::or(Self::and(parts[0].0, parts[0].1), Self::and(parts[1].0, parts[1].1));
             let high = Self::or(Self::and(parts[2].0, parts[2].1), Self::and(parts[3].0, parts[3].1));
             if any(arch::_mm256_movemask_ps(Self::from_bits(Self::or(low, high)))) {
                 return [
-                    Self::truncated_unsigned(a[0]),
-                    Self::truncated_unsigned(a[1]),
-                    Self::truncated_unsigned(a[2]),
-                    Self::truncated_unsigned(a[3]),
+                    clamped_unsigned(a[0]),
+                    clamped_unsigned(a[1]),
+                    clamped_unsigned(a[2]),
+                    clamped_unsigned(a[3]),
                 ];
             }
             [of_parts(parts[0]), of_parts(parts[1]), of_parts(parts[2]), of_parts(parts[3])]
         }
-        fn truncated_unsigned(a: arch::__m256) -> arch::__m256i {
-            // The larger of NaN and 0 is 0.
-            let number = arch::_mm256_max_ps(a, arch::_mm256_setzero_ps());
-            let whole = of_parts(unsigned_parts(number));
-            let limit = arch::_mm256_set1_ps(2.0 * TOO_LARGE);
-            let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, limit);
-            arch::_mm256_or_si256(whole, arch::_mm256_castps_si256(above))
+        fn to_f64(a: arch::__m256) -> [arch::__m256i; 2] {
+            let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(a));
+            let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(a));
+            [arch::_mm256_castpd_si256(low), arch::_mm256_castpd_si256(high)]
         }
-        fn truncated_unsigned_f64(source: *const u8) -> arch::__m256i {
-            const EVEN: i32 = 0b10_00_10_00;
-            const IN_ORDER: i32 = 0b11_01_10_00;
+        fn product_sum_f64(a: arch::__m256i, b: arch::__m256i, c: arch::__m256i) -> arch::__m256i {
+            let (a, b, c) = (arch::_mm256_castsi256_pd(a), arch::_mm256_castsi256_pd(b), arch::_mm256_castsi256_pd(c));
+            arch::_mm256_castpd_si256(arch::_mm256_fmadd_pd(a, b, c))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn truncated_f64<const SIGNED: bool>(source: *const u8) -> arch::__m256i {
+        const EVEN: i32 = 0b10_00_10_00;
+        const IN_ORDER: i32 = 0b11_01_10_00;
+        // SAFETY: the trait's contract.
+        unsafe {
+            if SIGNED {
+                let low = truncated_f64(source);
+                return arch::_mm256_set_m128i(truncated_f64(source.add(Self::BYTES)), low);
+            }
             let limit = arch::_mm256_set1_pd(u32::MAX.into());
             let low = arch::_mm256_castpd_si256(arch::_mm256_min_pd(positive(Self::load(source)), limit));
             let high = positive(Self::load(source.add(Self::BYTES)));
@@ -73,28 +78,21 @@ impl Conversions for Avx2 {
             let joined = arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<EVEN>(low, high));
             arch::_mm256_permute4x64_epi64::<IN_ORDER>(joined)
         }
-        fn truncated_unsigned64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
-            let a = [
+    }
+
+    #[inline(always)]
+    unsafe fn truncated64<const SIGNED: bool>(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            if SIGNED {
+                return truncated_four::<true>(a);
+            }
+            truncated_four::<false>([
                 arch::_mm256_castpd_si256(positive(a[0])),
                 arch::_mm256_castpd_si256(positive(a[1])),
                 arch::_mm256_castpd_si256(positive(a[2])),
                 arch::_mm256_castpd_si256(positive(a[3])),
-            ];
-            truncated_four::<false>(a)
-        }
-        fn truncated64(a: [arch::__m256i; 4]) -> [arch::__m256i; 4] { truncated_four::<true>(a) }
-        fn to_f64(a: arch::__m256) -> [arch::__m256i; 2] {
-            let low = arch::_mm256_cvtps_pd(arch::_mm256_castps256_ps128(a));
-            let high = arch::_mm256_cvtps_pd(arch::_mm256_extractf128_ps::<1>(a));
-            [arch::_mm256_castpd_si256(low), arch::_mm256_castpd_si256(high)]
-        }
-        fn load_f32_as_f64(source: *const u8) -> arch::__m256i {
-            arch::_mm256_castpd_si256(arch::_mm256_cvtps_pd(arch::_mm_loadu_ps(source.cast())))
-        }
-        fn splat_f64(value: f64) -> arch::__m256i { arch::_mm256_castpd_si256(arch::_mm256_set1_pd(value)) }
-        fn product_sum_f64(a: arch::__m256i, b: arch::__m256i, c: arch::__m256i) -> arch::__m256i {
-            let (a, b, c) = (arch::_mm256_castsi256_pd(a), arch::_mm256_castsi256_pd(b), arch::_mm256_castsi256_pd(c));
-            arch::_mm256_castpd_si256(arch::_mm256_fmadd_pd(a, b, c))
+            ])
         }
     }
 
@@ -169,6 +167,23 @@ unsafe fn of_parts((low, high): (arch::__m256i, arch::__m256i)) -> arch::__m256i
         let high = Avx2::from_bits(arch::_mm256_xor_si256(high, Avx2::splat32(1 << 31)));
         let low = Avx2::from_bits(low);
         Avx2::bits(arch::_mm256_blendv_ps(low, high, low))
+    }
+}
+
+/// Truncates float32 to unsigned integers, clamped; NaN gives 0.
+///
+/// # Safety
+/// AVX2.
+#[inline(always)]
+unsafe fn clamped_unsigned(a: arch::__m256) -> arch::__m256i {
+    // SAFETY: the caller's promise.
+    unsafe {
+        // The larger of NaN and 0 is 0.
+        let number = arch::_mm256_max_ps(a, arch::_mm256_setzero_ps());
+        let whole = of_parts(unsigned_parts(number));
+        let limit = arch::_mm256_set1_ps(2.0 * TOO_LARGE);
+        let above = arch::_mm256_cmp_ps::<{ arch::_CMP_GE_OQ }>(number, limit);
+        arch::_mm256_or_si256(whole, arch::_mm256_castps_si256(above))
     }
 }
 

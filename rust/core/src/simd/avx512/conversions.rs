@@ -16,7 +16,6 @@ impl Conversions for Avx512 {
             let above = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_GE_OQ }>(a, arch::_mm512_set1_ps(TOO_LARGE));
             arch::_mm512_mask_mov_epi32(whole, above, arch::_mm512_set1_epi32(i32::MAX))
         }
-        fn truncated_quickly(a: arch::__m512) -> arch::__m512i { arch::_mm512_cvttps_epi32(a) }
         fn truncated_quickly_f64(source: *const u8) -> arch::__m512i {
             let low = arch::_mm512_cvttpd_epi32(arch::_mm512_loadu_pd(source.cast()));
             let high = arch::_mm512_cvttpd_epi32(arch::_mm512_loadu_pd(source.add(Self::BYTES).cast()));
@@ -33,42 +32,47 @@ impl Conversions for Avx512 {
             let all = Self::or(first, second);
             rarely(arch::_mm512_test_epi32_mask(all, all) != 0)
         }
-        fn truncated_f64(source: *const u8) -> arch::__m512i {
-            let low = arch::_mm512_castsi256_si512(truncated_f64(source));
-            arch::_mm512_inserti64x4::<1>(low, truncated_f64(source.add(Self::BYTES)))
-        }
-        fn truncated_unsigned(a: arch::__m512) -> arch::__m512i {
+        fn truncated_unsigned(a: [arch::__m512; 4]) -> [arch::__m512i; 4] {
             // The larger of NaN and 0 is 0; above the range the instruction gives the largest integer.
-            arch::_mm512_cvttps_epu32(arch::_mm512_max_ps(a, arch::_mm512_setzero_ps()))
-        }
-        fn truncated_unsigned_f64(source: *const u8) -> arch::__m512i {
-            let (low, high) = (Self::load(source), Self::load(source.add(Self::BYTES)));
-            let low = arch::_mm512_cvttpd_epu32(positive(low));
-            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), arch::_mm512_cvttpd_epu32(positive(high)))
-        }
-        fn truncated_unsigned64(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
+            let zero = arch::_mm512_setzero_ps();
             [
-                arch::_mm512_cvttpd_epu64(positive(a[0])),
-                arch::_mm512_cvttpd_epu64(positive(a[1])),
-                arch::_mm512_cvttpd_epu64(positive(a[2])),
-                arch::_mm512_cvttpd_epu64(positive(a[3])),
+                arch::_mm512_cvttps_epu32(arch::_mm512_max_ps(a[0], zero)),
+                arch::_mm512_cvttps_epu32(arch::_mm512_max_ps(a[1], zero)),
+                arch::_mm512_cvttps_epu32(arch::_mm512_max_ps(a[2], zero)),
+                arch::_mm512_cvttps_epu32(arch::_mm512_max_ps(a[3], zero)),
             ]
-        }
-        fn truncated64(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
-            [truncated64(a[0]), truncated64(a[1]), truncated64(a[2]), truncated64(a[3])]
         }
         fn to_f64(a: arch::__m512) -> [arch::__m512i; 2] {
             let low = arch::_mm512_cvtps_pd(arch::_mm512_castps512_ps256(a));
             let high = arch::_mm512_cvtps_pd(arch::_mm512_extractf32x8_ps::<1>(a));
             [arch::_mm512_castpd_si512(low), arch::_mm512_castpd_si512(high)]
         }
-        fn load_f32_as_f64(source: *const u8) -> arch::__m512i {
-            arch::_mm512_castpd_si512(arch::_mm512_cvtps_pd(arch::_mm256_loadu_ps(source.cast())))
-        }
-        fn splat_f64(value: f64) -> arch::__m512i { arch::_mm512_castpd_si512(arch::_mm512_set1_pd(value)) }
         fn product_sum_f64(a: arch::__m512i, b: arch::__m512i, c: arch::__m512i) -> arch::__m512i {
             let (a, b, c) = (arch::_mm512_castsi512_pd(a), arch::_mm512_castsi512_pd(b), arch::_mm512_castsi512_pd(c));
             arch::_mm512_castpd_si512(arch::_mm512_fmadd_pd(a, b, c))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn truncated_f64<const SIGNED: bool>(source: *const u8) -> arch::__m512i {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = truncated_f64::<SIGNED>(Self::load(source));
+            let high = truncated_f64::<SIGNED>(Self::load(source.add(Self::BYTES)));
+            arch::_mm512_inserti64x4::<1>(arch::_mm512_castsi256_si512(low), high)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn truncated64<const SIGNED: bool>(a: [arch::__m512i; 4]) -> [arch::__m512i; 4] {
+        // SAFETY: the trait's contract.
+        unsafe {
+            [
+                truncated64::<SIGNED>(a[0]),
+                truncated64::<SIGNED>(a[1]),
+                truncated64::<SIGNED>(a[2]),
+                truncated64::<SIGNED>(a[3]),
+            ]
         }
     }
 
@@ -136,9 +140,12 @@ unsafe fn positive(a: arch::__m512i) -> arch::__m512d {
 /// # Safety
 /// AVX-512.
 #[inline(always)]
-unsafe fn truncated64(a: arch::__m512i) -> arch::__m512i {
+unsafe fn truncated64<const SIGNED: bool>(a: arch::__m512i) -> arch::__m512i {
     // SAFETY: the caller's promise.
     unsafe {
+        if !SIGNED {
+            return arch::_mm512_cvttpd_epu64(positive(a));
+        }
         let number = arch::_mm512_castsi512_pd(a);
         let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(number, number);
         let whole = arch::_mm512_maskz_cvttpd_epi64(is_number, number);
@@ -151,12 +158,15 @@ unsafe fn truncated64(a: arch::__m512i) -> arch::__m512i {
 /// Truncates one register of float64 to 32-bit integers.
 ///
 /// # Safety
-/// AVX-512, and eight float64 at the pointer.
+/// AVX-512.
 #[inline(always)]
-unsafe fn truncated_f64(source: *const u8) -> arch::__m256i {
+unsafe fn truncated_f64<const SIGNED: bool>(a: arch::__m512i) -> arch::__m256i {
     // SAFETY: the caller's promise.
     unsafe {
-        let a = arch::_mm512_loadu_pd(source.cast());
+        if !SIGNED {
+            return arch::_mm512_cvttpd_epu32(positive(a));
+        }
+        let a = arch::_mm512_castsi512_pd(a);
         let is_number = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_ORD_Q }>(a, a);
         // Below the range the instruction gives the smallest integer.
         let limited = arch::_mm512_min_pd(a, arch::_mm512_set1_pd(i32::MAX.into()));

@@ -8,55 +8,38 @@ use crate::simd::vector::{Vector, operations, rounding};
 
 type Integers = arch::uint8x16_t;
 
-/// Truncates float64 to 64-bit integers.
+/// Truncates float64 to 64-bit integers, signed or unsigned.
 ///
 /// # Safety
 /// Part of aarch64.
 #[inline(always)]
-unsafe fn words(a: Integers) -> Integers {
+unsafe fn words<const SIGNED: bool>(a: Integers) -> Integers {
     // SAFETY: the caller's promise.
-    unsafe { arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(a))) }
-}
-
-/// Truncates float64 to unsigned 64-bit integers.
-///
-/// # Safety
-/// Part of aarch64.
-#[inline(always)]
-unsafe fn unsigned_words(a: Integers) -> Integers {
-    // SAFETY: the caller's promise.
-    unsafe { arch::vreinterpretq_u8_u64(arch::vcvtq_u64_f64(arch::vreinterpretq_f64_u8(a))) }
+    unsafe {
+        let a = arch::vreinterpretq_f64_u8(a);
+        if SIGNED {
+            arch::vreinterpretq_u8_s64(arch::vcvtq_s64_f64(a))
+        } else {
+            arch::vreinterpretq_u8_u64(arch::vcvtq_u64_f64(a))
+        }
+    }
 }
 
 // The instructions saturate, and give 0 for NaN. No `map`: the compiler calls functions for each part of an array.
 impl Conversions for Neon {
     operations! {
         fn truncated(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_s32(arch::vcvtq_s32_f32(a)) }
-        fn truncated_f64(source: *const u8) -> Integers {
-            let low = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source)));
-            let high = arch::vcvtq_s64_f64(arch::vreinterpretq_f64_u8(Self::load(source.add(Self::BYTES))));
-            arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
-        }
-        fn truncated_unsigned(a: arch::float32x4_t) -> Integers { arch::vreinterpretq_u8_u32(arch::vcvtq_u32_f32(a)) }
-        fn truncated_unsigned_f64(source: *const u8) -> Integers {
-            let low = arch::vcvtq_u64_f64(arch::vreinterpretq_f64_u8(Self::load(source)));
-            let high = arch::vcvtq_u64_f64(arch::vreinterpretq_f64_u8(Self::load(source.add(Self::BYTES))));
-            arch::vreinterpretq_u8_u32(arch::vqmovn_high_u64(arch::vqmovn_u64(low), high))
-        }
-        fn truncated_unsigned64(a: [Integers; 4]) -> [Integers; 4] {
-            let [a, b, c, d] = a;
-            [unsigned_words(a), unsigned_words(b), unsigned_words(c), unsigned_words(d)]
-        }
-        fn truncated64(a: [Integers; 4]) -> [Integers; 4] {
-            let [a, b, c, d] = a;
-            [words(a), words(b), words(c), words(d)]
+        fn truncated_unsigned(a: [arch::float32x4_t; 4]) -> [Integers; 4] {
+            [
+                arch::vreinterpretq_u8_u32(arch::vcvtq_u32_f32(a[0])),
+                arch::vreinterpretq_u8_u32(arch::vcvtq_u32_f32(a[1])),
+                arch::vreinterpretq_u8_u32(arch::vcvtq_u32_f32(a[2])),
+                arch::vreinterpretq_u8_u32(arch::vcvtq_u32_f32(a[3])),
+            ]
         }
         fn to_f64(a: arch::float32x4_t) -> [Integers; 2] {
             let (low, high) = (arch::vcvt_f64_f32(arch::vget_low_f32(a)), arch::vcvt_high_f64_f32(a));
             [arch::vreinterpretq_u8_f64(low), arch::vreinterpretq_u8_f64(high)]
-        }
-        fn load_f32_as_f64(source: *const u8) -> Integers {
-            arch::vreinterpretq_u8_f64(arch::vcvt_f64_f32(arch::vreinterpret_f32_u8(arch::vld1_u8(source))))
         }
         fn rounded_away_quickly(a: arch::float32x4_t) -> Integers {
             arch::vreinterpretq_u8_s32(arch::vcvtaq_s32_f32(a))
@@ -66,11 +49,32 @@ impl Conversions for Neon {
             let second = Self::or(arch::veorq_u8(a[2], b[2]), arch::veorq_u8(a[3], b[3]));
             arch::vmaxvq_u8(Self::or(first, second)) != 0
         }
-        fn splat_f64(value: f64) -> Integers { arch::vreinterpretq_u8_f64(arch::vdupq_n_f64(value)) }
         fn product_sum_f64(a: Integers, b: Integers, c: Integers) -> Integers {
             let (a, b) = (arch::vreinterpretq_f64_u8(a), arch::vreinterpretq_f64_u8(b));
             arch::vreinterpretq_u8_f64(arch::vfmaq_f64(arch::vreinterpretq_f64_u8(c), a, b))
         }
+    }
+
+    #[inline(always)]
+    unsafe fn truncated_f64<const SIGNED: bool>(source: *const u8) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = words::<SIGNED>(Self::load(source));
+            let high = words::<SIGNED>(Self::load(source.add(Self::BYTES)));
+            if SIGNED {
+                let (low, high) = (arch::vreinterpretq_s64_u8(low), arch::vreinterpretq_s64_u8(high));
+                arch::vreinterpretq_u8_s32(arch::vqmovn_high_s64(arch::vqmovn_s64(low), high))
+            } else {
+                let (low, high) = (arch::vreinterpretq_u64_u8(low), arch::vreinterpretq_u64_u8(high));
+                arch::vreinterpretq_u8_u32(arch::vqmovn_high_u64(arch::vqmovn_u64(low), high))
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn truncated64<const SIGNED: bool>([a, b, c, d]: [Integers; 4]) -> [Integers; 4] {
+        // SAFETY: the trait's contract.
+        unsafe { [words::<SIGNED>(a), words::<SIGNED>(b), words::<SIGNED>(c), words::<SIGNED>(d)] }
     }
 
     #[inline(always)]
