@@ -149,7 +149,7 @@ impl<A: Source, Z: Target> Scaled<'_, A, Z> {
             } else {
                 (V::product(a, first.number), V::product(b, second.number))
             };
-            if !ready.divides && V::any_nan(a, b) {
+            if !ready.divides && V::any_nan([a, b]) {
                 (a, b) = (V::from_bits(V::limited(a, ready.nan)), V::from_bits(V::limited(b, ready.nan)));
             }
             if Z::HALF {

@@ -226,14 +226,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Products with such a factor, rounded once to nearest.
     unsafe fn f64_product(a: Self::F32s, b: f64) -> Self::F32s;
     unsafe fn any16(mask: Self::Mask16) -> bool;
-    /// Returns whether any float32 of two registers is NaN.
-    unsafe fn any_nan(a: Self::F32s, b: Self::F32s) -> bool;
-    /// Returns whether any float32 of four registers is NaN.
-    #[inline(always)]
-    unsafe fn any_nan_of_four([a, b, c, d]: [Self::F32s; 4]) -> bool {
-        // SAFETY: the trait's contract.
-        unsafe { rarely(Self::any_nan(a, b) | Self::any_nan(c, d)) }
-    }
+    /// Returns whether any float32 of an even number of registers is NaN, which is rare.
+    unsafe fn any_nan<const COUNT: usize>(a: [Self::F32s; COUNT]) -> bool;
     /// Returns whether any float32 differs between two registers, neither being NaN.
     unsafe fn any_differ(a: Self::F32s, b: Self::F32s) -> bool;
     /// Returns whether any nonzero float32 of two registers, after `added` is added to its bits, has all bits of `clear`

@@ -161,7 +161,7 @@ unsafe impl<F: Floats> Floats for Decided<F> {
             let turned = V::add16(low, V::splat16(NEAR));
             let undecided = V::any16(V::above16(V::splat16(SIGN + 2 * NEAR + 1), turned));
             // One jump for both.
-            if undecided | V::any_nan(first, second) {
+            if undecided | V::any_nan([first, second]) {
                 None
             } else {
                 Some(up_above_middle::<V>(low, high, one))

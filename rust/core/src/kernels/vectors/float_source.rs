@@ -58,7 +58,7 @@ pub(crate) unsafe trait Floats: Copy + Send + Sync + 'static {
         // SAFETY: the trait's contract.
         unsafe {
             let [first, second] = self.pair::<V>(source);
-            if V::any_nan(first, second) { None } else { Some(nearest_bf16::<V>(first, second, one)) }
+            if V::any_nan([first, second]) { None } else { Some(nearest_bf16::<V>(first, second, one)) }
         }
     }
     /// Loads four registers of 32-bit integers, as [`Conversions::truncated`] makes them, or with an unsigned range; a

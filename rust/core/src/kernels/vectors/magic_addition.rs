@@ -99,7 +99,7 @@ unsafe impl<V: MagicAddition, F: Floats, const TOP: bool> Step<V, 1> for MagicCo
             let tops = V::signs([a, b, c, d]);
             let mut code =
                 with_signs::<V, TOP>(V::min8(code, V::splat8(rule.most[0])), tops, SignPlace::of(&rule));
-            if rule.has_specials && V::any_nan_of_four([a, b, c, d]) {
+            if rule.has_specials && V::any_nan([a, b, c, d]) {
                 let nan = V::choose8(V::top8(tops), V::splat8(rule.nan[1]), V::splat8(rule.nan[0]));
                 code = V::choose8(V::nan8([a, b, c, d]), nan, code);
             }

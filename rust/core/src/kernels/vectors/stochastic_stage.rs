@@ -116,7 +116,7 @@ impl<V: StochasticOps> Ready<V> {
                 sums = [V::raised(low), V::and(low, odd), V::raised(high), V::and(high, odd)];
             } else {
                 let [a, b, c, d] = four::<V, F>(floats, source);
-                if V::any_nan(a, b) | V::any_nan(c, d) {
+                if V::any_nan([a, b]) | V::any_nan([c, d]) {
                     return Block::General;
                 }
                 if R::OF_VALUES

@@ -61,7 +61,7 @@ pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) 
     let [a, b, c, d] = f32s;
     // SAFETY: the caller's promise.
     unsafe {
-        if V::any_nan_of_four(f32s) {
+        if V::any_nan(f32s) {
             return [V::canonical(a, nan), V::canonical(b, nan), V::canonical(c, nan), V::canonical(d, nan)];
         }
         [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
@@ -98,8 +98,8 @@ unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
         unsafe {
             let [a, b, c, d] = four::<V, F>(floats, source);
             // Infinities and NaN, which are rare, times zero are NaN.
-            let first = V::any_nan(V::product(a, zero), V::product(b, zero));
-            if first || V::any_nan(V::product(c, zero), V::product(d, zero)) {
+            let first = V::any_nan([V::product(a, zero), V::product(b, zero)]);
+            if first || V::any_nan([V::product(c, zero), V::product(d, zero)]) {
                 return [
                     V::limited(a, constants),
                     V::limited(b, constants),

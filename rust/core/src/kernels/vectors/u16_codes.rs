@@ -139,7 +139,7 @@ impl<const ROUNDING: i32> U16Codes for F16Codes<ROUNDING> {
                 floats.pair::<V>(source)
             };
             let codes = V::to_f16::<ROUNDING>(first, second);
-            if !F::NAN || !V::any_nan(first, second) {
+            if !F::NAN || !V::any_nan([first, second]) {
                 return limited::<V, CLAMP>(specials, codes);
             }
             finish_visible_nan::<V, CLAMP>(specials, codes)
@@ -169,7 +169,7 @@ impl U16Codes for AwayF16Codes {
             let (a, b) =
                 (V::from_bits(V::or(V::bits(first), last)), V::from_bits(V::or(V::bits(second), last)));
             // Infinities are NaN here.
-            if !V::any_nan(a, b) {
+            if !V::any_nan([a, b]) {
                 return limited::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b));
             }
             let (a, b) = (V::with_last_bit(first), V::with_last_bit(second));
@@ -205,7 +205,7 @@ impl<const NEAREST_EVEN: bool> U16Codes for Bf16Codes<NEAREST_EVEN> {
                 let added = [V::splat32(specials.added[0]), V::splat32(specials.added[1])];
                 let sums = [V::add_by_sign32(first, added), V::add_by_sign32(second, added)];
                 let codes = V::unzip16(sums[0], sums[1]).1;
-                if !V::any_nan(first, second) {
+                if !V::any_nan([first, second]) {
                     return limited::<V, CLAMP>(specials, codes);
                 }
                 codes

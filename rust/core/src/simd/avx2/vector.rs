@@ -262,13 +262,6 @@ unsafe impl Vector for Avx2 {
             }
             Some(Self::halves_in_order(up_above_middle::<Self>(low, high, one)))
         }
-        fn any_nan(a: F32s, b: F32s) -> bool {
-            any(arch::_mm256_movemask_ps(is_nan(a, b)))
-        }
-        fn any_nan_of_four(a: [F32s; 4]) -> bool {
-            let [a, b, c, d] = a;
-            any(arch::_mm256_movemask_ps(arch::_mm256_or_ps(is_nan(a, b), is_nan(c, d))))
-        }
         fn any_differ(a: F32s, b: F32s) -> bool {
             any(arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)))
         }
@@ -279,6 +272,18 @@ unsafe impl Vector for Avx2 {
             let bits = arch::_mm256_castps_si256(a);
             let canonical = arch::_mm256_or_si256(arch::_mm256_and_si256(bits, sign), nan);
             arch::_mm256_blendv_epi8(bits, canonical, arch::_mm256_castps_si256(is_nan))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn any_nan<const COUNT: usize>(a: [F32s; COUNT]) -> bool {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut found = arch::_mm256_setzero_ps();
+            for i in (0..COUNT).step_by(2) {
+                found = arch::_mm256_or_ps(found, is_nan(a[i], a[i + 1]));
+            }
+            any(arch::_mm256_movemask_ps(found))
         }
     }
 

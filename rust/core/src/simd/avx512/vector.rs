@@ -198,7 +198,7 @@ unsafe impl Vector for Avx512 {
             let (a, b) = (Self::load_f64_nearest(source), Self::load_f64_nearest(source.add(2 * Self::BYTES)));
             let (low, high) = Self::unzip16(Self::bits(a), Self::bits(b));
             let middle = arch::_mm512_cmpeq_epi16_mask(low, Self::splat16(1 << 15));
-            let doubtful = middle != 0 || Self::any_nan(a, b);
+            let doubtful = middle != 0 || Self::any_nan([a, b]);
             if doubtful && (any_lost(a, source) || any_lost(b, source.add(2 * Self::BYTES))) {
                 return None;
             }
@@ -227,9 +227,6 @@ unsafe impl Vector for Avx512 {
             let high = f64_product(arch::_mm512_extractf32x8_ps::<1>(a), b);
             let low = arch::_mm512_castps256_ps512(low);
             arch::_mm512_insertf32x8::<1>(low, high)
-        }
-        fn any_nan(a: F32s, b: F32s) -> bool {
-            rarely(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, b) != 0)
         }
         fn any16(mask: Self::Mask16) -> bool { rarely(arch::_kortestz_mask32_u8(mask, mask) == 0) }
         fn any_differ(a: F32s, b: F32s) -> bool {
@@ -276,6 +273,18 @@ unsafe impl Vector for Avx512 {
             let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
             // The truth table of `(a & b) | c`.
             arch::_mm512_mask_ternarylogic_epi32::<0b1110_1010>(bits, is_nan, sign, nan)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn any_nan<const COUNT: usize>(a: [F32s; COUNT]) -> bool {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let mut found = 0;
+            for i in (0..COUNT).step_by(2) {
+                found |= arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a[i], a[i + 1]);
+            }
+            rarely(found != 0)
         }
     }
 

@@ -115,14 +115,6 @@ unsafe impl Vector for Neon {
         fn choose16(mask: U16s, yes: Integers, no: Integers) -> Integers {
             arch::vbslq_u8(bytes(mask), yes, no)
         }
-        fn any_nan(a: F32s, b: F32s) -> bool {
-            // The maximum is NaN if any number is.
-            arch::vmaxvq_f32(arch::vmaxq_f32(a, b)).is_nan()
-        }
-        fn any_nan_of_four(all: [F32s; 4]) -> bool {
-            let [a, b, c, d] = all;
-            rarely(Self::any_nan(arch::vmaxq_f32(a, b), arch::vmaxq_f32(c, d)))
-        }
         fn any_differ(a: F32s, b: F32s) -> bool {
             arch::vmaxvq_u32(arch::vorrq_u32(arch::vcltq_f32(a, b), arch::vcgtq_f32(a, b))) != 0
         }
@@ -147,7 +139,7 @@ unsafe impl Vector for Neon {
         fn nearest_bf16_of_f64(source: *const u8, one: Integers) -> Option<Integers> {
             let a = Self::load_f64(source);
             let b = Self::load_f64(source.add(2 * Self::BYTES));
-            if Self::any_nan(a, b) { None } else { Some(nearest_bf16::<Self>(a, b, one)) }
+            if Self::any_nan([a, b]) { None } else { Some(nearest_bf16::<Self>(a, b, one)) }
         }
         fn load_f64(source: *const u8) -> F32s {
             let low = arch::vreinterpretq_f64_u8(arch::vld1q_u8(source));
@@ -224,6 +216,19 @@ unsafe impl Vector for Neon {
             let sign = arch::vandq_u8(bits, arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
             let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
             arch::vbslq_u8(is_number, bits, arch::vorrq_u8(sign, nan))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn any_nan<const COUNT: usize>(a: [F32s; COUNT]) -> bool {
+        // SAFETY: the trait's contract.
+        unsafe {
+            // The maximum is NaN if any number is.
+            let mut most = arch::vmaxq_f32(a[0], a[1]);
+            for i in (2..COUNT).step_by(2) {
+                most = arch::vmaxq_f32(most, arch::vmaxq_f32(a[i], a[i + 1]));
+            }
+            rarely(arch::vmaxvq_f32(most).is_nan())
         }
     }
 
