@@ -13,9 +13,7 @@ pub(crate) trait StochasticOps: Conversions {
     unsafe fn mul32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
     /// The smaller of unsigned lanes.
     unsafe fn min32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Shifts right by one count below 32.
-    unsafe fn shr32(a: Self::Integers, count: u32) -> Self::Integers;
-    /// Does the same, and fills with the sign.
+    /// Shifts right by one count below 32, and fills with the sign.
     unsafe fn sar32(a: Self::Integers, count: u32) -> Self::Integers;
     /// Clamps the upper 16 bits to 8 bits, signed or unsigned.
     #[inline(always)]

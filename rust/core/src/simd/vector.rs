@@ -116,7 +116,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Shifts u16 below 256 to the left, each by its own count from 0 to 6.
     unsafe fn shl_each16(a: Self::Integers, counts: Self::Integers) -> Self::Integers;
 
-    /// Shifts left by 16 bits.
+    /// Shifts lanes of 32 bits right by one count below 32.
+    unsafe fn shr32(a: Self::Integers, count: u32) -> Self::Integers;
+    /// Shifts lanes of 32 bits left by 16 bits.
     unsafe fn raised(a: Self::Integers) -> Self::Integers;
 
     /// Returns the even and the odd u16 of two registers.
@@ -237,12 +239,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     unsafe fn any_subnormal(a: Self::F32s) -> bool;
     /// Adds the first integers to the bits of float32 with a clear sign, the second ones to those of the others.
     unsafe fn add_by_sign32(a: Self::F32s, added: [Self::Integers; 2]) -> Self::Integers;
-    /// Sets the last bit of each float32 that is not an infinity or NaN.
-    unsafe fn with_last_bit(a: Self::F32s) -> Self::F32s;
     /// Limits magnitudes of float32, as bits, and replaces NaN by `nan | (NaN & mask)`.
     unsafe fn limited(a: Self::F32s, limit_nan_mask: [Self::Integers; 3]) -> Self::Integers;
-    /// Replaces NaN by these bits with its sign.
-    unsafe fn canonical(a: Self::F32s, nan: Self::Integers) -> Self::Integers;
 }
 
 /// Entries of a table with one for each byte.

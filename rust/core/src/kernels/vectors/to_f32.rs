@@ -62,7 +62,14 @@ pub(super) unsafe fn canonical<V: Vector>(f32s: [V::F32s; 4], nan: V::Integers) 
     // SAFETY: the caller's promise.
     unsafe {
         if V::any_nan(f32s) {
-            return [V::canonical(a, nan), V::canonical(b, nan), V::canonical(c, nan), V::canonical(d, nan)];
+            // Nothing is above the limit, and NaN keeps its sign.
+            let constants = [V::splat32(i32::MAX as u32), nan, V::splat32(1 << 31)];
+            return [
+                V::limited(a, constants),
+                V::limited(b, constants),
+                V::limited(c, constants),
+                V::limited(d, constants),
+            ];
         }
         [V::bits(a), V::bits(b), V::bits(c), V::bits(d)]
     }

@@ -172,9 +172,25 @@ impl U16Codes for AwayF16Codes {
             if !V::any_nan([a, b]) {
                 return limited::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b));
             }
-            let (a, b) = (V::with_last_bit(first), V::with_last_bit(second));
+            let (a, b) = (with_last_bit::<V>(first), with_last_bit::<V>(second));
             finish_visible_nan::<V, CLAMP>(specials, V::to_f16::<{ rounding::NEAREST_EVEN }>(a, b))
         }
+    }
+}
+
+/// Sets the last bit of each float32 that is not an infinity or NaN.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+unsafe fn with_last_bit<V: Vector>(a: V::F32s) -> V::F32s {
+    // SAFETY: the caller's promise.
+    unsafe {
+        let (bits, infinity) = (V::bits(a), V::splat32(f32::INFINITY.to_bits()));
+        // In the upper u16, what the exponent is below that of infinities; one at most.
+        let below = V::sub_saturated16(infinity, V::and(bits, infinity));
+        let finite = V::min16(below, V::splat32(1 << 16));
+        V::from_bits(V::or(bits, V::shr32(finite, 16)))
     }
 }
 

@@ -17,9 +17,6 @@ impl StochasticOps for Avx2 {
         fn sar32(a: Integers, count: u32) -> Integers {
             arch::_mm256_sra_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
-        fn shr32(a: Integers, count: u32) -> Integers {
-            arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
-        }
         fn fixed_below(a: Integers, power: arch::__m256) -> Integers {
             // Units of the last place up to `power`, where they end at its own bits.
             let units = arch::_mm256_div_ps(arch::_mm256_set1_ps(EXPONENT as f32), power);

@@ -82,6 +82,9 @@ unsafe impl Vector for Avx2 {
             ));
             arch::_mm256_maddubs_epi16(a, arch::_mm256_shuffle_epi8(powers, counts))
         }
+        fn shr32(a: Integers, count: u32) -> Integers {
+            arch::_mm256_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
         fn raised(a: Integers) -> Integers { arch::_mm256_slli_epi32::<16>(a) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
             let (even, odd) = unzip16_by_halves(a, b);
@@ -227,13 +230,6 @@ unsafe impl Vector for Avx2 {
             let added = arch::_mm256_castps_si256(arch::_mm256_blendv_ps(positive, negative, a));
             arch::_mm256_add_epi32(arch::_mm256_castps_si256(a), added)
         }
-        fn with_last_bit(a: F32s) -> F32s {
-            let bits = arch::_mm256_castps_si256(a);
-            let infinity = arch::_mm256_set1_epi32(0x7f80_0000);
-            let exponent = arch::_mm256_and_si256(bits, infinity);
-            let finite = arch::_mm256_cmpgt_epi32(infinity, exponent);
-            arch::_mm256_castsi256_ps(arch::_mm256_or_si256(bits, arch::_mm256_srli_epi32::<31>(finite)))
-        }
         fn limited(a: F32s, limit_nan_mask: [Integers; 3]) -> Integers {
             let [limit, nan, mask] = limit_nan_mask;
             let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
@@ -266,13 +262,6 @@ unsafe impl Vector for Avx2 {
             any(arch::_mm256_movemask_ps(arch::_mm256_cmp_ps::<{ arch::_CMP_NEQ_OQ }>(a, b)))
         }
         fn any16(mask: Integers) -> bool { any(arch::_mm256_movemask_epi8(mask)) }
-        fn canonical(a: F32s, nan: Integers) -> Integers {
-            let is_nan = arch::_mm256_cmp_ps::<{ arch::_CMP_UNORD_Q }>(a, a);
-            let sign = arch::_mm256_set1_epi32(i32::MIN);
-            let bits = arch::_mm256_castps_si256(a);
-            let canonical = arch::_mm256_or_si256(arch::_mm256_and_si256(bits, sign), nan);
-            arch::_mm256_blendv_epi8(bits, canonical, arch::_mm256_castps_si256(is_nan))
-        }
     }
 
     #[inline(always)]

@@ -17,9 +17,6 @@ impl StochasticOps for Avx512 {
         fn sar32(a: Integers, count: u32) -> Integers {
             arch::_mm512_sra_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
         }
-        fn shr32(a: Integers, count: u32) -> Integers {
-            arch::_mm512_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
-        }
         fn fixed_below(a: Integers, power: arch::__m512) -> Integers {
             const TRUNCATE: i32 = arch::_MM_FROUND_TO_ZERO | arch::_MM_FROUND_NO_EXC;
             // Half of the sum with `power` exceeds values below `power`, and no others.

@@ -98,6 +98,9 @@ unsafe impl Vector for Avx512 {
             arch::_mm512_srl_epi16(a, arch::_mm_cvtsi32_si128(count as i32))
         }
         fn shl_each16(a: Integers, counts: Integers) -> Integers { arch::_mm512_sllv_epi16(a, counts) }
+        fn shr32(a: Integers, count: u32) -> Integers {
+            arch::_mm512_srl_epi32(a, arch::_mm_cvtsi32_si128(count as i32))
+        }
         fn raised(a: Integers) -> Integers { arch::_mm512_slli_epi32::<16>(a) }
         fn unzip16(a: Integers, b: Integers) -> (Integers, Integers) {
             let even = arch::_mm512_loadu_si512(EVEN_WORDS.as_ptr().cast());
@@ -251,15 +254,6 @@ unsafe impl Vector for Avx512 {
             let added = arch::_mm512_mask_mov_epi32(positive, arch::_mm512_movepi32_mask(bits), negative);
             arch::_mm512_add_epi32(bits, added)
         }
-        fn with_last_bit(a: F32s) -> F32s {
-            const QUIET: i32 = 0x01;
-            const INFINITE: i32 = 0x08 | 0x10;
-            const SIGNALLING: i32 = 0x80;
-            let special = arch::_mm512_fpclass_ps_mask::<{ QUIET | INFINITE | SIGNALLING }>(a);
-            let bits = arch::_mm512_castps_si512(a);
-            let odd = arch::_mm512_mask_or_epi32(bits, !special, bits, arch::_mm512_set1_epi32(1));
-            arch::_mm512_castsi512_ps(odd)
-        }
         fn limited(a: F32s, limit_nan_mask: [Integers; 3]) -> Integers {
             let [limit, nan, mask] = limit_nan_mask;
             let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
@@ -267,12 +261,6 @@ unsafe impl Vector for Avx512 {
             let magnitude = arch::_mm512_min_epu32(arch::_mm512_andnot_si512(sign, bits), limit);
             let result = or_masked::<Self>(magnitude, bits, sign);
             arch::_mm512_mask_blend_epi32(is_nan, result, or_masked::<Self>(nan, bits, mask))
-        }
-        fn canonical(a: F32s, nan: Integers) -> Integers {
-            let is_nan = arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a, a);
-            let (bits, sign) = (arch::_mm512_castps_si512(a), arch::_mm512_set1_epi32(i32::MIN));
-            // The truth table of `(a & b) | c`.
-            arch::_mm512_mask_ternarylogic_epi32::<0b1110_1010>(bits, is_nan, sign, nan)
         }
     }
 

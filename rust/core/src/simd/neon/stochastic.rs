@@ -19,9 +19,6 @@ impl StochasticOps for Neon {
             let left = arch::vdupq_n_s32(-(count as i32));
             arch::vreinterpretq_u8_s32(arch::vshlq_s32(arch::vreinterpretq_s32_u8(a), left))
         }
-        fn shr32(a: Integers, count: u32) -> Integers {
-            bytes(arch::vshlq_u32(lanes(a), arch::vdupq_n_s32(-(count as i32))))
-        }
         fn fixed_below(a: Integers, power: arch::float32x4_t) -> Integers {
             let single = arch::vreinterpretq_f32_u8(a);
             let below = arch::vcltq_f32(single, power);

@@ -77,6 +77,10 @@ unsafe impl Vector for Neon {
         fn shl_each16(a: Integers, counts: Integers) -> Integers {
             bytes(arch::vshlq_u16(u16s(a), arch::vreinterpretq_s16_u8(counts)))
         }
+        fn shr32(a: Integers, count: u32) -> Integers {
+            let left = arch::vdupq_n_s32(-(count as i32));
+            arch::vreinterpretq_u8_u32(arch::vshlq_u32(arch::vreinterpretq_u32_u8(a), left))
+        }
         fn raised(a: Integers) -> Integers {
             arch::vreinterpretq_u8_u32(arch::vshlq_n_u32::<16>(arch::vreinterpretq_u32_u8(a)))
         }
@@ -197,11 +201,6 @@ unsafe impl Vector for Neon {
             let added = arch::vbslq_u32(is_negative, negative, positive);
             arch::vreinterpretq_u8_u32(arch::vaddq_u32(arch::vreinterpretq_u32_f32(a), added))
         }
-        fn with_last_bit(a: F32s) -> F32s {
-            let (bits, infinity) = (arch::vreinterpretq_u32_f32(a), arch::vdupq_n_u32(0x7f80_0000));
-            let finite = arch::vcltq_u32(arch::vandq_u32(bits, infinity), infinity);
-            arch::vreinterpretq_f32_u32(arch::vorrq_u32(bits, arch::vshrq_n_u32::<31>(finite)))
-        }
         fn limited(a: F32s, limit_nan_mask: [Integers; 3]) -> Integers {
             let [limit, nan, mask] = limit_nan_mask;
             let (bits, sign) = (Self::bits(a), arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
@@ -210,12 +209,6 @@ unsafe impl Vector for Neon {
             let result = or_masked::<Self>(arch::vreinterpretq_u8_u32(limited), bits, sign);
             let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
             arch::vbslq_u8(is_number, result, or_masked::<Self>(nan, bits, mask))
-        }
-        fn canonical(a: F32s, nan: Integers) -> Integers {
-            let bits = arch::vreinterpretq_u8_f32(a);
-            let sign = arch::vandq_u8(bits, arch::vreinterpretq_u8_u32(arch::vdupq_n_u32(SIGN)));
-            let is_number = arch::vreinterpretq_u8_u32(arch::vceqq_f32(a, a));
-            arch::vbslq_u8(is_number, bits, arch::vorrq_u8(sign, nan))
         }
     }
 
