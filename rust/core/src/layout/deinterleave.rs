@@ -66,8 +66,8 @@ impl<V: Vector, const SIZE: usize> RawKernel for Registers<V, SIZE> {
                     let even = match SIZE {
                         1 => V::in_order(V::unzip8(first, second).0),
                         2 => V::unzip16(first, second).0,
-                        4 => V::even32(first, second),
-                        _ => V::even64(first, second),
+                        4 => V::even::<4>(first, second),
+                        _ => V::even::<8>(first, second),
                     };
                     V::store(to.add(start), even);
                 }

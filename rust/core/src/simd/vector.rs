@@ -146,10 +146,8 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Returns lanes of 4 or 8 bytes, each followed by a lane of zeros.
     unsafe fn with_zeros<const SIZE: usize>(a: Self::Integers) -> [Self::Integers; 2];
 
-    /// Returns the even 32-bit lanes of two registers.
-    unsafe fn even32(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Returns the even 64-bit lanes of two registers.
-    unsafe fn even64(a: Self::Integers, b: Self::Integers) -> Self::Integers;
+    /// Returns the even lanes of 4 or 8 bytes of two registers.
+    unsafe fn even<const SIZE: usize>(a: Self::Integers, b: Self::Integers) -> Self::Integers;
 
     /// Compares signed u16 lanes: whether `a > b`.
     unsafe fn above16(a: Self::Integers, b: Self::Integers) -> Self::Mask16;

@@ -21,7 +21,7 @@ impl<const SIZE: usize> LowBytes<SIZE> {
         // SAFETY: the caller's promise.
         unsafe {
             let first = V::load(source);
-            if SIZE == 4 { first } else { V::even32(first, V::load(source.add(V::BYTES))) }
+            if SIZE == 4 { first } else { V::even::<4>(first, V::load(source.add(V::BYTES))) }
         }
     }
 }

@@ -65,10 +65,10 @@ unsafe impl<V: Vector> Step<V, 4> for Lower32 {
         // SAFETY: the trait's contract; each quarter of the elements fills two registers.
         unsafe {
             [
-                V::even32(V::load(a), V::load(a.add(V::BYTES))),
-                V::even32(V::load(b), V::load(b.add(V::BYTES))),
-                V::even32(V::load(c), V::load(c.add(V::BYTES))),
-                V::even32(V::load(d), V::load(d.add(V::BYTES))),
+                V::even::<4>(V::load(a), V::load(a.add(V::BYTES))),
+                V::even::<4>(V::load(b), V::load(b.add(V::BYTES))),
+                V::even::<4>(V::load(c), V::load(c.add(V::BYTES))),
+                V::even::<4>(V::load(d), V::load(d.add(V::BYTES))),
             ]
         }
     }

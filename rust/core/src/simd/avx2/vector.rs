@@ -120,14 +120,6 @@ unsafe impl Vector for Avx2 {
                 arch::_mm256_unpackhi_epi16(high, next_high),
             ]
         }
-        fn even32(a: Integers, b: Integers) -> Integers {
-            let (a, b) = (arch::_mm256_castsi256_ps(a), arch::_mm256_castsi256_ps(b));
-            let by_halves = arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b);
-            Self::in_order(arch::_mm256_castps_si256(by_halves))
-        }
-        fn even64(a: Integers, b: Integers) -> Integers {
-            Self::in_order(arch::_mm256_unpacklo_epi64(a, b))
-        }
         fn above16(a: Integers, b: Integers) -> Integers { arch::_mm256_cmpgt_epi16(a, b) }
         fn top8(a: Integers) -> Integers { arch::_mm256_cmpgt_epi8(arch::_mm256_setzero_si256(), a) }
         fn join(low: Integers, high: Integers) -> Integers {
@@ -273,6 +265,19 @@ unsafe impl Vector for Avx2 {
                 found = arch::_mm256_or_ps(found, is_nan(a[i], a[i + 1]));
             }
             any(arch::_mm256_movemask_ps(found))
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn even<const SIZE: usize>(a: Integers, b: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            Self::in_order(if SIZE == 4 {
+                let (a, b) = (arch::_mm256_castsi256_ps(a), arch::_mm256_castsi256_ps(b));
+                arch::_mm256_castps_si256(arch::_mm256_shuffle_ps::<0b10_00_10_00>(a, b))
+            } else {
+                arch::_mm256_unpacklo_epi64(a, b)
+            })
         }
     }
 

@@ -132,14 +132,6 @@ unsafe impl Vector for Avx512 {
                 arch::_mm512_unpackhi_epi16(high, next_high),
             ]
         }
-        fn even32(a: Integers, b: Integers) -> Integers {
-            let even = arch::_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
-            arch::_mm512_permutex2var_epi32(a, even, b)
-        }
-        fn even64(a: Integers, b: Integers) -> Integers {
-            let even = arch::_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
-            arch::_mm512_permutex2var_epi64(a, even, b)
-        }
         fn above16(a: Integers, b: Integers) -> Self::Mask16 { arch::_mm512_cmpgt_epi16_mask(a, b) }
         fn top8(a: Integers) -> Self::Mask8 { arch::_mm512_movepi8_mask(a) }
         fn join(low: Self::Mask16, high: Self::Mask16) -> Self::Mask8 {
@@ -273,6 +265,20 @@ unsafe impl Vector for Avx512 {
                 found |= arch::_mm512_cmp_ps_mask::<{ arch::_CMP_UNORD_Q }>(a[i], a[i + 1]);
             }
             rarely(found != 0)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn even<const SIZE: usize>(a: Integers, b: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            if SIZE == 4 {
+                let even = arch::_mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
+                arch::_mm512_permutex2var_epi32(a, even, b)
+            } else {
+                let even = arch::_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
+                arch::_mm512_permutex2var_epi64(a, even, b)
+            }
         }
     }
 

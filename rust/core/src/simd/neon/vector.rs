@@ -104,12 +104,6 @@ unsafe impl Vector for Neon {
                 bytes(arch::vzip2q_u16(high, next_high)),
             ]
         }
-        fn even32(a: Integers, b: Integers) -> Integers {
-            arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b)))
-        }
-        fn even64(a: Integers, b: Integers) -> Integers {
-            arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(arch::vreinterpretq_u64_u8(a), arch::vreinterpretq_u64_u8(b)))
-        }
         fn above16(a: Integers, b: Integers) -> U16s {
             arch::vcgtq_s16(arch::vreinterpretq_s16_u8(a), arch::vreinterpretq_s16_u8(b))
         }
@@ -222,6 +216,20 @@ unsafe impl Vector for Neon {
                 most = arch::vmaxq_f32(most, arch::vmaxq_f32(a[i], a[i + 1]));
             }
             rarely(arch::vmaxvq_f32(most).is_nan())
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn even<const SIZE: usize>(a: Integers, b: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            if SIZE == 4 {
+                let (a, b) = (arch::vreinterpretq_u32_u8(a), arch::vreinterpretq_u32_u8(b));
+                arch::vreinterpretq_u8_u32(arch::vuzp1q_u32(a, b))
+            } else {
+                let (a, b) = (arch::vreinterpretq_u64_u8(a), arch::vreinterpretq_u64_u8(b));
+                arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
+            }
         }
     }
 
