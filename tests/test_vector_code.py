@@ -12,7 +12,8 @@ VECTORS = [
     for file in CORE.glob(f"{room}/*.rs")
 ]
 CLOSURE = re.compile(
-    r"(?:map|fold|for_each|from_fn)\((?:[^|()]*,)? *\|[^|]*\|[^;]*?\b(?:V::[a-z]|arch::|Self::load)"
+    r"(?:map|fold|for_each|from_fn)\((?:[^|()]*,)? *\|[^|]*\|[^;]*?"
+    r"\b(?:(?:V|Avx2|short_tables)::[a-z]|arch::|Self::load)"
 )
 
 

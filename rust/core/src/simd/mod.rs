@@ -13,7 +13,6 @@ mod caches;
 mod conversions;
 pub(crate) mod halves;
 mod intervals;
-mod magic_addition;
 // Big-endian machines number lanes in another order than memory.
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 mod neon;
@@ -22,19 +21,18 @@ mod stochastic;
 mod vector;
 
 #[cfg(target_arch = "x86_64")]
-pub(crate) use avx2::Avx2;
+pub(crate) use avx2::{Avx2, short_tables};
 #[cfg(target_arch = "x86_64")]
 pub(crate) use avx512::Avx512;
 pub(crate) use caches::{fence, prefetch};
 pub(crate) use conversions::Conversions;
 pub(crate) use intervals::{INTERVALS, Intervals};
-pub(crate) use magic_addition::MagicAddition;
 #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
 pub(crate) use neon::Neon;
 pub(crate) use nibble_tables::NibbleTables;
 pub(crate) use stochastic::StochasticOps;
 pub(crate) use vector::{
-    MOST_BYTES, Nibbles, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, or_masked, rarely, rounding,
+    MOST_BYTES, Rest, SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, or_masked, rarely, rounding,
     unknown_one,
 };
 
@@ -64,11 +62,32 @@ impl Vectors {
             _ => Self::None,
         }
     }
+
+    /// Those of a level with short tables.
+    #[cfg(target_arch = "x86_64")]
+    pub(crate) fn with_short_tables(level: Level) -> Option<Avx2> {
+        if let Self::Avx2(vectors) = Self::of(level) { Some(vectors) } else { None }
+    }
 }
 
 /// Evaluates an expression with a name bound to the [`Vector`] of a level, and optionally one to its type; `None` on
-/// levels without vectors.
+/// levels without vectors. After `Tables,` it is `None` on those without [`Tables`] too.
 macro_rules! with_vectors {
+    (Tables, $level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
+        match $crate::simd::Vectors::of($level) {
+            #[cfg(target_arch = "x86_64")]
+            $crate::simd::Vectors::Avx512($vectors) => {
+                $(type $type = $crate::simd::Avx512;)?
+                Some($body)
+            }
+            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
+            $crate::simd::Vectors::Neon($vectors) => {
+                $(type $type = $crate::simd::Neon;)?
+                Some($body)
+            }
+            _ => None,
+        }
+    };
     ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
         match $crate::simd::Vectors::of($level) {
             #[cfg(target_arch = "x86_64")]
@@ -91,38 +110,3 @@ macro_rules! with_vectors {
     };
 }
 pub(crate) use with_vectors;
-
-/// Does the same for its [`Tables`].
-macro_rules! with_tables {
-    ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
-        match $crate::simd::Vectors::of($level) {
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Vectors::Avx512($vectors) => {
-                $(type $type = $crate::simd::Avx512;)?
-                Some($body)
-            }
-            #[cfg(all(target_arch = "aarch64", target_endian = "little"))]
-            $crate::simd::Vectors::Neon($vectors) => {
-                $(type $type = $crate::simd::Neon;)?
-                Some($body)
-            }
-            _ => None,
-        }
-    };
-}
-pub(crate) use with_tables;
-
-/// Does the same for its [`Nibbles`] and [`MagicAddition`], which levels without long tables have.
-macro_rules! with_nibbles {
-    ($level:expr, $vectors:ident $(: $type:ident)? => $body:expr) => {
-        match $crate::simd::Vectors::of($level) {
-            #[cfg(target_arch = "x86_64")]
-            $crate::simd::Vectors::Avx2($vectors) => {
-                $(type $type = $crate::simd::Avx2;)?
-                Some($body)
-            }
-            _ => None,
-        }
-    };
-}
-pub(crate) use with_nibbles;

@@ -2,12 +2,13 @@
 
 use crate::cpu::{Level, RawKernel};
 
-/// Operations of one instruction or a few, each with the trait's contract.
+/// Operations of one instruction or a few, each with the contract of the trait, or of the module.
 macro_rules! operations {
-    ($(fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+    ($($(#[$doc:meta])* $visibility:vis fn $name:ident($($argument:ident: $type:ty),*) $(-> $result:ty)? $body:block)*) => {$(
+        $(#[$doc])*
         #[inline(always)]
-        unsafe fn $name($($argument: $type),*) $(-> $result)? {
-            // SAFETY: the trait's contract.
+        $visibility unsafe fn $name($($argument: $type),*) $(-> $result)? {
+            // SAFETY: that contract.
             unsafe { $body }
         }
     )*};
@@ -268,26 +269,6 @@ pub(crate) trait Tables: Vector {
     unsafe fn increment8(mask: Self::Mask8, a: Self::Integers) -> Self::Integers;
     /// Returns registers of elements of `SIZE` bytes, whose last two bytes are given and the others zero.
     unsafe fn spread<const SIZE: usize>(low: Self::Integers, high: Self::Integers) -> [Self::Integers; SIZE];
-}
-
-/// The operations of levels whose tables have 16 entries.
-///
-/// # Safety
-/// As for [`Vector`].
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
-pub(crate) trait Nibbles: Vector {
-    unsafe fn load_nibbles(table: &[u8; 16]) -> Self::Integers;
-    /// Returns the entry of the lower four bits of each byte; 0 where its top bit is set.
-    unsafe fn lookup_nibbles(table: Self::Integers, indices: Self::Integers) -> Self::Integers;
-    /// Subtracts signed bytes, with saturation.
-    unsafe fn sub_saturated_signed8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Adds one to bytes where others are greater than a bound, as signed ones.
-    unsafe fn increment_above8(a: Self::Integers, b: Self::Integers, bound: Self::Integers)
-    -> Self::Integers;
-    /// Returns bytes with the top bits of two registers of u16, in the order of [`Vector::unzip8`].
-    unsafe fn tops8(a: Self::Integers, b: Self::Integers) -> Self::Integers;
-    /// Returns registers of u16, from their low and their high bytes in the order of [`Vector::in_order`].
-    unsafe fn zip8(low: Self::Integers, high: Self::Integers) -> [Self::Integers; 2];
 }
 
 /// Returns `a | (b & mask)`.

@@ -5,7 +5,7 @@ use crate::cpu::Level;
 use crate::kernels::request::{Count, Request};
 use crate::kernels::stages::stage::Stage;
 use crate::kernels::vectors::vector_loop::{InSteps, Step};
-use crate::simd::{TABLE_BYTES, Tables, Vectors, with_nibbles, with_tables};
+use crate::simd::{TABLE_BYTES, Tables, Vectors, with_vectors};
 
 /// Makes the stage for a request without a factor whose results depend on the source code alone, on a level with
 /// tables.
@@ -23,11 +23,12 @@ pub(crate) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
 
 /// Makes the stage for results of this size, if the level has one.
 fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> {
-    if let Some(stage) = with_nibbles!(level, vectors => super::rows::stage(vectors, table, size)) {
-        return stage;
+    #[cfg(target_arch = "x86_64")]
+    if let Some(vectors) = Vectors::with_short_tables(level) {
+        return super::rows::stage(vectors, table, size);
     }
     let planes = &table.planes;
-    with_tables!(level, vectors: V => match (size, table.sets_last_two(size)) {
+    with_vectors!(Tables, level, vectors: V => match (size, table.sets_last_two(size)) {
         (1, _) => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(planes[0]))),
         (2, _) => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([planes[0], planes[1]]))),
         (4, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToMore([planes[2], planes[3]]))),

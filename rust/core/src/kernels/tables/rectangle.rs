@@ -3,7 +3,7 @@
 use super::lookup::ToMore;
 use crate::cpu::{Level, RawKernel};
 use crate::kernels::vectors::vector_loop::Step;
-use crate::simd::{MOST_BYTES, Rest, TABLE_BYTES, Vector, with_nibbles, with_tables};
+use crate::simd::{MOST_BYTES, Rest, TABLE_BYTES, Vector, Vectors, with_vectors};
 
 /// The low and the high bytes of the results of all codes.
 pub(crate) type Planes = [[u8; TABLE_BYTES]; 2];
@@ -74,9 +74,8 @@ impl<V: Vector, S: Step<V, 2>> RawKernel for RectangleLoop<'_, V, S> {
 /// Whether a level looks up the codes of floats, or of any numbers: rows of a short table differ by constants only for
 /// floats, of which most rows are multiples of one.
 pub(crate) fn pays(level: Level, is_float: bool) -> bool {
-    let long: Option<()> = with_tables!(level, _vectors => ());
-    let short: Option<()> = with_nibbles!(level, _vectors => ());
-    long.is_some() || (is_float && short.is_some())
+    let is_long = with_vectors!(Tables, level, _vectors => ()).is_some();
+    is_long || (is_float && !matches!(Vectors::of(level), Vectors::None))
 }
 
 /// Looks up the codes of a rectangle by the tables of its blocks; returns whether it did: tables that are short hold the
@@ -87,12 +86,13 @@ pub(crate) fn pays(level: Level, is_float: bool) -> bool {
 pub(crate) unsafe fn look_up(level: Level, tables: &[Planes], rectangle: Rectangle) -> bool {
     // SAFETY: the caller's promise.
     unsafe {
-        with_tables!(level, vectors => convert_rectangle(vectors, tables.iter().map(|&planes| Some(ToMore(planes))), rectangle))
-            .or_else(|| {
-                with_nibbles!(level, vectors => {
-                    convert_rectangle(vectors, tables.iter().map(super::rows::Rows::<_, 2, 4>::of), rectangle)
-                })
-            })
+        #[cfg(target_arch = "x86_64")]
+        if let Some(vectors) = Vectors::with_short_tables(level) {
+            let tables = tables.iter().map(super::rows::Rows::<_, 2, 4>::of);
+            return convert_rectangle(vectors, tables, rectangle);
+        }
+        let tables = tables.iter().map(|&planes| Some(ToMore(planes)));
+        with_vectors!(Tables, level, vectors => convert_rectangle(vectors, tables, rectangle))
             .unwrap_or(false)
     }
 }

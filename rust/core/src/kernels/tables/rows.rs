@@ -14,7 +14,9 @@ use smallvec::SmallVec;
 use super::table::Table;
 use crate::kernels::stages::stage::Stage;
 use crate::kernels::vectors::vector_loop::{InSteps, Step};
-use crate::simd::Nibbles;
+use crate::simd::{Avx2, Vector, short_tables};
+
+type Integers = <Avx2 as Vector>::Integers;
 
 /// Rows of a table, and entries of a row.
 const ROW: usize = 16;
@@ -78,19 +80,22 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn ready<V: Nibbles>(&self) -> Rows<V::Integers, PLANES, STEPS> {
+    unsafe fn registers(&self) -> Rows<Integers, PLANES, STEPS> {
         // SAFETY: the caller's promise. No `map`: the instructions of a level are not inlined into closures.
         unsafe {
-            let zero = V::splat8(0);
+            let zero = Avx2::splat8(0);
             let mut ready = Rows {
                 first: [zero; PLANES],
-                classes: [V::load_nibbles(&self.classes[0]), V::load_nibbles(&self.classes[1])],
+                classes: [
+                    short_tables::load_nibbles(&self.classes[0]),
+                    short_tables::load_nibbles(&self.classes[1]),
+                ],
                 steps: [[zero; PLANES]; STEPS],
             };
             for plane in 0..PLANES {
-                ready.first[plane] = V::load_nibbles(&self.first[plane]);
+                ready.first[plane] = short_tables::load_nibbles(&self.first[plane]);
                 for step in 0..STEPS {
-                    ready.steps[step][plane] = V::load_nibbles(&self.steps[step][plane]);
+                    ready.steps[step][plane] = short_tables::load_nibbles(&self.steps[step][plane]);
                 }
             }
             ready
@@ -102,26 +107,23 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
     /// # Safety
     /// The level's features.
     #[inline(always)]
-    unsafe fn lookup<V: Nibbles>(
-        ready: &Rows<V::Integers, PLANES, STEPS>,
-        codes: V::Integers,
-    ) -> [V::Integers; PLANES] {
+    unsafe fn lookup(ready: &Rows<Integers, PLANES, STEPS>, codes: Integers) -> [Integers; PLANES] {
         // SAFETY: the caller's promise.
         unsafe {
-            let row = V::and(V::shr16(codes, 4), V::splat8(0x0f));
+            let row = Avx2::and(Avx2::shr16(codes, 4), Avx2::splat8(0x0f));
             let mut index = codes;
             let mut results = ready.first;
             for result in &mut results {
-                *result = V::lookup_nibbles(*result, row);
+                *result = short_tables::lookup_nibbles(*result, row);
             }
             for (step, tables) in ready.steps.iter().enumerate() {
                 index = if step % STEPS_AT_ONCE == 0 {
-                    V::add8(codes, V::lookup_nibbles(ready.classes[step / STEPS_AT_ONCE], row))
+                    Avx2::add8(codes, short_tables::lookup_nibbles(ready.classes[step / STEPS_AT_ONCE], row))
                 } else {
-                    V::sub_saturated_signed8(index, V::splat8(ROW as u8))
+                    short_tables::sub_saturated_signed8(index, Avx2::splat8(ROW as u8))
                 };
                 for (result, table) in results.iter_mut().zip(tables) {
-                    *result = V::add8(*result, V::lookup_nibbles(*table, index));
+                    *result = Avx2::add8(*result, short_tables::lookup_nibbles(*table, index));
                 }
             }
             results
@@ -130,111 +132,107 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
 }
 
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 1> for Rows<Row, 1, STEPS> {
+unsafe impl<const STEPS: usize> Step<Avx2, 1> for Rows<Row, 1, STEPS> {
     const FROM: usize = 1;
-    type Ready = Rows<V::Integers, 1, STEPS>;
+    type Ready = Rows<Integers, 1, STEPS>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract.
-        unsafe { self.ready::<V>() }
+        unsafe { self.registers() }
     }
 
     #[inline(always)]
-    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 1] {
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 1] {
         // SAFETY: the trait's contract.
-        unsafe { Self::lookup::<V>(&ready, V::load(source)) }
+        unsafe { Self::lookup(&ready, Avx2::load(source)) }
     }
 }
 
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 2> for Rows<Row, 2, STEPS> {
+unsafe impl<const STEPS: usize> Step<Avx2, 2> for Rows<Row, 2, STEPS> {
     const FROM: usize = 1;
-    type Ready = Rows<V::Integers, 2, STEPS>;
+    type Ready = Rows<Integers, 2, STEPS>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract.
-        unsafe { self.ready::<V>() }
+        unsafe { self.registers() }
     }
 
     #[inline(always)]
-    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 2] {
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 2] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [low, high] = Self::lookup::<V>(&ready, V::in_order(V::load(source)));
-            V::zip8(low, high)
+            let [low, high] = Self::lookup(&ready, Avx2::in_order(Avx2::load(source)));
+            short_tables::zip8(low, high)
         }
     }
 }
 
 /// To four bytes, of which only the last two are ever set.
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 4> for Rows<Row, 2, STEPS> {
+unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 2, STEPS> {
     const FROM: usize = 1;
-    type Ready = Rows<V::Integers, 2, STEPS>;
+    type Ready = Rows<Integers, 2, STEPS>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract.
-        unsafe { self.ready::<V>() }
+        unsafe { self.registers() }
     }
 
     #[inline(always)]
-    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 4] {
         // SAFETY: the trait's contract.
         unsafe {
-            let [low, high] = Self::lookup::<V>(&ready, V::crosswise(V::load(source)));
-            V::interleave([V::splat8(0), V::splat8(0), low, high])
+            let [low, high] = Self::lookup(&ready, Avx2::crosswise(Avx2::load(source)));
+            Avx2::interleave([Avx2::splat8(0), Avx2::splat8(0), low, high])
         }
     }
 }
 
 /// To four bytes.
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: Nibbles, const STEPS: usize> Step<V, 4> for Rows<Row, 4, STEPS> {
+unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 4, STEPS> {
     const FROM: usize = 1;
-    type Ready = Rows<V::Integers, 4, STEPS>;
+    type Ready = Rows<Integers, 4, STEPS>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract.
-        unsafe { self.ready::<V>() }
+        unsafe { self.registers() }
     }
 
     #[inline(always)]
-    unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; 4] {
+    unsafe fn step(ready: Self::Ready, source: *const u8) -> [Integers; 4] {
         // SAFETY: the trait's contract.
-        unsafe { V::interleave(Self::lookup::<V>(&ready, V::crosswise(V::load(source)))) }
+        unsafe { Avx2::interleave(Self::lookup(&ready, Avx2::crosswise(Avx2::load(source)))) }
     }
 }
 
 /// Makes the stage for results of this size with at most so many classes.
-fn with_steps<V: Nibbles, const STEPS: usize>(
-    vectors: V,
-    table: &Table,
-    size: usize,
-) -> Option<Box<dyn Stage>> {
+fn with_steps<const STEPS: usize>(vectors: Avx2, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
     let [a, b, c, d, ..] = table.planes;
     Some(match size {
-        1 => InSteps::<V, _, 1>::boxed(vectors, Rows::<Row, 1, STEPS>::of(&[a])?),
-        2 => InSteps::<V, _, 2>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[a, b])?),
-        4 => InSteps::<V, _, 4>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[c, d])?),
+        1 => InSteps::<Avx2, _, 1>::boxed(vectors, Rows::<Row, 1, STEPS>::of(&[a])?),
+        2 => InSteps::<Avx2, _, 2>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[a, b])?),
+        4 => InSteps::<Avx2, _, 4>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[c, d])?),
         _ => return None,
     })
 }
 
 /// Makes the stage for results of this size, if it is 1 or 2, or 4 with only the last two bytes ever set or with few
 /// classes.
-pub(super) fn stage<V: Nibbles>(vectors: V, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
+pub(super) fn stage(vectors: Avx2, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
     if size == size_of::<f32>() && !table.sets_last_two(size) {
         let [a, b, c, d, ..] = table.planes;
-        return Some(InSteps::<V, _, 4>::boxed(vectors, Rows::<Row, 4, 4>::of(&[a, b, c, d])?));
+        return Some(InSteps::<Avx2, _, 4>::boxed(vectors, Rows::<Row, 4, 4>::of(&[a, b, c, d])?));
     }
-    with_steps::<V, 2>(vectors, table, size)
-        .or_else(|| with_steps::<V, 3>(vectors, table, size))
-        .or_else(|| with_steps::<V, 4>(vectors, table, size))
-        .or_else(|| with_steps::<V, 6>(vectors, table, size))
-        .or_else(|| with_steps::<V, 10>(vectors, table, size))
-        .or_else(|| with_steps::<V, ROW>(vectors, table, size))
+    with_steps::<2>(vectors, table, size)
+        .or_else(|| with_steps::<3>(vectors, table, size))
+        .or_else(|| with_steps::<4>(vectors, table, size))
+        .or_else(|| with_steps::<6>(vectors, table, size))
+        .or_else(|| with_steps::<10>(vectors, table, size))
+        .or_else(|| with_steps::<ROW>(vectors, table, size))
 }

@@ -10,16 +10,15 @@ use super::error_free_product::{ErrorFreeProduct, Factor};
 use super::factor::{Decided, Rounded, RoundedNormal, Ties, Times, Wide};
 use super::float_source::{Bf16Source, F16Source, F32Source, F64Source, Floats};
 use super::integer_source::IntegerSource;
-use super::intervals;
-use super::magic_addition;
 use super::piecewise_stage;
-use super::rounded_down;
 use super::shapes::{Shape, shape_of};
 use super::through_f32;
 use super::to_byte;
 use super::to_f32;
 use super::to_integer;
 use super::to_u16;
+#[cfg(target_arch = "x86_64")]
+use super::{intervals, magic_addition, rounded_down, upper_bytes};
 use crate::codec::odd_bf16::MANTISSA;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, Binary64, FloatPivot};
@@ -134,18 +133,24 @@ fn on<V: Conversions>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
 
 /// Makes the stage from a format of 16 bits to one of 8 bits or fewer without float32 between.
 fn in_16_bits(request: &Request, spec: FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
-    piecewise_stage::of_16_bits(request, spec, level)
-        .or_else(|| to_byte::upper_bytes(request, &spec, level))
-        .or_else(|| intervals::stage(request, &spec, level))
+    let stage = piecewise_stage::of_16_bits(request, spec, level);
+    #[cfg(target_arch = "x86_64")]
+    let stage = stage
+        .or_else(|| upper_bytes::stage(request, &spec, level))
+        .or_else(|| intervals::stage(request, &spec, level));
+    stage
 }
 
 /// Makes the stage from float32, with any options.
 fn from_f32<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
-    usual(vectors, request, F32Source).or_else(|| match shape_of(&request.target.float()?) {
-        Some(shape) => to_u16::rounded_stage(vectors, request, shape),
-        None => piecewise_stage::away_from_zero(request, vectors.level())
-            .or_else(|| rounded_down::stage(request, vectors.level()))
-            .or_else(|| to_byte::rounded_stage(vectors, request, F32Source)),
+    usual(vectors, request, F32Source).or_else(|| {
+        if let Some(shape) = shape_of(&request.target.float()?) {
+            return to_u16::rounded_stage(vectors, request, shape);
+        }
+        let stage = piecewise_stage::away_from_zero(request, vectors.level());
+        #[cfg(target_arch = "x86_64")]
+        let stage = stage.or_else(|| rounded_down::stage(request, vectors.level()));
+        stage.or_else(|| to_byte::rounded_stage(vectors, request, F32Source))
     })
 }
 
@@ -179,15 +184,15 @@ fn to_byte<V: Vector, F: Floats>(vectors: V, request: &Request, source: F) -> Op
     if F::SIZE == F16Source::SIZE {
         return to_byte::stage(vectors, request, source);
     }
-    piecewise_stage::of_bf16(request, source, vectors.level())
-        .or_else(|| magic_addition::stage(request, source, vectors.level()))
-        .or_else(|| to_byte::stage(vectors, request, source))
+    product_to_byte(request, source, vectors.level()).or_else(|| to_byte::stage(vectors, request, source))
 }
 
-/// Makes the stage from a product to a target of 8 bits or fewer that is not only exponents.
+/// Makes the stage from float32, or a product, to a target of 8 bits or fewer that is not only exponents.
 fn product_to_byte<F: Floats>(request: &Request, product: F, level: Level) -> Option<Box<dyn Stage>> {
-    piecewise_stage::of_bf16(request, product, level)
-        .or_else(|| magic_addition::stage(request, product, level))
+    let stage = piecewise_stage::of_bf16(request, product, level);
+    #[cfg(target_arch = "x86_64")]
+    let stage = stage.or_else(|| magic_addition::stage(request, product, level));
+    stage
 }
 
 /// Makes a stage through a tile of float32, which hold the source exactly or rounded to odd.

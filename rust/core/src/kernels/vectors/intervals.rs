@@ -21,7 +21,9 @@ use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{MagicAddition, Nibbles, StochasticOps, with_nibbles};
+use crate::simd::{Avx2, StochasticOps, Vector, Vectors, short_tables};
+
+type Integers = <Avx2 as Vector>::Integers;
 
 /// Entries of a table.
 const ENTRIES: u16 = 16;
@@ -119,58 +121,59 @@ impl Intervals {
 #[derive(Clone, Copy)]
 struct IntervalCodes<const UP: bool, const TOP: bool>(Intervals);
 
-impl<V, const UP: bool, const TOP: bool> Codes<V> for IntervalCodes<UP, TOP>
-where
-    V: Nibbles + MagicAddition + StochasticOps,
-{
-    type Ready = (Intervals, [V::Integers; 2]);
+impl<const UP: bool, const TOP: bool> Codes<Avx2> for IntervalCodes<UP, TOP> {
+    type Ready = (Intervals, [Integers; 2]);
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract.
-        (self.0, unsafe { [V::load_nibbles(&self.0.codes), V::load_nibbles(&self.0.bounds)] })
+        (self.0, unsafe {
+            [short_tables::load_nibbles(&self.0.codes), short_tables::load_nibbles(&self.0.bounds)]
+        })
     }
 
     #[inline(always)]
     unsafe fn codes(
         (this, [codes, bounds]): Self::Ready,
-        [first, second]: [OddBf16<V::Integers>; 2],
-        _one: V::Integers,
-    ) -> V::Integers {
+        [first, second]: [OddBf16<Integers>; 2],
+        _one: Integers,
+    ) -> Integers {
         let Intervals { rule, lowest, flip, infinity, shift, to_index, offset, normal, .. } = this;
         // SAFETY: the trait's contract.
         unsafe {
-            let magnitude = V::splat16(i16::MAX as u16);
-            let (low, high) = (V::and(first.cut, magnitude), V::and(second.cut, magnitude));
-            let (mut lowests, mut ups) = ([V::splat16(lowest); 2], [V::splat16(0); 2]);
+            let magnitude = Avx2::splat16(i16::MAX as u16);
+            let (low, high) = (Avx2::and(first.cut, magnitude), Avx2::and(second.cut, magnitude));
+            let (mut lowests, mut ups) = ([Avx2::splat16(lowest); 2], [Avx2::splat16(0); 2]);
             if UP {
-                let flip = V::splat16(flip);
+                let flip = Avx2::splat16(flip);
                 ups = [
-                    V::min16(V::shr16(V::xor(first.cut, flip), 15), low),
-                    V::min16(V::shr16(V::xor(second.cut, flip), 15), high),
+                    Avx2::min16(Avx2::shr16(Avx2::xor(first.cut, flip), 15), low),
+                    Avx2::min16(Avx2::shr16(Avx2::xor(second.cut, flip), 15), high),
                 ];
-                lowests = [V::add16(lowests[0], ups[0]), V::add16(lowests[1], ups[1])];
+                lowests = [Avx2::add16(lowests[0], ups[0]), Avx2::add16(lowests[1], ups[1])];
             }
-            let distances = (V::sub_saturated16(low, lowests[0]), V::sub_saturated16(high, lowests[1]));
-            let interval = V::pack_u8(V::shr16(distances.0, shift), V::shr16(distances.1, shift));
-            let lower = V::splat16((1u16 << shift) - 1);
-            let rest = V::pack_u8(V::and(distances.0, lower), V::and(distances.1, lower));
-            let rest = V::xor(rest, V::splat8(FLIP));
-            let index = V::add_saturated8(interval, V::splat8(to_index));
-            let twice = V::sub_saturated8(V::add_saturated8(interval, interval), V::splat8(offset));
-            let code = V::add8(twice, V::lookup_nibbles(codes, index));
-            let bound = V::xor(V::lookup_nibbles(bounds, index), V::splat8(normal[0]));
-            let code = V::increment_above8(code, rest, bound);
-            let bound = V::choose8(V::top8(index), V::splat8(normal[1]), V::splat8(u8::MAX ^ FLIP));
-            let mut code = V::increment_above8(code, rest, bound);
-            let tops = V::tops8(first.cut, second.cut);
-            let mut most = V::splat8(rule.most[0]);
+            let distances = (Avx2::sub_saturated16(low, lowests[0]), Avx2::sub_saturated16(high, lowests[1]));
+            let interval =
+                short_tables::pack_u8(Avx2::shr16(distances.0, shift), Avx2::shr16(distances.1, shift));
+            let lower = Avx2::splat16((1u16 << shift) - 1);
+            let rest = short_tables::pack_u8(Avx2::and(distances.0, lower), Avx2::and(distances.1, lower));
+            let rest = Avx2::xor(rest, Avx2::splat8(FLIP));
+            let index = Avx2::add_saturated8(interval, Avx2::splat8(to_index));
+            let twice = Avx2::sub_saturated8(Avx2::add_saturated8(interval, interval), Avx2::splat8(offset));
+            let code = Avx2::add8(twice, short_tables::lookup_nibbles(codes, index));
+            let bound = Avx2::xor(short_tables::lookup_nibbles(bounds, index), Avx2::splat8(normal[0]));
+            let code = short_tables::increment_above8(code, rest, bound);
+            let bound =
+                Avx2::choose8(Avx2::top8(index), Avx2::splat8(normal[1]), Avx2::splat8(u8::MAX ^ FLIP));
+            let mut code = short_tables::increment_above8(code, rest, bound);
+            let tops = short_tables::tops8(first.cut, second.cut);
+            let mut most = Avx2::splat8(rule.most[0]);
             if UP {
-                code = V::add8(code, V::pack_u8(ups[0], ups[1]));
-                most = by_sign!(choose8, splat8, V::top8(tops), rule.most);
+                code = Avx2::add8(code, short_tables::pack_u8(ups[0], ups[1]));
+                most = by_sign::<Avx2>(Avx2::top8(tops), rule.most);
             }
-            let code = with_signs::<V, TOP>(V::min8(code, most), tops, SignPlace::of(&rule));
-            with_specials::<V>(&rule, code, [low, high], tops, infinity)
+            let code = with_signs::<Avx2, TOP>(Avx2::min8(code, most), tops, SignPlace::of(&rule));
+            with_specials::<Avx2>(&rule, code, [low, high], tops, infinity)
         }
     }
 }
@@ -182,7 +185,8 @@ pub(super) fn stage(request: &Request, source: &FloatSpec, level: Level) -> Opti
     let rule = OddBf16Rule::new(&target, &request.options, request.rounding())?;
     let intervals = Intervals::new(source, &target, rule, request.rounding())?;
     let up = matches!(request.rounding(), Rounding::TowardsPositive | Rounding::TowardsNegative);
-    with_nibbles!(level, vectors => match (up, SignPlace::of(&rule).is_top()) {
+    let vectors = Vectors::with_short_tables(level)?;
+    Some(match (up, SignPlace::of(&rule).is_top()) {
         (false, true) => boxed(vectors, Bf16Source, IntervalCodes::<false, true>(intervals)),
         (false, false) => boxed(vectors, Bf16Source, IntervalCodes::<false, false>(intervals)),
         (true, true) => boxed(vectors, Bf16Source, IntervalCodes::<true, true>(intervals)),

@@ -5,7 +5,7 @@ use super::then_elements::Registers;
 use super::vector_loop::{Step, quarters};
 use crate::cpu::Level;
 use crate::format::{Format, Kind};
-use crate::simd::{Conversions, MOST_BYTES, Vector, with_nibbles, with_vectors};
+use crate::simd::{Conversions, MOST_BYTES, Vector, with_vectors};
 
 /// The bits that are kept of integers of `SIZE` bytes.
 #[derive(Clone, Copy)]
@@ -166,28 +166,27 @@ const FEWEST: usize = 1 << 8;
 /// Makes the loop for a pair of formats, where the compiler's own has more instructions.
 pub(super) fn registers((source, target): (Format, Format), level: Level) -> Option<Registers> {
     let is_integer = |format: Format| matches!(format.kind(), Kind::Integer { .. });
-    if target.kind() == Kind::Bool && source.item_size() == size_of::<u64>() {
-        return with_nibbles!(level, vectors => match source.kind() {
-            Kind::Integer { .. } => Some(Registers::new(vectors, Truth::<false>, FEWEST)),
-            Kind::Float(_) => Some(Registers::new(vectors, Truth::<true>, FEWEST)),
-            _ => None,
-        })?;
-    }
-    if !is_integer(source) || !is_integer(target) {
-        return None;
-    }
     let mask = u8::MAX >> u8::BITS.saturating_sub(target.row().bits);
-    match (source.item_size(), target.item_size()) {
-        (2, 1) => {
-            with_vectors!(level, vectors => Registers::new::<_, _, 1>(vectors, LowerBytes(mask), FEWEST))
-        }
-        (4, 1) => {
-            with_nibbles!(level, vectors => Registers::new::<_, _, 1>(vectors, LowBytes::<4>(mask), FEWEST))
-        }
-        (8, 1) => {
-            with_nibbles!(level, vectors => Registers::new::<_, _, 1>(vectors, LowBytes::<8>(mask), FEWEST))
-        }
-        (8, 2) => with_nibbles!(level, vectors => Registers::new::<_, _, 2>(vectors, Lower16, FEWEST)),
-        _ => None,
+    if is_integer(source) && is_integer(target) && (source.item_size(), target.item_size()) == (2, 1) {
+        return with_vectors!(level, vectors => Registers::new::<_, _, 1>(vectors, LowerBytes(mask), FEWEST));
     }
+    // Compilers know the instructions of other levels.
+    #[cfg(target_arch = "x86_64")]
+    if let Some(vectors) = crate::simd::Vectors::with_short_tables(level) {
+        return match (source.kind(), source.item_size(), target.kind(), target.item_size()) {
+            (Kind::Integer { .. }, 8, Kind::Bool, _) => Some(Registers::new(vectors, Truth::<false>, FEWEST)),
+            (Kind::Float(_), 8, Kind::Bool, _) => Some(Registers::new(vectors, Truth::<true>, FEWEST)),
+            (Kind::Integer { .. }, 4, Kind::Integer { .. }, 1) => {
+                Some(Registers::new::<_, _, 1>(vectors, LowBytes::<4>(mask), FEWEST))
+            }
+            (Kind::Integer { .. }, 8, Kind::Integer { .. }, 1) => {
+                Some(Registers::new::<_, _, 1>(vectors, LowBytes::<8>(mask), FEWEST))
+            }
+            (Kind::Integer { .. }, 8, Kind::Integer { .. }, 2) => {
+                Some(Registers::new::<_, _, 2>(vectors, Lower16, FEWEST))
+            }
+            _ => None,
+        };
+    }
+    None
 }

@@ -21,7 +21,9 @@ use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{MagicAddition, with_nibbles};
+use crate::simd::{Avx2, Vector, Vectors, short_tables};
+
+type Integers = <Avx2 as Vector>::Integers;
 
 /// The constants of one target.
 #[derive(Clone, Copy)]
@@ -66,44 +68,51 @@ struct MagicCodes<F, const TOP: bool> {
 }
 
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: MagicAddition, F: Floats, const TOP: bool> Step<V, 1> for MagicCodes<F, TOP> {
+unsafe impl<F: Floats, const TOP: bool> Step<Avx2, 1> for MagicCodes<F, TOP> {
     const FROM: usize = F::SIZE;
-    type Ready = (Self, [V::Integers; 3]);
+    type Ready = (Self, [Integers; 3]);
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         let Grid { smallest, anchor, factor, .. } = self.grid;
         // SAFETY: the trait's contract.
-        (*self, unsafe { [V::splat32(smallest), V::splat32(anchor), V::splat32(factor.to_bits())] })
+        (*self, unsafe { [Avx2::splat32(smallest), Avx2::splat32(anchor), Avx2::splat32(factor.to_bits())] })
     }
 
     #[inline(always)]
-    unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [V::Integers; 1] {
+    unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [Integers; 1] {
         let Self { source: floats, grid: Grid { smallest, shift, .. }, rule } = this;
-        let [a, b, c, d] = quarters::<V>(source, F::SIZE);
+        let [a, b, c, d] = quarters::<Avx2>(source, F::SIZE);
         // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. No `map`: the
         // instructions of a level are not inlined into closures.
         unsafe {
-            let (a, b) = (floats.f32s_midrange::<V>(a), floats.f32s_midrange::<V>(b));
-            let (c, d) = (floats.f32s_midrange::<V>(c), floats.f32s_midrange::<V>(d));
-            let low = V::pack_u16(
-                V::rounded_by_addition(a, constants, shift),
-                V::rounded_by_addition(b, constants, shift),
+            let (a, b) = (floats.f32s_midrange::<Avx2>(a), floats.f32s_midrange::<Avx2>(b));
+            let (c, d) = (floats.f32s_midrange::<Avx2>(c), floats.f32s_midrange::<Avx2>(d));
+            let low = short_tables::pack_u16(
+                short_tables::rounded_by_addition(a, constants, shift),
+                short_tables::rounded_by_addition(b, constants, shift),
             );
-            let high = V::pack_u16(
-                V::rounded_by_addition(c, constants, shift),
-                V::rounded_by_addition(d, constants, shift),
+            let high = short_tables::pack_u16(
+                short_tables::rounded_by_addition(c, constants, shift),
+                short_tables::rounded_by_addition(d, constants, shift),
             );
-            let smallest = V::splat16((smallest >> shift) as u16);
-            let code = V::pack_u8(V::sub_saturated16(low, smallest), V::sub_saturated16(high, smallest));
-            let tops = V::signs([a, b, c, d]);
-            let mut code =
-                with_signs::<V, TOP>(V::min8(code, V::splat8(rule.most[0])), tops, SignPlace::of(&rule));
-            if rule.has_specials && V::any_nan([a, b, c, d]) {
-                let nan = V::choose8(V::top8(tops), V::splat8(rule.nan[1]), V::splat8(rule.nan[0]));
-                code = V::choose8(V::nan8([a, b, c, d]), nan, code);
+            let smallest = Avx2::splat16((smallest >> shift) as u16);
+            let code = short_tables::pack_u8(
+                Avx2::sub_saturated16(low, smallest),
+                Avx2::sub_saturated16(high, smallest),
+            );
+            let tops = short_tables::signs([a, b, c, d]);
+            let mut code = with_signs::<Avx2, TOP>(
+                Avx2::min8(code, Avx2::splat8(rule.most[0])),
+                tops,
+                SignPlace::of(&rule),
+            );
+            if rule.has_specials && Avx2::any_nan([a, b, c, d]) {
+                let nan =
+                    Avx2::choose8(Avx2::top8(tops), Avx2::splat8(rule.nan[1]), Avx2::splat8(rule.nan[0]));
+                code = Avx2::choose8(short_tables::nan8([a, b, c, d]), nan, code);
             }
-            [V::in_sequence(code)]
+            [short_tables::in_sequence(code)]
         }
     }
 }
@@ -117,18 +126,13 @@ pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Op
     let rule = OddBf16Rule::new(&spec, &request.options, request.rounding())
         .filter(|rule| rule.infinity[0] == rule.most[0])?;
     let grid = Grid::new(&spec)?;
-    with_nibbles!(level, vectors => signed(vectors, source, grid, rule))
+    Some(signed(Vectors::with_short_tables(level)?, source, grid, rule))
 }
 
-fn signed<V: MagicAddition, F: Floats>(
-    vectors: V,
-    source: F,
-    grid: Grid,
-    rule: OddBf16Rule,
-) -> Box<dyn Stage> {
+fn signed<F: Floats>(vectors: Avx2, source: F, grid: Grid, rule: OddBf16Rule) -> Box<dyn Stage> {
     if SignPlace::of(&rule).is_top() {
-        InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, true> { source, grid, rule })
+        InSteps::<Avx2, _, 1>::boxed(vectors, MagicCodes::<F, true> { source, grid, rule })
     } else {
-        InSteps::<V, _, 1>::boxed(vectors, MagicCodes::<F, false> { source, grid, rule })
+        InSteps::<Avx2, _, 1>::boxed(vectors, MagicCodes::<F, false> { source, grid, rule })
     }
 }

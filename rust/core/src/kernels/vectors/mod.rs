@@ -8,10 +8,7 @@ pub(crate) mod error_free_product;
 pub(crate) mod factor;
 pub(crate) mod float_source;
 pub(crate) mod integer_source;
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
-)]
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod intervals;
 pub(crate) mod lane_draws;
 #[cfg_attr(
@@ -24,19 +21,13 @@ pub(crate) mod lane_draws;
     )
 )]
 pub(crate) mod low_bytes;
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
-)]
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod magic_addition;
 pub(crate) mod native;
 pub(crate) mod past_caches;
 pub(crate) mod piecewise;
 pub(crate) mod piecewise_stage;
-#[cfg_attr(
-    not(target_arch = "x86_64"),
-    allow(dead_code, unused_imports, unused_variables, reason = "other levels have longer tables")
-)]
+#[cfg(target_arch = "x86_64")]
 pub(crate) mod rounded_down;
 pub(crate) mod shapes;
 pub(crate) mod stochastic_codes;
@@ -50,4 +41,6 @@ pub(crate) mod to_f64;
 pub(crate) mod to_integer;
 pub(crate) mod to_u16;
 pub(crate) mod u16_codes;
+#[cfg(target_arch = "x86_64")]
+pub(crate) mod upper_bytes;
 pub(crate) mod vector_loop;

@@ -10,17 +10,17 @@ use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::{Count, Request};
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{Tables, with_tables};
+use crate::simd::{Tables, with_vectors};
 
 /// Makes the stage from bf16 to the target of a request, if a table with one threshold per interval serves it.
 pub(super) fn of_bf16<F: Floats>(request: &Request, source: F, level: Level) -> Option<Box<dyn Stage>> {
-    with_tables!(level, vectors: V => signed::<V, F, ONCE>(vectors, &of_odd_bf16(request, level)?, source))?
+    with_vectors!(Tables, level, vectors: V => signed::<V, F, ONCE>(vectors, &of_odd_bf16(request, level)?, source))?
 }
 
 /// Makes the stage from float32 to the target of a request whose rounding is away from zero for one sign, if a table
 /// serves it.
 pub(super) fn away_from_zero(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
-    with_tables!(level, vectors: V => signed::<V, _, AWAY>(vectors, &of_odd_bf16(request, level)?, F32Source))?
+    with_vectors!(Tables, level, vectors: V => signed::<V, _, AWAY>(vectors, &of_odd_bf16(request, level)?, F32Source))?
 }
 
 /// Makes the table from bf16 codes to the target of a request, whose factor is already in the source.
@@ -36,7 +36,7 @@ pub(super) fn of_16_bits(request: &Request, spec: FloatSpec, level: Level) -> Op
     if request.scaled && request.count < Count::Many {
         return None;
     }
-    with_tables!(level, vectors: V => {
+    with_vectors!(Tables, level, vectors: V => {
         let piecewise = &Piecewise::of(&spec, request, level)?;
         match piecewise.more_bounds {
             None if piecewise.away.is_some() => signed::<V, _, AWAY>(vectors, piecewise, Bf16Source),

@@ -19,7 +19,9 @@ use crate::cpu::Level;
 use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
-use crate::simd::{MagicAddition, with_nibbles};
+use crate::simd::{Avx2, Vector, Vectors, short_tables};
+
+type Integers = <Avx2 as Vector>::Integers;
 
 /// float32 to codes; `SIGNED` says what is rounded down, and `TOP` is that of [`with_signs`].
 #[derive(Clone, Copy)]
@@ -36,50 +38,53 @@ struct RoundedDown<const SIGNED: bool, const TOP: bool> {
 }
 
 // SAFETY: a step reads the elements that it converts, and no others.
-unsafe impl<V: MagicAddition, const SIGNED: bool, const TOP: bool> Step<V, 1> for RoundedDown<SIGNED, TOP> {
+unsafe impl<const SIGNED: bool, const TOP: bool> Step<Avx2, 1> for RoundedDown<SIGNED, TOP> {
     const FROM: usize = F32Source::SIZE;
-    type Ready = (Self, [V::Integers; 3]);
+    type Ready = (Self, [Integers; 3]);
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         let [added, scale, half] = self.constants;
         // SAFETY: the trait's contract.
-        (*self, unsafe { [V::splat32(added), V::splat32(scale), V::splat32(half)] })
+        (*self, unsafe { [Avx2::splat32(added), Avx2::splat32(scale), Avx2::splat32(half)] })
     }
 
     #[inline(always)]
-    unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [V::Integers; 1] {
+    unsafe fn step((this, constants): Self::Ready, source: *const u8) -> [Integers; 1] {
         let Self { rule, shift, offset, smallest, .. } = this;
-        let [a, b, c, d] = quarters::<V>(source, F32Source::SIZE);
+        let [a, b, c, d] = quarters::<Avx2>(source, F32Source::SIZE);
         // SAFETY: the trait's contract; each quarter of the elements lies in a quarter of their bytes. No `map`: the
         // instructions of a level are not inlined into closures.
         unsafe {
-            let (a, b) = (F32Source.f32s::<V>(a), F32Source.f32s::<V>(b));
-            let (c, d) = (F32Source.f32s::<V>(c), F32Source.f32s::<V>(d));
-            let [low, low_places] = V::rounded_down::<SIGNED>([a, b], constants, shift);
-            let [high, high_places] = V::rounded_down::<SIGNED>([c, d], constants, shift);
-            let (offset, smallest) = (V::splat16(offset), V::splat16(smallest));
-            let code = V::pack_u8(
-                V::max16(V::sub_saturated16(low, offset), V::min16(low_places, smallest)),
-                V::max16(V::sub_saturated16(high, offset), V::min16(high_places, smallest)),
+            let (a, b) = (F32Source.f32s::<Avx2>(a), F32Source.f32s::<Avx2>(b));
+            let (c, d) = (F32Source.f32s::<Avx2>(c), F32Source.f32s::<Avx2>(d));
+            let [low, low_places] = short_tables::rounded_down::<SIGNED>([a, b], constants, shift);
+            let [high, high_places] = short_tables::rounded_down::<SIGNED>([c, d], constants, shift);
+            let (offset, smallest) = (Avx2::splat16(offset), Avx2::splat16(smallest));
+            let code = short_tables::pack_u8(
+                Avx2::max16(Avx2::sub_saturated16(low, offset), Avx2::min16(low_places, smallest)),
+                Avx2::max16(Avx2::sub_saturated16(high, offset), Avx2::min16(high_places, smallest)),
             );
-            let tops = V::signs([a, b, c, d]);
-            let negative = V::top8(tops);
-            let most =
-                if SIGNED { by_sign!(choose8, splat8, negative, rule.most) } else { V::splat8(rule.most[0]) };
-            let mut code = with_signs::<V, TOP>(V::min8(code, most), tops, SignPlace::of(&rule));
+            let tops = short_tables::signs([a, b, c, d]);
+            let negative = Avx2::top8(tops);
+            let most = if SIGNED { by_sign::<Avx2>(negative, rule.most) } else { Avx2::splat8(rule.most[0]) };
+            let mut code = with_signs::<Avx2, TOP>(Avx2::min8(code, most), tops, SignPlace::of(&rule));
             // A large number may look like an infinity here.
-            let infinity = V::splat16((f32::INFINITY.to_bits() >> shift) as u16 - 1);
-            if rule.has_specials && V::any16(V::above16(V::max16(low, high), infinity)) {
-                let zero = V::from_bits(V::splat32(0));
-                let nan_or_infinite =
-                    [V::product(a, zero), V::product(b, zero), V::product(c, zero), V::product(d, zero)];
-                let infinity = by_sign!(choose8, splat8, negative, rule.infinity);
-                code = V::choose8(V::nan8(nan_or_infinite), infinity, code);
-                let nan = by_sign!(choose8, splat8, negative, rule.nan);
-                code = V::choose8(V::nan8([a, b, c, d]), nan, code);
+            let infinity = Avx2::splat16((f32::INFINITY.to_bits() >> shift) as u16 - 1);
+            if rule.has_specials && Avx2::any16(Avx2::above16(Avx2::max16(low, high), infinity)) {
+                let zero = Avx2::from_bits(Avx2::splat32(0));
+                let nan_or_infinite = [
+                    Avx2::product(a, zero),
+                    Avx2::product(b, zero),
+                    Avx2::product(c, zero),
+                    Avx2::product(d, zero),
+                ];
+                let infinity = by_sign::<Avx2>(negative, rule.infinity);
+                code = Avx2::choose8(short_tables::nan8(nan_or_infinite), infinity, code);
+                let nan = by_sign::<Avx2>(negative, rule.nan);
+                code = Avx2::choose8(short_tables::nan8([a, b, c, d]), nan, code);
             }
-            [V::in_sequence(code)]
+            [short_tables::in_sequence(code)]
         }
     }
 }
@@ -90,16 +95,17 @@ pub(super) fn stage(request: &Request, level: Level) -> Option<Box<dyn Stage>> {
     let rounding = request.rounding();
     let rule = OddBf16Rule::new(&spec, &request.options, rounding).filter(|rule| !rule.nearest_even)?;
     let signed = matches!(rounding, Rounding::TowardsNegative | Rounding::TowardsPositive);
-    with_nibbles!(level, vectors => match (signed, SignPlace::of(&rule).is_top()) {
-        (false, true) => boxed::<_, false, true>(vectors, &spec, rule, rounding),
-        (false, false) => boxed::<_, false, false>(vectors, &spec, rule, rounding),
-        (true, true) => boxed::<_, true, true>(vectors, &spec, rule, rounding),
-        (true, false) => boxed::<_, true, false>(vectors, &spec, rule, rounding),
+    let vectors = Vectors::with_short_tables(level)?;
+    Some(match (signed, SignPlace::of(&rule).is_top()) {
+        (false, true) => boxed::<false, true>(vectors, &spec, rule, rounding),
+        (false, false) => boxed::<false, false>(vectors, &spec, rule, rounding),
+        (true, true) => boxed::<true, true>(vectors, &spec, rule, rounding),
+        (true, false) => boxed::<true, false>(vectors, &spec, rule, rounding),
     })
 }
 
-fn boxed<V: MagicAddition, const SIGNED: bool, const TOP: bool>(
-    vectors: V,
+fn boxed<const SIGNED: bool, const TOP: bool>(
+    vectors: Avx2,
     spec: &FloatSpec,
     rule: OddBf16Rule,
     rounding: Rounding,
@@ -115,7 +121,7 @@ fn boxed<V: MagicAddition, const SIGNED: bool, const TOP: bool>(
         Rounding::NearestAway => (1 << (shift - 1), scale, HALF),
         _ => (0, scale, 0.0),
     };
-    InSteps::<V, _, 1>::boxed(
+    InSteps::<Avx2, _, 1>::boxed(
         vectors,
         RoundedDown::<SIGNED, TOP> {
             rule,

@@ -1,15 +1,12 @@
 //! Floats of 16 and 32 bits to floats of 8 bits or fewer, a register of codes at a time.
 
 use super::float_source::{Floats, OddBf16};
-use super::shapes::f16_spec;
 use super::vector_loop::{InSteps, Step};
 use crate::codec::odd_bf16::{MANTISSA, OddBf16Rule, PowerRule};
-use crate::cpu::Level;
-use crate::format::FloatSpec;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
 use crate::simd::halves::{INFINITY, SIGN};
-use crate::simd::{Vector, or_masked, unknown_one, with_nibbles};
+use crate::simd::{Vector, or_masked, unknown_one};
 
 /// Makes a register of codes from two registers of bf16.
 ///
@@ -98,13 +95,15 @@ pub(super) unsafe fn with_signs<V: Vector, const TOP: bool>(
 #[derive(Clone, Copy)]
 struct FloatCodes<const TOP: bool>(OddBf16Rule);
 
-/// Chooses a constant by sign.
-macro_rules! by_sign {
-    ($choose:ident, $splat:ident, $negative:expr, $pair:expr) => {
-        V::$choose($negative, V::$splat($pair[1]), V::$splat($pair[0]))
-    };
+/// Chooses a byte by sign.
+///
+/// # Safety
+/// The level's features.
+#[inline(always)]
+pub(super) unsafe fn by_sign<V: Vector>(negative: V::Mask8, bytes: [u8; 2]) -> V::Integers {
+    // SAFETY: the caller's promise.
+    unsafe { V::choose8(negative, V::splat8(bytes[1]), V::splat8(bytes[0])) }
 }
-pub(super) use by_sign;
 
 const TOP_BYTE: u8 = 1 << 7;
 
@@ -120,7 +119,8 @@ impl<const TOP: bool> FloatCodes<TOP> {
         // SAFETY: the caller's promise.
         unsafe {
             let magnitude = V::and(bf16.odd, V::splat16(!SIGN));
-            let limit = by_sign!(choose16, splat16, V::above16(V::splat16(0), bf16.cut), rule.limit);
+            let negative = V::above16(V::splat16(0), bf16.cut);
+            let limit = V::choose16(negative, V::splat16(rule.limit[1]), V::splat16(rule.limit[0]));
             let distance = V::sub_saturated16(V::min16(magnitude, limit), V::splat16(rule.lowest));
             let scaled = V::mul16(distance, V::splat16(rule.factor));
             let normal = V::sub_saturated16(scaled, V::splat16(rule.offset));
@@ -168,7 +168,7 @@ impl<V: Vector, const TOP: bool> Codes<V> for FloatCodes<TOP> {
 /// # Safety
 /// The level's features.
 #[inline(always)]
-unsafe fn rounded<V: Vector, const TOP: bool, const NEAREST_EVEN: bool>(
+pub(super) unsafe fn rounded<V: Vector, const TOP: bool, const NEAREST_EVEN: bool>(
     rule: &OddBf16Rule,
     [low, high]: [V::Integers; 2],
     fixed: [V::Integers; 2],
@@ -180,11 +180,8 @@ unsafe fn rounded<V: Vector, const TOP: bool, const NEAREST_EVEN: bool>(
     unsafe {
         let (fraction, code) = V::unzip8(fixed[0], fixed[1]);
         let tops = if TOP { code } else { V::unzip8(signs[0], signs[1]).1 };
-        let bound = if NEAREST_EVEN {
-            V::splat8(rule.bound[0])
-        } else {
-            by_sign!(choose8, splat8, V::top8(tops), rule.bound)
-        };
+        let bound =
+            if NEAREST_EVEN { V::splat8(rule.bound[0]) } else { by_sign::<V>(V::top8(tops), rule.bound) };
         let decisive = or_masked::<V>(fraction, code, V::splat8(rule.even));
         let mut code = V::add8(code, V::min8(V::sub_saturated8(decisive, bound), one));
         if !TOP {
@@ -213,65 +210,12 @@ pub(super) unsafe fn with_specials<V: Vector>(
             let (infinity, negative) = (V::splat16(infinity), V::top8(tops));
             let is_special = V::join(V::above16(low, finite), V::above16(high, finite));
             let is_nan = V::join(V::above16(low, infinity), V::above16(high, infinity));
-            let special = by_sign!(choose8, splat8, negative, rule.infinity);
-            let special = V::choose8(is_nan, by_sign!(choose8, splat8, negative, rule.nan), special);
+            let special = by_sign::<V>(negative, rule.infinity);
+            let special = V::choose8(is_nan, by_sign::<V>(negative, rule.nan), special);
             return V::choose8(is_special, special, code);
         }
         code
     }
-}
-
-/// Codes of 8 bits that float16's upper bytes are (e5m2): the lower ones are their fraction bits.
-#[derive(Clone, Copy)]
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code, reason = "other levels have longer tables"))]
-struct UpperBytes<const NEAREST_EVEN: bool> {
-    rule: OddBf16Rule,
-    /// Larger magnitudes are clamped to this, the code of overflows of the sign where it is larger: finite ones of the
-    /// other sign are below it.
-    limit: u16,
-}
-
-impl<V: Vector, const NEAREST_EVEN: bool> Codes<V> for UpperBytes<NEAREST_EVEN> {
-    type Ready = Self;
-
-    #[inline(always)]
-    unsafe fn ready(&self) -> Self {
-        *self
-    }
-
-    #[inline(always)]
-    unsafe fn codes(
-        Self { rule, limit }: Self,
-        [first, second]: [OddBf16<V::Integers>; 2],
-        one: V::Integers,
-    ) -> V::Integers {
-        let sign = SIGN;
-        // SAFETY: the trait's contract. No `map`: the instructions of a level are not inlined into closures.
-        unsafe {
-            let magnitudes = [V::and(first.cut, V::splat16(!sign)), V::and(second.cut, V::splat16(!sign))];
-            let limit = V::splat16(limit);
-            let fixed = [
-                or_masked::<V>(V::min16(magnitudes[0], limit), first.cut, V::splat16(sign)),
-                or_masked::<V>(V::min16(magnitudes[1], limit), second.cut, V::splat16(sign)),
-            ];
-            let infinity = f16_spec().infinity_code().unwrap_or_default() as u16;
-            rounded::<V, true, NEAREST_EVEN>(&rule, magnitudes, fixed, [first.cut, second.cut], infinity, one)
-        }
-    }
-}
-
-/// Makes the stage from a format of 16 bits to one of 8 with the same exponents, on levels without long tables.
-#[cfg_attr(not(target_arch = "x86_64"), allow(unused_variables, reason = "other levels have longer tables"))]
-pub(super) fn upper_bytes(request: &Request, source: &FloatSpec, level: Level) -> Option<Box<dyn Stage>> {
-    let spec = request.target.float()?;
-    let alike = FloatSpec { mantissa_bits: source.mantissa_bits.checked_sub(u8::BITS)?, ..*source };
-    let rule = OddBf16Rule::new(&spec, &request.options, request.rounding()).filter(|_| spec == alike)?;
-    let limit = (rule.limit[0].max(rule.limit[1]) - rule.lowest) * rule.factor - rule.offset;
-    with_nibbles!(level, vectors => if rule.nearest_even {
-        boxed(vectors, super::float_source::Bf16Source, UpperBytes::<true> { rule, limit })
-    } else {
-        boxed(vectors, super::float_source::Bf16Source, UpperBytes::<false> { rule, limit })
-    })
 }
 
 /// Codes of powers of two (e8m0).

@@ -2,8 +2,8 @@
 
 mod conversions;
 mod intervals;
-mod magic_addition;
 mod nibble_tables;
+pub(crate) mod short_tables;
 mod stochastic;
 mod vector;
 

@@ -5,7 +5,7 @@ use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
 use crate::simd::halves::up_above_middle;
-use crate::simd::vector::{Nibbles, Vector, nearest_one_by_one, operations, or_masked, rarely};
+use crate::simd::vector::{Vector, nearest_one_by_one, operations, or_masked, rarely};
 
 /// AVX2 with F16C.
 #[derive(Clone, Copy, Debug)]
@@ -337,25 +337,6 @@ unsafe impl Vector for Avx2 {
             let low = arch::_mm256_cvtps_ph::<ROUNDING>(a);
             let high = arch::_mm256_cvtps_ph::<ROUNDING>(b);
             arch::_mm256_inserti128_si256::<1>(arch::_mm256_castsi128_si256(low), high)
-        }
-    }
-}
-
-impl Nibbles for Avx2 {
-    operations! {
-        fn load_nibbles(table: &[u8; 16]) -> Integers {
-            arch::_mm256_broadcastsi128_si256(arch::_mm_loadu_si128(table.as_ptr().cast()))
-        }
-        fn lookup_nibbles(table: Integers, indices: Integers) -> Integers {
-            arch::_mm256_shuffle_epi8(table, indices)
-        }
-        fn sub_saturated_signed8(a: Integers, b: Integers) -> Integers { arch::_mm256_subs_epi8(a, b) }
-        fn increment_above8(a: Integers, b: Integers, bound: Integers) -> Integers {
-            arch::_mm256_sub_epi8(a, arch::_mm256_cmpgt_epi8(b, bound))
-        }
-        fn tops8(a: Integers, b: Integers) -> Integers { arch::_mm256_packs_epi16(a, b) }
-        fn zip8(low: Integers, high: Integers) -> [Integers; 2] {
-            [arch::_mm256_unpacklo_epi8(low, high), arch::_mm256_unpackhi_epi8(low, high)]
         }
     }
 }
