@@ -91,7 +91,7 @@ mod in_registers {
                     for (channel, places) in places.into_iter().enumerate() {
                         if channel < channels {
                             let to = to.wrapping_offset(channel as isize * to_stride);
-                            Avx512::store(to.add(group * size), Avx512::lookup_short(table, places));
+                            Avx512::store(to.add(group * size), Avx512::lookup::<3>(table, places));
                         }
                     }
                 }

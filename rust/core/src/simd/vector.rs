@@ -253,16 +253,14 @@ pub(crate) const SHORT_TABLE_BYTES: usize = 3 * TABLE_BYTES / 4;
 /// # Safety
 /// As for [`Vector`].
 pub(crate) trait Tables: Vector {
-    /// A table in registers.
-    type Table: Copy;
-    unsafe fn load_table(table: &[u8; TABLE_BYTES]) -> Self::Table;
-    /// Returns the entry of each byte.
-    unsafe fn lookup(table: Self::Table, indices: Self::Integers) -> Self::Integers;
-    /// A short table in registers.
-    type ShortTable: Copy;
-    unsafe fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> Self::ShortTable;
-    /// Returns the entry of each byte, none of which is beyond the table.
-    unsafe fn lookup_short(table: Self::ShortTable, indices: Self::Integers) -> Self::Integers;
+    /// A table of so many quarters of [`TABLE_BYTES`] in registers.
+    type Table<const QUARTERS: usize>: Copy;
+    unsafe fn load_table<const QUARTERS: usize>(table: *const u8) -> Self::Table<QUARTERS>;
+    /// Returns the entry of each byte, of a table with 3 quarters or 4; no byte is beyond the table.
+    unsafe fn lookup<const QUARTERS: usize>(
+        table: Self::Table<QUARTERS>,
+        indices: Self::Integers,
+    ) -> Self::Integers;
     /// Whether unsigned bytes are greater.
     unsafe fn above8(a: Self::Integers, b: Self::Integers) -> Self::Mask8;
     /// Adds one to bytes where the mask is set.

@@ -65,30 +65,30 @@ struct ToFour([Bytes; 4]);
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Tables> Step<V, 1> for ToByte {
     const FROM: usize = 1;
-    type Ready = V::Table;
+    type Ready = V::Table<4>;
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and a whole plane.
-        unsafe { V::load_table(&self.0) }
+        unsafe { V::load_table::<4>(self.0.as_ptr()) }
     }
 
     #[inline(always)]
     unsafe fn step(table: Self::Ready, source: *const u8) -> [V::Integers; 1] {
         // SAFETY: the trait's contract.
-        unsafe { [V::lookup(table, V::load(source))] }
+        unsafe { [V::lookup::<4>(table, V::load(source))] }
     }
 }
 
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
     const FROM: usize = 1;
-    type Ready = [V::Table; 2];
+    type Ready = [V::Table<4>; 2];
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and whole planes.
-        unsafe { [V::load_table(&self.0[0]), V::load_table(&self.0[1])] }
+        unsafe { [V::load_table::<4>(self.0[0].as_ptr()), V::load_table::<4>(self.0[1].as_ptr())] }
     }
 
     #[inline(always)]
@@ -96,7 +96,7 @@ unsafe impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
         // SAFETY: the trait's contract.
         unsafe {
             let codes = V::load(source);
-            V::spread::<SIZE>(V::lookup(low, codes), V::lookup(high, codes))
+            V::spread::<SIZE>(V::lookup::<4>(low, codes), V::lookup::<4>(high, codes))
         }
     }
 }
@@ -104,14 +104,19 @@ unsafe impl<V: Tables, const SIZE: usize> Step<V, SIZE> for ToMore {
 // SAFETY: a step reads the elements that it converts, and no others.
 unsafe impl<V: Tables> Step<V, 4> for ToFour {
     const FROM: usize = 1;
-    type Ready = [V::Table; 4];
+    type Ready = [V::Table<4>; 4];
 
     #[inline(always)]
     unsafe fn ready(&self) -> Self::Ready {
         // SAFETY: the trait's contract, and whole planes.
         unsafe {
             let [a, b, c, d] = &self.0;
-            [V::load_table(a), V::load_table(b), V::load_table(c), V::load_table(d)]
+            [
+                V::load_table::<4>(a.as_ptr()),
+                V::load_table::<4>(b.as_ptr()),
+                V::load_table::<4>(c.as_ptr()),
+                V::load_table::<4>(d.as_ptr()),
+            ]
         }
     }
 
@@ -120,8 +125,8 @@ unsafe impl<V: Tables> Step<V, 4> for ToFour {
         // SAFETY: the trait's contract.
         unsafe {
             let codes = V::crosswise(V::load(source));
-            let (a, b) = (V::lookup(a, codes), V::lookup(b, codes));
-            V::interleave([a, b, V::lookup(c, codes), V::lookup(d, codes)])
+            let (a, b) = (V::lookup::<4>(a, codes), V::lookup::<4>(b, codes));
+            V::interleave([a, b, V::lookup::<4>(c, codes), V::lookup::<4>(d, codes)])
         }
     }
 }

@@ -75,9 +75,9 @@ struct PiecewiseCodes<const TOP: bool, const UPS: u8>(Piecewise);
 /// A table in registers.
 #[derive(Clone, Copy)]
 struct Ready<V: Tables> {
-    codes: V::ShortTable,
-    bounds: V::ShortTable,
-    more_bounds: V::ShortTable,
+    codes: V::Table<3>,
+    bounds: V::Table<3>,
+    more_bounds: V::Table<3>,
     lowest: V::Integers,
     limit: V::Integers,
     factor: V::Integers,
@@ -158,9 +158,11 @@ impl<V: Tables, const TOP: bool, const UPS: u8> Codes<V> for PiecewiseCodes<TOP,
         // SAFETY: the trait's contract.
         unsafe {
             Ready {
-                codes: V::load_short_table(&piecewise.codes),
-                bounds: V::load_short_table(&piecewise.bounds),
-                more_bounds: V::load_short_table(piecewise.more_bounds.as_ref().unwrap_or(&piecewise.bounds)),
+                codes: V::load_table::<3>(piecewise.codes.as_ptr()),
+                bounds: V::load_table::<3>(piecewise.bounds.as_ptr()),
+                more_bounds: V::load_table::<3>(
+                    piecewise.more_bounds.as_ref().unwrap_or(&piecewise.bounds).as_ptr(),
+                ),
                 lowest: V::splat16(piecewise.lowest),
                 limit: V::splat16(piecewise.limit),
                 factor: V::splat16(piecewise.factor),
@@ -196,11 +198,11 @@ impl<V: Tables, const TOP: bool, const UPS: u8> Codes<V> for PiecewiseCodes<TOP,
                 away = Some(V::join(more[0].0, more[1].0));
             }
             let (rest, interval) = V::unzip8(ready.place(start), ready.place(next));
-            let bound = V::lookup_short(ready.bounds, interval);
+            let bound = V::lookup::<3>(ready.bounds, interval);
             let up = V::above8(rest, bound);
-            let mut code = V::increment8(up, V::lookup_short(ready.codes, interval));
+            let mut code = V::increment8(up, V::lookup::<3>(ready.codes, interval));
             if UPS == TWICE {
-                code = V::increment8(V::above8(rest, V::lookup_short(ready.more_bounds, interval)), code);
+                code = V::increment8(V::above8(rest, V::lookup::<3>(ready.more_bounds, interval)), code);
             }
             if let Some(away) = away {
                 code = V::increment8(away, code);

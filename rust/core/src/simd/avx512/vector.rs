@@ -4,7 +4,7 @@ use std::arch::x86_64 as arch;
 
 use crate::cpu::level::{self, Level, RawKernel};
 use crate::simd::halves::up_above_middle;
-use crate::simd::vector::{SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, or_masked, rarely};
+use crate::simd::vector::{Tables, Vector, operations, or_masked, rarely};
 
 /// AVX-512 with bytes (VBMI) and integers of 52 bits (IFMA).
 #[derive(Clone, Copy, Debug)]
@@ -426,42 +426,42 @@ impl<const SIZE: usize> Spread<SIZE> {
 }
 
 impl Tables for Avx512 {
-    type Table = [Integers; 4];
-    type ShortTable = [Integers; 3];
+    type Table<const QUARTERS: usize> = [Integers; QUARTERS];
 
     operations! {
-        fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> [Integers; 3] {
-            let start = table.as_ptr();
-            [
-                Self::load(start),
-                Self::load(start.add(Self::BYTES)),
-                Self::load(start.add(2 * Self::BYTES)),
-            ]
-        }
-        fn lookup_short(table: [Integers; 3], indices: Integers) -> Integers {
-            let [a, b, c] = table;
-            let low = arch::_mm512_permutex2var_epi8(a, indices, b);
-            arch::_mm512_mask_permutexvar_epi8(low, arch::_mm512_movepi8_mask(indices), indices, c)
-        }
         fn above8(a: Integers, b: Integers) -> Self::Mask8 { arch::_mm512_cmpgt_epu8_mask(a, b) }
         fn increment8(mask: Self::Mask8, a: Integers) -> Integers {
             // Subtracting -1 adds one.
             arch::_mm512_mask_sub_epi8(a, mask, a, arch::_mm512_set1_epi8(-1))
         }
-        fn load_table(table: &[u8; TABLE_BYTES]) -> [Integers; 4] {
-            let start = table.as_ptr();
-            [
-                Self::load(start),
-                Self::load(start.add(Self::BYTES)),
-                Self::load(start.add(2 * Self::BYTES)),
-                Self::load(start.add(3 * Self::BYTES)),
-            ]
+    }
+
+    #[inline(always)]
+    unsafe fn load_table<const QUARTERS: usize>(table: *const u8) -> [Integers; QUARTERS] {
+        // SAFETY: the trait's contract; a quarter is a register.
+        unsafe {
+            let mut registers = [Self::splat8(0); QUARTERS];
+            for (quarter, register) in registers.iter_mut().enumerate() {
+                *register = Self::load(table.add(quarter * Self::BYTES));
+            }
+            registers
         }
-        fn lookup(table: [Integers; 4], indices: Integers) -> Integers {
-            let [a, b, c, d] = table;
-            let low = arch::_mm512_permutex2var_epi8(a, indices, b);
-            let high = arch::_mm512_permutex2var_epi8(c, indices, d);
-            arch::_mm512_mask_blend_epi8(arch::_mm512_movepi8_mask(indices), low, high)
+    }
+
+    #[inline(always)]
+    unsafe fn lookup<const QUARTERS: usize>(table: [Integers; QUARTERS], indices: Integers) -> Integers {
+        const { assert!(QUARTERS == 3 || QUARTERS == 4, "two registers or one for the upper half") };
+        // SAFETY: the trait's contract.
+        unsafe {
+            let (low, upper) = (
+                arch::_mm512_permutex2var_epi8(table[0], indices, table[1]),
+                arch::_mm512_movepi8_mask(indices),
+            );
+            if QUARTERS == 3 {
+                return arch::_mm512_mask_permutexvar_epi8(low, upper, indices, table[2]);
+            }
+            let high = arch::_mm512_permutex2var_epi8(table[2], indices, table[QUARTERS - 1]);
+            arch::_mm512_mask_blend_epi8(upper, low, high)
         }
     }
 

@@ -9,9 +9,7 @@ use std::arch::asm;
 
 use crate::cpu::level::{self, Level, RawKernel};
 use crate::simd::halves::nearest_bf16;
-use crate::simd::vector::{
-    SHORT_TABLE_BYTES, TABLE_BYTES, Tables, Vector, operations, or_masked, rarely, rounding,
-};
+use crate::simd::vector::{TABLE_BYTES, Tables, Vector, operations, or_masked, rarely, rounding};
 
 /// Advanced SIMD.
 #[derive(Clone, Copy, Debug)]
@@ -371,31 +369,36 @@ fn odd_product(a: arch::float64x2_t, b: f64) -> arch::float64x2_t {
 const QUARTER: usize = TABLE_BYTES / 4;
 
 impl Tables for Neon {
-    type Table = [arch::uint8x16x4_t; 4];
-    type ShortTable = [arch::uint8x16x4_t; 3];
+    type Table<const QUARTERS: usize> = [arch::uint8x16x4_t; QUARTERS];
 
     operations! {
-        fn load_short_table(table: &[u8; SHORT_TABLE_BYTES]) -> Self::ShortTable {
-            [0, 1, 2].map(|quarter| arch::vld1q_u8_x4(table.as_ptr().add(quarter * QUARTER)))
-        }
         fn above8(a: Integers, b: Integers) -> Integers { arch::vcgtq_u8(a, b) }
         fn increment8(mask: Integers, a: Integers) -> Integers {
             // Subtracting -1 adds one.
             arch::vsubq_u8(a, mask)
         }
-        fn load_table(table: &[u8; TABLE_BYTES]) -> Self::Table {
-            [0, 1, 2, 3].map(|quarter| arch::vld1q_u8_x4(table.as_ptr().add(quarter * QUARTER)))
+    }
+
+    #[inline(always)]
+    unsafe fn load_table<const QUARTERS: usize>(table: *const u8) -> Self::Table<QUARTERS> {
+        // SAFETY: the trait's contract.
+        std::array::from_fn(|quarter| unsafe { arch::vld1q_u8_x4(table.add(quarter * QUARTER)) })
+    }
+
+    #[inline(always)]
+    unsafe fn lookup<const QUARTERS: usize>(table: Self::Table<QUARTERS>, indices: Integers) -> Integers {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let quarter = arch::vdupq_n_u8(QUARTER as u8);
+            let mut entries = arch::vqtbl4q_u8(table[0], indices);
+            let mut indices = indices;
+            for part in &table[1..] {
+                // Indices of other parts are out of range here, and keep their entry.
+                indices = arch::vsubq_u8(indices, quarter);
+                entries = arch::vqtbx4q_u8(entries, *part, indices);
+            }
+            entries
         }
-    }
-
-    #[inline(always)]
-    unsafe fn lookup(table: Self::Table, indices: Integers) -> Integers {
-        entries(table, indices)
-    }
-
-    #[inline(always)]
-    unsafe fn lookup_short(table: Self::ShortTable, indices: Integers) -> Integers {
-        entries(table, indices)
     }
 
     #[inline(always)]
@@ -414,23 +417,6 @@ impl Tables for Neon {
                 _ => unreachable!("elements take 2, 4 or 8 bytes"),
             })
         }
-    }
-}
-
-/// Looks each byte up in consecutive tables of 64 bytes; 0 beyond them.
-#[inline(always)]
-fn entries<const QUARTERS: usize>(table: [arch::uint8x16x4_t; QUARTERS], indices: Integers) -> Integers {
-    // SAFETY: the instructions are part of aarch64.
-    unsafe {
-        let quarter = arch::vdupq_n_u8(QUARTER as u8);
-        let mut entries = arch::vqtbl4q_u8(table[0], indices);
-        let mut indices = indices;
-        for part in &table[1..] {
-            // Indices of other parts are out of range here, and keep their entry.
-            indices = arch::vsubq_u8(indices, quarter);
-            entries = arch::vqtbx4q_u8(entries, *part, indices);
-        }
-        entries
     }
 }
 
