@@ -80,32 +80,76 @@ unsafe extern "C" fn entry<const ROW: usize, const COLUMN: usize>(
     }
 }
 
-macro_rules! each_place {
-    ($make:ident $(, $fixed:literal)?) => {
+/// The functions of a row, or of all rows.
+macro_rules! entries {
+    ($row:literal) => {
         [
-            $make!($($fixed,)? 0), $make!($($fixed,)? 1), $make!($($fixed,)? 2), $make!($($fixed,)? 3),
-            $make!($($fixed,)? 4), $make!($($fixed,)? 5), $make!($($fixed,)? 6), $make!($($fixed,)? 7),
-            $make!($($fixed,)? 8), $make!($($fixed,)? 9), $make!($($fixed,)? 10), $make!($($fixed,)? 11),
-            $make!($($fixed,)? 12), $make!($($fixed,)? 13), $make!($($fixed,)? 14), $make!($($fixed,)? 15),
-            $make!($($fixed,)? 16), $make!($($fixed,)? 17), $make!($($fixed,)? 18), $make!($($fixed,)? 19),
-            $make!($($fixed,)? 20), $make!($($fixed,)? 21), $make!($($fixed,)? 22), $make!($($fixed,)? 23),
-            $make!($($fixed,)? 24), $make!($($fixed,)? 25), $make!($($fixed,)? 26), $make!($($fixed,)? 27),
+            entry::<$row, 0>,
+            entry::<$row, 1>,
+            entry::<$row, 2>,
+            entry::<$row, 3>,
+            entry::<$row, 4>,
+            entry::<$row, 5>,
+            entry::<$row, 6>,
+            entry::<$row, 7>,
+            entry::<$row, 8>,
+            entry::<$row, 9>,
+            entry::<$row, 10>,
+            entry::<$row, 11>,
+            entry::<$row, 12>,
+            entry::<$row, 13>,
+            entry::<$row, 14>,
+            entry::<$row, 15>,
+            entry::<$row, 16>,
+            entry::<$row, 17>,
+            entry::<$row, 18>,
+            entry::<$row, 19>,
+            entry::<$row, 20>,
+            entry::<$row, 21>,
+            entry::<$row, 22>,
+            entry::<$row, 23>,
+            entry::<$row, 24>,
+            entry::<$row, 25>,
+            entry::<$row, 26>,
+            entry::<$row, 27>,
         ]
     };
-}
-macro_rules! entry_of {
-    ($row:literal, $column:literal) => {
-        entry::<$row, $column>
-    };
-}
-macro_rules! entries_from {
-    ($row:literal) => {
-        each_place!(entry_of, $row)
+    () => {
+        [
+            entries!(0),
+            entries!(1),
+            entries!(2),
+            entries!(3),
+            entries!(4),
+            entries!(5),
+            entries!(6),
+            entries!(7),
+            entries!(8),
+            entries!(9),
+            entries!(10),
+            entries!(11),
+            entries!(12),
+            entries!(13),
+            entries!(14),
+            entries!(15),
+            entries!(16),
+            entries!(17),
+            entries!(18),
+            entries!(19),
+            entries!(20),
+            entries!(21),
+            entries!(22),
+            entries!(23),
+            entries!(24),
+            entries!(25),
+            entries!(26),
+            entries!(27),
+        ]
     };
 }
 
 /// A function for each pair.
-static ENTRIES: [[CastFunction; SIDE]; SIDE] = each_place!(entries_from);
+static ENTRIES: [[CastFunction; SIDE]; SIDE] = entries!();
 
 impl Pair {
     /// Makes the pair, if ours is faster and some path of ours gives the original's results.

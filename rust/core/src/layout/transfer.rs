@@ -236,23 +236,32 @@ trait Real: Plain + PrimInt {
     fn with_zero(self) -> Self::Complex;
 }
 
-macro_rules! real {
-    ($($word:ty, $complex:ty, $with_zero:expr;)*) => {$(
-        impl Real for $word {
-            type Complex = $complex;
-
-            #[inline(always)]
-            fn with_zero(self) -> $complex {
-                $with_zero(self)
-            }
-        }
-    )*};
-}
 // Where a type of twice the width exists, widening is the fastest way; its low half is first in memory.
-real! {
-    u16, u32, |real: u16| u32::from_le(u32::from(real.to_le()));
-    u32, u64, |real: u32| u64::from_le(u64::from(real.to_le()));
-    u64, [u64; 2], |real: u64| [real, 0];
+impl Real for u16 {
+    type Complex = u32;
+
+    #[inline(always)]
+    fn with_zero(self) -> u32 {
+        u32::from_le(u32::from(self.to_le()))
+    }
+}
+
+impl Real for u32 {
+    type Complex = u64;
+
+    #[inline(always)]
+    fn with_zero(self) -> u64 {
+        u64::from_le(u64::from(self.to_le()))
+    }
+}
+
+impl Real for u64 {
+    type Complex = [u64; 2];
+
+    #[inline(always)]
+    fn with_zero(self) -> [u64; 2] {
+        [self, 0]
+    }
 }
 
 /// Copies elements at a stride to as many others, at the same stride.

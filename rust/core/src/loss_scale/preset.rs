@@ -122,17 +122,10 @@ const LENIENT: Preset = Preset {
     demands: &[],
 };
 
-/// The scale and what counts the steps, under the names of a library.
-macro_rules! scale_and_counter {
-    ($scale:literal, $counter:literal) => {
-        &[($scale, Field::Scale), ($counter, Field::Counter)]
-    };
-}
-
 /// TensorFlow's, of either version.
 const TENSORFLOW: Preset = Preset {
     defaults: Knobs { minimum: Some(1.0), ..COMMON },
-    state: scale_and_counter!("current_loss_scale", "good_steps"),
+    state: &[("current_loss_scale", Field::Scale), ("good_steps", Field::Counter)],
     ..LENIENT
 };
 
@@ -173,7 +166,7 @@ pub static PRESETS: &[Preset] = &[
     },
     Preset {
         name: "keras",
-        state: scale_and_counter!("dynamic_scale", "step_counter"),
+        state: &[("dynamic_scale", Field::Scale), ("step_counter", Field::Counter)],
         growth: Growth::Equal,
         ceiling: Ceiling::Open,
         backoff: Backoff::Multiply,
@@ -206,7 +199,7 @@ pub static PRESETS: &[Preset] = &[
         name: "jmp",
         defaults: Knobs { minimum: Some(1.0), ..COMMON },
         settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor, Knob::Minimum],
-        state: scale_and_counter!("loss_scale", "counter"),
+        state: &[("loss_scale", Field::Scale), ("counter", Field::Counter)],
         growth: Growth::Modulo,
         ..LENIENT
     },
@@ -253,7 +246,7 @@ pub static PRESETS: &[Preset] = &[
         name: "apex",
         defaults: Knobs { initial_scale: 65536.0, maximum: Some(16_777_216.0), ..COMMON },
         settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::Minimum, Knob::Maximum],
-        state: scale_and_counter!("loss_scale", "unskipped"),
+        state: &[("loss_scale", Field::Scale), ("unskipped", Field::Counter)],
         growth: Growth::Equal,
         ceiling: Ceiling::Maximum,
         arithmetic: Arithmetic::Double,

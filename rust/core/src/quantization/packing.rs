@@ -252,44 +252,40 @@ fn place(packing: Packing, bits: u32, index: usize) -> (usize, u32) {
     }
 }
 
-/// Runs an expression with the number of bits as a constant.
-macro_rules! with_bits {
-    ($bits:expr, $name:ident => $call:expr) => {
-        match $bits {
-            1 => {
-                const $name: usize = 1;
-                $call
-            }
-            2 => {
-                const $name: usize = 2;
-                $call
-            }
-            3 => {
-                const $name: usize = 3;
-                $call
-            }
-            4 => {
-                const $name: usize = 4;
-                $call
-            }
-            5 => {
-                const $name: usize = 5;
-                $call
-            }
-            6 => {
-                const $name: usize = 6;
-                $call
-            }
-            7 => {
-                const $name: usize = 7;
-                $call
-            }
-            _ => {
-                const $name: usize = 8;
-                $call
-            }
-        }
+/// Unpacks or packs codes of a constant number of bits.
+///
+/// # Safety
+/// As for [`unpack`], or [`pack`].
+unsafe fn dense<const BITS: usize, const PACK: bool>(
+    level: Level,
+    packed: *mut u8,
+    codes: *mut u8,
+    count: usize,
+) {
+    let span = Span { packed, codes, count };
+    // SAFETY: passed on.
+    unsafe {
+        if PACK { level.run_raw(PackDense::<BITS>(span)) } else { level.run_raw(UnpackDense::<BITS>(span)) }
+    }
+}
+
+/// Does the same for codes of `bits` bits.
+///
+/// # Safety
+/// As for [`dense`].
+unsafe fn dense_of<const PACK: bool>(level: Level, bits: u32, packed: *mut u8, codes: *mut u8, count: usize) {
+    let dense = match bits {
+        1 => dense::<1, PACK>,
+        2 => dense::<2, PACK>,
+        3 => dense::<3, PACK>,
+        4 => dense::<4, PACK>,
+        5 => dense::<5, PACK>,
+        6 => dense::<6, PACK>,
+        7 => dense::<7, PACK>,
+        _ => dense::<8, PACK>,
     };
+    // SAFETY: passed on.
+    unsafe { dense(level, packed, codes, count) }
 }
 
 /// Unpacks codes to bytes, from the start of a unit.
@@ -309,9 +305,7 @@ pub(super) unsafe fn unpack(
         match packing {
             Packing::Dense if bits == 8 => codes.copy_from_nonoverlapping(packed, count),
             Packing::Dense if bits == 4 => level.run_raw(Nibbles::<false, 0>(Span { packed, codes, count })),
-            Packing::Dense => with_bits!(bits, BITS => {
-                level.run_raw(UnpackDense::<BITS>(Span { packed, codes, count }));
-            }),
+            Packing::Dense => dense_of::<false>(level, bits, packed, codes, count),
             Packing::HighFirst => level.run_raw(Nibbles::<false, 4>(Span { packed, codes, count })),
             _ => {
                 for index in halves::<false>(level, packing, Span { packed, codes, count })..count {
@@ -342,9 +336,7 @@ pub(super) unsafe fn pack(
         match packing {
             Packing::Dense if bits == 8 => packed.copy_from_nonoverlapping(codes, count),
             Packing::Dense if bits == 4 => level.run_raw(Nibbles::<true, 0>(Span { packed, codes, count })),
-            Packing::Dense => with_bits!(bits, BITS => {
-                level.run_raw(PackDense::<BITS>(Span { packed, codes, count }));
-            }),
+            Packing::Dense => dense_of::<true>(level, bits, packed, codes, count),
             Packing::HighFirst => level.run_raw(Nibbles::<true, 4>(Span { packed, codes, count })),
             _ => {
                 let done = halves::<true>(level, packing, Span { packed, codes, count });

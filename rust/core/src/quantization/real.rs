@@ -1,5 +1,6 @@
 //! The floats that blocks are computed in: float32, or float64 for exact results.
 
+use num_traits::PrimInt;
 use operation::{ADD, DIVIDE, MULTIPLY, SUBTRACT};
 
 use crate::codec::product::odd_product;
@@ -20,8 +21,11 @@ pub(super) mod operation {
 }
 
 /// Bits of a float with a sign: without it, they are in the order of magnitudes, and NaN is the largest.
-pub(super) trait Bits: Copy + Default + Ord {
-    fn magnitude(self) -> Self;
+pub(super) trait Bits: Copy + Default + Ord + PrimInt {
+    #[inline(always)]
+    fn magnitude(self) -> Self {
+        self & (Self::max_value() >> 1)
+    }
     /// Magnitudes of a register of them, or what they were.
     ///
     /// # Safety
@@ -34,35 +38,46 @@ pub(super) trait Bits: Copy + Default + Ord {
     unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self;
 }
 
-macro_rules! bits {
-    ($($bits:ty: |$most:ident, $found:ident, $mask:ident| $raised:expr, $largest:expr;)*) => {$(
-        impl Bits for $bits {
-            #[inline(always)]
-            fn magnitude(self) -> Self {
-                self & (Self::MAX >> 1)
-            }
+impl Bits for u16 {
+    #[inline(always)]
+    unsafe fn raised<V: Vector>(most: V::Integers, bits: V::Integers) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { V::max16(most, V::and(bits, V::splat16(Self::MAX >> 1))) }
+    }
 
-            #[inline(always)]
-            unsafe fn raised<V: Vector>($most: V::Integers, $found: V::Integers) -> V::Integers {
-                let $mask = <$bits>::MAX >> 1;
-                $raised
-            }
-
-            #[inline(always)]
-            unsafe fn most<V: Vector>($most: V::Integers) -> Self {
-                $largest
-            }
-        }
-    )*};
+    #[inline(always)]
+    unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { V::most16(magnitudes) }
+    }
 }
-bits!(
-    // SAFETY: the trait's contract.
-    u16: |most, found, mask| unsafe { V::max16(most, V::and(found, V::splat16(mask))) }, unsafe { V::most16(most) };
-    // SAFETY: as above.
-    u32: |most, found, _mask| unsafe { larger_magnitudes::<V>(most, found) }, unsafe { V::most32(most) };
-    // `raise_largest` has no registers of float64.
-    u64: |most, _found, _mask| most, { let _ = most; 0 };
-);
+
+impl Bits for u32 {
+    #[inline(always)]
+    unsafe fn raised<V: Vector>(most: V::Integers, bits: V::Integers) -> V::Integers {
+        // SAFETY: the trait's contract.
+        unsafe { larger_magnitudes::<V>(most, bits) }
+    }
+
+    #[inline(always)]
+    unsafe fn most<V: Vector>(magnitudes: V::Integers) -> Self {
+        // SAFETY: the trait's contract.
+        unsafe { V::most32(magnitudes) }
+    }
+}
+
+/// `raise_largest` has no registers of float64.
+impl Bits for u64 {
+    #[inline(always)]
+    unsafe fn raised<V: Vector>(most: V::Integers, _bits: V::Integers) -> V::Integers {
+        most
+    }
+
+    #[inline(always)]
+    unsafe fn most<V: Vector>(_magnitudes: V::Integers) -> Self {
+        0
+    }
+}
 
 /// float32, or float64 for exact results.
 ///
