@@ -221,11 +221,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// Products rounded to odd: towards zero, with the last bit set if that was inexact. Products that underflow may
     /// become either neighbour, or zero. The second factor is finite and not zero.
     unsafe fn product_to_odd(a: Self::F32s, b: Self::F32s) -> Self::F32s;
-    /// Products rounded to odd, with a finite float64 factor whose products with float32, and their rounding errors,
-    /// neither overflow nor underflow in float64.
-    unsafe fn f64_product_to_odd(a: Self::F32s, b: f64) -> Self::F32s;
-    /// Products with such a factor, rounded once to nearest.
-    unsafe fn f64_product(a: Self::F32s, b: f64) -> Self::F32s;
+    /// Products, with a finite float64 factor whose products with float32, and their rounding errors, neither overflow nor
+    /// underflow in float64: rounded to odd, or once to nearest.
+    unsafe fn f64_product<const ODD: bool>(a: Self::F32s, b: f64) -> Self::F32s;
     unsafe fn any16(mask: Self::Mask16) -> bool;
     /// Returns whether any float32 of an even number of registers is NaN, which is rare.
     unsafe fn any_nan<const COUNT: usize>(a: [Self::F32s; COUNT]) -> bool;

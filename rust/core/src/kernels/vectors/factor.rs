@@ -60,7 +60,7 @@ unsafe impl<F: Floats> Floats for Wide<F> {
     #[inline(always)]
     unsafe fn f32s<V: Vector>(&self, source: *const u8) -> V::F32s {
         // SAFETY: the trait's contract.
-        unsafe { V::f64_product(self.source.f32s::<V>(source), self.factor) }
+        unsafe { V::f64_product::<false>(self.source.f32s::<V>(source), self.factor) }
     }
 }
 
@@ -230,7 +230,7 @@ unsafe impl<F: Floats, const THROUGH_F64: bool> Floats for Times<F, THROUGH_F64>
                     return product;
                 }
             }
-            V::f64_product_to_odd(f32s, self.factor)
+            V::f64_product::<true>(f32s, self.factor)
         }
     }
 }

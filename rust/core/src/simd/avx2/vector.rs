@@ -188,16 +188,6 @@ unsafe impl Vector for Avx2 {
             let odd = arch::_mm256_or_si256(arch::_mm256_add_epi32(bits, less), one);
             arch::_mm256_castsi256_ps(odd)
         }
-        fn f64_product_to_odd(a: F32s, b: f64) -> F32s {
-            let low = f64_product_to_odd(arch::_mm256_castps256_ps128(a), b);
-            let high = f64_product_to_odd(arch::_mm256_extractf128_ps::<1>(a), b);
-            arch::_mm256_set_m128(high, low)
-        }
-        fn f64_product(a: F32s, b: f64) -> F32s {
-            let low = f64_product(arch::_mm256_castps256_ps128(a), b);
-            let high = f64_product(arch::_mm256_extractf128_ps::<1>(a), b);
-            arch::_mm256_set_m128(high, low)
-        }
         fn any_clear(a: [F32s; 2], added: Integers, clear: Integers) -> bool {
             let (first, second) = (arch::_mm256_castps_si256(a[0]), arch::_mm256_castps_si256(a[1]));
             let first = arch::_mm256_and_si256(arch::_mm256_add_epi32(first, added), clear);
@@ -278,6 +268,16 @@ unsafe impl Vector for Avx2 {
             } else {
                 arch::_mm256_unpacklo_epi64(a, b)
             })
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f64_product<const ODD: bool>(a: F32s, b: f64) -> F32s {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = f64_product::<ODD>(arch::_mm256_castps256_ps128(a), b);
+            let high = f64_product::<ODD>(arch::_mm256_extractf128_ps::<1>(a), b);
+            arch::_mm256_set_m128(high, low)
         }
     }
 
@@ -510,31 +510,18 @@ unsafe fn zeros(source: *const u8) -> i32 {
     }
 }
 
-/// Multiplies in float64 and rounds once to float32.
+/// Multiplies in float64 and rounds to float32, to odd or to nearest.
 ///
 /// # Safety
 /// AVX2.
 #[inline(always)]
-unsafe fn f64_product(a: arch::__m128, b: f64) -> arch::__m128 {
+unsafe fn f64_product<const ODD: bool>(a: arch::__m128, b: f64) -> arch::__m128 {
     // SAFETY: the caller's promise.
     unsafe {
         let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
         let product = arch::_mm256_mul_pd(wide, b);
-        arch::_mm256_cvtpd_ps(odd_f64(product, arch::_mm256_fmsub_pd(wide, b, product)))
-    }
-}
-
-/// Multiplies in float64 and rounds to odd in float32.
-///
-/// # Safety
-/// AVX2.
-#[inline(always)]
-unsafe fn f64_product_to_odd(a: arch::__m128, b: f64) -> arch::__m128 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (wide, b) = (arch::_mm256_cvtps_pd(a), arch::_mm256_set1_pd(b));
-        let product = arch::_mm256_mul_pd(wide, b);
-        odd_f32(odd_f64(product, arch::_mm256_fmsub_pd(wide, b, product)))
+        let odd = odd_f64(product, arch::_mm256_fmsub_pd(wide, b, product));
+        if ODD { odd_f32(odd) } else { arch::_mm256_cvtpd_ps(odd) }
     }
 }
 

@@ -211,18 +211,6 @@ unsafe impl Vector for Avx512 {
             let odd = arch::_mm512_mask_or_epi32(bits, inexact, bits, arch::_mm512_set1_epi32(1));
             arch::_mm512_castsi512_ps(odd)
         }
-        fn f64_product_to_odd(a: F32s, b: f64) -> F32s {
-            let low = f64_product_to_odd(arch::_mm512_castps512_ps256(a), b);
-            let high = f64_product_to_odd(arch::_mm512_extractf32x8_ps::<1>(a), b);
-            let low = arch::_mm512_castsi256_si512(low);
-            arch::_mm512_castsi512_ps(arch::_mm512_inserti64x4::<1>(low, high))
-        }
-        fn f64_product(a: F32s, b: f64) -> F32s {
-            let low = f64_product(arch::_mm512_castps512_ps256(a), b);
-            let high = f64_product(arch::_mm512_extractf32x8_ps::<1>(a), b);
-            let low = arch::_mm512_castps256_ps512(low);
-            arch::_mm512_insertf32x8::<1>(low, high)
-        }
         fn any16(mask: Self::Mask16) -> bool { rarely(arch::_kortestz_mask32_u8(mask, mask) == 0) }
         fn any_differ(a: F32s, b: F32s) -> bool {
             rarely(arch::_mm512_cmp_ps_mask::<{ arch::_CMP_NEQ_OQ }>(a, b) != 0)
@@ -279,6 +267,16 @@ unsafe impl Vector for Avx512 {
                 let even = arch::_mm512_setr_epi64(0, 2, 4, 6, 8, 10, 12, 14);
                 arch::_mm512_permutex2var_epi64(a, even, b)
             }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f64_product<const ODD: bool>(a: F32s, b: f64) -> F32s {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = f64_product::<ODD>(arch::_mm512_castps512_ps256(a), b);
+            let high = f64_product::<ODD>(arch::_mm512_extractf32x8_ps::<1>(a), b);
+            arch::_mm512_insertf32x8::<1>(arch::_mm512_castps256_ps512(low), high)
         }
     }
 
@@ -479,31 +477,12 @@ impl Tables for Avx512 {
     }
 }
 
-/// Multiplies in float64 and rounds once to float32.
+/// Multiplies in float64 and rounds to float32, to odd or to nearest.
 ///
 /// # Safety
 /// AVX-512.
 #[inline(always)]
-unsafe fn f64_product(a: arch::__m256, b: f64) -> arch::__m256 {
-    // SAFETY: the caller's promise.
-    unsafe {
-        let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
-        let product = arch::_mm512_mul_round_pd::<TRUNCATE>(wide, b);
-        let error = arch::_mm512_fmsub_pd(wide, b, product);
-        // Rounds to odd first. An error of NaN means an infinite product, which is exact.
-        let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
-        let bits = arch::_mm512_castpd_si512(product);
-        let odd = arch::_mm512_mask_or_epi64(bits, inexact, bits, arch::_mm512_set1_epi64(1));
-        arch::_mm512_cvtpd_ps(arch::_mm512_castsi512_pd(odd))
-    }
-}
-
-/// Multiplies in float64 and rounds to odd in float32.
-///
-/// # Safety
-/// AVX-512.
-#[inline(always)]
-unsafe fn f64_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
+unsafe fn f64_product<const ODD: bool>(a: arch::__m256, b: f64) -> arch::__m256 {
     // SAFETY: the caller's promise.
     unsafe {
         let (wide, b) = (arch::_mm512_cvtps_pd(a), arch::_mm512_set1_pd(b));
@@ -511,7 +490,12 @@ unsafe fn f64_product_to_odd(a: arch::__m256, b: f64) -> arch::__m256i {
         let error = arch::_mm512_fmsub_pd(wide, b, product);
         // An error of NaN means an infinite product, which is exact.
         let inexact = arch::_mm512_cmp_pd_mask::<{ arch::_CMP_NEQ_OQ }>(error, arch::_mm512_setzero_pd());
-        odd_f32(product, inexact)
+        if ODD {
+            return arch::_mm256_castsi256_ps(odd_f32(product, inexact));
+        }
+        let bits = arch::_mm512_castpd_si512(product);
+        let odd = arch::_mm512_mask_or_epi64(bits, inexact, bits, arch::_mm512_set1_epi64(1));
+        arch::_mm512_cvtpd_ps(arch::_mm512_castsi512_pd(odd))
     }
 }
 

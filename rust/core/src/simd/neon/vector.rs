@@ -163,15 +163,6 @@ unsafe impl Vector for Neon {
             let one = arch::vshrq_n_u32::<31>(inexact);
             arch::vreinterpretq_f32_u32(arch::vorrq_u32(arch::vaddq_u32(bits, less), one))
         }
-        fn f64_product_to_odd(a: F32s, b: f64) -> F32s {
-            // Rounding to odd once more is an instruction.
-            let low = arch::vcvtx_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
-            arch::vcvtx_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
-        }
-        fn f64_product(a: F32s, b: f64) -> F32s {
-            let low = arch::vcvt_f32_f64(odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b));
-            arch::vcvt_high_f32_f64(low, odd_product(arch::vcvt_high_f64_f32(a), b))
-        }
         fn any_clear(a: [F32s; 2], added: Integers, clear: Integers) -> bool {
             let (added, clear) = (arch::vreinterpretq_u32_u8(added), arch::vreinterpretq_u32_u8(clear));
             let first = arch::vandq_u32(arch::vaddq_u32(arch::vreinterpretq_u32_f32(a[0]), added), clear);
@@ -227,6 +218,21 @@ unsafe impl Vector for Neon {
             } else {
                 let (a, b) = (arch::vreinterpretq_u64_u8(a), arch::vreinterpretq_u64_u8(b));
                 arch::vreinterpretq_u8_u64(arch::vuzp1q_u64(a, b))
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn f64_product<const ODD: bool>(a: F32s, b: f64) -> F32s {
+        // SAFETY: the trait's contract.
+        unsafe {
+            let low = odd_product(arch::vcvt_f64_f32(arch::vget_low_f32(a)), b);
+            let high = odd_product(arch::vcvt_high_f64_f32(a), b);
+            if ODD {
+                // Rounding to odd once more is an instruction.
+                arch::vcvtx_high_f32_f64(arch::vcvtx_f32_f64(low), high)
+            } else {
+                arch::vcvt_high_f32_f64(arch::vcvt_f32_f64(low), high)
             }
         }
     }
