@@ -88,16 +88,6 @@ enum By {
     F64(Box<Encoder<f64>>),
 }
 
-/// Calls the encoder of either real.
-macro_rules! by_real {
-    ($by:expr, $encoder:ident => $call:expr) => {
-        match $by {
-            By::F32($encoder) => $call,
-            By::F64($encoder) => $call,
-        }
-    };
-}
-
 impl BlockEncoder {
     /// # Safety
     /// As for [`encode`], of a global scale.
@@ -121,14 +111,22 @@ impl BlockEncoder {
     /// Whether it is for the active level of the CPU, and for any elements.
     #[must_use]
     pub fn is_repeatable(&self) -> bool {
-        by_real!(&self.0, encoder => encoder.is_repeatable())
+        match &self.0 {
+            By::F32(encoder) => encoder.is_repeatable(),
+            By::F64(encoder) => encoder.is_repeatable(),
+        }
     }
 
     /// # Safety
     /// As for [`encode`].
     unsafe fn encode(&mut self, threads: usize) -> Result<(), Error> {
         // SAFETY: passed on.
-        unsafe { by_real!(&mut self.0, encoder => encoder.encode(threads)) }
+        unsafe {
+            match &mut self.0 {
+                By::F32(encoder) => encoder.encode(threads),
+                By::F64(encoder) => encoder.encode(threads),
+            }
+        }
     }
 
     /// Encodes other arrays, given the first elements of `x`, `data` and `scale`, and the place of one global scale, which is
@@ -147,10 +145,11 @@ impl BlockEncoder {
     ) -> Result<(), Error> {
         // SAFETY: passed on.
         unsafe {
-            by_real!(&mut self.0, encoder => {
-                encoder.place(places, global, threads)?;
-                encoder.encode(threads)
-            })
+            match &mut self.0 {
+                By::F32(encoder) => encoder.place(places, global, threads)?,
+                By::F64(encoder) => encoder.place(places, global, threads)?,
+            }
+            self.encode(threads)
         }
     }
 }
