@@ -60,7 +60,7 @@ def html_of(sheet: Sheet) -> str:
     return f'<div class="castwise">{"".join(_parts(sheet, _ROWS_OF_FRAGMENT))}</div>'
 
 
-def page_lines(title: str, sheet: Sheet, *, top: int | None = None) -> Iterator[str]:
+def page_lines(title: str, sheet: Sheet) -> Iterator[str]:
     """Make the lines of a page, which has no script and needs no other file.
 
     Parameters
@@ -69,8 +69,6 @@ def page_lines(title: str, sheet: Sheet, *, top: int | None = None) -> Iterator[
         Its title.
     sheet
         All of its parts are shown.
-    top
-        How many rows of ranked tables; None is all.
 
     """
     yield (
@@ -79,26 +77,26 @@ def page_lines(title: str, sheet: Sheet, *, top: int | None = None) -> Iterator[
         f"<title>{_text(title)}</title><style>{_PAGE_STYLE}</style>"
         f'<main class="castwise"><h1>{_text(title)}</h1>'
     )
-    yield from _parts(sheet, None, top)
+    yield from _parts(sheet, None)
     yield "</main></html>"
 
 
-def _parts(sheet: Sheet, most: int | None, top: int | None = None) -> Iterator[str]:
+def _parts(sheet: Sheet, most: int | None) -> Iterator[str]:
     """Make the HTML of parts; a style before the first."""
     lefts = "".join(_LEFT.format(count) for count in sorted(_text_columns(sheet)))
     yield f"<style>{_STYLE}{lefts}</style>"
-    yield from _bodies(sheet, most, top)
+    yield from _bodies(sheet, most)
 
 
-def _bodies(sheet: Sheet, most: int | None, top: int | None) -> Iterator[str]:
+def _bodies(sheet: Sheet, most: int | None) -> Iterator[str]:
     for part in sheet:
         if isinstance(part, Table):
-            yield from _table(part, top if part.ranked and top is not None else most)
+            yield from _table(part, most)
         elif isinstance(part, Lines):
             yield "".join(f"<p>{_text(text)}</p>" for text in part.texts)
         elif isinstance(part, Section):
             yield f"<details><summary>{_text(part.title)}</summary>"
-            yield from _bodies(part.parts, most, None)
+            yield from _bodies(part.parts, most)
             yield "</details>"
         elif isinstance(part, Front):
             yield draw_front(part)

@@ -48,7 +48,7 @@ class Alternative(NamedTuple):
     target
         A scheme, a format, or "keep".
     nbytes
-        The bytes of its tensors, scales included.
+        The bytes of its tensors with scales and their entries in headers.
     error
         The sum of their relative squared errors, each times its importance.
 
@@ -77,7 +77,7 @@ class Choice:
     target
         A scheme, a format to cast to, or "keep".
     nbytes_before, nbytes
-        Their bytes, before and after, scales included.
+        The bytes of the weights before, and after with scales and their entries in headers.
     error
         The sum of their relative squared errors, each times its importance.
     sqnr_db
@@ -85,6 +85,8 @@ class Choice:
     cheaper, dearer
         The next choices that were worth it: what fewer bytes would have cost, and what more would
         have saved. None at an end.
+    exponents
+        Their elements that are not zero, by the exponent of the magnitude.
 
     """
 
