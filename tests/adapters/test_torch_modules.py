@@ -137,7 +137,7 @@ def test_inputs_are_cast_wherever_they_are() -> None:
         model(x)
     with cast_module(model, "bfloat16") as done:
         assert model(x, bias={"b": [torch.ones(2)], "n": 3}).dtype == HALF
-        assert str(done.autocast.summary).splitlines()[2].split() == [
+        assert str(done.autocast.summary).splitlines()[3].split() == [
             "encoder",
             "-",
             "bfloat16",
