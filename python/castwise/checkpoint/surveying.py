@@ -203,10 +203,8 @@ def survey_file(
                 "castwise dequantize makes of it"
             )
         tensors = {
-            component.prefix + info.name: info
-            for component in opened.components
-            for shard in component.shards.values()
-            for info in shard.tensors.values()
+            name: info
+            for name, info in opened.tensors.items()
             if info.kind == "float" and info.format is not None
         }
         if not tensors:
@@ -305,13 +303,18 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
     return [picture, table(rows, left_out, ranked=True), *sections, Lines(lines)]
 
 
+def default_targets() -> tuple[str, ...]:
+    """Return the floats of 16 bits, the usual one of 8, and its scheme with scales of rows."""
+    wide = [name for name in FORMATS if finfo(name).bits == _WIDE_BITS]
+    float8 = finfo(_FLOAT8).name
+    beside = scheme_beside(float8)
+    return (*wide, float8, *([] if beside is None else [beside]))
+
+
 def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
     """Return the targets by their names in the tables."""
     if targets is None:
-        wide = [name for name in FORMATS if finfo(name).bits == _WIDE_BITS]
-        float8 = finfo(_FLOAT8).name
-        beside = scheme_beside(float8)
-        return (*wide, float8, *([] if beside is None else [beside]))
+        return default_targets()
     if isinstance(targets, str):
         raise TypeError(f"{given('targets', targets)} is a text; give a list of names")
     names: list[str] = []

@@ -7,7 +7,7 @@ import sys
 
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointSurvey
-from castwise.checkpoint.surveying import survey_sheet
+from castwise.checkpoint.surveying import default_targets, survey_sheet
 from castwise.cli._arguments import add_arguments, add_shown, describe, names_argument
 from castwise.cli._output import OK
 from castwise.cli._progress import ProgressLine
@@ -34,8 +34,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--targets",
         metavar="D,S",
         type=names_argument,
-        help="formats, without a scale, and schemes (default: float16, bfloat16, float8_e4m3fn and "
-        "fp8_channel)",
+        help=f"formats, without a scale, and schemes (default: {','.join(default_targets())})",
     )
     add_arguments(parser, "--threads", "--html", "--top")
     add_shown(parser, "--json", "--all")

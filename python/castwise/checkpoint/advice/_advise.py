@@ -21,7 +21,7 @@ from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import fused_with, layer_of_expert
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
-from castwise.checkpoint.advice._candidates import Candidates, entries_bytes, find_candidates
+from castwise.checkpoint.advice._candidates import Candidates, Entries, find_candidates
 from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
@@ -319,20 +319,15 @@ class _Size:
     @classmethod
     def of(cls, opened: Checkpoint, candidates: Candidates) -> _Size:
         shards = opened.shards
-        infos = {
-            component.prefix + info.name: info
-            for component in opened.components
-            for shard in component.shards.values()
-            for info in shard.tensors.values()
-        }
+        infos, entries = opened.tensors, Entries.of(opened)
         others = [name for name in infos if name not in candidates.tensors]
         heads = sum(_HEAD_BYTES + len(json.dumps(shard.metadata)) for shard in shards.values())
         beside = _beside_bytes(opened)
-        fixed = heads + beside + sum(infos[name].nbytes for name in others)
+        kept = sum(infos[name].nbytes + entries.nbytes(name) for name in others)
         paths = (opened.path / name for name in shards) if opened.is_folder else (opened.path,)
         return cls(
             sum(path.stat().st_size for path in paths) + beside,
-            fixed + entries_bytes(opened, others),
+            heads + beside + kept,
             sum(math.prod(info.shape) for info in infos.values() if info.kind == "float"),
         )
 

@@ -6,7 +6,7 @@ import json
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from pathlib import PurePosixPath
 
 from castwise._core import finfo
 from castwise._dtype_map import KEEP, DtypeMap
@@ -117,12 +117,7 @@ def find_candidates(
         recipe = limits.recipe
     recipe = most_versatile_recipe() if recipe is None else recipe
     schemes, wide = _targets(formats, recipe, limits)
-    stored = {
-        component.prefix + info.name: info
-        for component in source.components
-        for shard in component.shards.values()
-        for info in shard.tensors.values()
-    }
+    stored, entries = source.tensors, Entries.of(source)
     sizes: dict[str, dict[str, int]] = {}
     for scheme in schemes:
         encode = Encode(scheme, recipe, None, (), _kept_map(), {}, threads)
@@ -131,16 +126,15 @@ def find_candidates(
                 scheme, is_expert=layer_of_expert(name) is not None
             ):
                 continue
-            sizes.setdefault(name, {})[scheme] = sum(map(_part_bytes, parts)) + entries_bytes(
-                source, [part.info.name for part in parts]
-            )
+            nbytes = sum(_part_bytes(part) + entries.nbytes(part.info.name) for part in parts)
+            sizes.setdefault(name, {})[scheme] = nbytes
     for name, info in stored.items():
         for target in wide:
             if info.kind == "float" and info.format is not None and len(info.shape) > 1:
                 narrower = finfo(target).bits < finfo(info.format).bits
                 if narrower:
                     nbytes = math.prod(info.shape) * finfo(target).itemsize
-                    nbytes += entries_bytes(source, [name])
+                    nbytes += entries.nbytes(name)
                     sizes.setdefault(name, {})[target] = nbytes
     if not sizes:
         raise CheckpointError(
@@ -149,7 +143,7 @@ def find_candidates(
         )
     tensors = {name: stored[name] for name in stored if name in sizes}
     all_sizes = {
-        name: {KEEP: (kept := stored[name].nbytes + entries_bytes(source, [name]))}
+        name: {KEEP: (kept := stored[name].nbytes + entries.nbytes(name))}
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
@@ -202,11 +196,29 @@ def _part_bytes(part: DerivedTensor) -> int:
     return -(-bits // 8)
 
 
-def entries_bytes(source: Checkpoint, names: Iterable[str]) -> int:
-    """Return the bytes of tensors' entries in the headers and indices of shards, at most."""
-    letters = [len(json.dumps(name)) for name in names]
-    header = sum(letters) + _HEADER_ENTRY * len(letters)
-    if not source.is_folder:
-        return header
-    longest = max((len(path.name) for path in map(Path, source.shards)), default=0)
-    return header + sum(letters) + (_INDEX_ENTRY + longest) * len(letters)
+@dataclass(frozen=True, slots=True)
+class Entries:
+    """The entries of tensors in the headers of shards, and in an index.
+
+    Attributes
+    ----------
+    index_bytes
+        Bytes of an entry in an index beside the name of the tensor, at most; None without index.
+
+    """
+
+    index_bytes: int | None
+
+    @classmethod
+    def of(cls, source: Checkpoint) -> Entries:
+        """Return those of a checkpoint, whose shards keep their names."""
+        if not source.is_folder:
+            return cls(None)
+        longest = max((len(PurePosixPath(path).name) for path in source.shards), default=0)
+        return cls(_INDEX_ENTRY + longest)
+
+    def nbytes(self, name: str) -> int:
+        """Return the bytes of the entries of a tensor, at most."""
+        letters = len(json.dumps(name))
+        header = letters + _HEADER_ENTRY
+        return header if self.index_bytes is None else header + letters + self.index_bytes

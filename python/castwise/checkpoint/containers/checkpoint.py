@@ -10,6 +10,7 @@ from typing import Any, Self
 
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers._interface import Reader
 
 
@@ -101,6 +102,16 @@ class Checkpoint:
         """All shards by their paths in the checkpoint."""
         return {
             path: shard for component in self.components for path, shard in component.shards.items()
+        }
+
+    @property
+    def tensors(self) -> dict[str, TensorInfo]:
+        """All tensors by their names in the checkpoint."""
+        return {
+            component.prefix + info.name: info
+            for component in self.components
+            for shard in component.shards.values()
+            for info in shard.tensors.values()
         }
 
     @property
