@@ -253,6 +253,7 @@ pub(crate) const SHORT_TABLE_BYTES: usize = 3 * TABLE_BYTES / 4;
 pub(crate) trait Tables: Vector {
     /// A table of so many quarters of [`TABLE_BYTES`] in registers.
     type Table<const QUARTERS: usize>: Copy;
+    /// Loads a table that has so many quarters of [`TABLE_BYTES`] at this address.
     unsafe fn load_table<const QUARTERS: usize>(table: *const u8) -> Self::Table<QUARTERS>;
     /// Returns the entry of each byte, of a table with 3 quarters or 4; no byte is beyond the table.
     unsafe fn lookup<const QUARTERS: usize>(
