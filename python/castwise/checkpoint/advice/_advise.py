@@ -21,7 +21,7 @@ from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import fused_with, layer_of_expert
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
-from castwise.checkpoint.advice._candidates import Candidates, Entries, find_candidates
+from castwise.checkpoint.advice._candidates import Candidates, EntrySizes, find_candidates
 from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
@@ -319,7 +319,7 @@ class _Size:
     @classmethod
     def of(cls, opened: Checkpoint, candidates: Candidates) -> _Size:
         shards = opened.shards
-        infos, entries = opened.tensors, Entries.of(opened)
+        infos, entries = opened.tensors, EntrySizes.of(opened)
         others = [name for name in infos if name not in candidates.tensors]
         heads = sum(_HEAD_BYTES + len(json.dumps(shard.metadata)) for shard in shards.values())
         beside = _beside_bytes(opened)

@@ -117,7 +117,7 @@ def find_candidates(
         recipe = limits.recipe
     recipe = most_versatile_recipe() if recipe is None else recipe
     schemes, wide = _targets(formats, recipe, limits)
-    stored, entries = source.tensors, Entries.of(source)
+    stored, entries = source.tensors, EntrySizes.of(source)
     sizes: dict[str, dict[str, int]] = {}
     for scheme in schemes:
         encode = Encode(scheme, recipe, None, (), _kept_map(), {}, threads)
@@ -197,7 +197,7 @@ def _part_bytes(part: DerivedTensor) -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Entries:
+class EntrySizes:
     """The entries of tensors in the headers of shards, and in an index.
 
     Attributes
@@ -210,7 +210,7 @@ class Entries:
     index_bytes: int | None
 
     @classmethod
-    def of(cls, source: Checkpoint) -> Entries:
+    def of(cls, source: Checkpoint) -> EntrySizes:
         """Return those of a checkpoint, whose shards keep their names."""
         if not source.is_folder:
             return cls(None)
