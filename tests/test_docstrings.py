@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import doctest
 import importlib.util
+import inspect
 import re
 from functools import cache
 from pathlib import Path
@@ -21,6 +22,9 @@ MODULES = sorted(
 )
 """The modules with examples."""
 FRAMEWORKS = ("jax", "keras", "tf_keras", "torch")
+ROOMS = (
+    "autocast", "checkpoint", "config", "dtype_policies", "loss_scale", "quantization", "surveys"
+)  # fmt: skip
 
 
 @cache
@@ -42,7 +46,9 @@ def framework_of(name: str) -> str | None:
         for name in MODULES
     ],
 )
-def test_examples_run(name: str, request: pytest.FixtureRequest) -> None:
+def test_examples_run(
+    name: str, request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     if framework := framework_of(name):
         request.getfixturevalue("framework")(framework)
     module = importlib.import_module(name)
@@ -50,17 +56,41 @@ def test_examples_run(name: str, request: pytest.FixtureRequest) -> None:
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for test in doctest.DocTestFinder().find(module, extraglobs=names):
         if test.examples:  # each run looks at every file that Python has quoted lines of
+            folder = tmp_path / test.name
+            folder.mkdir()
+            monkeypatch.chdir(folder)
             with _global_state.policy_scope(None):  # an example may set the policy of the thread
                 runner.run(test)
     assert runner.failures == 0
 
 
-def test_the_documented_modules_have_examples() -> None:
-    finder = doctest.DocTestFinder(exclude_empty=True)
-    with_examples = [
-        name
-        for name in MODULES
-        if not framework_of(name)
-        and any(test.examples for test in finder.find(importlib.import_module(name)))
-    ]
-    assert len(with_examples) >= 10
+@pytest.mark.parametrize(
+    "name", [name for name in castwise.__all__ if inspect.isbuiltin(getattr(castwise, name))]
+)
+def test_examples_of_the_core_run(name: str) -> None:
+    function = getattr(castwise, name)
+    names = {"castwise": castwise, "np": np}
+    test = doctest.DocTestParser().get_doctest(function.__doc__, names, name, None, None)
+    assert test.examples
+    assert doctest.DocTestRunner().run(test).failed == 0
+
+
+@pytest.mark.parametrize(
+    "room",
+    [
+        "castwise",
+        *(f"castwise.{room}" for room in ROOMS),
+        *(
+            pytest.param(f"castwise.adapters.{each}", marks=pytest.mark.frameworks)
+            for each in FRAMEWORKS
+        ),
+    ],
+)
+def test_every_public_function_has_an_example(room: str, request: pytest.FixtureRequest) -> None:
+    if framework := framework_of(room):
+        request.getfixturevalue("framework")(framework)
+    module = importlib.import_module(room)
+    functions = [name for name in module.__all__ if inspect.isroutine(getattr(module, name))]
+    lacking = [name for name in functions if ">>> " not in (getattr(module, name).__doc__ or "")]
+    assert functions
+    assert not lacking

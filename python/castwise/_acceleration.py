@@ -80,7 +80,14 @@ def accelerate() -> Acceleration:
 
 
 def restore() -> None:
-    """Put back every cast function that `accelerate` has replaced, however often it was called."""
+    """Put back every cast function that `accelerate` has replaced, however often it was called.
+
+    Examples
+    --------
+    >>> switch = castwise.accelerate()
+    >>> castwise.restore()
+
+    """
     Acceleration.switch.turn_off()
 
 

@@ -32,7 +32,14 @@ _scoped: ContextVar[_Scoped | None] = ContextVar("castwise_dtype_policy", defaul
 
 
 def floatx() -> str:
-    """Return the dtype of floats, which the whole process shares."""
+    """Return the dtype of floats, which the whole process shares.
+
+    Examples
+    --------
+    >>> castwise.config.floatx()
+    'float32'
+
+    """
     return _process["floatx"]
 
 

@@ -10,6 +10,12 @@ def tensor_seed(seed: int, name: str) -> int:
 
     A random number depends on the seed and the position of the element. With one seed for all
     arrays, elements at the same position would always be rounded by the same random number.
+
+    Examples
+    --------
+    >>> castwise.checkpoint.tensor_seed(7, "fc.weight")
+    15331570836398896801
+
     """
     digest = hashlib.blake2b(name.encode("utf-8", "surrogatepass"), digest_size=8)
     digest.update(seed.to_bytes(8, "little"))

@@ -72,6 +72,12 @@ def is_float_dtype(dtype: object) -> bool:
     """Tell whether a dtype is a real float: float64 down to the float8s; None is floatx.
 
     Raises as `standardize_dtype`.
+
+    Examples
+    --------
+    >>> is_float_dtype("float8_e4m3fn"), is_float_dtype("int8")
+    (True, False)
+
     """
     return standardize_dtype(dtype).startswith(("float", "bfloat"))
 
@@ -80,5 +86,11 @@ def is_int_dtype(dtype: object) -> bool:
     """Tell whether a dtype is an integer, signed or not, and not bool.
 
     Raises as `standardize_dtype`.
+
+    Examples
+    --------
+    >>> is_int_dtype(np.int8), is_int_dtype("bool")
+    (True, False)
+
     """
     return standardize_dtype(dtype).startswith(("int", "uint"))

@@ -137,6 +137,14 @@ def clear_dtype_policy() -> None:
     """Forget this thread's policy; the next read makes one of floatx.
 
     `keras.utils.clear_session` does the same, also for other threads.
+
+    Examples
+    --------
+    >>> set_dtype_policy("mixed_float16")
+    >>> clear_dtype_policy()
+    >>> dtype_policy()
+    <DTypePolicy "float32">
+
     """
     global_state.set_current_policy(None)
 
@@ -150,6 +158,13 @@ def set_floatx(value: str) -> None:
         Not one of "bfloat16", "float16", "float32", "float64".
     TypeError
         The value cannot be hashed.
+
+    Examples
+    --------
+    >>> set_floatx("bfloat16")
+    >>> dtype_policy()
+    <DTypePolicy "bfloat16">
+    >>> set_floatx("float32")
 
     """
     hash(value)  # as Keras: a list is a wrong type, anything else a wrong value

@@ -13,6 +13,14 @@ def get_layer_policy(layer: object) -> Any:
     ValueError
         `layer` has no policy.
 
+    Examples
+    --------
+    >>> from castwise import autocast
+    >>> class Layer:
+    ...     dtype_policy = castwise.DTypePolicy("mixed_float16")
+    >>> autocast.get_layer_policy(Layer()).compute_dtype
+    'float16'
+
     """
     policy = getattr(layer, "dtype_policy", None)
     if not hasattr(policy, "compute_dtype"):

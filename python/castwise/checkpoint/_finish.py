@@ -55,6 +55,15 @@ def finish(
     OSError
         A file cannot be read or written, or the disk is full.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> for part in [(1, 2), (2, 2)]:  # each in a process of its own, on any machine
+    ...     _ = checkpoint.cast_file("model.safetensors", "out.safetensors", "bfloat16", part=part)
+    >>> checkpoint.finish("out.safetensors").rows[0].target
+    'bfloat16'
+
     """
     path = checked_path(destination, "destination")
     parts = RunParts(path)

@@ -56,6 +56,14 @@ def inspect(
     OSError
         A file cannot be read.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> info = checkpoint.inspect("model.safetensors").tensors[0]
+    >>> info.name, info.format, info.shape, info.nbytes
+    ('fc.weight', 'float32', (64, 64), 16384)
+
     """
     check_assume(assume)
     where = checked_path(path)
@@ -73,7 +81,23 @@ def inspect(
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
-    """The metadata of a checkpoint; of a folder, that of its shards, the first to name a key."""
+    """Return the metadata of a checkpoint; of a folder, that of the first shard to name a key.
+
+    Raises
+    ------
+    CheckpointError
+        A header is damaged.
+    OSError
+        A file cannot be read.
+
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"bias": np.zeros(2)}, metadata={"step": "7"})
+    >>> checkpoint.metadata("model.safetensors")
+    {'step': '7'}
+
+    """
     return inspect(path).metadata
 
 
@@ -110,6 +134,13 @@ def load(
         `names` is one str or holds something else, or `assume` is not a format.
     OSError
         A file cannot be read.
+
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"bias": np.ones(2), "step": np.int64(7)})
+    >>> checkpoint.load("model.safetensors", ["bias"])
+    {'bias': array([1., 1.])}
 
     """
     check_assume(assume)
@@ -158,6 +189,14 @@ def save(
         A tensor without elements in memory, or a sparse one.
     OSError
         The file cannot be written, or the disk is full.
+
+    Examples
+    --------
+    >>> import ml_dtypes
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.npz", {"bias": np.ones(2, ml_dtypes.bfloat16)})
+    >>> checkpoint.load("model.npz")
+    {'bias': array([1, 1], dtype=bfloat16)}
 
     """
     where = checked_path(path)

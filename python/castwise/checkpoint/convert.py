@@ -198,5 +198,15 @@ def cast_file(
     OSError
         A file cannot be read or written, or the disk is full.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> checkpoint.cast_file("model.safetensors", "small.safetensors", "bfloat16")
+    <CastSummary 'model.safetensors' -> 'small.safetensors', 1 tensor cast, 0 kept, ...>
+    >>> plan = checkpoint.cast_file("model.safetensors", "other.npz", "float16", dry_run=True)
+    >>> [(row.name, row.target) for row in plan.rows]
+    [('fc.weight', 'float16')]
+
     """
     return carry_out(CastRequest, **locals())

@@ -129,6 +129,15 @@ def dequantize_file(
     OSError
         A file cannot be read or written, or the disk is full.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> _ = checkpoint.quantize_file("model.safetensors", "small.safetensors", "fp8_channel")
+    >>> _ = checkpoint.dequantize_file("small.safetensors", "plain.safetensors", "float32")
+    >>> checkpoint.load("plain.safetensors")["fc.weight"].dtype
+    dtype('float32')
+
     """
     return carry_out(DequantizeRequest, **locals())
 

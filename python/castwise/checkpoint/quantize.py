@@ -141,6 +141,14 @@ def quantize_file(
     OSError
         A file cannot be read or written, or the disk is full.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> summary = checkpoint.quantize_file("model.safetensors", "small.safetensors", "fp8_channel")
+    >>> [(row.name, row.target) for row in summary.rows]
+    [('fc.weight_scale', 'float32'), ('fc.weight', 'fp8_channel')]
+
     """
     return carry_out(QuantizeRequest, **locals())
 

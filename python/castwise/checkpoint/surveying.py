@@ -191,6 +191,14 @@ def survey_file(
     OSError
         A file cannot be read.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> surveyed = checkpoint.survey_file("model.safetensors", ["float8_e4m3fn"])
+    >>> surveyed.tensors[0].name
+    'fc.weight'
+
     """
     chosen = _targets(targets)
     path = checked_path(source, "source")

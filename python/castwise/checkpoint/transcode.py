@@ -149,6 +149,15 @@ def transcode_file(
     OSError
         A file cannot be read or written, or the disk is full.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> _ = checkpoint.quantize_file("model.safetensors", "small.safetensors", "fp8_channel")
+    >>> _ = checkpoint.transcode_file("small.safetensors", "other.safetensors", "modelopt")
+    >>> checkpoint.verify("small.safetensors", "other.safetensors").equal
+    True
+
     """
     return carry_out(TranscodeRequest, **locals())
 

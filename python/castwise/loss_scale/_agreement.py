@@ -51,6 +51,12 @@ def pack(finite: bool, amaxes: ArrayLike = ()) -> Vector:
     TypeError
         `finite` is not a flag that `next` of a loss scale accepts.
 
+    Examples
+    --------
+    >>> from castwise import loss_scale
+    >>> loss_scale.pack(True, [0.5, 3])
+    array([0. , 0.5, 3. ], dtype=float32)
+
     """
     _, finite = _ANY_SCALE.next(finite)  # refuses other values than flags
     return in_default_environment(_pack, finite, amaxes)
@@ -100,6 +106,13 @@ def merge(reduced: ArrayLike) -> tuple[bool, Vector]:
     ValueError
         `reduced` is not a maximum of such vectors: it has another shape, NaN, negative numbers, or
         a first number that is neither 0 nor 1 (as of a SUM).
+
+    Examples
+    --------
+    >>> from castwise import loss_scale
+    >>> ranks = [loss_scale.pack(True, [0.5]), loss_scale.pack(False, [3])]
+    >>> loss_scale.merge(np.maximum.reduce(ranks))
+    (False, array([3.], dtype=float32))
 
     """
     return in_default_environment(_merge, reduced)

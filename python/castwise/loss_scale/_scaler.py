@@ -157,6 +157,14 @@ def get(identifier: LossScale | float | Literal["dynamic"] | None) -> LossScale:
     TypeError, ValueError
         There is no such loss scale.
 
+    Examples
+    --------
+    >>> from castwise import loss_scale
+    >>> loss_scale.get(1024)
+    FixedLossScale(1024.0)
+    >>> loss_scale.get("dynamic").scale
+    32768.0
+
     """
     if isinstance(identifier, FixedLossScale | DynamicLossScale):
         return identifier

@@ -193,6 +193,12 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
     ValueError
         Structures differ.
 
+    Examples
+    --------
+    >>> from castwise import loss_scale
+    >>> loss_scale.select_tree(False, {"kernel": np.ones(2)}, {"kernel": np.zeros(2)})
+    {'kernel': array([0., 0.])}
+
     """
     require_alike(on_true, on_false, ("on_true", "on_false"))
     if not isinstance(pred, bool | np.bool_):

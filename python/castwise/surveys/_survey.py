@@ -259,7 +259,15 @@ class Survey(Rendered):
 
 
 def pictured_ranges() -> list[FormatRange]:
-    """Return the ranges of the formats that surveys are drawn above: those that files hold."""
+    """Return the ranges of the formats that surveys are drawn above: those that files hold.
+
+    Examples
+    --------
+    >>> from castwise import surveys
+    >>> [each.name for each in surveys.pictured_ranges()][:3]
+    ['float16', 'bfloat16', 'float8_e4m3fn']
+
+    """
     rows = (_core.finfo(name) for name in _core.formats())
     return [
         FormatRange.of(row.name)

@@ -190,6 +190,11 @@ impl FormatInfo {
 ///
 /// Accepts what ``cast`` takes as ``dtype``, and names whose dtype the installed ml_dtypes lacks. Raises `TypeError`,
 /// naming the nearest formats, for an unknown one.
+///
+/// Examples
+/// --------
+/// >>> castwise.finfo("float8_e4m3fn").max
+/// 448.0
 #[pyfunction]
 pub(crate) fn finfo(dtype: &Bound<'_, PyAny>) -> PyResult<FormatInfo> {
     if let Ok(name) = dtype.cast::<PyString>()
@@ -201,6 +206,11 @@ pub(crate) fn finfo(dtype: &Bound<'_, PyAny>) -> PyResult<FormatInfo> {
 }
 
 /// The names of all formats, in the order of the table.
+///
+/// Examples
+/// --------
+/// >>> "bfloat16" in castwise.formats()
+/// True
 #[pyfunction]
 pub(crate) fn formats(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
     PyTuple::new(py, Format::all().map(Format::name).collect::<Vec<_>>())

@@ -14,12 +14,22 @@ use crate::error::to_python;
 /// The CPU level in use: "portable", "neon", "avx2" or "avx512".
 ///
 /// The environment variable `CASTWISE_CPU_LEVEL` forces one when castwise is imported.
+///
+/// Examples
+/// --------
+/// >>> castwise.cpu_level() in castwise.cpu_levels()
+/// True
 #[pyfunction]
 pub(crate) fn cpu_level() -> &'static str {
     Level::active().name()
 }
 
 /// The CPU levels that this machine can run, slowest first.
+///
+/// Examples
+/// --------
+/// >>> castwise.cpu_levels()[0]
+/// 'portable'
 #[pyfunction]
 pub(crate) fn cpu_levels(py: Python<'_>) -> PyResult<Bound<'_, PyTuple>> {
     PyTuple::new(py, Level::available().map(Level::name).collect::<Vec<_>>())
@@ -33,6 +43,11 @@ pub(crate) fn set_cpu_level(name: &str) -> PyResult<()> {
 }
 
 /// How many threads a cast may use.
+///
+/// Examples
+/// --------
+/// >>> castwise.get_num_threads() >= 1
+/// True
 #[pyfunction]
 pub(crate) fn get_num_threads() -> usize {
     cast::num_threads()
@@ -43,6 +58,10 @@ pub(crate) fn get_num_threads() -> usize {
 /// The environment variable `CASTWISE_NUM_THREADS` does the same when castwise is imported; without it
 /// `OMP_NUM_THREADS` bounds the number. Casts that run at the same time share it. Raises `ValueError` for
 /// anything but an int of 1 or more.
+///
+/// Examples
+/// --------
+/// >>> castwise.set_num_threads(castwise.get_num_threads())
 #[pyfunction]
 pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
     cast::set_num_threads(parse_threads(threads)?);
@@ -53,6 +72,10 @@ pub(crate) fn set_num_threads(threads: &Bound<'_, PyAny>) -> PyResult<()> {
 ///
 /// At first it is 256, or what the environment variable `CASTWISE_KEPT_MEMORY` says when castwise is imported. Only on
 /// Linux does any memory wait. Raises `ValueError` for anything but an int of 0 or more.
+///
+/// Examples
+/// --------
+/// >>> castwise.set_kept_memory(256)
 #[pyfunction]
 pub(crate) fn set_kept_memory(mebibytes: &Bound<'_, PyAny>) -> PyResult<()> {
     let given = if is_flag(mebibytes) { None } else { mebibytes.extract().ok() };

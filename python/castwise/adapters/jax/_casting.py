@@ -63,6 +63,13 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
     OverflowError
         With ``overflow="raise"``.
 
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from castwise.adapters import jax as jax_adapter
+    >>> jax_adapter.cast(jnp.array([1.0, 1e6]), "float8_e4m3fn", overflow="saturate")
+    Array([1, 448], dtype=float8_e4m3fn)
+
     """
     if not isinstance(array, jax.Array):
         raise TypeError(f"array is of type {type(array).__name__}; give a jax.Array.")

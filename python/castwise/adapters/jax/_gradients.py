@@ -37,6 +37,14 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
     TypeError
         A leaf is not a floating array; the message has its path.
 
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from castwise.adapters import jax as jax_adapter
+    >>> grads, finite = jax_adapter.unscale({"kernel": jnp.array([2.0, 4.0])}, 2.0)
+    >>> grads["kernel"], bool(finite)
+    (Array([1., 2.], dtype=float32), True)
+
     """
     jnp = jax.numpy
     number = getattr(scale, "scale", scale)
@@ -56,7 +64,16 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
 
 
 def all_finite(tree: Any) -> Array:
-    """Tell, by a bool array of rank 0, whether every element is finite; True without arrays."""
+    """Tell, by a bool array of rank 0, whether every element is finite; True without arrays.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from castwise.adapters import jax as jax_adapter
+    >>> bool(jax_adapter.all_finite({"kernel": jnp.array([1.0, jnp.inf])}))
+    False
+
+    """
     jnp = jax.numpy
     flags = [jnp.isfinite(leaf).all() for leaf in jax.tree_util.tree_leaves(tree)]
     return jnp.stack(flags).all() if flags else jnp.asarray(True)
@@ -72,6 +89,13 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
     ------
     ValueError, TypeError
         Structures, or shapes or dtypes, differ; `pred` is not of rank 0.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from castwise.adapters import jax as jax_adapter
+    >>> jax_adapter.select_tree(jnp.array(False), {"kernel": jnp.ones(2)}, {"kernel": jnp.zeros(2)})
+    {'kernel': Array([0., 0.], dtype=float32)}
 
     """
     jnp = jax.numpy

@@ -38,6 +38,13 @@ def loss_scale(value: Any = "dynamic") -> LossScale:
         Its numbers do not fit: a growth interval beyond 32 bits, or a preset that keeps its scale
         in 64 bits, without ``jax_enable_x64``.
 
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from castwise.adapters import jax as jax_adapter
+    >>> float(jax_adapter.loss_scale(1024.0).scale)
+    1024.0
+
     """
     machine = get(value)
     wide = jax.config.jax_enable_x64

@@ -56,6 +56,14 @@ def cast_tree(
     TypeError, ValueError, OverflowError
         As `castwise.cast_tree`, with the path of the leaf.
 
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from castwise.adapters import jax as jax_adapter
+    >>> tree = {"kernel": jnp.ones(2), "step": jnp.int32(7)}
+    >>> {name: leaf.dtype.name for name, leaf in jax_adapter.cast_tree(tree, "bfloat16").items()}
+    {'kernel': 'bfloat16', 'step': 'int32'}
+
     """
     check_tree_options(options, "cast_tree")
     if is_jmp_policy(dtype_or_policy_or_map):
@@ -73,6 +81,14 @@ def paths(tree: Any) -> list[str]:
     """Return the paths of a pytree's leaves in jax's order: keys, indices and names joined by "/".
 
     `DTypePolicyMap.explain` takes them.
+
+    Examples
+    --------
+    >>> import jax.numpy as jnp
+    >>> from castwise.adapters import jax as jax_adapter
+    >>> jax_adapter.paths({"dense": {"kernel": jnp.ones(2)}, "steps": [1, 2]})
+    ['dense/kernel', 'steps/0', 'steps/1']
+
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
     return [_joined(keys) for keys, _ in leaves]

@@ -50,12 +50,28 @@ def install() -> Installation:
     RuntimeError
         The installed release lacks a function that castwise patches; nothing was changed.
 
+    Examples
+    --------
+    >>> import keras
+    >>> from castwise.adapters.keras import install
+    >>> with install(), castwise.config.dtype_policy_scope("mixed_float16"):
+    ...     keras.layers.Dense(2).compute_dtype
+    'float16'
+
     """
     return Installation()
 
 
 def uninstall() -> None:
-    """Restore Keras' functions, however often `install` was called."""
+    """Restore Keras' functions, however often `install` was called.
+
+    Examples
+    --------
+    >>> from castwise.adapters.keras import install, uninstall
+    >>> _ = install()
+    >>> uninstall()
+
+    """
     Installation.switch.turn_off()
 
 

@@ -72,6 +72,17 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
       first layer, where it would otherwise lose precision.
     - Functions that the model has traced are traced again.
 
+    Examples
+    --------
+    >>> import keras
+    >>> from castwise.adapters.keras import apply_policy_map
+    >>> layers = [keras.layers.Dense(2, name=name) for name in ("up", "head")]
+    >>> model = keras.Sequential([keras.Input((4,)), *layers], name="net")
+    >>> policies = castwise.DTypePolicyMap("float32", {"net/up": "mixed_bfloat16"})
+    >>> _ = apply_policy_map(model, policies)
+    >>> [layer.compute_dtype for layer in model.layers]
+    ['bfloat16', 'float32']
+
     """
     policy_map = _map(policy_map)
     _check_model(model)
@@ -123,6 +134,15 @@ def cast_model(model: Any, policy: Any) -> AppliedPolicies:
     ------
     ValueError, TypeError, ImportError
         As `apply_policy_map`; `policy` is a map, or there is no such policy.
+
+    Examples
+    --------
+    >>> import keras
+    >>> from castwise.adapters.keras import cast_model
+    >>> model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(2)])
+    >>> _ = cast_model(model, "mixed_bfloat16")
+    >>> model.layers[0].compute_dtype
+    'bfloat16'
 
     """
     keras = require("keras")

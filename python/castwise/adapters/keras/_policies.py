@@ -42,6 +42,12 @@ def to_keras(policy: Any) -> Any:
     ImportError
         Keras is not installed.
 
+    Examples
+    --------
+    >>> from castwise.adapters.keras import to_keras
+    >>> to_keras("mixed_float16")
+    <DTypePolicy "mixed_float16">
+
     """
     keras = require("keras")
     if isinstance(policy, keras.dtype_policies.DTypePolicy):
@@ -94,6 +100,13 @@ def from_keras(policy: Any) -> Any:
         deleted.
     ImportError
         Keras is not installed.
+
+    Examples
+    --------
+    >>> import keras
+    >>> from castwise.adapters.keras import from_keras
+    >>> from_keras(keras.DTypePolicy("mixed_float16")).compute_dtype
+    'float16'
 
     """
     keras = require("keras")

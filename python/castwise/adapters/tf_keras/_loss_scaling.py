@@ -32,6 +32,15 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
     ImportError
         tf_keras is not installed.
 
+    Examples
+    --------
+    >>> import tf_keras
+    >>> from castwise.adapters.tf_keras import to_tf_keras_optimizer
+    >>> from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
+    >>> optimizer = LossScaleOptimizer(tf_keras.optimizers.SGD(), initial_scale=64)
+    >>> float(to_tf_keras_optimizer(optimizer).loss_scale)
+    64.0
+
     """
     original = require("tf_keras").mixed_precision.LossScaleOptimizer
     if not isinstance(optimizer, LossScaleOptimizer):
@@ -67,6 +76,15 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
         `optimizer` is another object.
     ImportError
         tf_keras is not installed.
+
+    Examples
+    --------
+    >>> import tf_keras
+    >>> from castwise.adapters.tf_keras import from_tf_keras_optimizer
+    >>> sgd = tf_keras.optimizers.SGD()
+    >>> optimizer = tf_keras.mixed_precision.LossScaleOptimizer(sgd, initial_scale=64)
+    >>> float(from_tf_keras_optimizer(optimizer).loss_scale)
+    64.0
 
     """
     if isinstance(optimizer, LossScaleOptimizer):

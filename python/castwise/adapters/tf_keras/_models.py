@@ -55,6 +55,16 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
     ``Input`` keeps its dtype, and layers that compute in other dtypes than floats (Hashing,
     TextVectorization) keep their policy. Other state of layers, such as a vocabulary, is copied.
 
+    Examples
+    --------
+    >>> import tf_keras
+    >>> from castwise.adapters.tf_keras import apply_policy_map
+    >>> model = tf_keras.Sequential([tf_keras.Input((4,)), tf_keras.layers.Dense(2, name="head")])
+    >>> policies = castwise.DTypePolicyMap("float32", {"head": "mixed_bfloat16"})
+    >>> copy, _ = apply_policy_map(model, policies)
+    >>> copy.layers[0].compute_dtype
+    'bfloat16'
+
     """
     policy_map = as_policy_map(policy_map, policy_map)
     _check_model(model)
@@ -92,6 +102,15 @@ def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
     ------
     ValueError, TypeError, ImportError
         As `apply_policy_map` and `to_tf_keras`.
+
+    Examples
+    --------
+    >>> import tf_keras
+    >>> from castwise.adapters.tf_keras import cast_model
+    >>> model = tf_keras.Sequential([tf_keras.Input((4,)), tf_keras.layers.Dense(2)])
+    >>> copy, _ = cast_model(model, "mixed_bfloat16")
+    >>> copy.layers[0].compute_dtype
+    'bfloat16'
 
     """
     converted = to_tf_keras(policy)

@@ -29,6 +29,12 @@ def to_tf_keras(policy: Any) -> Any:
     ImportError
         tf_keras is not installed.
 
+    Examples
+    --------
+    >>> from castwise.adapters.tf_keras import to_tf_keras
+    >>> to_tf_keras("mixed_float16")
+    <Policy "mixed_float16">
+
     """
     original = require("tf_keras").mixed_precision.Policy
     if isinstance(policy, original):
@@ -64,6 +70,13 @@ def from_tf_keras(policy: Any) -> Policy:
         The class of `policy` has other dtypes than its name says.
     ImportError
         tf_keras is not installed.
+
+    Examples
+    --------
+    >>> import tf_keras
+    >>> from castwise.adapters.tf_keras import from_tf_keras
+    >>> from_tf_keras(tf_keras.mixed_precision.Policy("mixed_float16")).compute_dtype
+    'float16'
 
     """
     if isinstance(policy, Policy):

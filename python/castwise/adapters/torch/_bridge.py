@@ -44,6 +44,13 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
         The elements are on another device, not laid out by strides, nested, tracked by autograd, or
         not yet conjugated or negated; the message says what to call.
 
+    Examples
+    --------
+    >>> import torch
+    >>> from castwise.adapters import torch as torch_adapter
+    >>> torch_adapter.to_numpy(torch.ones(2, dtype=torch.bfloat16))
+    array([1, 1], dtype=bfloat16)
+
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")
@@ -97,6 +104,14 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Tensor:
         `array` is not an array, or has a dtype that torch lacks.
     ValueError
         torch cannot use the memory, and `copy` is False.
+
+    Examples
+    --------
+    >>> import torch
+    >>> from castwise.adapters import torch as torch_adapter
+    >>> import ml_dtypes
+    >>> torch_adapter.from_numpy(np.ones(2, ml_dtypes.bfloat16))
+    tensor([1., 1.], dtype=torch.bfloat16)
 
     """
     if not isinstance(array, np.ndarray) or isinstance(array, np.ma.MaskedArray):

@@ -79,6 +79,13 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     OverflowError
         With ``overflow="raise"``.
 
+    Examples
+    --------
+    >>> import torch
+    >>> from castwise.adapters import torch as torch_adapter
+    >>> torch_adapter.cast(torch.tensor([1.0, 1e6]), "float16", overflow="saturate")
+    tensor([1.0000e+00, 6.5504e+04], dtype=torch.float16)
+
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")

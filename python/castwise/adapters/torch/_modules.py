@@ -169,6 +169,16 @@ def explain(
     TypeError, ValueError
         As `cast_module`.
 
+    Examples
+    --------
+    >>> import torch
+    >>> from castwise.adapters import torch as torch_adapter
+    >>> print(torch_adapter.explain(torch.nn.Linear(2, 2), {"weight": "bfloat16"}))
+    tensor  from     to        key
+    ------  -------  --------  ------
+    weight  float32  bfloat16  weight
+    bias    float32  float32   -
+
     """
     names = NameMap.of(dtype_or_policy_or_map, role)
     if isinstance(module_or_state, torch.nn.Module):

@@ -117,6 +117,15 @@ def advise(
     OSError
         A file cannot be read.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> weight = np.linspace(-1, 1, 4096, dtype=np.float32).reshape(64, 64)
+    >>> checkpoint.save("model.safetensors", {"fc.weight": weight})
+    >>> advice = checkpoint.advise("model.safetensors", bits=9)
+    >>> [(choice.tensors, choice.target) for choice in advice.choices]
+    [(('fc.weight',), 'mxfp6_e2m3')]
+
     """
     limit = _Limit.of(budget, bits, error)
     path = checked_path(source, "source")

@@ -99,6 +99,16 @@ def diff(
     OSError
         A file cannot be read.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> weight = np.linspace(0, 1, 9, dtype=np.float32) / 3
+    >>> checkpoint.save("model.safetensors", {"fc.weight": weight})
+    >>> _ = checkpoint.cast_file("model.safetensors", "small.safetensors", "bfloat16")
+    >>> difference = checkpoint.diff("model.safetensors", "small.safetensors").tensors[0]
+    >>> print(difference.explanation)
+    B is A rounded once (every element)
+
     """
     tolerances = _tolerances(rtol, atol)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")

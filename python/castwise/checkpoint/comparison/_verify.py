@@ -87,6 +87,14 @@ def verify(
     OSError
         A file cannot be read.
 
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> _ = checkpoint.cast_file("model.safetensors", "small.safetensors", "bfloat16")
+    >>> checkpoint.verify("model.safetensors", "small.safetensors")
+    <Verification 'model.safetensors' and 'small.safetensors', 1 tensor, 4,096 values, equal>
+
     """
     options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed}
     conversion = None

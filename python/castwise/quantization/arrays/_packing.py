@@ -153,6 +153,13 @@ def swizzle_scales(scales: NDArray[Any]) -> NDArray[Any]:
     ValueError
         It has no rows and columns.
 
+    Examples
+    --------
+    >>> from castwise.quantization import swizzle_scales, unswizzle_scales
+    >>> scales = np.arange(128 * 4, dtype=np.uint8).reshape(128, 4)
+    >>> bool((unswizzle_scales(swizzle_scales(scales), 128, 4) == scales).all())
+    True
+
     """
     array = _scales("scales", scales)
     sizes = (ceil_div(n, t) * t for n, t in zip(array.shape[-2:], TILE, strict=True))
@@ -182,6 +189,12 @@ def unswizzle_scales(swizzled: NDArray[Any], rows: int, columns: int) -> NDArray
         They are not of one byte.
     ValueError
         The tiles are not those of so many rows and columns.
+
+    Examples
+    --------
+    >>> from castwise.quantization import unswizzle_scales
+    >>> unswizzle_scales(np.zeros((128, 4), np.uint8), 100, 3).shape
+    (100, 3)
 
     """
     array = _scales("swizzled", swizzled)
