@@ -61,6 +61,8 @@ FRAMEWORKS = {
     "torch",
     "peers",
 }
+BY_HAND = {TESTS / "quantization" / "peers", TESTS / "exams" / "by_hand"}
+"""Tests beside libraries of gigabytes, or to be compiled: those of `.ci/peers` and `.ci/exams`."""
 RECORDED: dict[Path, dict[str, list[str]]] = {}
 REFUSED: dict[str, list[str]] = {}
 PASSED = pytest.StashKey[bool]()
@@ -146,8 +148,14 @@ def adapters(file: Path) -> list[str]:
     return [name for name in found if name in FRAMEWORKS]
 
 
-def pytest_ignore_collect(collection_path: Path) -> bool | None:
-    """Leave files out that would only be deselected, before they import their framework."""
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Leave files out that would only be deselected, before they import their framework.
+
+    What is run by hand is collected where a path of the command line is in its folder.
+    """
+    if collection_path in BY_HAND:
+        given = [Path(each.partition("::")[0]).absolute() for each in config.args]
+        return None if any(path.is_relative_to(collection_path) for path in given) else True
     if peers.are_wanted or collection_path.suffix != ".py" or not needs_framework(collection_path):
         return None
     return bool(adapters(collection_path)) or not Records(collection_path).tests
@@ -412,6 +420,24 @@ def _count(number: int) -> str:
 def pytest_terminal_summary(
     terminalreporter: pytest.TerminalReporter, config: pytest.Config
 ) -> None:
+    """Print what the exams compared, and the matrix of casts."""
+    _print_exams(terminalreporter)
+    _print_matrix(terminalreporter, config)
+
+
+def _print_exams(terminalreporter: pytest.TerminalReporter) -> None:
+    """Print how many results of other libraries were compared, for each file of tests."""
+    counts: defaultdict[str, Counter[str]] = defaultdict(Counter)
+    for report in terminalreporter.stats.get("passed", ()):
+        for name, number in report.user_properties:
+            counts[report.nodeid.partition("::")[0]][name] += number
+    if counts:
+        terminalreporter.section("exams: results compared, and differences that are explained")
+    for path, numbers in sorted(counts.items()):
+        terminalreporter.write_line(f"{path}: {numbers['cases']:,}, {numbers['differences']:,}")
+
+
+def _print_matrix(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
     """Print the matrix, a row per source, in two halves that fit a log."""
     counts = config.stash.get(MATRIX, None)
     if not counts:

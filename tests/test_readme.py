@@ -12,7 +12,7 @@ import readme
 HOW = "run `python tests/helpers/readme.py`"
 PAGES = sorted(
     page
-    for pages in ("*.md", ".github/*.md", "benches/*.md", "python/castwise/**/*.md")
+    for pages in ("*.md", ".github/*.md", "benches/*.md", "python/castwise/**/*.md", "tests/**/*.md")
     for page in readme.ROOT.glob(pages)
 )
 FRAMEWORKS = ("keras", "tf_keras", "torch", "jax")
