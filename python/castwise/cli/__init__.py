@@ -8,8 +8,6 @@ output has gone, 143 terminated.
 
 from __future__ import annotations
 
-import argparse
-import importlib
 import logging
 import os
 import shlex
@@ -20,27 +18,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-import castwise
 from castwise._environment import ERRORS
 from castwise._startup import interrupt_as_usual
 from castwise._wording import of_core, worded_for_command
 from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say
+from castwise.cli._parser import parse_arguments
 from castwise.rendering import printable
-
-COMMANDS = {
-    "survey": "where the magnitudes of a checkpoint lie, and what formats would lose",
-    "advise": "which format or scheme each weight gets within a budget",
-    "cast": "cast a checkpoint and print what that lost",
-    "quantize": "quantise the weights of a checkpoint",
-    "dequantize": "decode the quantised weights of a checkpoint",
-    "transcode": "convert a quantised checkpoint to another producer's layout",
-    "finish": "make a checkpoint of the parts that runs with --part have converted",
-    "inspect": "what a checkpoint holds, from its headers alone",
-    "verify": "compare the values of two checkpoints, quantised or not",
-    "diff": "what differs between two checkpoints, and what explains it",
-    "formats": "every format castwise knows",
-}
-"""What the commands do, each of a module of its name that is imported if the command is given."""
 
 _CLOSED = "standard output is closed; to discard what is printed, send it to /dev/null"
 
@@ -68,7 +51,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     try:
         interrupt_as_usual()
         given = sys.argv[1:] if arguments is None else arguments
-        options = _parser(given).parse_args(given)
+        options = parse_arguments(given)
         if sys.stdout is None:
             raise OSError(_CLOSED)  # noqa: TRY301
         if ERRORS:
@@ -127,17 +110,3 @@ def _message(error: BaseException) -> str:
     if missing and "://" not in str(name) and not (folder := Path(str(name)).parent).is_dir():
         text += f"; there is no folder {folder}"
     return text
-
-
-def _parser(arguments: Sequence[str]) -> argparse.ArgumentParser:
-    """Return the parser for these arguments, which knows no others of commands not among them."""
-    parser = argparse.ArgumentParser(
-        prog="castwise", description="Exact casts of whole checkpoints, and what they lose."
-    )
-    parser.add_argument("--version", action="version", version=f"castwise {castwise.__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    for name, text in COMMANDS.items():
-        command = commands.add_parser(name, help=text)
-        if name in arguments:
-            importlib.import_module(f"castwise.cli.{name}").define(command)
-    return parser

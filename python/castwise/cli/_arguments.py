@@ -7,8 +7,11 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
+from castwise._spelling import suggestion
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, MAX_ZEROS
+from castwise.cli._output import COLOUR_OPTION
+from castwise.cli._parser import describe
 from castwise.cli._paths import local_path_argument, path_argument
 
 NO_KINDS = "none"
@@ -56,6 +59,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "a row for each pair of formats, and the total",
     },
+    "--color": COLOUR_OPTION,
     "--quiet": {
         "action": "store_true",
         "help": "no table and no progress; losses are still said",
@@ -113,18 +117,8 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
 """What argparse is told of each argument that more than one command has."""
 
 PATHS = ("source", "destination")
-_SHOWN = ("--json", "--all", "--summary", "--quiet")
-_FOLDER = (
-    "--overwrite",
-    "--resumable",
-    "--resume",
-    "--include",
-    "--exclude",
-    "--max-shard-size",
-    "--dry-run",
-    "--measure",
-    "--part",
-)
+_FILES = ("--overwrite", "--include", "--exclude", "--max-shard-size")
+_STEPS = ("--dry-run", "--measure", "--resumable", "--resume", "--part")
 
 _EXIT_CODES = """\
 exit codes:
@@ -134,17 +128,17 @@ exit codes:
 """
 
 
-def describe(parser: argparse.ArgumentParser, description: str, epilog: str) -> None:
-    """Give a command its texts, whose lines stay as they are."""
-    parser.description, parser.epilog = description, epilog
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-
-
 def describe_conversion(
-    parser: argparse.ArgumentParser, description: str, *, findings: str, error: str
+    parser: argparse.ArgumentParser,
+    description: str,
+    *,
+    findings: str,
+    error: str,
+    examples: Sequence[str],
 ) -> None:
     """Give a command that writes a checkpoint its texts: what its exit codes 1 and 2 say."""
-    describe(parser, description, _EXIT_CODES.format(findings=findings, error=error))
+    codes = _EXIT_CODES.format(findings=findings, error=error)
+    describe(parser, description, codes, examples=examples)
 
 
 def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
@@ -153,15 +147,18 @@ def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
         parser.add_argument(name, **_ARGUMENTS[name])
 
 
-def add_output(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments of a conversion that say what is shown."""
-    add_arguments(parser, "--report", "--html", "--top")
-    add_shown(parser, *_SHOWN)
+def add_output(parser: argparse.ArgumentParser, *names: str, shown: Sequence[str]) -> None:
+    """Add arguments of the table that say what is shown; of `shown`, one may be given."""
+    output = parser.add_argument_group("output")
+    add_arguments(output, *names)
+    add_arguments(output.add_mutually_exclusive_group(), *shown)
+    add_arguments(output, "--color")
 
 
-def add_shown(parser: argparse.ArgumentParser, *names: str) -> None:
-    """Add arguments of which one may be given."""
-    add_arguments(parser.add_mutually_exclusive_group(), *names)
+def add_conversion_output(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that say what is shown of a conversion."""
+    shown = ("--json", "--all", "--summary", "--quiet")
+    add_output(parser, "--report", "--html", "--top", shown=shown)
 
 
 def add_losses(
@@ -172,7 +169,8 @@ def add_losses(
     kinds: Sequence[str] = KINDS,
 ) -> None:
     """Add the arguments that say which losses are findings, of the kinds that a command counts."""
-    parser.add_argument(
+    losses = parser.add_argument_group("losses")
+    losses.add_argument(
         "--fail-on",
         metavar="KINDS",
         type=partial(_kinds_argument, kinds),
@@ -180,7 +178,7 @@ def add_losses(
         help=f"which losses give exit code 1: {NO_KINDS}, or of {', '.join(kinds)}, separated by "
         f"commas (default: {','.join(LOSSES)})",
     )
-    parser.add_argument(
+    losses.add_argument(
         "--max-zeros",
         metavar="SHARE",
         type=_share_argument,
@@ -188,17 +186,18 @@ def add_losses(
         help="the share of a tensor's nonzero values that may become zero before that is an "
         f"underflow: 0.05 or 5%% (default: {zeros})",
     )
-    add_arguments(parser, "--exit-zero")
+    add_arguments(losses, "--exit-zero")
 
 
-def add_folder(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for what is replaced, resumed, copied and divided."""
-    add_arguments(parser, *_FOLDER)
+def add_files(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments for what is replaced, copied, divided and resumed."""
+    add_arguments(parser.add_argument_group("files"), *_FILES)
+    add_arguments(parser.add_argument_group("run"), *_STEPS, "--threads")
 
 
-def folder_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what `add_folder` and `add_losses` added, as functions of `castwise.checkpoint` do."""
-    names = (name.removeprefix("--").replace("-", "_") for name in _FOLDER)
+def file_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what `add_files` and `add_losses` added, as functions of `castwise.checkpoint` do."""
+    names = (name.removeprefix("--").replace("-", "_") for name in (*_FILES, *_STEPS, "--threads"))
     return {name: getattr(options, name) for name in names} | loss_options(options)
 
 
@@ -215,8 +214,9 @@ def _kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
         return ()
     for kind in kinds:
         if kind not in known:
+            meant = suggestion(kind, (NO_KINDS, *known))
             raise argparse.ArgumentTypeError(
-                f"{kind!r} is not a kind of loss; use {NO_KINDS}, or of {', '.join(known)}"
+                f"{kind!r} is not a kind of loss; {meant}use {NO_KINDS}, or of {', '.join(known)}"
             )
     return kinds
 

@@ -12,7 +12,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.preview import preview_sheet
 from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
-from castwise.cli._arguments import folder_options
+from castwise.cli._arguments import file_options
 from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, abandon_output, json_text, say, show, show_sheet
 from castwise.cli._progress import ProgressLine
@@ -35,7 +35,7 @@ def run_conversion(
     def convert_visibly() -> CastSummary:
         with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
             shown = progress.show if progress.visible else None
-            shared = {**folder_options(options), "threads": options.threads, "progress": shown}
+            shared = {**file_options(options), "progress": shown}
             return convert(options, shared)
 
     summary = show_conversion(options, convert_visibly, done)
@@ -71,7 +71,7 @@ def show_conversion(
         if options.json:
             show(_json_lines(summary, options))
         elif options.dry_run or not options.quiet:
-            show_sheet(sheet, options.top)
+            show_sheet(sheet, options)
         sys.stdout.flush()
     return summary
 

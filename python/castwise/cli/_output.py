@@ -2,16 +2,28 @@
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import TextIO
+from typing import Any, TextIO
 
 from castwise.rendering import BARS, Sheet, printable, text_lines
 
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
+
+COLOURS = ("auto", "always", "never")
+"""When tables are in colour: as the terminal takes it, or whatever it is."""
+
+COLOUR_OPTION: Mapping[str, Any] = {
+    "choices": COLOURS,
+    "default": COLOURS[0],
+    "help": "whether tables are in colour: on a terminal, unless NO_COLOR is set (auto, the "
+    "default), always or never",
+}
+"""What argparse is told of --color."""
 
 _CELL_CHARACTERS = 72
 _ASCII_BARS = str.maketrans(BARS, " .:-=+*#@")
@@ -41,18 +53,26 @@ def show(lines: Iterable[str]) -> None:
             print(printable(line))
 
 
-def show_sheet(sheet: Sheet, top: int | None = None) -> None:
-    """Print a sheet to standard output: as wide as its terminal, and in colour if that takes it."""
-    stream = sys.stdout
-    width, colour = terminal_columns(stream), takes_colour(stream)
+def show_sheet(sheet: Sheet, options: argparse.Namespace) -> None:
+    """Print a sheet to standard output: as wide as its terminal, and in colour if that takes it.
+
+    Of the options, --color says whether, and --top, if the command has it, how many rows.
+    """
+    stream, top = sys.stdout, getattr(options, "top", None)
+    width, colour = terminal_columns(stream), takes_colour(stream, options.color)
     in_ascii = not _writes_bars(stream)
     lines = text_lines(sheet, width=width, longest=_CELL_CHARACTERS, top=top, colour=colour)
     for line in lines:
         print(line.translate(_ASCII_BARS) if in_ascii else line)
 
 
-def takes_colour(stream: TextIO) -> bool:
-    """Return True for a terminal that shows colours; NO_COLOR, if not empty, says no."""
+def takes_colour(stream: TextIO, when: str) -> bool:
+    """Return True for a terminal that shows colours, or whatever --color says.
+
+    NO_COLOR, if not empty, says no where --color does not say.
+    """
+    if when != COLOURS[0]:
+        return when == COLOURS[1]
     if os.environ.get("NO_COLOR") or os.environ.get("TERM") == "dumb":
         return False
     return terminal_columns(stream) is not None

@@ -31,7 +31,7 @@ def show_result(
     Parameters
     ----------
     options
-        Of these --json, --quiet, --top and --html, as far as the command has them.
+        Of these --json, --quiet, --top, --color and --html, as far as the command has them.
     find
         Does the work.
     sheet_of
@@ -48,5 +48,5 @@ def show_result(
     if options.json:
         show([json_text((values_of or type(result).to_dict)(result))])
     elif not getattr(options, "quiet", False):
-        show_sheet((sheet_of or type(result).__sheet__)(result), getattr(options, "top", None))
+        show_sheet((sheet_of or type(result).__sheet__)(result), options)
     return result

@@ -11,8 +11,9 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError
-from castwise.cli._arguments import add_arguments, add_shown, describe, names_argument
+from castwise.cli._arguments import add_arguments, add_output, names_argument
 from castwise.cli._output import OK
+from castwise.cli._parser import describe
 from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
@@ -33,12 +34,19 @@ exit codes:
   2  an error, such as a budget that nothing fits
 """
 
+_EXAMPLES = (
+    "advise model --bits 10 -o advised.toml",
+    "advise model --budget 24GB --for vllm --formats nvfp4,fp8_channel,bfloat16",
+    "advise model --error 1e-3 --html advice.html",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    describe(parser, _ADVISE, _EXIT_CODES)
+    describe(parser, _ADVISE, _EXIT_CODES, examples=_EXAMPLES)
     add_arguments(parser, "source")
-    limits = parser.add_mutually_exclusive_group(required=True)
+    budget = parser.add_argument_group("budget, of which one is given")
+    limits = budget.add_mutually_exclusive_group(required=True)
     limits.add_argument(
         "--budget",
         metavar="SIZE",
@@ -57,33 +65,34 @@ def define(parser: argparse.ArgumentParser) -> None:
         type=float,
         help="the mean relative squared error of the weights, such as 1e-3, in the fewest bytes",
     )
-    parser.add_argument(
+    choice = parser.add_argument_group("choice")
+    choice.add_argument(
         "--formats",
         metavar="S,S",
         type=names_argument,
         help="the schemes and formats to choose from (default: all that the recipe writes, "
         "bfloat16 and float16)",
     )
-    parser.add_argument(
+    choice.add_argument(
         "--recipe",
         metavar="R",
         help="whose schemes: compressed-tensors (the default), modelopt, deepseek, ...",
     )
-    parser.add_argument(
+    choice.add_argument(
         "--for",
         dest="consumer",
         metavar="WHO",
         help="who is to load the result, which gets no other formats and schemes than it loads: "
         f"{', '.join(consumer.name for consumer in consumers())}",
     )
-    parser.add_argument(
+    choice.add_argument(
         "--groups",
         metavar="FILE",
         type=local_path_argument,
         help="JSON or TOML: a list of regular expressions, or names of them; weights that match "
         "one with the same text in its groups share a choice",
     )
-    parser.add_argument(
+    choice.add_argument(
         "--importance",
         metavar="FILE",
         type=local_path_argument,
@@ -98,8 +107,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         type=local_path_argument,
         help="write the map as TOML",
     )
-    add_arguments(parser, "--html", "--top")
-    add_shown(parser, "--json", "--quiet")
+    add_output(parser, "--html", "--top", shown=("--json", "--quiet"))
     parser.set_defaults(run=_advise)
 
 

@@ -40,75 +40,86 @@ _ERROR = """\
   2  an error; DST is as it was, unless the message says that it was written
 """
 
+_EXAMPLES = (
+    "cast model.safetensors small.safetensors --dtype bfloat16",
+    "cast model small --map map.toml --dry-run",
+    "cast model small --dtype fp8 --overflow saturate --html losses.html",
+    "cast model parted --dtype bfloat16 --part 1/2",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    _arguments.describe_conversion(parser, _CAST, findings=_FINDINGS, error=_ERROR)
+    _arguments.describe_conversion(
+        parser, _CAST, findings=_FINDINGS, error=_ERROR, examples=_EXAMPLES
+    )
     _arguments.add_arguments(parser, *_arguments.PATHS)
-    parser.add_argument(
+    target = parser.add_argument_group("target")
+    target.add_argument(
         "--dtype",
         metavar="D",
         help="format for all floating tensors, or for those that the --map does not name; fp8 is "
         f"{finfo('fp8').name}",
     )
-    parser.add_argument(
-        "--policy",
-        metavar="P",
-        help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a policy "
-        "or policy map as Keras writes it",
-    )
-    parser.add_argument(
+    target.add_argument(
         "--map",
         metavar="FILE|NAME",
         type=map_argument,
         help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names. Or '
         f"what a family of models keeps: {', '.join(checkpoint.map_names())}",
     )
-    parser.add_argument(
+    target.add_argument(
+        "--policy",
+        metavar="P",
+        help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a policy "
+        "or policy map as Keras writes it",
+    )
+    target.add_argument(
         "--role",
         choices=("variable", "compute"),
         default="variable",
         help="which dtype of the policy: what variables are kept in (default) or computed in",
     )
-    parser.add_argument(
-        "--rounding", choices=get_args(Rounding), help="default: as numpy, nearest-even"
-    )
-    parser.add_argument(
-        "--overflow",
-        choices=("ieee", "saturate", "raise"),
-        default="ieee",
-        help="beyond the range: inf or NaN (ieee, the default), the largest number, or an error",
-    )
-    parser.add_argument(
-        "--nan",
-        choices=("keep", "zero", "raise"),
-        default="keep",
-        help="what becomes of NaN (default: keep)",
-    )
-    parser.add_argument(
-        "--seed", metavar="S", type=int, help="for stochastic rounding (default: a new one)"
-    )
-    _arguments.add_arguments(parser, "--threads", "--assume")
-    _arguments.add_output(parser)
-    _arguments.add_losses(parser)
-    parser.add_argument(
+    target.add_argument(
         "--keep-config",
         action="store_true",
         help="leave config.json as it is: its dtype then need not be that of the tensors",
     )
-    _arguments.add_folder(parser)
-    parser.add_argument(
+    target.add_argument(
         "--raw",
         action="store_true",
         help="cast codes and scales of quantised weights as if they were plain numbers, which "
         "otherwise is refused",
     )
-    parser.add_argument(
+    target.add_argument(
         "--as-bytes",
         action="store_true",
         help="let safetensors files hold formats that they have no code for, such as float8_e4m3, "
         "as bytes that castwise reads again",
     )
+    _arguments.add_arguments(target, "--assume")
+    rounding = parser.add_argument_group("rounding")
+    rounding.add_argument(
+        "--rounding", choices=get_args(Rounding), help="default: as numpy, nearest-even"
+    )
+    rounding.add_argument(
+        "--overflow",
+        choices=("ieee", "saturate", "raise"),
+        default="ieee",
+        help="beyond the range: inf or NaN (ieee, the default), the largest number, or an error",
+    )
+    rounding.add_argument(
+        "--nan",
+        choices=("keep", "zero", "raise"),
+        default="keep",
+        help="what becomes of NaN (default: keep)",
+    )
+    rounding.add_argument(
+        "--seed", metavar="S", type=int, help="for stochastic rounding (default: a new one)"
+    )
+    _arguments.add_losses(parser)
+    _arguments.add_conversion_output(parser)
+    _arguments.add_files(parser)
     parser.set_defaults(run=_cast, refuse=parser.error)
 
 

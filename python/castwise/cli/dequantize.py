@@ -40,33 +40,40 @@ _ERROR = """\
      says that it was written
 """
 
+_EXAMPLES = (
+    "dequantize small plain",
+    "dequantize small plain --dtype float32 --arithmetic exact",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    _arguments.describe_conversion(parser, _DEQUANTIZE, findings=_FINDINGS, error=_ERROR)
+    _arguments.describe_conversion(
+        parser, _DEQUANTIZE, findings=_FINDINGS, error=_ERROR, examples=_EXAMPLES
+    )
     _arguments.add_arguments(parser, *_arguments.PATHS)
-    parser.add_argument(
+    target = parser.add_argument_group("target")
+    target.add_argument(
         "--dtype",
         metavar="D",
         default=FORMATS[0],
         help=f"what the weights become: {', '.join(FORMATS)} (default: {FORMATS[0]})",
     )
-    parser.add_argument(
+    target.add_argument(
         "--arithmetic",
         choices=ARITHMETIC,
         default=ARITHMETIC[0],
         help="as the producer's library does it, bit for bit (peer, the default), or the product "
         "of real numbers, rounded once (exact)",
     )
-    parser.add_argument(
+    target.add_argument(
         "--only",
         metavar="REGEX",
         help="decode only the weights whose whole names, as of the unquantised model, match",
     )
-    _arguments.add_arguments(parser, "--threads")
-    _arguments.add_output(parser)
     _arguments.add_losses(parser, kinds=LOSSES)
-    _arguments.add_folder(parser)
+    _arguments.add_conversion_output(parser)
+    _arguments.add_files(parser)
     parser.set_defaults(run=_dequantize, map=None)
 
 

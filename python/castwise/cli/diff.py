@@ -11,8 +11,9 @@ from castwise._spelling import typed_format
 from castwise.checkpoint import Diff
 from castwise.checkpoint.comparison import diff_sheet
 from castwise.checkpoint.planning import ARITHMETIC, FORMATS
-from castwise.cli._arguments import add_arguments, add_shown, describe
+from castwise.cli._arguments import add_arguments, add_output
 from castwise.cli._output import FINDINGS, OK
+from castwise.cli._parser import describe
 from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
@@ -31,24 +32,31 @@ exit codes:
   2  an error, such as a weight without its scale
 """
 
+_EXAMPLES = (
+    "diff model small --top 10",
+    "diff small other --reference model",
+    "diff model small --rtol 0.01",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    describe(parser, _DIFF, _EXIT_CODES)
+    describe(parser, _DIFF, _EXIT_CODES, examples=_EXAMPLES)
     parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
     parser.add_argument("second", metavar="B", type=path_argument, help="another")
-    parser.add_argument(
+    comparison = parser.add_argument_group("comparison")
+    comparison.add_argument(
         "--map",
         metavar="M",
         dest="dtype_map",
         help="compare B with what this map makes of A, as for castwise cast",
     )
-    parser.add_argument(
+    comparison.add_argument(
         "--rename",
         metavar="FILE",
         help="JSON or TOML: names of tensors of A, each with its name in B",
     )
-    parser.add_argument(
+    comparison.add_argument(
         "--reference",
         metavar="R",
         type=path_argument,
@@ -56,27 +64,27 @@ def define(parser: argparse.ArgumentParser) -> None:
         "R rounded once to its format",
     )
     for name, text in (("--rtol", "relative to A"), ("--atol", "absolute")):
-        parser.add_argument(
+        comparison.add_argument(
             name,
             metavar="X",
             type=float,
             help=f"the tolerance of values, {text}; other formats, names and metadata are then no "
             "differences",
         )
-    parser.add_argument(
+    comparison.add_argument(
         "--dtype",
         metavar="D",
         help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
         f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
     )
-    parser.add_argument(
+    comparison.add_argument(
         "--arithmetic",
         choices=ARITHMETIC,
         default=ARITHMETIC[0],
         help="as for castwise verify",
     )
-    add_arguments(parser, "--top", "--threads", "--html")
-    add_shown(parser, "--json", "--quiet")
+    add_arguments(parser, "--threads")
+    add_output(parser, "--html", "--top", shown=("--json", "--quiet"))
     parser.set_defaults(run=_diff)
 
 

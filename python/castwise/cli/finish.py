@@ -10,11 +10,17 @@ from castwise.checkpoint import CastSummary
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.checkpoint.running import RunParts
 from castwise.cli import quantize, transcode
-from castwise.cli._arguments import add_arguments, add_losses, add_output, loss_options
+from castwise.cli._arguments import add_arguments, add_conversion_output, add_losses, loss_options
 from castwise.cli._conversion import show_conversion
 from castwise.cli._findings import check_kinds, say_findings
+from castwise.cli._parser import describe
 from castwise.cli._paths import path_argument
 
+_FINISH = """\
+Make DST of its parts, when all are there, and print what the conversion lost. Exit
+codes are those of castwise cast.
+"""
+_EXAMPLES = ("finish parted",)
 _DONE = {
     "cast": "cast",
     "quantize": quantize.DONE,
@@ -26,16 +32,13 @@ _DONE = {
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description = (
-        "Make DST of its parts, when all are there, and print what the conversion lost. Exit "
-        "codes are those of castwise cast."
-    )
+    describe(parser, _FINISH, examples=_EXAMPLES)
     parser.add_argument(
         "destination", metavar="DST", type=path_argument, help="as given with --part"
     )
     add_arguments(parser, "--overwrite")
-    add_output(parser)
     add_losses(parser, max_zeros=None, zeros="1%% of a cast; what castwise quantize allows")
+    add_conversion_output(parser)
     parser.set_defaults(run=_finish, source=None, map=None, dry_run=False)
 
 

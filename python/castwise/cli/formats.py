@@ -7,9 +7,14 @@ from collections.abc import Sequence
 from typing import Any
 
 import castwise
-from castwise.cli._output import OK, json_text, show, show_sheet
+from castwise.cli._output import COLOUR_OPTION, OK, json_text, show, show_sheet
+from castwise.cli._parser import describe
 from castwise.rendering import Table
 
+_FORMATS = """\
+List the formats: what each holds, and whether numpy and safetensors have a dtype for it.
+"""
+_EXAMPLES = ("formats", "formats --json")
 _FORMAT_FIELDS = (
     "name",
     "aliases",
@@ -34,7 +39,10 @@ _FORMAT_FIELDS = (
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.add_argument("--json", action="store_true", help="print JSON")
+    describe(parser, _FORMATS, examples=_EXAMPLES)
+    output = parser.add_argument_group("output")
+    output.add_argument("--json", action="store_true", help="print JSON")
+    output.add_argument("--color", **COLOUR_OPTION)
     parser.set_defaults(run=_formats)
 
 
@@ -44,7 +52,7 @@ def _formats(options: argparse.Namespace) -> int:
     if options.json:
         show([json_text([_fields(row) for row in rows])])
     else:
-        show_sheet([_table(rows)])
+        show_sheet([_table(rows)], options)
     return OK
 
 

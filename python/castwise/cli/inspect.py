@@ -7,24 +7,27 @@ import argparse
 from castwise import checkpoint
 from castwise._spelling import typed_format
 from castwise.checkpoint._inspection import inspection_sheet
-from castwise.cli._arguments import add_arguments, add_shown
+from castwise.cli._arguments import add_arguments, add_output
 from castwise.cli._output import OK
+from castwise.cli._parser import describe
 from castwise.cli._paths import path_argument
 from castwise.cli._results import show_result
+
+_INSPECT = """\
+Show the tensors of a checkpoint, from its headers alone, and which weights are
+quantised: scheme, payload, scales, and what lacks its counterpart.
+"""
+_EXAMPLES = ("inspect model", "inspect model.safetensors --all", "inspect model --json")
 
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    parser.description = (
-        "Show the tensors of a checkpoint, from its headers alone, and which weights "
-        "are quantised: scheme, payload, scales, and what lacks its counterpart."
-    )
+    describe(parser, _INSPECT, examples=_EXAMPLES)
     parser.add_argument(
         "file", metavar="FILE", type=path_argument, help="a file, or a folder of shards"
     )
     add_arguments(parser, "--assume")
-    add_shown(parser, "--json", "--all")
-    add_arguments(parser, "--html")
+    add_output(parser, "--html", shown=("--json", "--all"))
     parser.set_defaults(run=_inspect)
 
 

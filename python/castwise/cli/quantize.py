@@ -38,29 +38,38 @@ _ERROR = """\
 
 DONE = "quantised"
 
+_EXAMPLES = (
+    "quantize model small --scheme nvfp4",
+    "quantize model small --scheme fp8_block --ignore '.*down_proj'",
+    "quantize model small --scheme mxfp8_e4m3 --map llama --dry-run --measure",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    _arguments.describe_conversion(parser, _QUANTIZE, findings=_FINDINGS, error=_ERROR)
+    _arguments.describe_conversion(
+        parser, _QUANTIZE, findings=_FINDINGS, error=_ERROR, examples=_EXAMPLES
+    )
     _arguments.add_arguments(parser, *_arguments.PATHS)
-    parser.add_argument(
+    target = parser.add_argument_group("target")
+    target.add_argument(
         "--scheme",
         metavar="S",
         help=f"what linear layers become: {', '.join(scheme_names())}",
     )
-    parser.add_argument(
+    target.add_argument(
         "--recipe",
         metavar="R",
         help=f"whose checkpoint it is: {', '.join(recipes())} (default: the first of them "
         "that stores the scheme)",
     )
-    parser.add_argument(
+    target.add_argument(
         "--block",
         metavar="N|NxM",
         type=_block_argument,
         help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
     )
-    parser.add_argument(
+    target.add_argument(
         "--map",
         metavar="FILE|NAME",
         type=map_argument,
@@ -68,19 +77,18 @@ def define(parser: argparse.ArgumentParser) -> None:
         "S is a scheme, D a dtype to cast to. Or what a family of models keeps: "
         f"{', '.join(checkpoint.map_names())}",
     )
-    parser.add_argument(
+    target.add_argument(
         "--ignore",
         metavar="REGEX",
         action="append",
         default=[],
         help="leave the weights whose whole names, or whose modules', match; as often as needed",
     )
-    _arguments.add_arguments(parser, "--threads")
-    _arguments.add_output(parser)
     _arguments.add_losses(
         parser, max_zeros=None, zeros="as few bits give: 3%% for 8 bits, 50%% for 4"
     )
-    _arguments.add_folder(parser)
+    _arguments.add_conversion_output(parser)
+    _arguments.add_files(parser)
     parser.set_defaults(run=_quantize, refuse=parser.error)
 
 

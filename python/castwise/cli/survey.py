@@ -8,8 +8,9 @@ import sys
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointSurvey
 from castwise.checkpoint.surveying import default_targets, survey_sheet
-from castwise.cli._arguments import add_arguments, add_shown, describe, names_argument
+from castwise.cli._arguments import add_arguments, add_output, names_argument
 from castwise.cli._output import OK
+from castwise.cli._parser import describe
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 
@@ -25,10 +26,15 @@ exit codes:
   2  an error, such as a checkpoint that is quantised
 """
 
+_EXAMPLES = (
+    "survey model",
+    "survey model --targets bfloat16,nvfp4 --top 10 --html survey.html",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    describe(parser, _SURVEY, _EXIT_CODES)
+    describe(parser, _SURVEY, _EXIT_CODES, examples=_EXAMPLES)
     add_arguments(parser, "source")
     parser.add_argument(
         "--targets",
@@ -36,8 +42,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         type=names_argument,
         help=f"formats, without a scale, and schemes (default: {','.join(default_targets())})",
     )
-    add_arguments(parser, "--threads", "--html", "--top")
-    add_shown(parser, "--json", "--all")
+    add_arguments(parser, "--threads")
+    add_output(parser, "--html", "--top", shown=("--json", "--all"))
     parser.set_defaults(run=_survey, quiet=False)
 
 

@@ -53,23 +53,30 @@ _UNREAD = (
 )
 DONE = "transcoded"
 
+_EXAMPLES = (
+    "transcode small other --to modelopt",
+    "transcode small other --to modelopt --dry-run",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    _arguments.describe_conversion(parser, _TRANSCODE, findings=_FINDINGS, error=_ERROR)
+    _arguments.describe_conversion(
+        parser, _TRANSCODE, findings=_FINDINGS, error=_ERROR, examples=_EXAMPLES
+    )
     _arguments.add_arguments(parser, *_arguments.PATHS)
-    parser.add_argument(
+    target = parser.add_argument_group("target")
+    target.add_argument(
         "--to", metavar="R", required=True, help=f"the producer: {', '.join(form_names())}"
     )
-    parser.add_argument(
+    target.add_argument(
         "--scheme",
         metavar="S",
         help=f"another scheme to hold the values: {' or '.join(changed_schemes())}",
     )
-    _arguments.add_arguments(parser, "--threads")
-    _arguments.add_output(parser)
     _arguments.add_losses(parser, kinds=LOSSES)
-    _arguments.add_folder(parser)
+    _arguments.add_conversion_output(parser)
+    _arguments.add_files(parser)
     parser.set_defaults(run=_transcode, map=None)
 
 

@@ -11,8 +11,9 @@ from castwise._options import Nan, Overflow, Rounding
 from castwise._spelling import typed_format
 from castwise.checkpoint import Verification
 from castwise.checkpoint.planning import ARITHMETIC, FORMATS
-from castwise.cli._arguments import add_arguments, add_shown, describe
+from castwise.cli._arguments import add_arguments, add_output
 from castwise.cli._output import FINDINGS, OK
+from castwise.cli._parser import describe
 from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
@@ -30,13 +31,19 @@ exit codes:
   2  an error, such as a weight without its scale
 """
 
+_EXAMPLES = (
+    "verify small other",
+    "verify model.safetensors small.safetensors --map map.toml",
+)
+
 
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
-    describe(parser, _VERIFY, _EXIT_CODES)
+    describe(parser, _VERIFY, _EXIT_CODES, examples=_EXAMPLES)
     parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
     parser.add_argument("second", metavar="B", type=path_argument, help="another")
-    parser.add_argument(
+    comparison = parser.add_argument_group("comparison")
+    comparison.add_argument(
         "--map",
         metavar="M",
         dest="dtype_map",
@@ -48,21 +55,21 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--overflow", choices=get_args(Overflow), default="ieee")
     cast.add_argument("--nan", choices=get_args(Nan), default="keep")
     cast.add_argument("--seed", metavar="S", type=int)
-    parser.add_argument(
+    comparison.add_argument(
         "--dtype",
         metavar="D",
         help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
         f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
     )
-    parser.add_argument(
+    comparison.add_argument(
         "--arithmetic",
         choices=ARITHMETIC,
         default=ARITHMETIC[0],
         help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
         "it (exact)",
     )
-    add_arguments(parser, "--threads", "--html")
-    add_shown(parser, "--json", "--quiet")
+    add_arguments(parser, "--threads")
+    add_output(parser, "--html", shown=("--json", "--quiet"))
     parser.set_defaults(run=_verify)
 
 

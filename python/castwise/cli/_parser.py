@@ -1,0 +1,148 @@
+"""The commands, and the parser of their arguments: suggestions, and usage in one line."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any, NoReturn
+
+import castwise
+from castwise._spelling import suggestion
+from castwise.rendering import printable
+
+COMMANDS = {
+    "survey": "where the magnitudes of a checkpoint lie, and what formats would lose",
+    "advise": "which format or scheme each weight gets within a budget",
+    "cast": "cast a checkpoint and print what that lost",
+    "quantize": "quantise the weights of a checkpoint",
+    "dequantize": "decode the quantised weights of a checkpoint",
+    "transcode": "convert a quantised checkpoint to another producer's layout",
+    "finish": "make a checkpoint of the parts that runs with --part have converted",
+    "inspect": "what a checkpoint holds, from its headers alone",
+    "verify": "compare the values of two checkpoints, quantised or not",
+    "diff": "what differs between two checkpoints, and what explains it",
+    "formats": "every format castwise knows",
+}
+"""What the commands do, each of a module of its name that is imported if the command is given."""
+
+_EPILOG = """\
+castwise COMMAND --help shows the options of a command, its exit codes, and examples.
+"""
+_NUMBER = re.compile(r"-\.?\d")
+
+
+class CommandParser(argparse.ArgumentParser):
+    """A parser whose errors have one line of usage, and say what a wrong word may mean."""
+
+    def error(self, message: str) -> NoReturn:
+        """Print the usage and what is wrong, and exit with code 2."""
+        super().error(printable(message))
+
+    def shorten_usage(self) -> None:
+        """Let the usage be one line: all that must be given, and the word OPTIONS."""
+        grouped = [
+            action for group in self._mutually_exclusive_groups for action in group._group_actions
+        ]
+        words = [
+            usage_word(action)
+            for action in self._actions
+            if (action.required or not action.option_strings) and action not in grouped
+        ]
+        words += [
+            f"({' | '.join(map(usage_word, group._group_actions))})"
+            for group in self._mutually_exclusive_groups
+            if group.required
+        ]
+        self.usage = " ".join(["%(prog)s", *words, "[OPTIONS]"])
+
+    def check_options(self, arguments: Iterable[str]) -> None:
+        """Refuse an option that is not known, before what else is wrong or missing."""
+        known = [name for action in self._actions for name in action.option_strings]
+        if "-h" in arguments or "--help" in arguments:
+            return
+        for text in arguments:
+            if text == "--":
+                return
+            name = text.partition("=")[0]
+            if not name.startswith("-") or name == "-" or " " in text or _NUMBER.match(name):
+                continue
+            is_long = name.startswith("--")
+            if not any(
+                option.startswith(name) if is_long else option == name[:2] for option in known
+            ):
+                hint = suggestion(name, known).strip() or f"{self.prog} --help lists them"
+                self.error(f"{name} is not an option of {self.prog}; {hint}")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
+        """Refuse a value that is not a choice, with the choices that it may mean."""
+        choices: Sequence[str] = list(action.choices or ())
+        if not choices or value in choices:
+            return
+        meant = suggestion(value, choices)
+        if isinstance(action, argparse._SubParsersAction):
+            known = f"the commands are {', '.join(choices)}"
+            raise argparse.ArgumentError(None, f"{value!r} is not a command; {meant}{known}")
+        known = f"choose from {', '.join(choices)}"
+        raise argparse.ArgumentError(action, f"{value!r} is not a choice; {meant}{known}")
+
+
+def usage_word(action: argparse.Action) -> str:
+    """Return an argument as the usage has it."""
+    choices = f"{{{','.join(action.choices)}}}" if action.choices else action.dest.upper()
+    value = "" if action.nargs == 0 else str(action.metavar or choices)
+    if not action.option_strings:
+        return f"[{value}]" if action.nargs == "?" else value
+    return f"{action.option_strings[-1]} {value}".strip()
+
+
+def describe(
+    parser: argparse.ArgumentParser, description: str, *texts: str, examples: Sequence[str]
+) -> None:
+    """Give a command its texts, whose lines stay as they are, and examples at their end."""
+    lines = "".join(f"  castwise {example}\n" for example in examples)
+    parser.description = description
+    parser.epilog = "\n".join([*texts, f"examples:\n{lines}"])
+    parser.formatter_class = argparse.RawDescriptionHelpFormatter
+
+
+def make_parser(names: Iterable[str]) -> CommandParser:
+    """Return the parser, which knows the arguments of no other commands than those named."""
+    parser = CommandParser(
+        prog="castwise",
+        usage="%(prog)s COMMAND [OPTIONS]",
+        description="Exact casts of whole checkpoints, and what they lose.",
+        epilog=_EPILOG,
+    )
+    version = f"castwise {castwise.__version__}"
+    parser.add_argument("-V", "--version", action="version", version=version)
+    commands = parser.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, prog=parser.prog
+    )
+    for name, text in COMMANDS.items():
+        command = commands.add_parser(name, help=text)
+        if name in names:
+            importlib.import_module(f"castwise.cli.{name}").define(command)
+            command.shorten_usage()
+    return parser
+
+
+def command_parsers(parser: CommandParser) -> dict[str, CommandParser]:
+    """Return the parsers of the commands by name."""
+    (commands,) = (each for each in parser._actions if isinstance(each, argparse._SubParsersAction))
+    return dict(commands.choices)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Parse what is given on the command line; what is wrong ends the process with code 2."""
+    parser = make_parser(arguments)
+    place = next((i for i, text in enumerate(arguments) if not text.startswith("-")), None)
+    parser.check_options(arguments[:place])
+    command = parser if place is None else command_parsers(parser).get(arguments[place], parser)
+    if command is not parser and place is not None:
+        command.check_options(arguments[place + 1 :])
+    options, others = parser.parse_known_args(arguments)
+    if others:
+        command.error(f"too many arguments: {' '.join(others)}")
+    return options
