@@ -24,11 +24,13 @@ COMMANDS = {
     "verify": "compare the values of two checkpoints, quantised or not",
     "diff": "what differs between two checkpoints, and what explains it",
     "formats": "every format castwise knows",
+    "completion": "print a script with which a shell completes commands and options",
+    "help": "print the help of a command, or a manual page of all",
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""
 
 _EPILOG = """\
-castwise COMMAND --help shows the options of a command, its exit codes, and examples.
+castwise help COMMAND shows the options of a command, its exit codes, and examples.
 """
 _NUMBER = re.compile(r"-\.?\d")
 

@@ -1,0 +1,64 @@
+"""`castwise completion`: the script with which a shell completes commands and options."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable, Iterable, Mapping
+
+import castwise
+from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.planning import form_names, recipes, scheme_names
+from castwise.cli._output import OK
+from castwise.cli._parser import COMMANDS, command_parsers, describe, make_parser
+from castwise.cli._paths import local_path_argument, map_argument, path_argument
+from castwise.quantization import consumers
+
+_COMPLETION = """\
+Print a script with which a shell completes the commands, options, choices and files of
+castwise. It needs the package shtab: pip install 'castwise[completion]'.
+"""
+_SHELLS = ("bash", "zsh", "tcsh")
+_INSTALLATION = """\
+where the script goes:
+  bash  castwise completion bash > ~/.local/share/bash-completion/completions/castwise
+  zsh   castwise completion zsh > FOLDER/_castwise, of a FOLDER in $fpath
+  tcsh  castwise completion tcsh > ~/.castwise.csh, and in ~/.tcshrc: source ~/.castwise.csh
+"""
+_EXAMPLES = tuple(f"completion {shell}" for shell in _SHELLS)
+
+_VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
+    "--assume": castwise.formats,
+    "--dtype": castwise.formats,
+    "--for": lambda: (consumer.name for consumer in consumers()),
+    "--recipe": recipes,
+    "--scheme": scheme_names,
+    "--to": form_names,
+}
+"""What options can have for values, where argparse does not know it."""
+
+
+def define(parser: argparse.ArgumentParser) -> None:
+    """Describe the command and its arguments."""
+    describe(parser, _COMPLETION, _INSTALLATION, examples=_EXAMPLES)
+    parser.add_argument("shell", metavar="SHELL", choices=_SHELLS, help=", ".join(_SHELLS))
+    parser.set_defaults(run=_complete)
+
+
+def _complete(options: argparse.Namespace) -> int:
+    """Run `castwise completion`; returns the exit code."""
+    try:
+        import shtab  # noqa: PLC0415  (optional)
+    except ImportError:
+        raise CheckpointError(
+            "castwise completion needs the package shtab: pip install 'castwise[completion]'"
+        ) from None
+    parser = make_parser(COMMANDS)
+    for command in command_parsers(parser).values():
+        for action in command._actions:
+            if action.type in {path_argument, local_path_argument, map_argument}:
+                action.complete = shtab.FILE  # type: ignore[attr-defined]
+            for name in action.option_strings:
+                if name in _VALUES:
+                    action.choices = list(_VALUES[name]())
+    print(shtab.complete(parser, options.shell), end="")
+    return OK

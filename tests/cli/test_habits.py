@@ -1,0 +1,230 @@
+"""Habits of command lines: suggestions, usage, help and examples, colours, completion, manual."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import castwise
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.cli._parser import COMMANDS, command_parsers, make_parser, parse_arguments
+from checkpoint_samples import floats, write_sharded
+from processes import run_on_terminal
+from support import run_castwise as run
+
+CONVERSIONS = ("cast", "quantize", "dequantize", "transcode")
+
+
+def examples(command: str) -> list[list[str]]:
+    """What the help of a command shows at its end, as arguments of castwise."""
+    _, _, lines = run(command, "--help").stdout.partition("\nexamples:\n")
+    return [shlex.split(line.partition(">")[0])[1:] for line in lines.splitlines() if line]
+
+
+@pytest.mark.parametrize(
+    ("words", "usage", "said"),
+    [
+        (
+            "quantise a b",
+            "COMMAND [OPTIONS]",
+            "'quantise' is not a command; did you mean 'quantize'?",
+        ),
+        ("convert a b", "COMMAND [OPTIONS]", "the commands are survey, advise, cast,"),
+        ("--vresion", "COMMAND [OPTIONS]", "did you mean '--version'?"),
+        ("--dtype bf16 cast a b", "COMMAND [OPTIONS]", "castwise --help lists them"),
+        ("", "COMMAND [OPTIONS]", "required: COMMAND"),
+        ("cast a b --dytpe bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
+        ("cast a b -dtype bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
+        ("cast a b --xyzzy=1", "cast SRC DST [OPTIONS]", "castwise cast --help lists them"),
+        ("cast a", "cast SRC DST [OPTIONS]", "required: DST"),
+        ("cast a b c", "cast SRC DST [OPTIONS]", "too many arguments: c"),
+        (
+            "cast a b --rounding nearest-evne",
+            "cast SRC DST [OPTIONS]",
+            "did you mean 'nearest-even'",
+        ),
+        ("cast a b --rounding up", "cast SRC DST [OPTIONS]", "choose from nearest-even, nearest-"),
+        ("cast a b --fail-on overflo", "cast SRC DST [OPTIONS]", "did you mean 'overflow'?"),
+        # What is not known is said before what is missing.
+        ("transcode a b --too gguf", "transcode SRC DST --to R [OPTIONS]", "did you mean '--to'"),
+        (
+            "advise a",
+            "advise SRC (--budget SIZE | --bits B | --error E) [OPTIONS]",
+            "one of the arguments --budget --bits --error is required",
+        ),
+        ("help cats", "help [COMMAND] [OPTIONS]", "did you mean 'cast'?"),
+        ("completion fsh", "completion SHELL [OPTIONS]", "did you mean 'zsh'"),
+        ("cast a b --\x1b[2J", "cast SRC DST [OPTIONS]", r"--\x1b[2J is not an option"),
+    ],
+)
+def test_errors_have_a_line_of_usage_and_a_suggestion(words: str, usage: str, said: str) -> None:
+    result = run(*words.split(), code=2)
+    assert result.stdout == ""
+    first, second = result.stderr.splitlines()
+    assert first == f"usage: castwise {usage}"
+    command = words.split(maxsplit=1)[0] if usage[0].islower() else ""
+    assert second.startswith(f"castwise {command}".strip() + ": error: ")
+    assert said in second
+
+
+def test_what_is_no_unknown_option() -> None:
+    options = parse_arguments(["diff", "a", "b", "--rtol", "-1", "--ato", "1e-3", "--quiet"])
+    assert (options.rtol, options.atol, options.quiet) == (-1.0, 1e-3, True)
+    assert parse_arguments(["advise", "a", "--bits=4", "-oout.toml"]).output == Path("out.toml")
+    assert parse_arguments(["inspect", "--", "--all"]).file == Path("--all")
+
+
+def test_version_and_help() -> None:
+    assert run("-V").stdout == run("--version").stdout == f"castwise {castwise.__version__}\n"
+    assert run("help").stdout == run("--help").stdout
+    for command in COMMANDS:
+        assert run("help", command).stdout == run(command, "--help").stdout
+        assert f"  {command} " in run("help").stdout
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_the_help_of_a_command(command: str) -> None:
+    text = run(command, "--help").stdout
+    first, second = text.splitlines()[:2]
+    assert re.fullmatch(rf"usage: castwise {command} .*\[OPTIONS\]", first)
+    assert second == ""
+    assert examples(command)
+    for arguments in examples(command):
+        assert arguments[0] == command
+        parse_arguments(arguments)
+    assert max(map(len, text.splitlines())) <= 100
+
+
+@pytest.mark.parametrize("command", CONVERSIONS)
+def test_options_stand_in_groups(command: str) -> None:
+    text = run(command, "--help").stdout
+    places = [text.index(f"\n{name}:\n") for name in ("target", "losses", "output", "files", "run")]
+    assert places == sorted(places)
+    general = text[text.index("\noptions:\n") : places[0]]
+    assert general.count("  -") == 1, general  # --help
+
+
+def test_the_examples_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each beside a model, the same quantised, and a map, but without its target."""
+    monkeypatch.chdir(tmp_path)
+    name = "model.layers.{}.mlp.{}_proj.weight"
+    shards = {
+        f"model-{layer}.safetensors": {
+            name.format(layer, part): floats(128 * 128, layer).reshape(128, 128)
+            for part in ("up", "down")
+        }
+        for layer in range(2)
+    }
+    write_sharded(Path("model"), shards)
+    Path("model/config.json").write_text('{"model_type": "llama"}')
+    Path("map.toml").write_text('default = "bfloat16"')
+    checkpoint.save("model.safetensors", {"w": floats(12)})
+    checkpoint.cast_file("model.safetensors", "cast.safetensors", "bfloat16")
+    checkpoint.quantize_file("model", "quantised", "nvfp4")
+    for part in ("1/2", "2/2"):
+        run("cast", "model", "parted", "--dtype", "bfloat16", "--part", part)
+    kept = set(os.listdir())
+    for command in COMMANDS:
+        is_made = command in {"cast", "quantize"}  # small, of the others' examples
+        for given in examples(command):
+            if not is_made:
+                shutil.copytree("quantised", "small")
+                shutil.copyfile("cast.safetensors", "small.safetensors")
+            if command in {"verify", "diff"}:
+                shutil.copytree("quantised", "other")
+            run(*given, code=int(given[:3] == ["diff", "model", "small"]))
+            for path in set(os.listdir()) - kept:
+                shutil.rmtree(path) if Path(path).is_dir() else os.remove(path)
+
+
+def test_colours(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(path, w=np.array([1e6]))
+    arguments = ("cast", path, out, "--dtype", "float16", "--exit-zero", "--overwrite")
+    assert "\x1b" in run(*arguments, "--color", "always").stdout
+    assert "\x1b" not in run(*arguments).stdout
+    for colour in (True, False):  # False: NO_COLOR is set
+        seen = {
+            when: run_on_terminal(
+                *arguments, "--color", when, columns=100, stream="stdout", colour=colour
+            )[1]
+            for when in ("auto", "always", "never")
+        }
+        assert ("\x1b" in seen["auto"]) == colour
+        assert "\x1b" in seen["always"]
+        assert "\x1b" not in seen["never"]
+    assert run("formats", "--color", "never").stdout == run("formats").stdout
+
+
+def completed(script: Path, *words: str) -> set[str]:
+    """What bash offers for the last word of a command line."""
+    program = (
+        'source "$1"; shift; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()\n'
+        '_shtab_castwise; printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    command = ["bash", "-c", program, "bash", script, *words]
+    return set(subprocess.run(command, capture_output=True, text=True, check=True).stdout.split())
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not there")
+def test_completion_in_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script = tmp_path / "castwise.bash"
+    script.write_text(run("completion", "bash").stdout)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "model.safetensors").touch()
+    for words, offered in (
+        (("qu",), {"quantize"}),
+        (("cast", "--ro"), {"--role", "--rounding"}),
+        (("cast", "--overflow", ""), {"ieee", "saturate", "raise"}),
+        (("cast", "mod"), {"model.safetensors"}),
+        (("cast", "a", "b", "--map", "mod"), {"model.safetensors"}),
+        (("cast", "a", "b", "--dtype", "bf"), {"bfloat16"}),
+        (("quantize", "a", "b", "--scheme", "nv"), {"nvfp4"}),
+        (("advise", "a", "--for", "vl"), {"vllm"}),
+        (("help", "tra"), {"transcode"}),
+    ):
+        assert completed(script, "castwise", *words) == offered, words
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_scripts_of_all_shells(shell: str) -> None:
+    script = run("completion", shell).stdout
+    for command in COMMANDS:
+        assert command in script
+    assert "nearest-away" in script
+
+
+def test_completion_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "shtab", None)
+    result = run("completion", "bash", code=2)
+    assert result.stdout == ""
+    assert result.stderr == (
+        "castwise: error: castwise completion needs the package shtab: "
+        "pip install 'castwise[completion]'\n"
+    )
+
+
+def test_the_manual_has_every_command_and_option() -> None:
+    page = run("help", "--man").stdout
+    assert page.startswith(f'.TH CASTWISE 1 "" "castwise {castwise.__version__}"')
+    sections = dict(
+        zip(*(iter(re.split(r"^\.SH (.*)\n", page, flags=re.MULTILINE)[1:]),) * 2, strict=True)
+    )
+    assert {"NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS"} < set(sections)
+    parsers = command_parsers(make_parser(COMMANDS))
+    for command, parser in parsers.items():
+        section = sections[f"castwise {command}"].replace(r"\-", "-")
+        names = {name for action in parser._actions for name in action.option_strings}
+        assert names - {"-h", "--help"} <= set(re.findall(r"--?\w[\w-]*", section))
+        for example in examples(command):
+            assert f"castwise {shlex.join(example)}".split("'")[0].rstrip() in section
+    # Of macros only those of man; every other line is text, none of which is taken for one.
+    macros = {line.split()[0] for line in page.splitlines() if line[:1] in {".", "'"}}
+    assert macros == {".TH", ".SH", ".SS", ".PP", ".TP", ".nf", ".fi"}
