@@ -23,6 +23,7 @@ import refusals
 import support
 from _pytest.runner import runtestprotocol
 from fresh_states import keras_state, tf24_state, tf_keras_state  # noqa: F401 - fixtures
+from hub import hub  # noqa: F401 - a fixture
 from hypothesis import settings
 from object_store import store  # noqa: F401 - a fixture
 from process_state import changes, end_command_line, environment_kept, process_state, undo_imports

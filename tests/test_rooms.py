@@ -45,7 +45,7 @@ CHECKPOINT_ROOMS = (
     ("containers", "plan", "report"),
     ("_sheets", "_inspection"),
     ("_arguments", "_config", "_layers", "summary"),
-    ("preview",),
+    ("_model_card", "preview"),
     ("gguf",),
     ("planning",),
     ("arrays", "running"),

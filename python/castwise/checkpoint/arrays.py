@@ -21,6 +21,7 @@ from castwise.checkpoint.containers import (
     native,
     new_writer,
     open_checkpoint,
+    source_path,
 )
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import check_absent, checked_path, replacing_file
@@ -66,7 +67,7 @@ def inspect(
 
     """
     check_assume(assume)
-    where = checked_path(path)
+    where = source_path(path)
     source = open_checkpoint(where, assume)
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
@@ -144,7 +145,7 @@ def load(
 
     """
     check_assume(assume)
-    where = checked_path(path)
+    where = source_path(path)
     chosen = None if names is None else _names(names)
     with open_checkpoint(where, assume) as source:
         arrays = _load(source, chosen)

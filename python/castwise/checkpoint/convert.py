@@ -81,7 +81,8 @@ def cast_file(
     diffusers and peft load (`pytorch_model.bin`), which become safetensors. `destination` is one of
     these, not of torch, and may be `source` itself. A folder becomes a folder, or one file if
     `destination` ends with `.safetensors`. Both may be URLs of object stores (`s3://...`), but not
-    of HDF5 files. It appears, or is replaced, when it is complete; a run that is stopped at any
+    of HDF5 files, and repositories of the Hugging Face Hub: `org/name` to read where there is no
+    such path, `hf://org/name` to read, or to push to as one commit with a model card. It appears, or is replaced, when it is complete; a run that is stopped at any
     moment leaves what was there before, except of a folder on a store, which is replaced file by
     file. Tensors are read, cast and written in pieces of about a mebibyte, so memory does not grow
     with their size.

@@ -18,9 +18,8 @@ from castwise._spelling import suggestion
 from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import (
     FORMATS,
     StoredTensors,
@@ -201,7 +200,7 @@ def survey_file(
 
     """
     chosen = _targets(targets)
-    path = checked_path(source, "source")
+    path = source_path(source, "source")
     workers = checked_threads(threads)
     rows: list[TensorSurvey] = []
     with open_checkpoint(path) as opened:

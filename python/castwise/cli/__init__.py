@@ -42,6 +42,8 @@ def _run(arguments: Sequence[str] | None) -> int:
         with suppress(AttributeError):  # a stream of a test or notebook
             stream.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]
     handler = logging.StreamHandler()
+    # What fails is said in one line, which the libraries of stores would surround by their own.
+    handler.addFilter(logging.Filter("castwise"))
     handler.setFormatter(_PrintableFormatter("castwise: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
     with suppress(ValueError):  # not the main thread

@@ -28,8 +28,17 @@ def _count_argument(text: str) -> int:
 
 
 _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "source": {"metavar": "SRC", "type": path_argument, "help": "the checkpoint to read"},
-    "destination": {"metavar": "DST", "type": path_argument, "help": "the checkpoint to write"},
+    "source": {
+        "metavar": "SRC",
+        "type": path_argument,
+        "help": "the checkpoint to read: a file, "
+        "a folder, a URL of a store, or org/name of the Hugging Face Hub",
+    },
+    "destination": {
+        "metavar": "DST",
+        "type": path_argument,
+        "help": "the checkpoint to write: the same, or hf://org/name to push it to the Hub",
+    },
     "--threads": {"metavar": "N", "type": int, "help": "default: all cores"},
     "--assume": {
         "metavar": "D",

@@ -26,7 +26,7 @@ from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.arrays import load
-from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning import checked_threads, stated_bytes
@@ -128,7 +128,7 @@ def advise(
 
     """
     limit = _Limit.of(budget, bits, error)
-    path = checked_path(source, "source")
+    path = source_path(source, "source")
     workers = checked_threads(threads)
     with open_checkpoint(path) as opened:
         limits = None if consumer is None else limits_of(opened, consumer, recipe)

@@ -29,9 +29,8 @@ from castwise.checkpoint.comparison._pairing import paired, rename_mapping
 from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
 from castwise.checkpoint.comparison._schemes import SchemeProver, scale_shifts, shifts_text
 from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
-from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.plan import Decide, decided
 from castwise.checkpoint.planning import quantization_of
 from castwise.checkpoint.report import Progress, ProgressMeter
@@ -121,7 +120,7 @@ def diff(
     )
     with ExitStack() as stack:
         opened = [
-            stack.enter_context(open_checkpoint(checked_path(path, name), decodes=True))
+            stack.enter_context(open_checkpoint(source_path(path, name), decodes=True))
             for name, path in paths.items()
         ]
         left, right, *others = (

@@ -21,8 +21,7 @@ from castwise.checkpoint.comparison._conversions import MapConversion
 from castwise.checkpoint.comparison._measures import LargestGap
 from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
 from castwise.checkpoint.comparison._verification import Difference, Verification
-from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.files import checked_path
+from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.planning import FORMATS
 from castwise.checkpoint.report import Progress, ProgressMeter
 
@@ -108,7 +107,7 @@ def verify(
     with ExitStack() as stack:
         sources = [
             stack.enter_context(
-                open_checkpoint(checked_path(path, name), decodes=conversion is None)
+                open_checkpoint(source_path(path, name), decodes=conversion is None)
             )
             for name, path in (("first", first), ("second", second))
         ]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import importlib
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -31,7 +30,7 @@ from castwise.checkpoint.containers._weight_files import (
 )
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
-from castwise.checkpoint.files import is_remote
+from castwise.checkpoint.files import absent_file, checked_path, hub_path, is_remote
 
 __all__ = [
     "BOOL",
@@ -57,6 +56,7 @@ __all__ = [
     "new_writer",
     "open_checkpoint",
     "safetensors_name",
+    "source_path",
     "to_bytes",
     "typed",
 ]
@@ -193,6 +193,26 @@ def are_alike(path: Path, other: Path) -> bool:
     return _TABLE[container_of(path)] is _TABLE[container_of(other)]
 
 
+def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
+    """Return the path of a checkpoint to read, as `checked_path`.
+
+    A name such as `org/name` that this machine does not have is that of a repository of the
+    Hugging Face Hub.
+
+    Raises
+    ------
+    CheckpointError, TypeError
+        As for `checked_path`.
+    FileNotFoundError
+        It could be such a name, but the packages for the Hub are not installed.
+
+    """
+    checked = checked_path(path, argument)
+    if is_remote(checked) or is_container(checked):
+        return checked
+    return hub_path(checked) or checked
+
+
 def open_checkpoint(
     path: Path,
     assume: str | Mapping[str, str] | None = None,
@@ -211,7 +231,7 @@ def open_checkpoint(
     if not is_folder and not is_remote(path):
         path.stat()
     elif not is_folder and not path.exists():
-        raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), str(path))
+        raise absent_file(path)
     container = _TABLE[".safetensors" if is_folder else container_of(path)]
     if assume is not None and not container.assumes:
         raise CheckpointError(

@@ -4,8 +4,16 @@ These names are what other rooms of castwise take from this one; all else is pri
 """
 
 from castwise.checkpoint.files._free_space import Room, check_room
+from castwise.checkpoint.files._hub import HubRepository, hub_path
 from castwise.checkpoint.files._paths import checked_path, is_same, real_path
-from castwise.checkpoint.files._remote import RemoteSource, Upload, is_remote, is_url
+from castwise.checkpoint.files._remote import (
+    RemoteSource,
+    Upload,
+    absent_file,
+    is_hub,
+    is_remote,
+    is_url,
+)
 from castwise.checkpoint.files._replacing import (
     check_absent,
     check_place,
@@ -35,16 +43,20 @@ from castwise.checkpoint.files._temporary_names import (
 )
 
 __all__ = [
+    "HubRepository",
     "RemoteSource",
     "Room",
     "SourceFile",
     "Upload",
+    "absent_file",
     "check_absent",
     "check_place",
     "check_room",
     "checked_path",
     "folder_of",
     "handle",
+    "hub_path",
+    "is_hub",
     "is_remote",
     "is_same",
     "is_temporary",

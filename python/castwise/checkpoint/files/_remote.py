@@ -12,10 +12,11 @@ import io
 import os
 import re
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from castwise.checkpoint._errors import CheckpointError
@@ -33,6 +34,25 @@ _NUMBERS = {
     PermissionError: errno.EACCES,
     TimeoutError: errno.ETIMEDOUT,
 }
+
+_PATIENCE = 20.0
+"""Seconds in which a store must answer for the first time: libraries try again for minutes."""
+
+_ANSWERS = frozenset(("cat_file", "info", "ls", "repo_exists", "whoami"))
+"""What raises without an answer; `exists` and `isdir` then say no."""
+
+HUB = "hf"
+"""What URLs of the Hugging Face Hub begin with."""
+
+_PACKAGES: Mapping[str, str] = {
+    HUB: "pip install 'castwise[hf]'",
+    **dict.fromkeys(("s3", "s3a"), "pip install 'castwise[remote]' s3fs"),
+    **dict.fromkeys(("gs", "gcs"), "pip install 'castwise[remote]' gcsfs"),
+    **dict.fromkeys(("abfs", "abfss", "adl", "az"), "pip install 'castwise[remote]' adlfs"),
+    **dict.fromkeys(("http", "https"), "pip install 'castwise[remote]' aiohttp"),
+}
+"""How to install what URLs need, by what they begin with."""
+_OTHER_PACKAGE = "pip install 'castwise[remote]' and the package of fsspec for that store"
 
 _PLAIN = frozenset(
     (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ENOSPC)
@@ -60,8 +80,8 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         store = remote.fs
     except (ImportError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: {error}; paths of {match[1]}:// need pip install 'castwise[remote]' and the "
-            "package of fsspec for that store, s3fs for s3://"
+            f"{path}: {' '.join(str(error).split())}; paths of {match[1]}:// need "
+            f"{_PACKAGES.get(match[1].lower(), _OTHER_PACKAGE)}"
         ) from error
     except Exception as error:
         raise CheckpointError(
@@ -70,7 +90,7 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         ) from error
     if match[1] in {"file", "local"}:
         return Path(remote.path)
-    remote._fs_cached = _Store(store, path)  # which the paths that are made of it share
+    remote._fs_cached = Store(store, path)  # which the paths that are made of it share
     return cast("Path", remote)
 
 
@@ -84,15 +104,22 @@ def is_remote(path: object) -> bool:
     return not isinstance(path, Path) and hasattr(path, "fs")
 
 
-class _Store:
+def is_hub(path: object) -> bool:
+    """Return True for a path of `remote_path` on the Hugging Face Hub."""
+    return is_remote(path) and getattr(path, "protocol", None) == HUB
+
+
+class Store:
     """The file system of a store, whose errors all are OSErrors that name the path or the store.
 
-    The methods of a path call it, and each store has a library with errors of its own.
+    The methods of a path call it, and each store has a library with errors of its own. A store that
+    has not answered is waited for no longer than `_PATIENCE`.
     """
 
     def __init__(self, store: object, url: str) -> None:
         self._store = store
         self._url = url
+        self._has_answered = False
 
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401  (of any store)
         value = getattr(self._store, name)
@@ -102,9 +129,37 @@ class _Store:
         @functools.wraps(value)
         def guarded(*arguments: object, **options: object) -> object:
             with _errors_of(self._url):
-                return value(*arguments, **options)
+                if self._has_answered or name.startswith("_"):
+                    return value(*arguments, **options)
+                return self._wait(name, lambda: value(*arguments, **options))
 
         return guarded
+
+    def _wait(self, name: str, call: Callable[[], object]) -> object:
+        """Return what a call returns or raises, unless that takes too long."""
+        answer: Future[object] = Future()
+
+        def run() -> None:
+            try:
+                answer.set_result(call())
+            except BaseException as error:
+                answer.set_exception(error)
+
+        # Not of a pool, whose threads the end of the process waits for.
+        Thread(target=run, daemon=True).start()
+        try:
+            result = answer.result(_PATIENCE)
+        except TimeoutError:
+            if answer.done():
+                raise
+            raise OSError(
+                errno.ETIMEDOUT, f"no answer within {_PATIENCE:g} seconds{_CHECK}", self._url
+            ) from None
+        except FileNotFoundError:
+            self._has_answered = True
+            raise
+        self._has_answered |= name in _ANSWERS
+        return result
 
 
 class RemoteSource:
@@ -124,6 +179,8 @@ class RemoteSource:
         self._store, self._name = _store(path)
         self._ahead: _Ahead | None = None
         self._closed = False
+        # Of the Hub a file is opened for each range, and would read ahead.
+        self._options = {"cache_type": "none"} if is_hub(path) else {}
         self.stream = io.BufferedReader(_Stream(self))
         self._opened_state = self._state()
         self.size: int = self._opened_state[0]
@@ -179,7 +236,7 @@ class RemoteSource:
     def fetch(self, begin: int, end: int) -> bytes:
         """Read a range from the store."""
         with _errors_of(self.path):
-            return bytes(self._store.cat_file(self._name, start=begin, end=end))
+            return bytes(self._store.cat_file(self._name, start=begin, end=end, **self._options))
 
     def _state(self) -> tuple[int, str]:
         with _errors_of(self.path):
@@ -307,6 +364,11 @@ def new_object(path: Path) -> Iterator[BinaryIO]:
         It cannot be written.
 
     """
+    if is_hub(path):
+        raise CheckpointError(
+            f"{path}: the Hugging Face Hub takes what a conversion writes into a whole repository, "
+            "as hf://org/name; write to this machine, and upload it: hf upload"
+        )
     store, name = _store(path)
     with _errors_of(path):
         file = store.open(name, "wb", autocommit=False, block_size=_BLOCK_BYTES)
@@ -340,9 +402,21 @@ class Upload:
         """Do nothing: blocks are uploaded when they are full."""
 
 
+_CHECK = "; check the URL, the network, and your rights to the store"
+
+
+def absent_file(path: Path) -> FileNotFoundError:
+    """Return the error of a path at which there is nothing, or nothing that may be read."""
+    hint = "; check the name, and your rights: hf auth login, or HF_TOKEN" if is_hub(path) else ""
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, str(path))
+
+
 def _reason(error: BaseException) -> str:
-    """Say in one line what a library raised."""
-    return " ".join(f"{type(error).__name__}: {error}".split())
+    """Say in one line what a library raised; a RuntimeError may have a cause that tells more."""
+    errors = [error]
+    if isinstance(error, RuntimeError) and error.__cause__ is not None:
+        errors.append(error.__cause__)
+    return "; ".join(" ".join(f"{type(each).__name__}: {each}".split()) for each in errors)
 
 
 def _store(path: Path) -> tuple[Any, str]:
@@ -371,5 +445,5 @@ def _errors_of(path: Path | str) -> Iterator[None]:
         if number == errno.EIO:
             text = _reason(error)
         if number not in _PLAIN:
-            text += "; check the URL, the network, and your rights to the store"
+            text += _CHECK
         raise OSError(number, text, str(path)) from error

@@ -10,12 +10,11 @@ from castwise._on_demand import on_demand
 if TYPE_CHECKING:
     from castwise.checkpoint.requests._cast_request import CastRequest, chosen_dtypes
     from castwise.checkpoint.requests._derive_request import (
-        SAFETENSORS,
         DeriveRequest,
         Make,
         RunOptions,
     )
-    from castwise.checkpoint.requests._request import Request, carry_out
+    from castwise.checkpoint.requests._request import SAFETENSORS, Request, carry_out
 else:
     __getattr__ = on_demand(
         __name__,
@@ -25,9 +24,8 @@ else:
                 "DeriveRequest",
                 "Make",
                 "RunOptions",
-                "SAFETENSORS",
             ),
-            "castwise.checkpoint.requests._request": ("Request", "carry_out"),
+            "castwise.checkpoint.requests._request": ("Request", "SAFETENSORS", "carry_out"),
         },
     )
 

@@ -15,7 +15,7 @@ from castwise._wording import argument
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
-from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.files import checked_path, is_url, resumable_folder
 from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
@@ -68,7 +68,7 @@ class CastRequest(Request):
         resume: bool = False,
     ) -> Iterator[PlannedRun]:
         """Open the source for a block, and decide what becomes of every tensor."""
-        source = checked_path(self.source, "source")
+        source = source_path(self.source, "source")
         check_assume(self.assume)
         dtypes = chosen_dtypes(self.dtype, self.dtype_map, self.policy, self.role)
         options = CastOptions.checked(

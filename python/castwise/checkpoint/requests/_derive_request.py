@@ -11,16 +11,18 @@ from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import container_of, is_container, open_checkpoint
+from castwise.checkpoint.containers import container_of, is_container, open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import GgufReader
-from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning import DerivedCheckpoint, DerivedReader
-from castwise.checkpoint.requests._request import PlannedRun, Request, becomes_file, new_run
+from castwise.checkpoint.requests._request import (
+    PlannedRun,
+    Request,
+    becomes_file,
+    new_run,
+)
 from castwise.checkpoint.running import OutputOptions, Patterns, shard_bytes
-
-SAFETENSORS = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,11 +68,6 @@ class DeriveRequest(Request):
     decodes: ClassVar[bool] = True
     is_plain: ClassVar[bool] = False
 
-    @property
-    def suffix(self) -> str:
-        """The suffix of a file that holds what is written."""
-        return SAFETENSORS
-
     def checked(self, threads: int | None) -> tuple[CastOptions, Make]:
         """Check what is asked for; returns what the report says of it, and what makes it.
 
@@ -93,7 +90,7 @@ class DeriveRequest(Request):
     ) -> Iterator[PlannedRun]:
         """Open the source for a block, and decide what becomes of every tensor."""
         options, make = self.checked(threads)
-        source = checked_path(self.source, "source")
+        source = source_path(self.source, "source")
         patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
         opened = open_checkpoint(source, None, patterns.excludes, decodes=self.decodes)
         with opened:

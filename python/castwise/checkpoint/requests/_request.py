@@ -14,9 +14,9 @@ from typing import Any, ClassVar
 from castwise._options import FindingKind
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import is_container
+from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import checked_path, is_remote
+from castwise.checkpoint.files import checked_path, is_hub, is_remote
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import (
     MAX_ZEROS,
@@ -24,8 +24,11 @@ from castwise.checkpoint.report import (
     Progress,
     ProgressMeter,
 )
+from castwise.checkpoint.requests._push import push_conversion, suffix_of
 from castwise.checkpoint.running import OutputOptions, RunPart, ToFile, ToFolder, convert_part
 from castwise.checkpoint.summary import CastSummary, check_losses
+
+SAFETENSORS = ".safetensors"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,6 +130,11 @@ class Request:
         """Open the source for a block, and decide what becomes of every tensor."""
         raise NotImplementedError
 
+    @property
+    def suffix(self) -> str:
+        """The suffix of a file that holds what is written."""
+        return SAFETENSORS
+
     def plain_values(self) -> dict[str, Any]:
         """Return the arguments by name, with paths that hold in any folder."""
         values = asdict(self)
@@ -217,7 +225,7 @@ def carry_out(
         raise TypeError(
             f"executor must have submit(), as an Executor of concurrent.futures, not {executor!r}"
         )
-    paths = path, checked_path(request.source, "source")
+    paths = path, source_path(request.source, "source")
     if (part, executor) != (None, None) and any(map(is_remote, paths)):
         raise CheckpointError(
             "part and executor are for files that all workers see under the same paths, not "
@@ -227,17 +235,38 @@ def carry_out(
     mine = None if part is None else RunPart.of(part)
     if mine is not None:
         request.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
-    with request.planned(path, threads, resumable=resumable, resume=resume) as planned:
-        request.protect(planned, fail_on, max_zeros)
-        if dry_run:
-            return planned.preview(progress, measure=measure)
-        if mine is None:
-            return planned.write(progress, executor)
-        rows = convert_part(
-            planned.run,
-            path,
-            mine,
-            arguments=request.as_text(),
-            progress=progress,
+
+    def convert(place: Path) -> CastSummary:
+        with request.planned(place, threads, resumable=resumable, resume=resume) as planned:
+            request.protect(planned, fail_on, max_zeros)
+            if dry_run:
+                return planned.preview(progress, measure=measure)
+            if mine is None:
+                return planned.write(progress, executor)
+            rows = convert_part(
+                planned.run,
+                place,
+                mine,
+                arguments=request.as_text(),
+                progress=progress,
+            )
+            return planned.summary(rows)
+
+    if not is_hub(path):
+        return convert(path)
+    if resumable or resume:
+        raise CheckpointError(
+            f"{argument('resumable')} and {argument('resume')} are for folders of this machine, "
+            f"and {path} is not one"
         )
-        return planned.summary(rows)
+    is_folder = request.max_shard_size is not None
+    return push_conversion(
+        path,
+        paths[1],
+        convert,
+        command=request.command,
+        zeros=request.allowed_zeros if max_zeros is None else lambda _: max_zeros,
+        suffix=None if is_folder else suffix_of(paths[1], wanted=request.suffix),
+        overwrite=request.overwrite,
+        dry_run=dry_run,
+    )

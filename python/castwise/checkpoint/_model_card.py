@@ -1,0 +1,109 @@
+"""The model card of a conversion: what the source's says, and what was done."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from castwise._brief import listed
+from castwise._core import __version__
+from castwise.checkpoint.summary import TOTALS, CastSummary, summary_sheet
+from castwise.rendering import text_lines
+
+CARD = "README.md"
+_HUB_PAGE = "https://huggingface.co"
+_TAG = "castwise"
+_QUANTISED_BITS = 10  # of an element with its scales
+_LOGGER = logging.getLogger(__name__)
+
+
+class Base(NamedTuple):
+    """The repository that was converted, and the hash of its commit."""
+
+    name: str
+    commit: str
+
+
+def write_card(
+    folder: Path, summary: CastSummary, *, command: str, base: Base | None, max_zeros: float
+) -> None:
+    """Write the card of a converted model; one that was copied to the folder keeps what it says.
+
+    Parameters
+    ----------
+    folder
+        The converted model.
+    summary
+        What became of it.
+    command
+        The name of the command that converted it.
+    base
+        What was converted, if that is a repository of the Hub.
+    max_zeros
+        As in `CastSummary.findings`.
+
+    """
+    from huggingface_hub import RepoCard  # noqa: PLC0415  (optional)
+
+    path = folder / CARD
+    text = path.read_text("utf-8") if path.is_file() else ""
+    try:
+        card = RepoCard(text or "---\n{}\n---\n")
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        _LOGGER.warning("the metadata of %s is not kept: %s", CARD, reason)
+        card = RepoCard(f"---\n{{}}\n---\n{text.partition('---')[2].partition('---')[2]}")
+    data = card.data
+    tags = data.get("tags") or []
+    data["tags"] = [*([tags] if isinstance(tags, str) else tags)]
+    if _TAG not in data["tags"]:
+        data["tags"].append(_TAG)
+    if base is not None:
+        data["base_model"] = base.name
+        data.pop("base_model_relation", None)
+        if _is_quantised(summary):
+            data["base_model_relation"] = "quantized"
+    body = card.text.strip() or f"# {folder.name}"
+    card.text = f"\n{body}\n\n{_section(summary, command, base, max_zeros)}"
+    path.write_text(str(card), "utf-8", newline="\n")
+
+
+def _is_quantised(summary: CastSummary) -> bool:
+    """Return True if the tensors that changed take about 8 bits for an element, or fewer."""
+    changed = [row for row in summary.rows if row.target not in {None, row.source}]
+    count = sum(math.prod(row.shape) for row in changed)
+    return 0 < 8 * sum(row.nbytes_after for row in changed) < _QUANTISED_BITS * count
+
+
+def _section(summary: CastSummary, command: str, base: Base | None, max_zeros: float) -> str:
+    """Say what was converted, how, and what that lost; paths of this machine are not said."""
+    source = "a checkpoint"
+    if base is not None:
+        source = f"[{base.name}]({_HUB_PAGE}/{base.name}) at commit `{base.commit}`"
+    asked = {name: value for name, value in summary.options.items() if value not in (None, [], {})}
+    asked["map"] = asked.get("map") or _mapping(summary)
+    options = "".join(f"- {name}: {_value(value)}\n" for name, value in asked.items())
+    public = replace(summary, source=base.name if base else Path(summary.source).name)
+    table = "\n".join(text_lines(summary_sheet(public, TOTALS), width=None))
+    lost = listed(finding.kind for finding in summary.findings(max_zeros=max_zeros)) or "none"
+    made = f"`castwise {command}` of castwise {__version__} made this of {source}."
+    return f"## Conversion\n\n{made}\n\n{options}\nKinds of losses: {lost}.\n\n```\n{table}\n```\n"
+
+
+def _mapping(summary: CastSummary) -> Mapping[str, str]:
+    """Return what the keys of a map, or the default, made of tensors."""
+    return {
+        row.pattern or "default": row.target
+        for row in summary.rows
+        if row.target is not None and row.decided_by is not None
+    }
+
+
+def _value(value: Any) -> str:  # noqa: ANN401  (of an option)
+    """Write the value of an option as code."""
+    return f"`{value if isinstance(value, str) else json.dumps(value)}`"

@@ -1,0 +1,165 @@
+"""Repositories of the Hugging Face Hub: what names one, and one commit of a folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from castwise._wording import argument
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files._remote import HUB, Store, is_hub, remote_path
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
+_BRANCH = "main"
+_ATTRIBUTES = ".gitattributes"
+"""What every repository of the Hub has, and says which files are large."""
+
+
+def hub_path(path: Path) -> Path | None:
+    """Return the path of the repository of the Hub that a relative path names, or None.
+
+    That is `org/name`, if this machine has neither that nor a folder `org`.
+
+    Raises
+    ------
+    FileNotFoundError
+        It could be one, but the packages for the Hub are not installed.
+
+    """
+    name = path.as_posix()
+    if _NAME.fullmatch(name) is None or os.path.lexists(path) or path.parent.is_dir():
+        return None
+    if find_spec("huggingface_hub") is None or find_spec("upath") is None:
+        remedy = "for a model of the Hugging Face Hub: pip install 'castwise[hf]'"
+        raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; {remedy}", name)
+    return remote_path(f"{HUB}://{name}")
+
+
+class HubRepository:
+    """A repository of models, to which a whole folder is pushed as one commit.
+
+    Raises
+    ------
+    CheckpointError
+        The path is not that of a repository of models.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        store: Any = path
+        match = _REPOSITORY.fullmatch(store.path)
+        if match is None:
+            raise CheckpointError(
+                f"{path} is not a repository of models; give one, as hf://org/name, or a branch "
+                "of it, as hf://org/name@branch"
+            )
+        from huggingface_hub import HfApi  # noqa: PLC0415  (optional)
+
+        self.path = path
+        self.name: str = match["name"]
+        self._revision: str = match["revision"] or _BRANCH
+        api = HfApi(endpoint=store.fs.endpoint, token=store.fs.token)
+        self._api: Any = Store(api, str(path))
+        self._exists = False
+        self._head: str | None = None
+        self._old_files: list[str] = []
+
+    @classmethod
+    def of_file(cls, path: Path) -> HubRepository | None:
+        """Return the repository of a checkpoint on the Hub; None for a path elsewhere."""
+        if not is_hub(path):
+            return None
+        remote: Any = path
+        match = _REPOSITORY.match(remote.path)
+        root = match[0].rstrip("/") if match else ""
+        repository = remote_path(f"{HUB}://{root}") if root else None
+        return None if repository is None else cls(repository)
+
+    def commit(self) -> str:
+        """Return the hash of its last commit."""
+        head: str = self._api.repo_info(self.name, revision=self._revision).sha
+        return head
+
+    def prepare(self, *, overwrite: bool) -> None:
+        """Refuse before the work what would be refused after it, and note what is there.
+
+        Raises
+        ------
+        CheckpointError
+            It has files that may not be replaced, or a branch that is not there is named.
+        OSError
+            The Hub is out of reach, or nobody is logged in.
+
+        """
+        self._api.whoami()
+        self._exists = self._api.repo_exists(self.name)
+        if not self._exists or not self._api.revision_exists(self.name, self._revision):
+            if self._exists or self._revision != _BRANCH:
+                raise CheckpointError(f"{self.path}: there is no such branch; make it first")
+            return
+        info = self._api.repo_info(self.name, revision=self._revision)
+        self._head = info.sha
+        files = [file.rfilename for file in info.siblings or ()]
+        self._old_files = [file for file in files if file != _ATTRIBUTES]
+        if self._old_files and not overwrite:
+            raise CheckpointError(
+                f"{self.path} has files; choose another name, or allow them to be replaced "
+                f"({argument('overwrite', True)})"
+            )
+
+    def push(self, folder: Path, title: str) -> None:
+        """Replace all that the branch holds by the files of a folder, in one commit.
+
+        The repository is made if it is not there. Files that others have changed since `prepare`
+        are not replaced.
+        """
+        from huggingface_hub import (  # noqa: PLC0415  (optional)
+            CommitOperationAdd,
+            CommitOperationDelete,
+        )
+
+        if not self._exists:
+            self._api.create_repo(self.name)
+        files = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+        operations = [
+            *(CommitOperationAdd(name, str(path)) for name, path in files.items()),
+            *(CommitOperationDelete(name) for name in self._old_files if name not in files),
+        ]
+        with _bars_on_terminals():
+            self._api.create_commit(
+                self.name,
+                operations,
+                commit_message=title,
+                revision=self._revision,
+                parent_commit=self._head,
+            )
+
+
+@contextmanager
+def _bars_on_terminals() -> Iterator[None]:
+    """Let the library of the Hub draw its progress bars on a terminal only."""
+    from huggingface_hub import utils  # noqa: PLC0415  (optional)
+
+    is_right = sys.stderr.isatty() or utils.are_progress_bars_disabled()
+    if not is_right:
+        utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not is_right:
+            utils.enable_progress_bars()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """List all files in a folder and in those below, by name."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path
