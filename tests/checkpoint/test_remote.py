@@ -2,6 +2,7 @@
 
 import json
 import os
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -18,6 +19,7 @@ from castwise.checkpoint import CheckpointError
 from castwise.cli import main
 from checkpoint_samples import floats, write_sharded
 from object_store import BUCKET, Store
+from processes import run_python
 from sharded_folder import OPTIONS, contents, tensors
 from torch_files import Storage, state_dict, tensor, torch_file, write_tensors
 
@@ -395,6 +397,72 @@ def test_links_are_not_uploaded(
     assert "link" not in store.names("new")
 
 
+SILENT = """
+import sys
+from castwise.checkpoint.files import _remote
+from castwise.cli import main
+
+_remote._PATIENCE = 0.5
+for command in (["inspect", sys.argv[1]], ["cast", "a.npz", sys.argv[1], "--dtype", "bf16"]):
+    print(main(command), flush=True)
+"""
+
+
+@pytest.mark.parametrize(
+    "url", ["s3://bucket/model.npz", "http://HOST/model.npz", "hf://org/model", "org/model"]
+)
+def test_a_store_that_does_not_answer(
+    tmp_path: Path, framework: Callable[[str], ModuleType], url: str
+) -> None:
+    """A server takes connections, and says nothing: libraries would wait and try again."""
+    for package in ("upath", "s3fs", "huggingface_hub", "aiohttp"):
+        framework(package)
+    checkpoint.save(tmp_path / "a.npz", {"w": floats(4)})
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        host = f"127.0.0.1:{server.getsockname()[1]}"
+        endpoints = dict.fromkeys(("HF_ENDPOINT", "AWS_ENDPOINT_URL"), f"http://{host}")
+        keys = dict.fromkeys(("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "HF_TOKEN"), "a")
+        result = subprocess.run(
+            [sys.executable, "-c", SILENT, url.replace("HOST", host)],
+            cwd=tmp_path,
+            env={**os.environ, **endpoints, **keys, "NO_PROXY": "127.0.0.1"},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+    assert result.stdout.split() == ["2", "2"]
+    lines = result.stderr.splitlines()
+    assert len(lines) == 2, lines
+    for line in lines if "://" in url else lines[:1]:  # as a target it is of this machine
+        assert "no answer within 0.5 seconds; check the URL, the network, and your" in line
+        assert url.replace("HOST", host) in line
+    assert os.listdir(tmp_path) == ["a.npz"]
+
+
+@pytest.mark.parametrize(
+    ("url", "package"),
+    [
+        ("hf://org/model", "castwise[hf]"),
+        ("s3://bucket/model", "castwise[remote]' s3fs"),
+        ("gs://bucket/model", "castwise[remote]' gcsfs"),
+        ("https://host/model.npz", "castwise[remote]' aiohttp"),
+        ("az://bucket/model", "castwise[remote]' adlfs"),
+    ],
+)
+def test_a_store_without_its_package(url: str, package: str) -> None:
+    names = ("huggingface_hub", "s3fs", "gcsfs", "aiohttp", "adlfs")
+    program = (
+        f"import sys; sys.modules.update(dict.fromkeys({names}))\n"
+        "from castwise.cli import main; main(['inspect', sys.argv[1]])"
+    )
+    result = run_python("-c", program, url)
+    assert (result.returncode, result.stdout) == (2, "")
+    *_, line = result.stderr.splitlines()
+    assert len(result.stderr.splitlines()) == 2  # the usage
+    assert url in line
+    assert f"pip install '{package}" in line
+
+
 CLOSED = "127.0.0.1:9"
 """A port of this machine at which nothing listens."""
 
@@ -430,7 +498,11 @@ def test_a_store_out_of_reach_is_one_line_and_exit_code_2(
     )
     environment = {
         **{name: value for name, value in os.environ.items() if "proxy" not in name.lower()},
-        **{"HF_ENDPOINT": f"http://{CLOSED}", "AWS_ENDPOINT_URL": f"http://{CLOSED}"},
+        **{
+            "HF_ENDPOINT": f"http://{CLOSED}",
+            "HF_TOKEN": "a",
+            "AWS_ENDPOINT_URL": f"http://{CLOSED}",
+        },
         **{"AWS_ACCESS_KEY_ID": "a", "AWS_SECRET_ACCESS_KEY": "b", "AWS_MAX_ATTEMPTS": "1"},
     }
     result = subprocess.run(

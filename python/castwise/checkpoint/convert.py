@@ -82,10 +82,10 @@ def cast_file(
     these, not of torch, and may be `source` itself. A folder becomes a folder, or one file if
     `destination` ends with `.safetensors`. Both may be URLs of object stores (`s3://...`), but not
     of HDF5 files, and repositories of the Hugging Face Hub: `org/name` to read where there is no
-    such path, `hf://org/name` to read, or to push to as one commit with a model card. It appears, or is replaced, when it is complete; a run that is stopped at any
-    moment leaves what was there before, except of a folder on a store, which is replaced file by
-    file. Tensors are read, cast and written in pieces of about a mebibyte, so memory does not grow
-    with their size.
+    such path, `hf://org/name` to read, or to push to as one commit with a model card. It appears,
+    or is replaced, when it is complete; a run that is stopped at any moment leaves what was there
+    before, except of a folder on a store, which is replaced file by file. Tensors are read, cast
+    and written in pieces of about a mebibyte, so memory does not grow with their size.
 
     Metadata is kept, and so, byte for byte, is every tensor that is not to be cast.
 

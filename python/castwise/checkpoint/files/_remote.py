@@ -35,7 +35,7 @@ _NUMBERS = {
     TimeoutError: errno.ETIMEDOUT,
 }
 
-_PATIENCE = 20.0
+_PATIENCE = 15.0
 """Seconds in which a store must answer for the first time: libraries try again for minutes."""
 
 _ANSWERS = frozenset(("cat_file", "info", "ls", "repo_exists", "whoami"))
@@ -52,7 +52,9 @@ _PACKAGES: Mapping[str, str] = {
     **dict.fromkeys(("http", "https"), "pip install 'castwise[remote]' aiohttp"),
 }
 """How to install what URLs need, by what they begin with."""
-_OTHER_PACKAGE = "pip install 'castwise[remote]' and the package of fsspec for that store"
+_OTHER_PACKAGE = (
+    "pip install 'castwise[remote]' and the package of fsspec for that store, s3fs for s3://"
+)
 
 _PLAIN = frozenset(
     (errno.ENOENT, errno.EEXIST, errno.EISDIR, errno.ENOTDIR, errno.ENOTEMPTY, errno.ENOSPC)
@@ -77,13 +79,15 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         from upath import UPath  # noqa: PLC0415  (optional)
 
         remote = UPath(path)
-        store = remote.fs
+        store = _answer(lambda: remote.fs, path)
     except (ImportError, ValueError) as error:
         raise CheckpointError(
             f"{path}: {' '.join(str(error).split())}; paths of {match[1]}:// need "
             f"{_PACKAGES.get(match[1].lower(), _OTHER_PACKAGE)}"
         ) from error
     except Exception as error:
+        if getattr(error, "errno", None) == errno.ETIMEDOUT:
+            raise
         raise CheckpointError(
             f"{path} is not a URL that the package of fsspec for {match[1]}:// can open "
             f"({_reason(error)}); give that of a file or folder of a store, as s3://bucket/model"
@@ -131,35 +135,36 @@ class Store:
             with _errors_of(self._url):
                 if self._has_answered or name.startswith("_"):
                     return value(*arguments, **options)
-                return self._wait(name, lambda: value(*arguments, **options))
+                try:
+                    result = _answer(lambda: value(*arguments, **options), self._url)
+                except FileNotFoundError:
+                    self._has_answered = True
+                    raise
+                self._has_answered |= name in _ANSWERS
+                return result
 
         return guarded
 
-    def _wait(self, name: str, call: Callable[[], object]) -> object:
-        """Return what a call returns or raises, unless that takes too long."""
-        answer: Future[object] = Future()
 
-        def run() -> None:
-            try:
-                answer.set_result(call())
-            except BaseException as error:
-                answer.set_exception(error)
+def _answer(call: Callable[[], object], url: str) -> object:
+    """Return what a call of a store returns or raises, unless that takes too long."""
+    answer: Future[object] = Future()
 
-        # Not of a pool, whose threads the end of the process waits for.
-        Thread(target=run, daemon=True).start()
+    def run() -> None:
         try:
-            result = answer.result(_PATIENCE)
-        except TimeoutError:
-            if answer.done():
-                raise
-            raise OSError(
-                errno.ETIMEDOUT, f"no answer within {_PATIENCE:g} seconds{_CHECK}", self._url
-            ) from None
-        except FileNotFoundError:
-            self._has_answered = True
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    # Not of a pool, whose threads the end of the process waits for.
+    Thread(target=run, daemon=True).start()
+    try:
+        return answer.result(_PATIENCE)
+    except TimeoutError:
+        if answer.done():
             raise
-        self._has_answered |= name in _ANSWERS
-        return result
+        text = f"no answer within {_PATIENCE:g} seconds{_CHECK}"
+        raise OSError(errno.ETIMEDOUT, text, url) from None
 
 
 class RemoteSource:
