@@ -6,13 +6,17 @@ import doctest
 import re
 from pathlib import Path
 
+import castwise
+import numpy as np
 import pytest
 import readme
 
 HOW = "run `python tests/helpers/readme.py`"
 PAGES = sorted(
     page
-    for pages in ("*.md", ".github/*.md", "benches/*.md", "python/castwise/**/*.md", "tests/**/*.md")
+    for pages in (
+        "*.md", ".github/*.md", ".site/*.md", "benches/*.md", "python/castwise/**/*.md", "tests/**/*.md"
+    )
     for page in readme.ROOT.glob(pages)
 )
 FRAMEWORKS = ("keras", "tf_keras", "torch", "jax")
@@ -27,7 +31,27 @@ def named(page: Path) -> str:
 
 
 def test_the_table_of_formats_is_todays() -> None:
-    assert section(readme.CASTING, "formats") == readme.formats(), HOW
+    assert section(readme.FORMATS, "formats") == readme.formats(), HOW
+
+
+def test_the_cheat_sheet_is_todays() -> None:
+    assert section(readme.FORMATS, "cheatsheet") == readme.cheatsheet(), HOW
+
+
+@pytest.mark.parametrize(
+    "row",
+    [row for row in map(castwise.finfo, castwise.formats()) if row.kind == "float" and row.dtype],
+    ids=lambda row: row.name,
+)
+def test_the_cheat_sheet_says_what_casts_give(row: castwise.FormatInfo) -> None:
+    line = re.search(rf"^\| `{row.name}` .*$", readme.cheatsheet(), re.MULTILINE)
+    assert line
+    overflow, nan = line[0].strip("| ").split(" | ")[-2:]
+    expected = {"infinity": np.inf, "NaN": np.nan, "max": row.max, "0": 0.0}
+    assert row.dtype is not None
+    for value, cell in ((row.max * 4, overflow), (np.nan, nan)):
+        result = castwise.cast(np.float64(value), row.dtype)
+        np.testing.assert_array_equal(float(result), expected[cell])
 
 
 def test_the_table_of_schemes_is_todays() -> None:
@@ -35,7 +59,7 @@ def test_the_table_of_schemes_is_todays() -> None:
 
 
 def test_the_table_of_consumers_is_todays() -> None:
-    assert section(readme.CHECKPOINTS, "consumers") == readme.consumers(), HOW
+    assert section(readme.WHICH_SCHEME, "consumers") == readme.consumers(), HOW
 
 
 def test_the_report_is_what_the_first_command_prints() -> None:
@@ -53,6 +77,11 @@ def test_the_speeds_are_those_of_the_benchmark() -> None:
     )
 
 
+def test_the_picture_of_speed_is_of_the_benchmark() -> None:
+    drawn = readme.speed_picture(section(readme.BENCHES, "benchmark"))
+    assert readme.SPEED_PICTURE.read_text("utf-8") == drawn, HOW
+
+
 def test_the_checkpoint_is_that_of_the_benchmark() -> None:
     measured = readme.files(section(readme.BENCHES, "checkpoints"))
     assert section(readme.README, "files") == measured, HOW
@@ -61,7 +90,7 @@ def test_the_checkpoint_is_that_of_the_benchmark() -> None:
 @pytest.mark.parametrize(
     ("page", "part"),
     [
-        (readme.CHECKPOINTS, "accuracy"),
+        (readme.CAST, "accuracy"),
         *(
             (readme.BENCHES, part)
             for part in ("benchmark", "options-avx512", "options-avx2", "unscale", "policies")

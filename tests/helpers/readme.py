@@ -1,8 +1,9 @@
 """The generated parts of the documentation: `python tests/helpers/readme.py` writes them anew.
 
 README.md: what its own first command prints, its picture, and ten rows of the table of speed, which
-`benches/cast.py --readme` writes into benches/README.md. Other pages: the accuracy of the digits
-model in several formats (needs scikit-learn), and the tables of formats, schemes and consumers.
+`benches/cast.py --readme` writes into benches/README.md, also as a picture. Other pages: the
+accuracy of the digits model in several formats (needs scikit-learn), and the tables of formats,
+schemes and consumers.
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from castwise.quantization import Loading, Scheme
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
 BENCHES = ROOT / "benches" / "README.md"
-CASTING = ROOT / "python" / "castwise" / "casting.md"
-CHECKPOINTS = ROOT / "python" / "castwise" / "checkpoint" / "checkpoints.md"
-QUANTISED = ROOT / "python" / "castwise" / "quantization" / "quantised.md"
+PACKAGE = ROOT / "python" / "castwise"
+FORMATS = PACKAGE / "formats.md"
+CAST = PACKAGE / "checkpoint" / "cast.md"
+QUANTISED = PACKAGE / "quantization" / "quantised.md"
+WHICH_SCHEME = PACKAGE / "quantization" / "which_scheme.md"
 DIGITS = ROOT / "benches" / "digits"
 SHOWN = (
     *(
@@ -42,6 +45,7 @@ SCORED = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnu
 
 
 PICTURE = ROOT / ".github" / "digits.svg"
+SPEED_PICTURE = ROOT / ".github" / "speed.svg"
 COLOURS = (
     "svg{--ink:#1b1b1b;--faint:#d9d9d9;--bar:#0b61a4;--mark:#b34700}"
     "@media(prefers-color-scheme:dark){svg{--ink:#e8e8e8;--faint:#444;--bar:#6cb6f5;--mark:#ff9d57}}"
@@ -91,20 +95,51 @@ def picture() -> str:
     return f'{head} xmlns="http://www.w3.org/2000/svg"><style>{COLOURS}</style>{body}\n'
 
 
-def speed(benchmark: str) -> str:
+def speed_rows(benchmark: str) -> list[tuple[str, ...]]:
     """Some rows and columns of the table of speed."""
-    heading, *lines = benchmark.strip().splitlines()
+    _, *lines = benchmark.strip().splitlines()
     rows = {
         tuple(cells[:2]): cells
         for cells in (line.strip("| ").split(" | ") for line in lines if line)
     }
+    return [(*rows[pair][:4], rows[pair][5], rows[pair][7]) for pair in SHOWN]
+
+
+def speed(benchmark: str) -> str:
+    """Markdown: some rows and columns of the table of speed."""
     titles = ("from", "to", "castwise", "memcpy", "numpy with ml_dtypes", "next best")
-    shown = [titles, ("---", "---", *["--:"] * 4)]
-    for pair in SHOWN:
-        cells = rows[pair]
-        shown.append((*cells[:4], cells[5], cells[7]))
+    shown = [titles, ("---", "---", *["--:"] * 4), *speed_rows(benchmark)]
     table = "\n".join(f"| {' | '.join(cells)} |" for cells in shown)
-    return f"{heading}\n\n{table}\n"
+    return f"{benchmark.strip().splitlines()[0]}\n\n{table}\n"
+
+
+def speed_picture(benchmark: str) -> str:
+    """Draw the same rows: a bar for castwise, for the next best, and for numpy with ml_dtypes."""
+    left, scale, line = 200, 6, 12
+    drawn = []
+    for number, (source, target, ours, _, numpy_ratio, best) in enumerate(speed_rows(benchmark)):
+        top = 30 + number * 4 * line
+        peer, best_ratio = best.rsplit(" ", 1)
+        drawn.append(f'<text x="{left - 8}" y="{top + 22}" text-anchor="end">{source} to</text>')
+        drawn.append(f'<text x="{left - 8}" y="{top + 36}" text-anchor="end">{target}</text>')
+        bars = (
+            ("bar", "castwise", float(ours)),
+            ("mark", peer, float(ours) / float(best_ratio.rstrip("x"))),
+            ("faint", "numpy", float(ours) / float(numpy_ratio.rstrip("x"))),
+        )
+        for place, (colour, name, value) in enumerate(bars):
+            y, width = top + place * line + 8, value * scale
+            drawn.append(
+                f'<rect x="{left}" y="{y}" width="{width:.1f}" height="9" fill="var(--{colour})"/>'
+                f'<text x="{left + width + 5:.1f}" y="{y + 8}">{name} {value:.1f}</text>'
+            )
+    height = 40 + len(SHOWN) * 4 * line
+    return (
+        f'<svg viewBox="0 0 800 {height}" role="img" xmlns="http://www.w3.org/2000/svg">'
+        f"<style>{COLOURS}text{{font-size:10px}}</style>"
+        f'<text x="{left}" y="20">GB/s read and written, one thread, 65,536 elements</text>'
+        f"{''.join(drawn)}</svg>\n"
+    )
 
 
 def files(benchmark: str) -> str:
@@ -159,6 +194,24 @@ def formats() -> str:
             layout = f"2 of {row.component.name}"
         missing = "" if row.dtype is not None else " (no numpy dtype yet)"
         lines.append(f"| `{name}`{missing} | {also} | {row.bits} | {layout} | {numbers} |")
+    return "\n".join(lines) + "\n"
+
+
+def cheatsheet() -> str:
+    """Markdown: range, precision and overflow of each format of floats."""
+    lines = [
+        "| format | bits | max | normal | least | digits | overflow | NaN |",
+        "|---|--:|--:|--:|--:|--:|---|---|",
+    ]
+    for row in map(castwise.finfo, castwise.formats()):
+        if row.kind == "float":
+            overflow = "infinity" if row.has_infinity else "NaN" if row.has_nan else "max"
+            least = f"{row.smallest_normal:.3g} | {row.smallest_subnormal:.3g}"
+            digits, nan = row.mantissa_bits + 1, "NaN" if row.has_nan else "0"
+            lines.append(
+                f"| `{row.name}` | {row.bits} | {row.max:.6g} | {least} | {digits} "
+                f"| {overflow} | {nan} |"
+            )
     return "\n".join(lines) + "\n"
 
 
@@ -220,13 +273,15 @@ def main() -> None:
         (README, "report", report(readme)),
         (README, "speed", speed(section(benches, "benchmark"))),
         (README, "files", files(section(benches, "checkpoints"))),
-        (CHECKPOINTS, "accuracy", accuracy()),
-        (CHECKPOINTS, "consumers", consumers()),
-        (CASTING, "formats", formats()),
+        (CAST, "accuracy", accuracy()),
+        (WHICH_SCHEME, "consumers", consumers()),
+        (FORMATS, "formats", formats()),
+        (FORMATS, "cheatsheet", cheatsheet()),
         (QUANTISED, "schemes", schemes()),
     ):
         page.write_text(replaced(page.read_text("utf-8"), name, content), "utf-8")
     PICTURE.write_text(picture(), "utf-8")
+    SPEED_PICTURE.write_text(speed_picture(section(benches, "benchmark")), "utf-8")
 
 
 if __name__ == "__main__":
