@@ -30,8 +30,9 @@ def standardize_dtype(dtype: object) -> str:
 
     Returns
     -------
-    One of ``float16 float32 float64 bfloat16 float8_e4m3fn float8_e5m2 int8 ... uint64 bool
-    complex64 complex128 string``.
+    str
+        `float16`, `float32`, `float64`, `bfloat16`, `float8_e4m3fn`, `float8_e5m2`, `int8` to
+        `uint64`, `bool`, `complex64`, `complex128` or `string`.
 
     Raises
     ------

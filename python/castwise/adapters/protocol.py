@@ -4,34 +4,38 @@
 class, and import it when they get the first such object; programs with numpy arrays only import
 nothing. A package offers an adapter as an entry point, whose name is that module:
 
-    [project.entry-points."castwise.adapters"]
-    cupy = "castwise_cupy:CupyAdapter"
+```toml
+[project.entry-points."castwise.adapters"]
+cupy = "castwise_cupy:CupyAdapter"
+```
 
 `castwise.adapters.registry.register` does the same for one process. This is a complete adapter,
 for a library whose arrays are on a device, and are copied by `asnumpy` and `asarray`:
 
-    import castwise
-    import cupy
-    from castwise.adapters.protocol import Adapter
+```python
+import castwise
+import cupy
+from castwise.adapters.protocol import Adapter
 
-    class CupyAdapter(Adapter):
-        def is_array(self, value):
-            return isinstance(value, cupy.ndarray)
+class CupyAdapter(Adapter):
+    def is_array(self, value):
+        return isinstance(value, cupy.ndarray)
 
-        def dtype_of(self, array):
-            return array.dtype
+    def dtype_of(self, array):
+        return array.dtype
 
-        def to_host(self, array):
-            return cupy.asnumpy(array)
+    def to_host(self, array):
+        return cupy.asnumpy(array)
 
-        def from_host(self, array, like):
-            with like.device:
-                return cupy.asarray(array)
+    def from_host(self, array, like):
+        with like.device:
+            return cupy.asarray(array)
 
-        def cast(self, array, dtype=None, **options):
-            if options or dtype is None:
-                return super().cast(array, dtype, **options)  # on the host, by castwise
-            return array.astype(castwise.finfo(dtype).dtype)  # on the device
+    def cast(self, array, dtype=None, **options):
+        if options or dtype is None:
+            return super().cast(array, dtype, **options)  # on the host, by castwise
+        return array.astype(castwise.finfo(dtype).dtype)  # on the device
+```
 """
 
 from castwise._adapter_registry import Adapter

@@ -123,7 +123,7 @@ class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
 
     @property
     def name(self) -> str:
-        """The default policy's name with "map_" before it."""
+        """The default policy's name with `map_` before it."""
         return f"map_{self.default_policy.name}"
 
     @property

@@ -61,7 +61,7 @@ def unscale(
         ``grads`` itself.
     norm : bool
         Also return the norm: the root of the sum of squares of all gradients, each leaf counted,
-        as by torch.nn.utils.clip_grad_norm_.
+        as by `torch.nn.utils.clip_grad_norm_`.
     dtype : dtype, optional
         Of new arrays; default float32. With ``out`` that of its arrays, or None.
     threads : int, optional

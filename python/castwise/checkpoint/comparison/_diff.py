@@ -76,7 +76,7 @@ def diff(
         A checkpoint with the names of A from which errors are measured: those of A and of B, each
         over the error of its format, of the reference rounded once.
     rtol, atol
-        The tolerances of |a - b| <= atol + rtol |a|, as in `numpy.isclose`. If one is given, the
+        The tolerances of `|a - b| <= atol + rtol |a|`, as in `numpy.isclose`. If one is given, the
         other is 0 by default, and other formats, names and metadata are no differences.
     dtype, arithmetic
         As in `verify`. With a map that has no default, `dtype` is that.

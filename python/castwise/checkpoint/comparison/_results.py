@@ -51,10 +51,10 @@ class TensorDiff:
         The largest distance from B of A, rounded to the format of B, in units in the last place of
         that, of numbers that are finite in both; None if B holds no floats.
     max_abs, max_abs_index, max_abs_values
-        The largest |a - b|, infinite if only one of two is infinite or NaN; where it is first, and
-        the two values.
+        The largest `|a - b|`, infinite if only one of two is infinite or NaN; where it is first,
+        and the two values.
     max_rel, max_rel_index, max_rel_values
-        The largest |a - b| / |a| of finite numbers.
+        The largest `|a - b| / |a|` of finite numbers.
     sqnr_db
         The ratio of the signal A and the noise A - B, in decibels; None if nothing differs.
     error_ratios
