@@ -10,6 +10,7 @@ import importlib
 import os
 import re
 import shutil
+import sys
 import tomllib
 from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
@@ -17,7 +18,6 @@ from textwrap import indent
 from types import ModuleType
 
 from sphinx.application import Sphinx
-from sphinx.errors import ExtensionError
 from sphinx.ext.autodoc.mock import mock
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -27,7 +27,8 @@ PAGES = (
     "python/castwise/**/*.md",
     "benches/README.md",
     "CHANGELOG.md",
-    ".github/*.md",
+    ".github/CONTRIBUTING.md",
+    ".github/SECURITY.md",
 )
 PICTURES = (".github/*.svg", "benches/record/*.svg")
 FRAMEWORKS = ["jax", "jaxlib", "keras", "tensorflow", "tf_keras", "torch"]
@@ -36,7 +37,8 @@ EXAMPLE = re.compile(r"(^```python\n>>> (?:(?!^```).)*)\n\n```\n", re.MULTILINE 
 FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 FETCHED = re.compile(
     r"<(?:script|img|iframe|source)\b[^>]*\bsrc=[\"'](?:https?:)?//[^\"']+"
-    r"|<link\b[^>]*\bhref=[\"'](?:https?:)?//[^\"']+"
+    r"|<link\b(?=[^>]*\brel=[\"'](?:stylesheet|(?:shortcut )?icon|preload|preconnect|dns-prefetch))"
+    r"[^>]*\bhref=[\"'](?:https?:)?//[^\"']+"
     r"|(?:@import\s+|url\()[\"']?(?:https?:)?//[^\"')]+"
 )
 """What a browser fetches from another host when it opens a page."""
@@ -196,7 +198,7 @@ def refuse_other_hosts(app: Sphinx, error: Exception | None) -> None:
         if not error and path.suffix in (".html", ".css"):
             fetched = FETCHED.search(path.read_text("utf-8"))
             if fetched:
-                raise ExtensionError(f"{path} fetches from another host: {fetched[0]}")
+                sys.exit(f"{path} makes a browser fetch from another host: {fetched[0]}")
 
 
 def setup(app: Sphinx) -> None:
