@@ -46,6 +46,7 @@ FETCHED = re.compile(
 project = "castwise"
 version = tomllib.loads((ROOT / "Cargo.toml").read_text("utf-8"))["workspace"]["package"]["version"]
 extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc", "sphinx_copybutton"]
+highlight_language = "none"
 pygments_style, pygments_dark_style = "friendly", "monokai"
 
 html_theme = "furo"
