@@ -10,8 +10,10 @@ from pathlib import Path
 
 import pytest
 import readme
+from hub import Hub
 from object_store import Store
 from processes import run_python
+from sharded_folder import contents
 from whole_models import dense
 
 SITE = readme.ROOT / ".site" / "index.md"
@@ -37,8 +39,12 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
 
 
-def uses_store(page: Path) -> bool:
-    return any("s3://" in argument for command in commands(page) for argument in command)
+def uses_url(page: Path, scheme: str) -> bool:
+    return any(argument.startswith(scheme) for command in commands(page) for argument in command)
+
+
+def needs_server(page: Path) -> bool:
+    return uses_url(page, "s3://") or uses_url(page, "hf://")
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS[:-1], ids=page_name)
@@ -51,7 +57,7 @@ def test_a_page_opens_with_a_command(page: Path) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.frameworks if uses_store(page) else ())
+        pytest.param(page, marks=pytest.mark.frameworks if needs_server(page) else ())
         for page in WITH_COMMANDS
     ],
     ids=page_name,
@@ -60,9 +66,12 @@ def test_the_commands_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     shutil.rmtree(dense(tmp_path / "model", {}))
-    if uses_store(page):
+    if uses_url(page, "s3://"):
         bucket: Store = request.getfixturevalue("store")
         bucket.put(tmp_path / "model", "model")
+    if uses_url(page, "hf://"):
+        server: Hub = request.getfixturevalue("hub")
+        server.put("org/model", contents(tmp_path / "model"))
     monkeypatch.chdir(tmp_path)
     for program, *arguments in commands(page):
         assert program == "castwise"

@@ -15,7 +15,12 @@ HOW = "run `python tests/helpers/readme.py`"
 PAGES = sorted(
     page
     for pages in (
-        "*.md", ".github/*.md", ".site/*.md", "benches/*.md", "python/castwise/**/*.md", "tests/**/*.md"
+        "*.md",
+        ".github/*.md",
+        ".site/*.md",
+        "benches/*.md",
+        "python/castwise/**/*.md",
+        "tests/**/*.md",
     )
     for page in readme.ROOT.glob(pages)
 )
