@@ -153,7 +153,7 @@ def test_a_conversion_is_pushed_as_one_commit(
     assert str(tmp_path) not in text
 
 
-def test_what_a_card_says_of_a_cast(folder: Path, tmp_path: Path, hub: Hub) -> None:
+def test_what_a_card_says_of_a_cast(folder: Path, hub: Hub) -> None:
     (folder / "README.md").unlink()
     hub.put("org/model", tree(folder))
     mapping = {r".*0\.mlp.*": "float8_e4m3fn", "default": "bfloat16"}
@@ -164,11 +164,15 @@ def test_what_a_card_says_of_a_cast(folder: Path, tmp_path: Path, hub: Hub) -> N
     found = re.search(r"- map: `(.*)`", text)
     assert found
     assert json.loads(found[1]) == mapping
-    (folder / "README.md").write_text("---\nlicense: [\n---\nStill the text.\n")
-    checkpoint.cast_file(folder, "hf://org/broken", "float16")
-    metadata, text = card_of(hub, "org/broken")
-    assert metadata == {"tags": ["castwise"]}
-    assert text.startswith("\nStill the text.\n\n## Conversion")
+    for name, card in (
+        ("plain", "Still the text."),
+        ("broken", "---\nlicense: [\n---\nStill the text.\n"),
+    ):
+        (folder / "README.md").write_text(card)
+        checkpoint.cast_file(folder, f"hf://org/{name}", "float16")
+        metadata, text = card_of(hub, f"org/{name}")
+        assert metadata == {"tags": ["castwise"]}
+        assert text.startswith("\nStill the text.\n\n## Conversion")
 
 
 def test_files_of_a_repository_are_replaced_on_request_and_as_a_whole(

@@ -52,8 +52,10 @@ def write_card(
 
     path = folder / CARD
     text = path.read_text("utf-8") if path.is_file() else ""
+    if not text.startswith("---"):
+        text = f"---\n{{}}\n---\n{text}"
     try:
-        card = RepoCard(text or "---\n{}\n---\n")
+        card = RepoCard(text)
     except Exception as error:
         reason = " ".join(str(error).split())
         _LOGGER.warning("the metadata of %s is not kept: %s", CARD, reason)

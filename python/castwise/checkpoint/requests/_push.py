@@ -80,24 +80,19 @@ def push_conversion(
         if not dry_run:
             allowed = zeros(summary.rows)
             write_card(root, summary, command=command, base=base, max_zeros=allowed)
-            is_kept = True
-            _push(repository, root, f"castwise {command} of {base.name if base else source.name}")
-            is_kept = False
+            title = f"castwise {command} of {base.name if base else source.name}"
+            try:
+                repository.push(root, title)
+            except OSError as error:
+                is_kept = True
+                raise CheckpointError(
+                    f"{destination}: {error.strerror or error}; the result is complete in {root}. "
+                    f"To push it: hf upload {repository.name} {root}"
+                ) from error
         return summary
     finally:
         if not is_kept:
             shutil.rmtree(folder, ignore_errors=True)
-
-
-def _push(repository: HubRepository, root: Path, title: str) -> None:
-    """Push a folder, or say where it stays."""
-    try:
-        repository.push(root, title)
-    except OSError as error:
-        raise CheckpointError(
-            f"{repository.path}: {error.strerror or error}; the result is complete in {root}. To "
-            f"push it: hf upload {repository.name} {root}"
-        ) from error
 
 
 def suffix_of(source: Path, *, wanted: str) -> str | None:
