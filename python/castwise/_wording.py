@@ -30,6 +30,11 @@ def worded_for_command(name: str) -> Iterator[None]:
         _commands.pop()
 
 
+def is_for_command() -> bool:
+    """Return True while messages are those of a command."""
+    return bool(_commands)
+
+
 def argument(name: str, value: object = _UNSAID, *, option: str | None = None) -> str:
     """Say an argument, and the value that it has or should have.
 

@@ -3,24 +3,19 @@
 from __future__ import annotations
 
 import argparse
-import logging
 from pathlib import Path
 
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.files import checked_path, is_remote
 from castwise.checkpoint.maps import is_map_name
 
-_HUB_LIBRARY = "huggingface_hub"
-
 
 def path_argument(text: str) -> Path:
     """Return a path given on the command line."""
     try:
-        path = checked_path(text)
+        return checked_path(text)
     except CheckpointError as error:
         raise argparse.ArgumentTypeError(str(error)) from error
-    logging.getLogger(_HUB_LIBRARY).setLevel(logging.ERROR)  # it tells of each attempt
-    return path
 
 
 def map_argument(text: str) -> str | Path:

@@ -9,8 +9,10 @@ from __future__ import annotations
 import errno
 import functools
 import io
+import logging
 import os
 import re
+import warnings
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -19,6 +21,7 @@ from pathlib import Path
 from threading import Thread
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from castwise._wording import is_for_command
 from castwise.checkpoint._errors import CheckpointError
 
 if TYPE_CHECKING:
@@ -43,6 +46,8 @@ _ANSWERS = frozenset(("cat_file", "info", "ls", "repo_exists", "whoami"))
 
 HUB = "hf"
 """What URLs of the Hugging Face Hub begin with."""
+
+_HUB_LIBRARY = "huggingface_hub"
 
 _PACKAGES: Mapping[str, str] = {
     HUB: "pip install 'castwise[hf]'",
@@ -78,7 +83,9 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
     try:
         from upath import UPath  # noqa: PLC0415  (optional)
 
-        remote = UPath(path)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of stores that universal-pathlib does not test
+            remote = UPath(path)
         store = _answer(lambda: remote.fs, path)
     except (ImportError, ValueError) as error:
         raise CheckpointError(
@@ -92,6 +99,8 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
             f"{path} is not a URL that the package of fsspec for {match[1]}:// can open "
             f"({_reason(error)}); give that of a file or folder of a store, as s3://bucket/model"
         ) from error
+    if match[1] == HUB and is_for_command():
+        logging.getLogger(_HUB_LIBRARY).setLevel(logging.ERROR)  # it prints each attempt
     if match[1] in {"file", "local"}:
         return Path(remote.path)
     remote._fs_cached = Store(store, path)  # which the paths that are made of it share
