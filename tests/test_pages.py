@@ -39,12 +39,8 @@ def commands(page: Path) -> list[list[str]]:
     return [shlex.split(line, comments=True) for block in blocks for line in block.splitlines()]
 
 
-def uses_url(page: Path, scheme: str) -> bool:
-    return any(argument.startswith(scheme) for command in commands(page) for argument in command)
-
-
-def needs_server(page: Path) -> bool:
-    return uses_url(page, "s3://") or uses_url(page, "hf://")
+def uses(page: Path, scheme: str) -> bool:
+    return any(scheme in argument for command in commands(page) for argument in command)
 
 
 @pytest.mark.parametrize("page", WITH_COMMANDS[:-1], ids=page_name)
@@ -57,7 +53,7 @@ def test_a_page_opens_with_a_command(page: Path) -> None:
 @pytest.mark.parametrize(
     "page",
     [
-        pytest.param(page, marks=pytest.mark.frameworks if needs_server(page) else ())
+        pytest.param(page, marks=pytest.mark.frameworks if uses(page, "://") else ())
         for page in WITH_COMMANDS
     ],
     ids=page_name,
@@ -66,12 +62,12 @@ def test_the_commands_of_a_page_run(
     page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     shutil.rmtree(dense(tmp_path / "model", {}))
-    if uses_url(page, "s3://"):
+    if uses(page, "s3://"):
         bucket: Store = request.getfixturevalue("store")
         bucket.put(tmp_path / "model", "model")
-    if uses_url(page, "hf://"):
-        server: Hub = request.getfixturevalue("hub")
-        server.put("org/model", contents(tmp_path / "model"))
+    if uses(page, "hf://"):
+        hub: Hub = request.getfixturevalue("hub")
+        hub.put("org/model", contents(tmp_path / "model"))
     monkeypatch.chdir(tmp_path)
     for program, *arguments in commands(page):
         assert program == "castwise"

@@ -61,14 +61,6 @@ def folder(tmp_path: Path) -> Path:
     return source
 
 
-def tree(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file()
-    }
-
-
 def card_of(hub: Hub, name: str) -> tuple[dict[str, Any], str]:
     """The metadata and the text of a repository's card."""
     import yaml  # type: ignore[import-untyped]  # noqa: PLC0415  (of the Hub's library)
@@ -82,7 +74,7 @@ def test_a_source_is_read_by_ranges(
     folder: Path, tmp_path: Path, hub: Hub, source: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hub.put("org/model", tree(folder))
+    hub.put("org/model", contents(folder))
     assert checkpoint.inspect(source).tensors == checkpoint.inspect(folder).tensors
     for path in folder.glob("*.safetensors"):
         header = 8 + int.from_bytes(path.read_bytes()[:8], "little")
@@ -118,7 +110,7 @@ def test_a_conversion_is_pushed_as_one_commit(
     temporary = tmp_path / "temporary"
     temporary.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(temporary))
-    commit = hub.put("org/model", tree(folder))
+    commit = hub.put("org/model", contents(folder))
     given = folder if source == "folder" else source
     alone = checkpoint.quantize_file(folder, tmp_path / "alone", "nvfp4")
     summary = checkpoint.quantize_file(given, "hf://user/small", "nvfp4")
@@ -126,7 +118,7 @@ def test_a_conversion_is_pushed_as_one_commit(
     assert summary.destination == "hf://user/small"
     made = hub.files("user/small")
     assert made.pop(".gitattributes") == b""
-    expected = tree(tmp_path / "alone")
+    expected = contents(tmp_path / "alone")
     assert made.pop("README.md") != expected.pop("README.md")
     assert made == expected
     title = f"castwise quantize of {'source' if source == 'folder' else source}"
@@ -155,7 +147,7 @@ def test_a_conversion_is_pushed_as_one_commit(
 
 def test_what_a_card_says_of_a_cast(folder: Path, hub: Hub) -> None:
     (folder / "README.md").unlink()
-    hub.put("org/model", tree(folder))
+    hub.put("org/model", contents(folder))
     mapping = {r".*0\.mlp.*": "float8_e4m3fn", "default": "bfloat16"}
     checkpoint.cast_file("hf://org/model", "hf://org/cast", dtype_map=mapping)
     metadata, text = card_of(hub, "org/cast")
@@ -187,7 +179,7 @@ def test_files_of_a_repository_are_replaced_on_request_and_as_a_whole(
     assert plan.destination == "hf://org/there"
     assert hub.files("org/there") == before
     checkpoint.cast_file(folder, "hf://org/there", "bfloat16", overwrite=True)
-    assert hub.files("org/there").keys() == {".gitattributes", *tree(folder)}
+    assert hub.files("org/there").keys() == {".gitattributes", *contents(folder)}
     assert hub.messages("org/there") == ["initial commit", "put", "castwise cast of source"]
 
     def change(progress: checkpoint.Progress) -> None:
@@ -199,7 +191,7 @@ def test_files_of_a_repository_are_replaced_on_request_and_as_a_whole(
     assert "others.txt" in hub.files("org/there")
     hub.put("org/there", {}, "branch")
     checkpoint.cast_file(folder, "hf://org/there@branch", "bfloat16")
-    assert hub.files("org/there", "branch").keys() == {".gitattributes", *tree(folder)}
+    assert hub.files("org/there", "branch").keys() == {".gitattributes", *contents(folder)}
     assert "others.txt" in hub.files("org/there")
 
 
@@ -260,7 +252,7 @@ def test_refusals(  # noqa: PLR0917
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hub.put("org/model", tree(folder))
+    hub.put("org/model", contents(folder))
     before = dict(hub.repositories)
     with pytest.raises((CheckpointError, TypeError, ValueError), match=message):
         checkpoint.cast_file(source, destination, **{"dtype": "bfloat16", **options})
@@ -289,7 +281,7 @@ def test_rights(  # noqa: PLR0917
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    hub.put("org/model", tree(folder))
+    hub.put("org/model", contents(folder))
     arguments = [str(folder), "hf://org/model", "--overwrite"]
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     if state in {"logged out", "private"}:
@@ -315,7 +307,7 @@ def test_names_of_this_machine_come_first(
     folder: Path, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    hub.put("org/model", tree(folder))
+    hub.put("org/model", contents(folder))
     assert len(checkpoint.inspect("org/model").tensors) == 2
     (tmp_path / "org").mkdir()
     with pytest.raises(FileNotFoundError):  # of the folder that is here
@@ -345,7 +337,7 @@ def test_the_command_in_a_process_of_its_own(
 ) -> None:
     """With the environment that users set, and nothing patched."""
     framework("huggingface_hub")
-    hub.put("org/model", tree(folder))
+    hub.put("org/model", contents(folder))
     command = ["quantize", "org/model", "hf://user/new", "--scheme", "fp8_block", "--quiet"]
     environment = {**os.environ, "HF_HOME": str(tmp_path / "home"), "HF_ENDPOINT": hub.url}
     said = []
