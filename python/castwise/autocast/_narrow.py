@@ -24,7 +24,10 @@ from castwise.autocast._numpy_moves import MOVES
 _USER_DTYPE = 2
 """`dtype.isbuiltin` of dtypes that other packages have registered."""
 
-_OF_SUMS = (np.matmul, np.vecdot, np.matvec, np.vecmat)
+# numpy has the last two from 2.2 on.
+_OF_SUMS = tuple(
+    getattr(np, name) for name in ("matmul", "vecdot", "matvec", "vecmat") if hasattr(np, name)
+)
 _STEPWISE = ("reduce", "accumulate", "reduceat")
 """Ufuncs and methods of ufuncs that are computed in float32: of several steps, or with a BLAS."""
 

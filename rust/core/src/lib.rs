@@ -39,7 +39,14 @@
 // Loops in whole vectors are compiled everywhere, and without vectors are not called.
 #![cfg_attr(
     not(any(target_arch = "x86_64", all(target_arch = "aarch64", target_endian = "little"))),
-    allow(dead_code, unused_imports, unused_macros, reason = "no level has vectors")
+    allow(
+        dead_code,
+        unused_imports,
+        unused_macros,
+        unused_unsafe,
+        unused_variables,
+        reason = "no level has vectors"
+    )
 )]
 
 #[expect(unsafe_code, reason = "what is never freed, by its address")]

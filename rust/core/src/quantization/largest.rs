@@ -210,7 +210,7 @@ pub(super) unsafe fn raise_largest<B: Bits>(
 ) {
     // SAFETY: the caller's promise.
     unsafe {
-        let done = if size_of::<B>() == size_of::<u64>() {
+        let done: Option<()> = if size_of::<B>() == size_of::<u64>() {
             None
         } else {
             with_vectors!(level, vectors => {

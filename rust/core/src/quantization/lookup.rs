@@ -123,7 +123,7 @@ unsafe fn whole_groups(level: Level, choice: Choice, codes: *const u8, target: *
 /// As for [`nibbles`].
 unsafe fn low_first(level: Level, choice: Choice, codes: *const u8, target: *mut u8, groups: usize) {
     // SAFETY: the caller's promise.
-    let done = unsafe {
+    let done: Option<()> = unsafe {
         with_vectors!(level, vectors => match choice.indices {
             Some(indices) => vectors_run(vectors, NibbleLoop::<_, true> {
                 choice, indices, codes, target, groups, _vectors: vectors,
@@ -145,5 +145,6 @@ unsafe fn vectors_run<V: NibbleTables, const INDEXED: bool>(vectors: V, kernel: 
 
 /// Whether a level looks codes up.
 pub(super) fn has_tables(level: Level) -> bool {
-    with_vectors!(level, _vectors => ()).is_some()
+    let tables: Option<()> = with_vectors!(level, _vectors => ());
+    tables.is_some()
 }

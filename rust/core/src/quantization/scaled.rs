@@ -442,7 +442,8 @@ pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
         let rows = || EachRow::<A, Z>(what, PhantomData);
         // SAFETY: the caller's promise.
         unsafe {
-            if with_vectors!(level, vectors => vectors.run(InRegisters(rows(), vectors))).is_none() {
+            let done: Option<()> = with_vectors!(level, vectors => vectors.run(InRegisters(rows(), vectors)));
+            if done.is_none() {
                 run_portable(rows());
             }
         }

@@ -279,7 +279,7 @@ impl<V: Intervals, const SIGNED_ZEROS: bool> RawKernel for Loop<'_, V, SIGNED_ZE
 
 /// Whether a level has vectors for blocks of a width: whole registers, or halves of the longest ones.
 pub(crate) fn fits_e2m1(level: Level, width: usize) -> bool {
-    let bytes = with_vectors!(level, _vectors: V => <V as Vector>::BYTES).unwrap_or_default();
+    let bytes: usize = with_vectors!(level, _vectors: V => <V as Vector>::BYTES).unwrap_or_default();
     let lanes = bytes / size_of::<u16>();
     let is_half = bytes == MOST_BYTES && 2 * width == lanes;
     lanes > 0 && (is_half || width == lanes || width.is_multiple_of(2 * lanes))
@@ -293,7 +293,7 @@ pub(crate) fn fits_e2m1(level: Level, width: usize) -> bool {
 pub(crate) unsafe fn to_e2m1(level: Level, what: ToE2m1<'_>, signed_zeros: bool) {
     // SAFETY: the caller's promise.
     unsafe {
-        with_vectors!(level, vectors => if signed_zeros {
+        let _: Option<()> = with_vectors!(level, vectors => if signed_zeros {
             vectors.run(Loop::<_, true>(what, vectors));
         } else {
             vectors.run(Loop::<_, false>(what, vectors));

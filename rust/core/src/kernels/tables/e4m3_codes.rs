@@ -129,5 +129,6 @@ impl<V: Intervals> RawKernel for Loop<'_, V> {
 /// The elements are readable, and as many codes writable.
 pub(crate) unsafe fn to_e4m3(level: Level, what: ToE4m3<'_>, left: &mut Vec<Left>) -> bool {
     // SAFETY: the caller's promise.
-    unsafe { with_vectors!(level, vectors => vectors.run(Loop(what, left, vectors))) }.is_some()
+    let done: Option<()> = unsafe { with_vectors!(level, vectors => vectors.run(Loop(what, left, vectors))) };
+    done.is_some()
 }

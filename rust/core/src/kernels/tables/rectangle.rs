@@ -74,8 +74,8 @@ impl<V: Vector, S: Step<V, 2>> RawKernel for RectangleLoop<'_, V, S> {
 /// Whether a level looks up the codes of floats, or of any numbers: rows of a short table differ by constants only for
 /// floats, of which most rows are multiples of one.
 pub(crate) fn pays(level: Level, is_float: bool) -> bool {
-    let is_long = with_vectors!(Tables, level, _vectors => ()).is_some();
-    is_long || (is_float && !matches!(Vectors::of(level), Vectors::None))
+    let long: Option<()> = with_vectors!(Tables, level, _vectors => ());
+    long.is_some() || (is_float && !matches!(Vectors::of(level), Vectors::None))
 }
 
 /// Looks up the codes of a rectangle by the tables of its blocks; returns whether it did: tables that are short hold the

@@ -198,7 +198,11 @@ impl<V: Intervals> RawKernel for Loop<'_, V> {
 /// # Safety
 /// The elements are readable, and their codes writable, apart from them. Quotients are below 2^13.
 pub(super) unsafe fn whole_quotients(level: Level, quotients: WholeQuotients<'_>) -> bool {
-    // SAFETY: the caller's promise.
-    quotients.are_exact()
-        && unsafe { with_vectors!(level, vectors => vectors.run(Loop(quotients, vectors))) }.is_some()
+    let done: Option<()> = if quotients.are_exact() {
+        // SAFETY: the caller's promise.
+        unsafe { with_vectors!(level, vectors => vectors.run(Loop(quotients, vectors))) }
+    } else {
+        None
+    };
+    done.is_some()
 }
