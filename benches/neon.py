@@ -56,7 +56,7 @@ def arguments() -> argparse.Namespace:
 
 def emulated() -> Path:
     """Build the program for arm64."""
-    command = [".ci/neon", "build", "--quiet", "--example", "repeat_cast"]
+    command = [".ci/emulate", "aarch64", "build", "--quiet", "--example", "repeat_cast"]
     done = subprocess.run(
         [*command, "--message-format=json"], cwd=ROOT, check=True, capture_output=True, text=True
     )
