@@ -117,6 +117,15 @@ pub fn plain(name: &str, dialect: &Dialect) -> Result<Policy, Refused> {
     if let Some(dtype) = dialect.dtype(name) {
         return Ok(policy(Some(dtype.clone()), Some(dtype)));
     }
+    if let Some(mode) = mixed_mode(name, dialect) {
+        let message = format!(
+            "policy={name:?} is not a policy of {}: {mode} needs scales, which only a quantized layer has. Set \
+             'mixed_bfloat16' and quantize the built model, model.quantize({mode:?}): the layers that support it then \
+             have the policy '{mode}{FROM}mixed_bfloat16'.",
+            dialect.system
+        );
+        return refuse(dialect.refusal, message);
+    }
     let mixed: Vec<&str> = dialect.mixed_names().collect();
     let mut valid: Vec<String> = mixed.iter().map(|mixed| format!("'{mixed}'")).collect();
     valid.push("the name of a dtype such as 'float32'".to_owned());
@@ -132,6 +141,20 @@ pub fn plain(name: &str, dialect: &Dialect) -> Result<Policy, Refused> {
             valid.join(", ")
         ),
     )
+}
+
+/// The mode of quantization of a mixed policy that does not exist: "float8" of `mixed_float8_e4m3fn` and `mixed_fp8`.
+///
+/// Keras' maintainers refuse such policies (keras-team/keras#23479): quantization needs variables and calls of each layer,
+/// so a quantized policy is what it leaves, and not one to set.
+fn mixed_mode(name: &str, dialect: &Dialect) -> Option<&'static str> {
+    let name = name.to_lowercase();
+    let codes = name.strip_prefix("mixed_").filter(|_| dialect.quantizes)?.replacen("fp", "float", 1);
+    MODES
+        .iter()
+        .filter(|mode| mode.bare.is_some())
+        .map(|mode| mode.name)
+        .find(|mode| codes.strip_prefix(mode).is_some_and(|rest| rest.is_empty() || rest.starts_with('_')))
 }
 
 /// How a refusal goes on: with what a name means elsewhere, or may mean, and with "use".
