@@ -6,18 +6,15 @@ one process.
 
 from __future__ import annotations
 
-import json
-import os
 import random
 import re
-import subprocess
-import sys
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import castwise.dtype_policies
 import pytest
+from keras_release import ask
 
 pytestmark = [pytest.mark.frameworks, pytest.mark.network]
 VERSIONS = {"3.4.0": "search", "3.11.0": "search", "3.12.0": "fullmatch"}
@@ -216,28 +213,12 @@ def answers(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     """Install one version of Keras without what it depends on, and ask it everything at once."""
     version = request.param
     folder = tmp_path_factory.mktemp(f"keras-{version}")
-    install = [sys.executable, "-m", "pip", "install", "--quiet", "--disable-pip-version-check"]
-    subprocess.run(
-        [*install, "--no-deps", "--target", str(folder), f"keras=={version}"],
-        check=True,
-        timeout=300,
-    )
     question = {
         "lookups": questions(),
         "serialize": POLICIES,
         "load": [config_of(*policy) for policy in POLICIES],
     }
-    done = subprocess.run(
-        [sys.executable, str(WORKER)],
-        input=json.dumps(question),
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=300,
-        env={**os.environ, "PYTHONPATH": str(folder), "KERAS_BACKEND": "numpy"},
-    )
-    assert done.returncode == 0, done.stderr
-    answer = json.loads(done.stdout)
+    answer = ask(f"keras=={version}", folder, WORKER, question)
     assert answer["version"] == version
     return answer
 

@@ -17,7 +17,7 @@ from castwise.adapters.keras._notes import (
 from castwise.adapters.keras._optimizers import known_variables, notes
 from castwise.adapters.keras._plan import LayerPlan, planned, policy_in_force
 from castwise.adapters.keras._policies import from_keras
-from castwise.adapters.keras._quantization import quantized
+from castwise.adapters.keras._quantization import NO_SUPPORT, quantize_layers
 from castwise.adapters.keras._report import AppliedPolicies
 from castwise.adapters.keras._variables import recast, stored_dtype
 from castwise.dtype_policies import DTypePolicyMap, get
@@ -91,7 +91,8 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         variables, overflowed = _recast_variables(plans)
     for plan in plans:
         plan.layer._dtype_policy = plan.policy
-    unquantized = [plan.path for plan in plans if plan.quantize is not None and not quantized(plan)]
+    quantized, skipped = quantize_layers(plans)
+    with_weights = {plan.path for plan in plans if plan.layer.weights and not plan.layer._layers}
     layers = [plan.layer for plan in plans]
     derive_again(layers)
     _forget_traces(layers)
@@ -103,7 +104,9 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
             if (after := policy_in_force(plan.layer).name) != plan.before
         },
         {variable.path: dtypes for variable, dtypes in variables.values()},
-        tuple(unquantized),
+        quantized,
+        skipped,
+        tuple(path for path, reason in skipped if reason == NO_SUPPORT and path in with_weights),
         (
             *paths_that_changed(matching),
             *notes(model, set(variables)),

@@ -19,6 +19,9 @@ from castwise.dtype_policies._policy import plain_name
 _CALIBRATED = ("gptq", "awq")
 """Modes of quantization that need a data set."""
 
+_SUPPORT = {"quantize", "_quantization_geometry"}
+"""What a class defines that can be quantized: a method up to Keras 3.15, a description since."""
+
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
@@ -36,6 +39,8 @@ class LayerPlan:
         The variables that change their dtype, each with the new one.
     quantize
         The quantized policy, of Keras, that a built layer gets afterwards.
+    is_quantized
+        Whether the layer is built and quantized already, as its policy wants it.
 
     """
 
@@ -45,6 +50,7 @@ class LayerPlan:
     policy: Any
     recast: tuple[tuple[Any, str], ...] = ()
     quantize: Any = None
+    is_quantized: bool = False
 
 
 def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Matching, list[LayerPlan]]:
@@ -106,7 +112,7 @@ class _Planner:
         quantize = None
         if before.quantization_mode is not None:
             if from_keras(before) == target:
-                return LayerPlan(path, layer, before.name, layer._dtype_policy)
+                return LayerPlan(path, layer, before.name, layer._dtype_policy, is_quantized=True)
             raise ValueError(
                 f"{path!r} is quantized ({before.name!r}), which cannot be undone; give its path a "
                 f"key with {before.name!r}, or load the model from before it was quantized"
@@ -131,8 +137,10 @@ def policy_in_force(layer: Any) -> Any:
 
 def can_be_quantized(layer: Any) -> bool:
     """Tell whether a layer's class defines how; Keras quantizes layers that hold no others."""
-    inherited = next(cls for cls in type(layer).__mro__ if "quantize" in vars(cls))
-    return inherited.__name__ not in ("Layer", "Model") and not layer._layers
+    if layer._layers:
+        return False
+    definers = [cls for cls in type(layer).__mro__ if _SUPPORT & set(vars(cls))]
+    return definers[0].__name__ not in ("Layer", "Model")
 
 
 def _recasts(path: str, layer: Any, target: str) -> tuple[tuple[Any, str], ...]:

@@ -22,8 +22,14 @@ class AppliedPolicies(Rendered):
         The paths of the layers whose policy changed, with its names before and after.
     variables
         The paths of the variables that were cast, with their dtypes before and after.
+    quantized
+        Each layer that was quantized, as (path, mode, name of its policy): as in the
+        ``quantized`` of Keras 3.16's ``QuantizationReport``.
+    skipped
+        Each built layer that a policy would quantize and that was not, as (path, reason), with
+        Keras' reasons: "no quantize support" or "already quantized".
     unquantized
-        The paths of layers whose weights a policy would quantize, but whose class cannot.
+        The paths of the skipped layers without support that have weights.
     notes
         What the caller may have to do, in sentences.
 
@@ -32,6 +38,8 @@ class AppliedPolicies(Rendered):
     explanation: Explanation
     layers: dict[str, tuple[str, str]]
     variables: dict[str, tuple[str, str]]
+    quantized: tuple[tuple[str, str, str], ...] = ()
+    skipped: tuple[tuple[str, str], ...] = ()
     unquantized: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
 
@@ -40,6 +48,7 @@ class AppliedPolicies(Rendered):
             self,
             f"{len(self.layers):,} of {len(self.explanation.paths):,} layers",
             counted(len(self.variables), "variable"),
+            f"{len(self.quantized):,} quantized" if self.quantized else None,
             f"not quantized: {listed(self.unquantized)}" if self.unquantized else None,
             counted(len(self.notes), "note") if self.notes else None,
         )
@@ -50,6 +59,8 @@ class AppliedPolicies(Rendered):
             "explanation": self.explanation.to_dict(),
             "layers": {path: list(names) for path, names in self.layers.items()},
             "variables": {path: list(dtypes) for path, dtypes in self.variables.items()},
+            "quantized": [list(layer) for layer in self.quantized],
+            "skipped": [list(layer) for layer in self.skipped],
             "unquantized": list(self.unquantized),
             "notes": list(self.notes),
         }
@@ -57,7 +68,8 @@ class AppliedPolicies(Rendered):
     def __sheet__(self) -> Sheet:
         lines = [
             f"{len(self.layers)} of {len(self.explanation.paths)} layers have another policy, "
-            f"{len(self.variables)} variables were cast",
+            f"{len(self.variables)} variables were cast"
+            + (f", {counted(len(self.quantized), 'layer')} quantized" if self.quantized else ""),
         ]
         lines += [f"{path} is not quantized: its class cannot be" for path in self.unquantized]
         return [*self.explanation.__sheet__(), Lines([*lines, *self.notes])]
