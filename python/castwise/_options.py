@@ -27,7 +27,7 @@ OnOverlap: TypeAlias = Literal["raise", "first", "longest"]
 Role: TypeAlias = Literal["variable", "compute"]
 
 LossScalePreset: TypeAlias = Literal[
-    "castwise", "keras", "tf_keras", "tf", "torch", "jmp", "megatron", "apex"
+    "castwise", "keras", "tf_keras", "tf", "torch", "jmp", "mpx", "megatron", "apex"
 ]
 DelayedScalingPreset: TypeAlias = Literal["castwise", "keras", "transformer_engine"]
 AmaxAlgorithm: TypeAlias = Literal["max", "most_recent"]

@@ -58,6 +58,12 @@ PARAMETERS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "growth_factor": above_one,
         "minimum": st.sampled_from([1.0, 0.0, 16.0]),
     },
+    "mpx": {
+        "initial_scale": odd,
+        "growth_interval": st.integers(-2, 4),
+        "growth_factor": above_one,
+        "minimum": st.sampled_from([1.0, 0.0, 16.0, 1e6]),
+    },
     "megatron": {
         "initial_scale": st.floats(16.0, HUGE, width=32),
         "growth_interval": st.integers(1, 4),

@@ -45,6 +45,7 @@ NUMBERS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
     "tf": {"growth_interval": INTERVALS, "growth_factor": st.sampled_from([1.1, 0.5, -2.0])},
     "torch": {"initial_scale": LENIENT, "growth_interval": INTERVALS},
     "jmp": {"growth_interval": st.integers(-2, 4), "minimum": st.sampled_from([1.0, 0.0, 16.0])},
+    "mpx": {"initial_scale": LENIENT, "growth_interval": st.integers(-2, 4)},
     "megatron": {"growth_interval": INTERVALS, "hysteresis": st.integers(1, 4)},
     "apex": {"initial_scale": LENIENT, "growth_interval": INTERVALS},
 }

@@ -34,6 +34,12 @@ PARAMETERS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "growth_factor": st.integers(2, 10) | above_one,
         "minimum": st.sampled_from([1.0, 0.0, 4.0, 16.0, 0.1]),
     },
+    "mpx": {
+        "initial_scale": scales | st.sampled_from([0.0, -4.0, math.inf]),
+        "growth_interval": odd_intervals,
+        "growth_factor": st.integers(2, 10) | above_one | st.just(1e38),
+        "minimum": st.sampled_from([1.0, 0.0, 4.0, 16.0, 0.1, 1e6]),
+    },
     "torch": {
         "initial_scale": odd_scales,
         "growth_interval": odd_intervals,
@@ -55,7 +61,7 @@ PARAMETERS: dict[str, dict[str, st.SearchStrategy[Any]]] = {
         "maximum": st.sampled_from([2.0**24, 65536.0, 8.0]),
     },
 }
-FLUSH_TO_ZERO = {"tf", "tf_keras", "jmp"}
+FLUSH_TO_ZERO = {"tf", "tf_keras", "jmp", "mpx"}
 """Run in threads that flush subnormal numbers; what they do below 2**-126 is the machine's."""
 flags = st.lists(st.booleans(), max_size=12) | st.builds(
     lambda run, then: [run[0]] * run[1] + then,
@@ -90,3 +96,14 @@ def test_a_minimum_of_zero_is_none_for_apex() -> None:
     scale = DynamicLossScale(initial_scale=-4.0, minimum=0.0, preset="apex")
     assert scale.next(False)[0].scale == -2.0
     assert scale.minimum is None
+
+
+def test_mpx_clips_at_every_step() -> None:
+    """To the range of float16, in which it multiplies the loss, also where nothing changes."""
+    scale = DynamicLossScale(1e6, preset="mpx")
+    assert (scale.scale, scale.maximum) == (1e6, 65504.0)
+    assert scale.next(True)[0].scale == scale.next(False)[0].scale == 65504.0
+    assert DynamicLossScale(1e-3, preset="mpx").next(True)[0].scale == 1.0
+    assert DynamicLossScale(preset="mpx").scale == 65504.0
+    with pytest.raises(ValueError, match="maximum"):
+        DynamicLossScale(maximum=1e6, preset="mpx")

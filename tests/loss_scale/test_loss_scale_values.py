@@ -16,7 +16,7 @@ from float_environment import DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, SUPPORTED, mxcs
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-PRESETS = ("castwise", "keras", "tf_keras", "tf", "torch", "jmp", "megatron", "apex")
+PRESETS = ("castwise", "keras", "tf_keras", "tf", "torch", "jmp", "mpx", "megatron", "apex")
 
 
 class Bounded(RuleBasedStateMachine):

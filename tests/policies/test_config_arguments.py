@@ -128,7 +128,7 @@ ARGUMENTS: dict[Any, dict[str, list[Any]]] = {
         "minimum": [1, F32(1), None],
         "maximum": [2**20, F32(2**20), None],
         "hysteresis": [2, np.int64(2), None],
-        "preset": ["keras", "torch", "jmp", "megatron", "apex", "tf", "tf_keras"],
+        "preset": ["keras", "torch", "jmp", "mpx", "megatron", "apex", "tf", "tf_keras"],
     },
     loss_scale.DelayedScaling: {
         "amax_history_length": COUNTS,

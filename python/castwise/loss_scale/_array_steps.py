@@ -7,6 +7,7 @@ by the columns of the same table:
 finite     counted   the counter, and whether the scale grows
            grown     times the growth factor, up to the ceiling
 otherwise  reduced   times the backoff factor or divided by the growth factor, down to the minimum
+both       limited   between the minimum and the maximum, for presets that see to it at every step
 ```
 """
 
@@ -75,14 +76,24 @@ def reduced(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
     return lower if machine.minimum is None else arrays.maximum(lower, machine.minimum)
 
 
+def limited(arrays: Arrays, scale: Any, machine: DynamicLossScale) -> Any:
+    """Return a scale between the limits, where the preset has them at every step; a NaN stays."""
+    if machine._rules["limits"] == "AtEveryStep":
+        if machine.minimum is not None:
+            scale = arrays.where(scale < machine.minimum, machine.minimum, scale)
+        if machine.maximum is not None:
+            scale = arrays.where(scale > machine.maximum, machine.maximum, scale)
+    return scale
+
+
 def next_scale(
     arrays: Arrays, scale: object, counter: Any, machine: DynamicLossScale, finite: object
 ) -> tuple[Any, Any]:
     """Return the scale and the counter after a step, for presets without hysteresis."""
     count, grows = counted(arrays, counter, machine)
     larger = arrays.where(grows, grown(arrays, scale, machine), scale)
-    lower = reduced(arrays, scale, machine)
-    return arrays.where(finite, larger, lower), arrays.where(finite, count, 0)
+    following = arrays.where(finite, larger, reduced(arrays, scale, machine))
+    return limited(arrays, following, machine), arrays.where(finite, count, 0)
 
 
 def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: object) -> State:
@@ -91,12 +102,13 @@ def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: 
     count, grows = counted(arrays, counter, machine)
     full, by_growth = machine.hysteresis, machine._rules["restore"] == "Growth"
     after_finite = (
-        arrays.where(grows, grown(arrays, scale, machine), scale),
+        limited(arrays, arrays.where(grows, grown(arrays, scale, machine), scale), machine),
         count,
         arrays.where(grows, full, hysteresis_left) if by_growth else full,
         0,
     )
-    left, lower = _decremented(arrays, hysteresis_left), reduced(arrays, scale, machine)
+    left = _decremented(arrays, hysteresis_left)
+    lower = limited(arrays, reduced(arrays, scale, machine), machine)
     at_floor = arrays.where(lower < scale, 0, _incremented(arrays, floor_steps))
     after_nonfinite = (
         arrays.where(left > 0, scale, lower),

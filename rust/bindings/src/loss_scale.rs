@@ -135,8 +135,8 @@ impl Hash for FixedLossScale {
 ///     Default 1.
 /// preset : str
 ///     "castwise", or a library to imitate transition by transition, its defaults and defects included: "keras",
-///     "tf_keras", "tf", "torch", "jmp", "megatron", "apex". Each lets those parameters be set that the original
-///     has. Scales are computed in float32, as they do it (apex: float64).
+///     "tf_keras", "tf", "torch", "jmp", "mpx", "megatron", "apex". Each lets those parameters be set that the
+///     original has. Scales are computed in float32, as they do it (apex: float64).
 ///
 /// Raises
 /// ------

@@ -1,7 +1,8 @@
 """The libraries whose loss scales the presets imitate, each behind `step(finite) -> Seen`.
 
-Keras, tf_keras, TensorFlow, jmp and torch are the real ones. Megatron-LM and apex need a GPU to
-import; theirs are written down here from the published sources, in Python's and torch-like floats.
+Keras, tf_keras, TensorFlow, jmp, mpx and torch are the real ones. Megatron-LM and apex need a GPU
+to import; theirs are written down here from the published sources, in Python's and torch-like
+floats.
 """
 
 from __future__ import annotations
@@ -96,6 +97,27 @@ class Jmp(Original):
         return Seen(float(self.state.loss_scale), int(self.state.counter), None)
 
 
+class Mpx(Original):
+    def __init__(
+        self,
+        initial_scale: float,
+        growth_interval: int,
+        growth_factor: float = 2,
+        minimum: float = 1.0,
+    ) -> None:
+        self.jnp = library("jax.numpy")
+        self.state = library("mpx").DynamicLossScaling(
+            self.jnp.float32(initial_scale),
+            self.jnp.float32(minimum),
+            growth_factor,
+            growth_interval,
+        )
+
+    def step(self, finite: bool) -> Seen:
+        self.state = self.state.adjust(self.jnp.asarray(finite))
+        return Seen(float(self.state.loss_scaling), int(self.state.counter), None)
+
+
 class Torch(Original):
     def __init__(
         self,
@@ -177,6 +199,7 @@ ORIGINALS: dict[str, type[Original]] = {
     "tf": TensorFlow,
     "tf_keras": TFKeras,
     "jmp": Jmp,
+    "mpx": Mpx,
     "torch": Torch,
     "megatron": Megatron,
     "apex": Apex,

@@ -2,7 +2,7 @@
 
 use super::field::Field;
 use super::knobs::{Demand, Knob, Knobs};
-use super::preset::{Arithmetic, Backoff, Ceiling, Growth, Preset, Restore};
+use super::preset::{Arithmetic, Backoff, Ceiling, Growth, Limits, Preset, Restore};
 use crate::cpu::DefaultEnvironment;
 use crate::error::Error;
 
@@ -153,7 +153,7 @@ impl DynamicLossScale {
             Growth::Modulo => modulo(counter, growth_interval),
             Growth::Reached | Growth::Equal => counter,
         };
-        let scale = if grows { self.grown() } else { self.state.scale };
+        let scale = self.limited(if grows { self.grown() } else { self.state.scale });
         let restored = grows || *restore == Restore::FiniteStep;
         let hysteresis_left = if restored { hysteresis } else { self.state.hysteresis_left };
         let event = grows.then_some(if scale == self.state.scale { Event::AtCeiling } else { Event::Grew });
@@ -171,7 +171,7 @@ impl DynamicLossScale {
         if left > 0 {
             return (state, Some(Event::HeldBack));
         }
-        let scale = self.backed_off();
+        let scale = self.limited(self.backed_off());
         if scale < before.scale {
             return (State { scale, floor_steps: 0, ..state }, Some(Event::BackedOff));
         }
@@ -204,6 +204,20 @@ impl DynamicLossScale {
             // A NaN stays one.
             Some(minimum) if lower < minimum => minimum,
             _ => lower,
+        }
+    }
+
+    /// A scale after a step, between the limits where these hold at every step; a NaN stays one.
+    fn limited(&self, scale: f64) -> f64 {
+        let Preset { arithmetic, limits, .. } = self.preset;
+        let limit = |value: Option<f64>| value.filter(|_| *limits == Limits::AtEveryStep);
+        let scale = match limit(self.knobs.minimum).map(|minimum| stored(*arithmetic, minimum)) {
+            Some(minimum) if scale < minimum => minimum,
+            _ => scale,
+        };
+        match limit(self.knobs.maximum).map(|maximum| stored(*arithmetic, maximum)) {
+            Some(maximum) if scale > maximum => maximum,
+            _ => scale,
         }
     }
 

@@ -7,12 +7,14 @@
 //! | `tf_keras`, `tf` | a scale below 1 is raised to 1 by the first NaN; a growth that would overflow starts the count again; checks nothing |
 //! | `torch` | sinks to 0 and stays there; an interval of 0 never grows |
 //! | `jmp` | a counter beyond the period wraps without growing; a period of 0 never grows; checks nothing |
+//! | `mpx` | as `jmp`; a scale outside of its limits is used for a step before it is clipped |
 //! | `megatron` | grows to infinity and stays there; one finite step does not restore the hysteresis, only a growth does |
 //! | `apex` | without a minimum sinks to 0, in 64-bit floats |
 //!
 //! Sources: Keras 3.15 `optimizers/loss_scale_optimizer.py`; `tf_keras` 2.21 `mixed_precision/loss_scale_optimizer.py`;
 //! TensorFlow 2.21 `training/experimental/loss_scale.py` (that of 2.4); `PyTorch` 2 `native/AmpKernels.cpp` and
-//! `amp/grad_scaler.py`; jmp 0.0.4 `loss_scale.py`; Megatron-LM `optimizer/grad_scaler.py`; apex `amp/scaler.py`.
+//! `amp/grad_scaler.py`; jmp 0.0.4 `loss_scale.py`; mpx (mixed-precision-for-JAX) 0.1.8
+//! `_loss_scaling.py`; Megatron-LM `optimizer/grad_scaler.py`; apex `amp/scaler.py`.
 
 use super::field::Field;
 use super::knobs::{Demand, Knob, Knobs};
@@ -38,6 +40,15 @@ pub(super) enum Ceiling {
     Unchanged,
     /// It takes place.
     Open,
+}
+
+/// When the scale is brought between the minimum and the maximum.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Limits {
+    /// As it changes: the minimum when it backs off, the maximum as the ceiling says.
+    AtChanges,
+    /// After every step.
+    AtEveryStep,
 }
 
 /// How the scale backs off.
@@ -82,6 +93,7 @@ pub struct Preset {
     pub state: &'static [(&'static str, Field)],
     pub(super) growth: Growth,
     pub(super) ceiling: Ceiling,
+    pub(super) limits: Limits,
     pub(super) backoff: Backoff,
     pub(super) restore: Restore,
     pub(super) arithmetic: Arithmetic,
@@ -113,6 +125,7 @@ const LENIENT: Preset = Preset {
     state: &[],
     growth: Growth::Reached,
     ceiling: Ceiling::Unchanged,
+    limits: Limits::AtChanges,
     backoff: Backoff::Divide,
     restore: Restore::FiniteStep,
     arithmetic: Arithmetic::Single,
@@ -128,6 +141,17 @@ const TENSORFLOW: Preset = Preset {
     state: &[("current_loss_scale", Field::Scale), ("good_steps", Field::Counter)],
     ..LENIENT
 };
+
+/// That of jmp, which mpx took over.
+const JMP: Preset = Preset {
+    defaults: Knobs { minimum: Some(1.0), ..COMMON },
+    settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor, Knob::Minimum],
+    growth: Growth::Modulo,
+    ..LENIENT
+};
+
+/// The largest number of float16.
+const FLOAT16_MAX: f64 = 65504.0;
 
 /// The table.
 pub static PRESETS: &[Preset] = &[
@@ -195,13 +219,14 @@ pub static PRESETS: &[Preset] = &[
         demands: &[Demand::GrowthAboveOne, Demand::BackoffBelowOne],
         ..LENIENT
     },
+    Preset { name: "jmp", state: &[("loss_scale", Field::Scale), ("counter", Field::Counter)], ..JMP },
     Preset {
-        name: "jmp",
-        defaults: Knobs { minimum: Some(1.0), ..COMMON },
-        settable: &[Knob::InitialScale, Knob::GrowthInterval, Knob::GrowthFactor, Knob::Minimum],
-        state: &[("loss_scale", Field::Scale), ("counter", Field::Counter)],
-        growth: Growth::Modulo,
-        ..LENIENT
+        name: "mpx",
+        // Its class has no first scale and no minimum; these are those of its documentation. The maximum is fixed.
+        defaults: Knobs { initial_scale: FLOAT16_MAX, maximum: Some(FLOAT16_MAX), ..JMP.defaults },
+        state: &[("loss_scaling", Field::Scale), ("counter", Field::Counter)],
+        limits: Limits::AtEveryStep,
+        ..JMP
     },
     Preset {
         name: "megatron",
@@ -262,10 +287,11 @@ impl Preset {
     /// The columns that say how a step is taken, each with its value's name: for machines that run elsewhere, as inside
     /// a traced program, and must take the same steps.
     #[must_use]
-    pub fn rules(&self) -> [(&'static str, String); 5] {
+    pub fn rules(&self) -> [(&'static str, String); 6] {
         [
             ("growth", format!("{:?}", self.growth)),
             ("ceiling", format!("{:?}", self.ceiling)),
+            ("limits", format!("{:?}", self.limits)),
             ("backoff", format!("{:?}", self.backoff)),
             ("restore", format!("{:?}", self.restore)),
             ("arithmetic", format!("{:?}", self.arithmetic)),
