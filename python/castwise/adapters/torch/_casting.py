@@ -18,6 +18,7 @@ from castwise.adapters.torch._bridge import (
     to_numpy,
     torch_dtype,
 )
+from castwise.adapters.torch._pairs import PAIRS, cast_to_pairs, unpacked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -56,7 +57,9 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
         with the same result for the same `overflow`, with one exception: torch rounds twice from
         float64 and wide integers to 16 bits or less.
     dtype : dtype, optional
-        A dtype that torch has, also one of torch's. May be left out if `out` is given.
+        A dtype that torch has, also one of torch's. May be left out if `out` is given. Of
+        ``torch.float4_e2m1fn_x2`` an element holds two numbers: (M, K) becomes (M, K / 2), the
+        first number in the low half of the byte, and back; on the CPU, without autograd.
     out : torch.Tensor, optional
         Written in place and returned.
     **options
@@ -89,15 +92,16 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"tensor is of type {type(tensor).__name__}; give a torch.Tensor.")
+    if PAIRS is not None and PAIRS in (tensor.dtype, dtype, getattr(out, "dtype", None)):
+        return _by_pairs(tensor, dtype, out, options)
     if out is not None:
         return _into(tensor, dtype, out, options)
     if dtype is None:
         raise TypeError("dtype=None says nothing to cast to; give dtype= or out=.")
     target = target_dtype(dtype)
     if not is_on_host(tensor):
-        if _is_transformed(tensor):
-            return _transformed(tensor, target, options)
-        return _by_torch(tensor, target, options)
+        elsewhere = _transformed if _is_transformed(tensor) else _by_torch
+        return elsewhere(tensor, target, options)
     differentiable = target.is_floating_point or target.is_complex
     if tensor.requires_grad and differentiable and torch.is_grad_enabled():
         if options.pop("copy", True) is False and tensor.dtype == target and not options:
@@ -122,7 +126,12 @@ def target_dtype(dtype: Any) -> Any:
     name = finfo(dtype).name
     target = torch_dtype(name)
     if target is None:
-        raise TypeError(f"dtype={name!r} is not a dtype that torch has; choose another.")
+        remedy = (
+            f"give dtype={PAIRS}, of which an element holds two numbers"
+            if PAIRS is not None and name == "float4_e2m1fn"
+            else "choose another"
+        )
+        raise TypeError(f"dtype={name!r} is not a dtype that torch has; {remedy}.")
     return target
 
 
@@ -161,16 +170,53 @@ def refuse_module(module: Any) -> NoReturn:
 
 
 def _into(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
+    _check_out(tensor, out)
+    name = None if dtype is None else numpy_dtype(target_dtype(dtype))
+    source = plain_array(_plain(tensor.detach()))
+    outcome = _core.cast(source, name, out=to_numpy(out), **_for_numpy(options))
+    return (out, outcome[1]) if options.get("report") else out
+
+
+def _check_out(tensor: Any, out: Any) -> None:
     if not isinstance(out, torch.Tensor):
         raise TypeError(f"out is of type {type(out).__name__}; give a torch.Tensor.")
     if not (is_on_host(tensor) and is_on_host(out)):
         raise ValueError("out= is for tensors on the CPU; leave it out.")
     if out.requires_grad:
         raise ValueError("out is tracked by autograd; give out.detach().")
-    name = None if dtype is None else numpy_dtype(target_dtype(dtype))
-    source = plain_array(_plain(tensor.detach()))
-    outcome = _core.cast(source, name, out=to_numpy(out), **_for_numpy(options))
-    return (out, outcome[1]) if options.get("report") else out
+
+
+def _by_pairs(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
+    """Cast from or to `torch.float4_e2m1fn_x2`, of which an element holds two numbers."""
+    if out is not None:
+        _check_out(tensor, out)
+        dtype = out.dtype if dtype is None else dtype
+    if dtype is None:
+        raise TypeError("dtype=None says nothing to cast to; give dtype= or out=.")
+    target = dtype if dtype is PAIRS else target_dtype(dtype)
+    if out is not None and out.dtype != target:
+        raise TypeError(
+            f"out has dtype {out.dtype}, but dtype={target} was asked for; leave dtype out or give "
+            "an out of that dtype."
+        )
+    if not is_on_host(tensor):
+        raise ValueError(
+            f"{PAIRS} is for tensors on the CPU, outside of torch.func's transformations; this "
+            f"one is on {tensor.device} ({tensor.layout}). Give tensor.cpu()."
+        )
+    options = _for_numpy(options)
+    if options.pop("copy", True) is False and tensor.dtype == target and not options:
+        return tensor
+    tensor = tensor.detach()
+    source = unpacked(tensor) if tensor.dtype is PAIRS else plain_array(_plain(tensor))
+    if target is PAIRS:
+        return cast_to_pairs(source, out, options)
+    if out is not None:
+        outcome = _core.cast(source, out=to_numpy(out), **options)
+        return (out, outcome[1]) if options.get("report") else out
+    outcome = _core.cast(source, numpy_dtype(target), **options)
+    array, *report = outcome if options.get("report") else (outcome,)
+    return (from_numpy(array), *report) if report else from_numpy(array)
 
 
 def _on_host(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
