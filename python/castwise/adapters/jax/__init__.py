@@ -2,7 +2,8 @@
 
 `cast` and `cast_tree` cast arrays on the host by castwise's kernels, traced and other ones by XLA;
 `paths` names the leaves of a pytree; `loss_scale` makes a pytree of any of castwise's loss scales;
-`survey_gradients` logs where gradients lie while a model is trained.
+`value_and_grad` gives a loss and its gradients under such a loss scale; `survey_gradients` logs
+where gradients lie while a model is trained.
 jmp's policies and loss scales, which work on jax's arrays and under `jax.jit` too, are in
 `castwise.compat.jmp`.
 """
@@ -12,6 +13,7 @@ from castwise.adapters.jax._gradient_surveys import survey_gradients
 from castwise.adapters.jax._gradients import all_finite, select_tree, unscale
 from castwise.adapters.jax._scaling import LossScale, loss_scale
 from castwise.adapters.jax._trees import cast_tree, paths
+from castwise.adapters.jax._value_and_grad import value_and_grad
 
 __all__ = [
     "LossScale",
@@ -23,6 +25,7 @@ __all__ = [
     "select_tree",
     "survey_gradients",
     "unscale",
+    "value_and_grad",
 ]
 
 
