@@ -105,8 +105,10 @@ def __dir__() -> list[str]:
 
 
 _adapter_registry.BUILT_IN.update(
+    dask="castwise.adapters._dask:ADAPTER",
     jax="castwise.adapters.jax._adapter:ADAPTER",
     jaxlib="castwise.adapters.jax._adapter:ADAPTER",
+    tensorflow="castwise.adapters._tensorflow:ADAPTER",
     torch="castwise.adapters.torch._adapter:ADAPTER",
 )
 follow_environment()
