@@ -106,9 +106,11 @@ def __dir__() -> list[str]:
 
 _adapter_registry.BUILT_IN.update(
     dask="castwise.adapters._dask:ADAPTER",
+    h5py="castwise.adapters._stored:ADAPTER",
     jax="castwise.adapters.jax._adapter:ADAPTER",
     jaxlib="castwise.adapters.jax._adapter:ADAPTER",
     tensorflow="castwise.adapters._tensorflow:ADAPTER",
     torch="castwise.adapters.torch._adapter:ADAPTER",
+    zarr="castwise.adapters._stored:ADAPTER",
 )
 follow_environment()

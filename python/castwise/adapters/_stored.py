@@ -1,0 +1,178 @@
+"""The adapter by which `castwise.cast` reads arrays in files, of h5py and zarr, block by block.
+
+Without ``out`` such an array is read whole, and becomes a numpy array. With ``out``, a dataset or
+an array of numpy, it passes through memory in blocks: of whole chunks of both, and of `BLOCK` bytes
+where chunks are smaller.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._adapter_registry import Adapter
+from castwise._core import cast, finfo
+
+__all__ = ["ADAPTER", "BLOCK", "StoredArrayAdapter"]
+
+BLOCK = 1 << 23
+"""The bytes of a block of the source, unless a chunk is larger."""
+
+_CLASSES = (("h5py", "Dataset"), ("zarr", "Array"))
+
+
+class StoredArrayAdapter(Adapter):
+    """Cast datasets of h5py and arrays of zarr: to numpy's arrays, or into ``out``."""
+
+    def is_array(self, value: Any) -> bool:
+        """Tell whether a value is a dataset or an array in a store."""
+        return any(
+            isinstance(value, getattr(sys.modules[module], name))
+            for module, name in _CLASSES
+            if module in sys.modules
+        )
+
+    def dtype_of(self, array: Any) -> Any:
+        """Return the numpy dtype."""
+        return array.dtype
+
+    def to_host(self, array: Any) -> NDArray[Any]:
+        """Read the elements."""
+        return np.asarray(array[...])
+
+    def from_host(self, array: NDArray[Any], like: Any) -> Any:
+        """Return the array as it is: a new one has no place in the file."""
+        del like
+        return array
+
+    def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
+        """Cast to a numpy array, or with ``out`` block by block.
+
+        Parameters
+        ----------
+        array : h5py.Dataset or zarr.Array
+            Of numbers, in any chunks.
+        dtype : dtype, optional
+            Needed where `out` holds formats that its file has no name for, as raw bytes (``V2``).
+        **options
+            As for `castwise.cast`. ``out`` has the shape of `array`; ``overflow="raise"`` and
+            ``nan="raise"`` read the array twice, so that `out` stays untouched.
+
+        Raises
+        ------
+        TypeError
+            `out` is no array, or has another dtype.
+        ValueError
+            It has another shape, or ``rounding="stochastic"``, which depends on the place of an
+            element in the whole array.
+        OverflowError, ValueError
+            What `castwise.cast` raises for a block, with its place.
+
+        """
+        out = options.pop("out", None)
+        if out is None:
+            return super().cast(array, dtype, **options)
+        return _into(array, dtype, out, options)
+
+    def is_floating(self, array: Any) -> bool:
+        """Tell whether a dataset holds real floats; one without elements does not."""
+        return array.dtype is not None and super().is_floating(array)
+
+
+def _into(array: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
+    if not (isinstance(out, np.ndarray) or ADAPTER.is_array(out)):
+        raise TypeError(
+            f"out is of type {type(out).__name__}; give an h5py.Dataset, a zarr.Array or an "
+            "array of numpy."
+        )
+    if out.shape != array.shape:
+        raise ValueError(f"out has shape {out.shape}; give one of shape {array.shape}.")
+    if options.get("rounding") == "stochastic":
+        raise ValueError(
+            "rounding='stochastic' depends on the place of an element in the whole array, and "
+            "this is cast block by block; give array[...], or leave out= out."
+        )
+    target = _target(dtype, out)
+    options = {name: value for name, value in options.items() if name not in ("order", "copy")}
+    scale = options.pop("scale", None)
+    scales = None if scale is None or np.ndim(scale) == 0 else np.broadcast_to(scale, array.shape)
+    # Wrong options are refused before the first block is written.
+    report = _cast(np.empty((0,), array.dtype), target, {**options, "report": True})[1]
+
+    def blocks() -> Iterator[tuple[Any, Any]]:
+        for place in _places(array, out):
+            factor = scale if scales is None else scales[place]
+            try:
+                yield place, _cast(array[place], target, {**options, "scale": factor})
+            except (OverflowError, ValueError) as error:
+                raise type(error)(f"in the block {_shown(place)}: {error}") from error
+
+    if "raise" in (options.get("overflow"), options.get("nan")):
+        for _ in blocks():
+            pass
+    for place, outcome in blocks():
+        block = outcome
+        if options.get("report"):
+            block, of_block = outcome
+            report += of_block
+        out[place] = block.view(out.dtype) if out.dtype.kind == "V" else block
+    return (out, report) if options.get("report") else out
+
+
+def _cast(block: Any, target: Any, options: dict[str, Any]) -> Any:
+    return cast(np.asarray(block), target, **options)
+
+
+def _target(dtype: Any, out: Any) -> Any:
+    """Return the numpy dtype of the result; TypeError if `out` has another."""
+    if dtype is None:
+        return out.dtype
+    target = finfo(dtype).dtype
+    is_raw = out.dtype.kind == "V" and target is not None and out.dtype.itemsize == target.itemsize
+    if target is None or not (out.dtype == target or is_raw):
+        raise TypeError(
+            f"out has dtype {out.dtype}, but dtype={finfo(dtype).name} was asked for; leave dtype "
+            "out or give an out of that dtype."
+        )
+    return target
+
+
+def _places(array: Any, out: Any) -> Iterator[tuple[slice, ...]]:
+    """Return the places of blocks, in C order: whole chunks of `out`, about those of `array`."""
+    if not all(array.shape):
+        return iter(())
+    ones = (1,) * len(array.shape)
+    written, read = _chunks(out) or ones, _chunks(array) or ones
+    sizes = [
+        min(size, chunk * math.ceil(other / chunk))
+        for size, chunk, other in zip(array.shape, written, read, strict=True)
+    ]
+    # A block grows from the last axis on, as long as there is room.
+    for axis in reversed(range(len(sizes))):
+        room = BLOCK // max(math.prod(sizes) * array.dtype.itemsize, 1)
+        sizes[axis] = min(array.shape[axis], sizes[axis] * max(room, 1))
+    ranges = [
+        [slice(begin, min(begin + step, size)) for begin in range(0, size, step)]
+        for size, step in zip(array.shape, sizes, strict=True)
+    ]
+    return itertools.product(*ranges)
+
+
+def _chunks(array: Any) -> Sequence[int] | None:
+    """Return the shape of what is compressed as one: of zarr a shard, which holds chunks."""
+    chunks: Sequence[int] | None = getattr(array, "shards", None) or getattr(array, "chunks", None)
+    return chunks
+
+
+def _shown(place: tuple[slice, ...]) -> str:
+    return "[" + ", ".join(f"{part.start}:{part.stop}" for part in place) + "]"
+
+
+ADAPTER = StoredArrayAdapter()
+"""`castwise` names this object in the registry of adapters."""
