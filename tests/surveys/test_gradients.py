@@ -220,6 +220,41 @@ def test_what_is_no_saved_log_is_refused() -> None:
         GradientLog.from_dict({})
     with pytest.raises(ValueError, match=r"damaged \('every'\); give what to_dict"):
         GradientLog.from_dict({"schema": 1})
+    with pytest.raises(ValueError, match="saved log has schema=None"):
+        GradientLog.from_dict([])  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"step": "first"},
+        {"step": -1},
+        {"step": [0]},
+        {"loss_scale": "0x1p99999"},
+        {"loss_scale": "nan"},
+        {"loss_scale": "0x0p0"},
+        {"loss_scale": 1.0},
+        {"unscaled": 3},
+        {"total": {}},
+        {"total": None},
+        {"by_name": []},
+    ],
+)
+def test_damaged_logs_are_refused(change: dict[str, object]) -> None:
+    log = GradientLog()
+    log.record(0, gradient("normal"))
+    saved = log.to_dict()
+    saved["steps"][0].update(change)
+    with pytest.raises(ValueError, match=r"saved log is damaged \(.+\); give what to_dict"):
+        GradientLog.from_dict(saved)
+
+
+def test_a_log_with_a_step_twice_is_refused() -> None:
+    log = GradientLog()
+    log.record(0, gradient("normal"))
+    saved = log.to_dict()
+    with pytest.raises(ValueError, match="step 0 stands twice"):
+        GradientLog.from_dict({**saved, "steps": saved["steps"] * 2})
 
 
 @pytest.mark.parametrize(

@@ -163,6 +163,32 @@ def test_surveys_are_saved() -> None:
         Survey.from_dict({**survey.to_dict(), "blocks": 3})
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"magnitudes": ["x", "0x1p0"]},
+        {"magnitudes": ["0x1p99999", "0x1p0"]},
+        {"magnitudes": None},
+        {"binades": [[1, 2, 3, 4]]},
+        {"binades": [[1 << 40, 2, 3]]},
+        {"significant_bits": [[300, 1]]},
+        {"blocks": [[[0]]] * 5},
+        {"blocks": []},
+        {"counts": [-1, 0, 0, 0]},
+    ],
+)
+def test_damaged_surveys_are_refused(change: dict[str, object]) -> None:
+    saved = castwise.survey(RNG.standard_normal((3, 30))).to_dict()
+    with pytest.raises(ValueError, match=r"saved survey is damaged \(.+\); give what to_dict"):
+        Survey.from_dict({**saved, **change})
+
+
+@pytest.mark.parametrize("saved", [[], None, 3, "{}"])
+def test_what_is_no_saved_survey_is_refused(saved: object) -> None:
+    with pytest.raises(ValueError, match="saved survey has schema=None"):
+        Survey.from_dict(saved)  # type: ignore[arg-type]
+
+
 def test_what_a_survey_prints() -> None:
     survey = castwise.survey([1.0, 1.5, 4.0, 0.0, np.nan])
     assert len(repr(survey)) < 240

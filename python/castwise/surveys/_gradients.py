@@ -24,7 +24,7 @@ from castwise.rendering import (
 )
 from castwise.surveys._loss_scales import ALL, LossScales, fitting_loss_scales, float_format
 from castwise.surveys._prediction import Prediction
-from castwise.surveys._survey import Survey, survey
+from castwise.surveys._survey import Survey, restoring, survey
 
 SCHEMA = 1
 """The version of what `GradientLog.to_dict` returns."""
@@ -241,18 +241,13 @@ class GradientLog(Rendered):
             A number is not in its range.
 
         """
-        if _index("step", step) < 0:
-            raise ValueError(f"step={step!r} is not valid; use 0 or more.")
+        step = _step(step)
         if not self.is_due(step):
             return None
-        loss_scale = float(loss_scale)
-        if not 0 < loss_scale < math.inf:
-            raise ValueError(
-                f"loss_scale={loss_scale!r} is not valid; use a positive finite number."
-            )
+        loss_scale = _loss_scale(float(loss_scale))
         by_name = {path: _surveyed(path, gradient) for path, gradient in leaves(gradients)}
         recorded = GradientSurvey(
-            operator.index(step),
+            step,
             loss_scale,
             bool(unscaled),
             _total(by_name.values()),
@@ -335,25 +330,20 @@ class GradientLog(Rendered):
             It is not what `to_dict` returns, or of another version.
 
         """
-        if saved.get("schema") != SCHEMA:
-            raise ValueError(
-                f"saved log has schema={saved.get('schema')!r}; this castwise reads {SCHEMA}."
-            )
-        try:
+        with restoring("log", saved, SCHEMA):
             log = cls(saved["every"], saved["target"], saved["by_name"])
             for row in saved["steps"]:
                 by_name = {name: Survey.from_dict(part) for name, part in row["by_name"].items()}
-                log._surveys[row["step"]] = GradientSurvey(
-                    row["step"],
-                    float.fromhex(row["loss_scale"]),
-                    row["unscaled"],
-                    _total(by_name.values()) if log.by_name else Survey.from_dict(row["total"]),
-                    by_name,
+                total = _total(by_name.values()) if log.by_name else Survey.from_dict(row["total"])
+                scale = _loss_scale(float.fromhex(row["loss_scale"]))
+                recorded = GradientSurvey(
+                    _step(row["step"]), scale, row["unscaled"], total, by_name
                 )
-        except (AttributeError, KeyError, TypeError) as error:
-            raise ValueError(
-                f"saved log is damaged ({error}); give what to_dict() returned."
-            ) from None
+                if not isinstance(recorded.unscaled, bool) or recorded.step in log._surveys:
+                    raise ValueError(
+                        f"step {recorded.step} stands twice, or unscaled is not a bool"
+                    )
+                log._surveys[recorded.step] = recorded
         return log
 
     def __len__(self) -> int:
@@ -477,6 +467,18 @@ def _index(argument: str, value: object) -> int:
         return operator.index(value)  # type: ignore[arg-type]
     except TypeError:
         raise TypeError(f"{argument}={value!r} is not valid; use an int.") from None
+
+
+def _step(step: object) -> int:
+    if (number := _index("step", step)) < 0:
+        raise ValueError(f"step={step!r} is not valid; use 0 or more.")
+    return number
+
+
+def _loss_scale(scale: float) -> float:
+    if not 0 < scale < math.inf:
+        raise ValueError(f"loss_scale={scale!r} is not valid; use a positive finite number.")
+    return scale
 
 
 def _check_equal(name: str, left: object, right: object, place: str) -> None:

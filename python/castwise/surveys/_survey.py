@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
 
@@ -23,6 +24,27 @@ SCHEMA = 1
 _LITTLE_USED = frozenset(("fnuz", "exponent-only"))
 _PICTURED_BITS = 16
 """Bits of the formats whose ranges are drawn below a survey, at most."""
+
+
+@contextmanager
+def restoring(kind: str, saved: object, schema: int) -> Iterator[None]:
+    """Refuse what `to_dict` did not return, or did in another version; the block reads the rest.
+
+    Raises
+    ------
+    ValueError
+        It is no mapping, or of another schema, or the block fails.
+
+    """
+    stated = saved.get("schema") if isinstance(saved, Mapping) else None
+    if stated != schema:
+        raise ValueError(f"saved {kind} has schema={stated!r}; this castwise reads {schema}.")
+    try:
+        yield
+    except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
+        raise ValueError(
+            f"saved {kind} is damaged ({error}); give what to_dict() returned."
+        ) from None
 
 
 @dataclass(frozen=True, slots=True, eq=True, repr=False)
@@ -185,11 +207,7 @@ class Survey(Rendered):
             It is not what `to_dict` returns, or of another version.
 
         """
-        if saved.get("schema") != SCHEMA:
-            raise ValueError(
-                f"saved survey has schema={saved.get('schema')!r}; this castwise reads {SCHEMA}."
-            )
-        try:
+        with restoring("survey", saved, SCHEMA):
             state = (
                 saved["counts"],
                 [float.fromhex(magnitude) for magnitude in saved["magnitudes"]],
@@ -201,10 +219,6 @@ class Survey(Rendered):
                 ],
             )
             return cls(_core.restore_survey(state))
-        except (KeyError, TypeError, OverflowError) as error:
-            raise ValueError(
-                f"saved survey is damaged ({error}); give what to_dict() returned."
-            ) from None
 
     def __add__(self, other: Survey) -> Survey:
         if not isinstance(other, Survey):
