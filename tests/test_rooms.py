@@ -24,7 +24,15 @@ ROOMS = (
         "_spelling",
     ),
     ("rendering",),
-    ("_acceleration", "_blocks", "_environment", "_regular_files", "_switch", "_trees"),
+    (
+        "_acceleration",
+        "_blocks",
+        "_environment",
+        "_regular_files",
+        "_parsed_files",
+        "_switch",
+        "_trees",
+    ),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
     # Above the policies, because `cast_tree` and checkpoints take those, too.
     ("_array_leaves", "_casting", "_dtype_map", "_seeding"),

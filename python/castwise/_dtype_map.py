@@ -15,9 +15,7 @@ from __future__ import annotations
 
 import json
 import os
-import re
-import tomllib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -28,7 +26,7 @@ import numpy as np
 from castwise._adapter_registry import find
 from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
-from castwise._regular_files import read_regular
+from castwise._parsed_files import SUFFIXES, parsed_file, text_in
 from castwise._spelling import typed_format
 from castwise._wording import about, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
@@ -179,7 +177,7 @@ class DtypeMap(Rendered):
             if isinstance(policy, os.PathLike) or (path is not None and path.exists()):
                 raise ValueError(f"policy={str(policy)!r}: a file with a policy is a .json file")
             return cls.of(get(policy), role)
-        text = _text_of(path)
+        text = text_in(path)
         try:
             loaded = get(json.loads(text))
         except KeyError as error:
@@ -294,27 +292,12 @@ class DtypeMap(Rendered):
 
 def mapping_in(path: Path) -> dict[str, Any]:
     """Read the mapping in a `.json` or `.toml` file; raises as `DtypeMap.from_file`."""
-    parse = _PARSERS.get(path.suffix.lower())
-    if parse is None:
-        raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(_PARSERS)}")
-    text = _text_of(path)
-    try:
-        mapping = parse(text)
-    except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
-        raise ValueError(f"{path}: {error}") from error
+    if path.suffix.lower() not in SUFFIXES:
+        raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(SUFFIXES)}")
+    mapping = parsed_file(path)
     if not isinstance(mapping, dict):
         raise TypeError(f"{path}: a map is one object of pattern to format")
     return {key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()}
-
-
-def _text_of(path: Path) -> str:
-    """Read a file; ValueError if it is not a regular one, is too large, or is not UTF-8."""
-    data = read_regular(path, _MOST_BYTES)
-    try:
-        return data.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        position = f"byte {error.object[error.start]:#04x} at {error.start}"
-        raise ValueError(f"{path} is not UTF-8 ({position}); save it as UTF-8") from error
 
 
 def _axes(shape: Sequence[int]) -> int:
@@ -329,42 +312,6 @@ def _is_like_default(key: str) -> bool:
         same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))])
         left, right = left[same:][::-1], right[same:][::-1]
     return max(len(left), len(right)) <= 1 or sorted(left) == sorted(right)
-
-
-def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    mapping: dict[str, Any] = {}
-    for key, value in pairs:
-        if key in mapping:
-            raise ValueError(f"key {key!r} stands twice")
-        mapping[key] = value
-    return mapping
-
-
-def _parse_json(text: str) -> object:
-    return json.loads(text, object_pairs_hook=_without_duplicates)
-
-
-def _parse_toml(text: str) -> object:
-    # tomllib's memory grows with the square of the parts of a dotted key.
-    dots = sum(token[0] == "." for token in _TOML_TOKEN.finditer(text))
-    if dots > _MOST_DOTS:
-        raise ValueError(
-            f"it has {dots:,} dots outside of quotes, and a map needs none; "
-            "put a pattern with dots in quotes"
-        )
-    return tomllib.loads(text)
-
-
-_PARSERS: dict[str, Callable[[str], object]] = {".json": _parse_json, ".toml": _parse_toml}
-_TOML_TOKEN = re.compile(
-    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*+"|'
-    r"'''.*?'''|'[^'\n]*+'|#[^\n]*+|[^\"'#.]++|.",
-    re.DOTALL,
-)
-"""Texts, comments, and what stands between them; dots by themselves."""
-
-_MOST_DOTS = 1000
-_MOST_BYTES = 4 << 20  # of a file: 50,000 keys; parsed, a byte of JSON can take 60
 
 
 _OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}

@@ -309,9 +309,9 @@ def test_bad_input(model: Path, options: dict[str, Any], text: str) -> None:
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        (-1.0, "is -1.0; use a number that is not negative"),
-        (np.nan, "is nan; use a number that is not negative"),
-        (np.inf, "is inf; use a number that is not negative"),
+        (-1.0, "is -1.0; use a finite number that is not negative"),
+        (np.nan, "is nan; use a finite number that is not negative"),
+        (np.inf, "is inf; use a finite number that is not negative"),
         ("much", "is 'much'; use a number such as 0.5"),
         (None, "is None; use a number such as 0.5"),
         (True, "is True; use a number such as 0.5"),
@@ -403,6 +403,30 @@ def test_groups_of_no_use(
     groups.write_text(file)
     assert main(["advise", str(model), "--bits", "9", "--groups", str(groups)]) == 2
     assert "groups.json" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "text"),
+    [
+        ("deep.json", b"[" * 100_000, "recursion"),
+        ("deep.toml", b"a = " + b"[" * 20_000, "recursion"),
+        ("dots.toml", b"a." * 30_000 + b"b = 1", "dots outside of quotes"),
+        ("twice.json", b'{"a": 1, "a": 2}', "key 'a' stands twice"),
+        ("bytes.json", b"\xff\xfe{}", "is not UTF-8"),
+        ("device.json", None, "is not a regular file"),
+    ],
+)
+def test_hostile_files_of_options(
+    model: Path, name: str, content: bytes | None, text: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = model.with_name(name)
+    path.symlink_to("/dev/zero") if content is None else path.write_bytes(content)
+    for option in ("--groups", "--importance"):
+        assert main(["advise", str(model), "--bits", "9", "--quiet", option, str(path)]) == 2
+        error = capsys.readouterr().err
+        assert error.startswith(f"castwise: error: {path}")
+        assert text in error
+        assert error.count("\n") == 1
 
 
 def test_a_survey_of_a_tensor_in_bands_is_that_of_the_array(tmp_path: Path) -> None:

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tomllib
 from pathlib import Path
 from typing import Any
 
 from castwise import checkpoint
+from castwise._parsed_files import parsed_file
 from castwise.checkpoint import Advice, CheckpointError
 from castwise.cli._arguments import add_arguments, add_output, names_argument
 from castwise.cli._output import OK
@@ -115,11 +114,7 @@ def _read_groups(path: Path | None) -> Any:  # noqa: ANN401  (a list or a mappin
     """Read regular expressions from a file."""
     if path is None:
         return None
-    text = path.read_text("utf-8")
-    try:
-        patterns = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
-        raise CheckpointError(f"{path}: {error}") from error
+    patterns = parsed_file(path)
     values = patterns.values() if isinstance(patterns, dict) else patterns
     if not isinstance(patterns, dict | list) or not all(isinstance(value, str) for value in values):
         raise CheckpointError(f"{path} is not a list of regular expressions, nor names of them")

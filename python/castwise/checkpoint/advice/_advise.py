@@ -17,6 +17,7 @@ import numpy as np
 
 from castwise._core import finfo
 from castwise._options import ConsumerName, WrittenRecipe
+from castwise._parsed_files import MOST_BYTES, parsed
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import fused_with, layer_of_expert
@@ -28,7 +29,7 @@ from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import checked_path
+from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import checked_threads, stated_bytes
 from castwise.checkpoint.quantize import checked_encode
 from castwise.checkpoint.report import Progress
@@ -287,9 +288,9 @@ def _read_importance(path: Path) -> Mapping[str, Any]:
         arrays: Mapping[str, Any] = load(path)
         return arrays
     try:
-        rows = json.loads(path.read_text("utf-8"))
-    except ValueError as fault:
-        raise CheckpointError(f"{path} is not JSON: {fault}") from None
+        rows = parsed(read_file(path, MOST_BYTES), path)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
     if not isinstance(rows, dict):
         raise CheckpointError(f"{path} is not a JSON object of names and numbers")
     return rows
@@ -313,7 +314,7 @@ def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
         raise CheckpointError(f"{origin} is {value!r}; use a number such as 0.5")
     number = float(array.reshape(()))
     if not (math.isfinite(number) and number >= 0):
-        raise CheckpointError(f"{origin} is {number}; use a number that is not negative")
+        raise CheckpointError(f"{origin} is {number}; use a finite number that is not negative")
     return number
 
 
