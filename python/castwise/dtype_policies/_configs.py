@@ -70,6 +70,8 @@ def get(identifier: object) -> DTypePolicy:
     ------
     ValueError
         There is no such policy.
+    TypeError, KeyError
+        A dict has values of a wrong type, or none that is needed, as in Keras.
 
     Examples
     --------
