@@ -117,7 +117,8 @@ def damaged(content: bytes, random_: random.Random) -> bytes:
                 changed[at : at + 8] = random_.choice(WORDS)
             case 4:
                 width = random_.choice(("<H", "<I", "<Q"))
-                word = struct.pack(width, random_.choice((0, 1, size, size - 1, 0xFFFF)))
+                number = random_.choice((0, 1, size, size - 1, 0xFFFF))
+                word = struct.pack(width, number % (1 << 8 * struct.calcsize(width)))
                 changed[at : at + len(word)] = word
             case 5:
                 changed[at : at + random_.randrange(8)] = random_.choice(TOKENS)
