@@ -271,6 +271,9 @@ impl<'a> Job<'a> {
         let source = Operand { direct: source.direct && !(in_place && collector.is_some()), ..source };
         let streams = target.direct && self.flag_free().is_some() && !in_place && self.is_large();
         let copies = route.is_copy() && collector.is_none();
+        if copies && in_place && source.swapped == target.swapped {
+            return; // The elements are what they become, and must not be copied onto themselves.
+        }
         let rooms = (source_tile.0.as_mut_ptr().cast(), target_tile.0.as_mut_ptr().cast());
         let write = |tile: *const u8, runs: &[Run]| {
             // SAFETY: the caller's promise; the tile has the results of these elements.

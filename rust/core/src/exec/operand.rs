@@ -29,6 +29,7 @@ impl Operand {
         (layout, number): (&Layout, usize),
         (size, swapped): (usize, bool),
     ) -> Self {
+        let swapped = swapped && size > 1; // single bytes have no order
         let direct = !swapped && layout.is_dense(number, size);
         Self { pointer, number, size, swapped, direct }
     }
