@@ -180,6 +180,16 @@ def test_errors_are_one_line_and_code_2(model: Path, tmp_path: Path) -> None:
     assert not out.exists()
 
 
+def test_long_names_are_shortened_in_errors(model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "map.json"
+    path.write_text(json.dumps({"default": "q" * 1_000_000}))
+    error = run("cast", model, tmp_path / "x.npz", "--map", path, code=2).stderr
+    assert error.count("\n") == 1
+    assert 4000 < len(error) < 4200
+    assert error.startswith(f"castwise: error: {path}: ")
+    assert " characters more) ...q" in error
+
+
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_standard_output_that_is_full_is_an_error(model: Path, unbuffered: str) -> None:
     result = run_python(

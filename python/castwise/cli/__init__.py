@@ -25,6 +25,9 @@ from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output
 from castwise.cli._parser import parse_arguments
 from castwise.rendering import printable
 
+_LONGEST = 4000
+"""Characters of an error, at most: names and values in it may be as long as a file makes them."""
+
 _CLOSED = "standard output is closed; to discard what is printed, send it to /dev/null"
 
 
@@ -78,6 +81,9 @@ def _run(arguments: Sequence[str] | None) -> int:
 
 def _failed(message: str) -> int:
     """Say what was wrong, after what was printed before; returns the exit code."""
+    if (more := len(message) - _LONGEST) > 0:
+        half = _LONGEST // 2
+        message = f"{message[:half]}... ({more:,} characters more) ...{message[-half:]}"
     say(f"error: {message}")
     try:
         sys.stdout.flush()

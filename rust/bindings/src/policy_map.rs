@@ -419,7 +419,8 @@ impl PyPolicyMap {
     }
 }
 
-/// For each of `wanted` the place of the text that contains what is spelled most like it; None if there are no texts.
+/// For each of `wanted` the place of the text that contains what is spelled most like it; None if there are no texts, or it
+/// would take too long.
 #[pyfunction]
 #[expect(clippy::needless_pass_by_value, reason = "detached from Python, which owns what it gave")]
 pub(crate) fn nearest_texts(
@@ -428,5 +429,5 @@ pub(crate) fn nearest_texts(
     texts: Vec<Bound<'_, PyString>>,
 ) -> Vec<Option<usize>> {
     let texts: Vec<String> = texts.iter().map(|text| text.to_string_lossy().into_owned()).collect();
-    py.detach(|| wanted.iter().map(|wanted| spelling::nearest(wanted, &texts)).collect())
+    py.detach(|| spelling::nearest_of_each(&wanted, &texts))
 }

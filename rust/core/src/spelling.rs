@@ -8,11 +8,20 @@ fn distance(left: &str, right: &str) -> usize {
 /// The most meanings that are suggested for a wrong name.
 const SUGGESTED: usize = 3;
 
+/// Bytes of a wrong name, at most: longer ones, which come from files, mean nothing, and would take long to compare.
+const LONGEST_NAME: usize = 256;
+
+/// Steps that all comparisons of texts may take together: a second or two.
+const MOST_STEPS: usize = 1 << 30;
+
 /// The places of the `names` that a wrong one probably means: those that are equal but for abbreviations and separators
 /// ("bf-16" is bfloat16), else those that begin or end with it, else those with the fewest other letters, if these are few, else
 /// those that share the longest beginning, of half its letters or more.
 #[must_use]
 pub fn likely_names(wanted: &str, names: &[&str]) -> Vec<usize> {
+    if wanted.len() > LONGEST_NAME {
+        return Vec::new();
+    }
     let (wanted, short) = (wanted.trim().to_lowercase(), abbreviated(wanted));
     let places = |of: &dyn Fn(&str) -> Option<usize>| {
         let scores: Vec<_> = names.iter().map(|name| of(name)).collect();
@@ -95,6 +104,18 @@ pub fn nearest(wanted: &str, texts: &[String]) -> Option<usize> {
     texts.iter().enumerate().min_by_key(|(_, text)| score(text)).map(|(place, _)| place)
 }
 
+/// For each of `wanted` what [`nearest`] returns; `None` for those that would take too long.
+#[must_use]
+pub fn nearest_of_each(wanted: &[String], texts: &[String]) -> Vec<Option<usize>> {
+    let length: usize = texts.iter().map(String::len).sum();
+    let mut left = MOST_STEPS;
+    let place = |wanted: &String| {
+        left = left.checked_sub(wanted.len().saturating_mul(length))?;
+        nearest(wanted, texts)
+    };
+    wanted.iter().map(place).collect()
+}
+
 /// The distance of each beginning of `left` to the whole of `right`, the empty one first; `skip` is the cost of a
 /// character of `left` that comes before the part that is compared.
 fn distances(left: &str, right: &str, skip: usize) -> impl Iterator<Item = usize> {
@@ -147,6 +168,15 @@ mod tests {
         is("mixed_precision", &[]);
         is("something", &[]);
         is("", &[]);
+        is("x.bf16", &["bfloat16"]);
+        is(&format!("{}.bf16", "x".repeat(LONGEST_NAME)), &[]);
+    }
+
+    #[test]
+    fn what_would_take_too_long_has_no_nearest() {
+        let texts = ["b".repeat(1 << 16)];
+        let wanted = ["b".to_owned(), "b".repeat(MOST_STEPS >> 16), "c".to_owned()];
+        assert_eq!(nearest_of_each(&wanted, &texts), [Some(0), None, Some(0)]);
     }
 
     #[test]
