@@ -7,11 +7,18 @@ import logging
 import math
 import pickle
 import random
+from typing import Any
 
 import numpy as np
 import pytest
 import support
-from castwise.loss_scale import DynamicLossScale, FixedLossScale, LossScaleEvent, LossScaler
+from castwise.loss_scale import (
+    DelayedScaling,
+    DynamicLossScale,
+    FixedLossScale,
+    LossScaleEvent,
+    LossScaler,
+)
 from float_environment import DENORMALS_ARE_ZERO, FLUSH_TO_ZERO, SUPPORTED, mxcsr
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
@@ -337,3 +344,11 @@ def test_flush_to_zero_changes_no_scale() -> None:
         up = down.next(True)[0]
     assert down.scale == 2.0**-127
     assert up.scale == 2.0**-126
+
+
+@pytest.mark.parametrize("kind", [FixedLossScale, DynamicLossScale, DelayedScaling])
+@pytest.mark.parametrize("config", [5, None, "x", [("scale", 2.0)]])
+def test_a_config_is_a_dict(kind: Any, config: object) -> None:
+    name = type(config).__name__
+    with pytest.raises(TypeError, match=f"config is of type <class '{name}'>; give the dict that"):
+        kind.from_config(config)

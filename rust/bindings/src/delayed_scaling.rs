@@ -19,7 +19,7 @@ use crate::array::{Array, Order, shown, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::runtime::parse_threads;
-use crate::saved_state::SavedState;
+use crate::saved_state::{SavedState, from_config};
 
 const STATE_KEYS: [&str; 3] = ["preset", "scale", "amax_history"];
 
@@ -222,9 +222,9 @@ impl DelayedScaling {
     #[classmethod]
     fn from_config<'py>(
         class: &Bound<'py, PyType>,
-        config: &Bound<'py, PyDict>,
+        config: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        class.call((), Some(config))
+        from_config(class, config)
     }
 
     /// The state, as JSON takes it: "preset", "scale" (for "transformer_engine" the reciprocal that it stores) and

@@ -11,7 +11,7 @@ use pyo3::types::{IntoPyDict, PyDict, PyTuple, PyType};
 
 use crate::arguments::{real, truth, whole};
 use crate::error::to_python;
-use crate::saved_state::SavedState;
+use crate::saved_state::{SavedState, from_config};
 
 /// A loss scale that never changes.
 ///
@@ -80,9 +80,9 @@ impl FixedLossScale {
     #[classmethod]
     fn from_config<'py>(
         class: &Bound<'py, PyType>,
-        config: &Bound<'py, PyDict>,
+        config: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        class.call((), Some(config))
+        from_config(class, config)
     }
 
     /// Nothing changes, so nothing is to be saved: an empty dict.
@@ -309,9 +309,9 @@ impl DynamicLossScale {
     #[classmethod]
     fn from_config<'py>(
         class: &Bound<'py, PyType>,
-        config: &Bound<'py, PyDict>,
+        config: &Bound<'py, PyAny>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        class.call((), Some(config))
+        from_config(class, config)
     }
 
     /// The state, under the keys of the preset's original: for "torch" what torch.amp.GradScaler saves and loads.

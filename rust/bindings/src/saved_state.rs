@@ -2,7 +2,27 @@
 
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyString};
+use pyo3::types::{PyDict, PyString, PyType};
+
+/// Reads the dict that a method returned.
+fn dict<'a, 'py>(
+    argument: &str,
+    object: &'a Bound<'py, PyAny>,
+    method: &str,
+) -> PyResult<&'a Bound<'py, PyDict>> {
+    object.cast::<PyDict>().map_err(|_| {
+        let kind = object.get_type();
+        PyTypeError::new_err(format!("{argument} is of type {kind}; give the dict that {method} returned."))
+    })
+}
+
+/// Makes a value of a class of the dict that `get_config()` returned.
+pub(crate) fn from_config<'py>(
+    class: &Bound<'py, PyType>,
+    config: &Bound<'py, PyAny>,
+) -> PyResult<Bound<'py, PyAny>> {
+    class.call((), Some(dict("config", config, "get_config()")?))
+}
 
 /// A dict that `state_dict()` returned, and what is to be in it.
 pub(crate) struct SavedState<'a, 'py> {
@@ -19,12 +39,7 @@ impl<'a, 'py> SavedState<'a, 'py> {
         keys: &'a [&'static str],
         state: &'a Bound<'py, PyAny>,
     ) -> PyResult<Self> {
-        let state = state.cast::<PyDict>().map_err(|_| {
-            let kind = state.get_type();
-            PyTypeError::new_err(format!(
-                "state is of type {kind}; give the dict that state_dict() returned."
-            ))
-        })?;
+        let state = dict("state", state, "state_dict()")?;
         let saved = Self { state, owner, keys };
         for key in state.keys() {
             if !keys.iter().any(|known| key.eq(known).unwrap_or(false)) {
