@@ -26,6 +26,7 @@ PAGES = (
     ".site/index.md",
     "python/castwise/**/*.md",
     "benches/README.md",
+    "tests/**/*.md",
     "CHANGELOG.md",
     ".github/CONTRIBUTING.md",
     ".github/SECURITY.md",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import inspect
+import re
 import subprocess
 import sys
 import textwrap
@@ -33,10 +33,10 @@ def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 def documented() -> str:
     """The adapter that the docstring of the protocol shows."""
-    doc = inspect.cleandoc(protocol.__doc__ or "")
-    code = doc[doc.index("    import castwise\n") :]
-    assert len(code.splitlines()) < 60
-    return textwrap.dedent(code)
+    block = re.search(r"^```python\n(.*?)^```$", protocol.__doc__ or "", re.MULTILINE | re.DOTALL)
+    assert block
+    assert len(block[1].splitlines()) < 60
+    return block[1]
 
 
 @pytest.fixture
