@@ -116,6 +116,10 @@ def test_a_keras_file_keeps_its_other_members(tmp_path: Path) -> None:
     _loaded(out)
 
 
+def test_the_configuration_in_a_keras_file_is_read(tmp_path: Path) -> None:
+    assert checkpoint.inspect(_saved(_model(), tmp_path / "in.keras")).quantization is None
+
+
 def test_what_has_no_place_is_named(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     source = _saved(_model(), tmp_path / "in.keras")
     with caplog.at_level(logging.WARNING):

@@ -71,14 +71,16 @@ def inspect(
     source = open_checkpoint(where, assume)
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
-    for component in source.components:
-        for shard in component.shards.values():
-            with shard as reader:
-                for info in reader.tensors.values():
-                    name = component.prefix + info.name
-                    tensors.append(info._replace(name=name) if component.prefix else info)
-                pairs = {**reader.metadata, **pairs}
-    return Inspection(str(where), tuple(tensors), pairs, quantization_of(source))
+    with source:  # a file may state its quantised layers where it is no header
+        quantization = quantization_of(source)
+        for component in source.components:
+            for shard in component.shards.values():
+                with shard as reader:
+                    for info in reader.tensors.values():
+                        name = component.prefix + info.name
+                        tensors.append(info._replace(name=name) if component.prefix else info)
+                    pairs = {**reader.metadata, **pairs}
+    return Inspection(str(where), tuple(tensors), pairs, quantization)
 
 
 def metadata(path: str | os.PathLike[str]) -> dict[str, str]:
