@@ -103,6 +103,21 @@ def test_revisions_and_files(folder: Path, tmp_path: Path, hub: Hub) -> None:
         checkpoint.inspect(f"hf://org/model@{old}")
 
 
+def test_a_source_that_is_changed_meanwhile(tmp_path: Path, hub: Hub) -> None:
+    """By a commit that leaves the size of the file."""
+    checkpoint.save(tmp_path / "a.safetensors", {"w": floats(2_500_000)})
+    data = (tmp_path / "a.safetensors").read_bytes()
+    hub.put("org/model", {"model.safetensors": data})
+
+    def change(progress: checkpoint.Progress) -> None:
+        if progress.done:
+            hub.put("org/model", {"model.safetensors": data[:-1] + b"\0"})
+
+    with pytest.raises(CheckpointError, match="was changed while it was read; run again"):
+        checkpoint.cast_file("org/model", tmp_path / "new", "bfloat16", progress=change)
+    assert not (tmp_path / "new").exists()
+
+
 @pytest.mark.parametrize("source", ["folder", "org/model"])
 def test_a_conversion_is_pushed_as_one_commit(
     folder: Path, tmp_path: Path, hub: Hub, source: str, monkeypatch: pytest.MonkeyPatch
@@ -269,6 +284,7 @@ def test_refusals(  # noqa: PLR0917
         ("read only", "hf://org/model: .*403.*the result is complete in"),
         ("another's", "hf://other/new: .*rights to create a model"),
         ("private", "hf://org/model: No such file or directory; check the name, and your rights"),
+        ("gated", "hf://org/model: GatedRepoError: .*restricted"),
         ("missing", "hf://org/none: No such file or directory; check the name, and your rights"),
     ],
 )
@@ -292,6 +308,9 @@ def test_rights(  # noqa: PLR0917
         arguments[1] = "hf://other/new"
     if state == "private":
         hub.private.add("org/model")
+        arguments = ["hf://org/model", str(tmp_path / "new")]
+    if state == "gated":
+        hub.gated.add("org/model")
         arguments = ["hf://org/model", str(tmp_path / "new")]
     if state == "missing":
         arguments = ["org/none", str(tmp_path / "new")]

@@ -69,6 +69,7 @@ class Hub:
         self.requests: list[tuple[str, str]] = []
         self.bytes_read: dict[str, int] = {}
         self.private: set[str] = set()
+        self.gated: set[str] = set()
         self.read_only: set[str] = set()
         self.refuses_commits = False
 
@@ -221,6 +222,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _resolve(self, name: str, revision: str, path: str) -> None:
         commit = self._commit(name, revision)
+        if name in self.hub.gated:
+            raise _Refusal(403, "GatedRepo", f"Access to model {name} is restricted")
         data = commit.files.get(path)
         if data is None:
             raise _Refusal(404, "EntryNotFound", "Entry not found")
