@@ -11,8 +11,9 @@ from numpy.typing import NDArray
 
 from castwise._brief import brief_fields
 from castwise._core import CastReport, compare
+from castwise._recipe import Recipe
 from castwise.checkpoint._tensors import format_info
-from castwise.checkpoint.comparison._recipes import Recipe, Sample
+from castwise.checkpoint.comparison._recipes import Sample
 
 Pairs = Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
 """Reads the pieces of two tensors again, cut at the same places."""
