@@ -104,9 +104,9 @@ def cast_tree(
     role : {"variable", "compute"}
         Which dtype of a policy is used: that of variables, or that of computations.
     **options
-        ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``threads``, as in
-        ``cast``. With a ``seed``, each array has a seed of its own, derived from ``seed`` and its
-        path.
+        ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``order``, ``threads``, ``like``,
+        as in ``cast``. With a ``seed``, each array has a seed of its own, derived from ``seed``
+        and its path.
 
     Returns
     -------

@@ -23,6 +23,7 @@ from castwise._options import (
     AmaxAlgorithm,
     DelayedScalingPreset,
     Level,
+    Like,
     LossScalePreset,
     Match,
     Nan,
@@ -133,6 +134,7 @@ def cast(
     copy: bool = True,
     report: Literal[False] = False,
     threads: int | None = None,
+    like: Like | None = None,
 ) -> NDArray[Any]: ...
 @overload
 def cast(
@@ -149,6 +151,7 @@ def cast(
     copy: bool = True,
     report: Literal[True],
     threads: int | None = None,
+    like: Like | None = None,
 ) -> tuple[NDArray[Any], CastReport]: ...
 @overload
 def cast(
@@ -165,6 +168,7 @@ def cast(
     copy: bool = True,
     report: Literal[False] = False,
     threads: int | None = None,
+    like: Like | None = None,
 ) -> _Array: ...
 @overload
 def cast(
@@ -181,6 +185,7 @@ def cast(
     copy: bool = True,
     report: Literal[True],
     threads: int | None = None,
+    like: Like | None = None,
 ) -> tuple[_Array, CastReport]: ...
 @overload
 def cast(
@@ -197,6 +202,7 @@ def cast(
     copy: bool = True,
     report: Literal[False] = False,
     threads: int | None = None,
+    like: Like | None = None,
 ) -> NDArray[Any]: ...
 @overload
 def cast(
@@ -213,6 +219,7 @@ def cast(
     copy: bool = True,
     report: Literal[True],
     threads: int | None = None,
+    like: Like | None = None,
 ) -> tuple[NDArray[Any], CastReport]: ...
 @overload
 def cast(
@@ -229,6 +236,7 @@ def cast(
     copy: bool = True,
     report: bool,
     threads: int | None = None,
+    like: Like | None = None,
 ) -> Any: ...
 def explain_cast(
     source: ArrayLike | DTypeLike,
@@ -392,6 +400,7 @@ class caster(Generic[_Cast_co]):  # noqa: N801 - called like functools.partial
         copy: bool = True,
         report: Literal[False] = False,
         threads: int | None = None,
+        like: Like | None = None,
     ) -> caster[NDArray[Any]]: ...
     @overload
     def __new__(
@@ -407,6 +416,7 @@ class caster(Generic[_Cast_co]):  # noqa: N801 - called like functools.partial
         copy: bool = True,
         report: Literal[True],
         threads: int | None = None,
+        like: Like | None = None,
     ) -> caster[tuple[NDArray[Any], CastReport]]: ...
     @property
     def source(self) -> np.dtype[Any]: ...

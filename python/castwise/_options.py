@@ -22,6 +22,9 @@ Nan: TypeAlias = Literal["keep", "raise", "zero"]
 Order: TypeAlias = Literal["K", "C", "F", "A"]
 Level: TypeAlias = Literal["portable", "neon", "avx2", "avx512"]
 
+Like: TypeAlias = Literal["numpy", "torch", "torch<2.12", "jax", "tensorflow", "onnx", "numkong"]
+"""The libraries of `castwise._library_casts`."""
+
 Match: TypeAlias = Literal["fullmatch", "search"]
 OnOverlap: TypeAlias = Literal["raise", "first", "longest"]
 Role: TypeAlias = Literal["variable", "compute"]
@@ -150,6 +153,7 @@ class TreeOptions(TypedDict, total=False):
     seed: int | None
     order: Order
     threads: int | None
+    like: Like | None
 
 
 class ArrayOptions(TreeOptions, total=False):

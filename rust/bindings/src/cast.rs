@@ -55,6 +55,11 @@ use crate::runtime::{parse_threads, release};
 ///     Also return a CastReport of what was lost.
 /// threads : int, optional
 ///     At most this many threads; default get_num_threads().
+/// like : str, optional
+///     The options are those that give the bits of another library's cast: "numpy" (with ml_dtypes), "torch",
+///     "torch<2.12", "jax", "tensorflow", "onnx" (onnxruntime) or "numkong", also where it rounds twice; which NaN a NaN
+///     becomes is castwise's. castwise/conformance/conformance.md has the table. Goes with out, order, copy, report (not
+///     where the library rounds twice) and threads.
 ///
 /// Returns
 /// -------
@@ -65,11 +70,14 @@ use crate::runtime::{parse_threads, release};
 /// Raises
 /// ------
 /// TypeError
-///     Unknown or unsupported dtype; complex to real; a mask; x is nothing that numpy makes numbers of.
+///     Unknown or unsupported dtype; complex to real; a mask; x is nothing that numpy makes numbers of; like= with an
+///     option that it decides, or a library that lacks the cast.
 /// ValueError
-///     Unknown option, wrong out, a scale that does not broadcast, NaN with nan="raise".
+///     Unknown option, wrong out, a scale that does not broadcast, NaN with nan="raise"; NaN, or any value, for which no
+///     options give what the library of like= gives.
 /// OverflowError
-///     With overflow="raise", naming the first value's flat index; out is untouched.
+///     With overflow="raise", naming the first value's flat index; out is untouched. With like=, a value beyond the range
+///     for which the library has no single answer.
 ///
 /// Examples
 /// --------
@@ -78,8 +86,8 @@ use crate::runtime::{parse_threads, release};
 #[pyfunction]
 #[pyo3(
     signature = (x, dtype=None, *, out=None, rounding=None, overflow=Word::Default, nan=Word::Default, scale=None,
-                 seed=None, order=Word::Default, copy=Word::Default, report=Word::Default, threads=None),
-    text_signature = "(x, dtype=None, *, out=None, rounding=None, overflow='ieee', nan='keep', scale=None, seed=None, order='K', copy=True, report=False, threads=None)"
+                 seed=None, order=Word::Default, copy=Word::Default, report=Word::Default, threads=None, like=None),
+    text_signature = "(x, dtype=None, *, out=None, rounding=None, overflow='ieee', nan='keep', scale=None, seed=None, order='K', copy=True, report=False, threads=None, like=None)"
 )]
 #[expect(clippy::too_many_arguments, reason = "the public signature")]
 pub(crate) fn cast<'py>(
@@ -96,10 +104,12 @@ pub(crate) fn cast<'py>(
     copy: Word<'_, 'py>,
     report: Word<'_, 'py>,
     threads: Option<&Bound<'py, PyAny>>,
+    like: Option<&Bound<'py, PyAny>>,
 ) -> PyResult<Bound<'py, PyAny>> {
     let (copy, report) = (parse_flag("copy", copy, true)?, parse_flag("report", report, false)?);
-    if let Some(adapter) = foreign::adapter_of(x)? {
-        return Given::new(py)
+    let adapter = foreign::adapter_of(x)?;
+    if adapter.is_some() || like.is_some() {
+        let given = Given::new(py)
             .with("out", out)?
             .with("rounding", rounding)?
             .with("overflow", overflow.given().as_deref())?
@@ -110,7 +120,9 @@ pub(crate) fn cast<'py>(
             .with_flag("copy", copy, true)?
             .with_flag("report", report, false)?
             .with("threads", threads)?
-            .cast_by(&adapter, x, dtype);
+            .with("like", like)?;
+        let Some(adapter) = adapter else { return cast_like(given, x, dtype, out) };
+        return given.cast_by(&adapter, x, dtype);
     }
     let options = CastOptions {
         rounding: rounding.map(Bound::as_borrowed),
@@ -139,9 +151,7 @@ pub(crate) fn cast<'py>(
     let target = match (destination, &interleaved, dtype) {
         (Some(target), ..) => target,
         (None, Some(out), _) => out.empty_like(Order::C, &out.object.dtype(), out.format)?,
-        (None, None, None) => {
-            return Err(PyTypeError::new_err("dtype=None says nothing to cast to; give dtype= or out=."));
-        }
+        (None, None, None) => return Err(no_target()),
         (None, None, Some(dtype)) => {
             let (format, descr) = dtypes::parse_argument("dtype", dtype)?;
             let unchanged = || {
@@ -172,6 +182,26 @@ pub(crate) fn cast<'py>(
         Some(account) => Ok((result, CastReport::new(account)).into_pyobject(py)?.into_any()),
         None => Ok(result),
     }
+}
+
+/// Casts as another library does, by the table of `castwise._library_casts`.
+fn cast_like<'py>(
+    given: Given<'py>,
+    x: &Bound<'py, PyAny>,
+    dtype: Option<&Bound<'py, PyAny>>,
+    out: Option<&Bound<'py, PyAny>>,
+) -> PyResult<Bound<'py, PyAny>> {
+    let source = Array::from_argument("x", x)?;
+    let target = match (dtype, out) {
+        (Some(dtype), _) => dtypes::parse_argument("dtype", dtype)?.0,
+        (None, Some(out)) => Array::of_numpy("out", out)?.format,
+        (None, None) => return Err(no_target()),
+    };
+    given.cast_like((source.object.into_any(), source.format.name()), (dtype, target.name()))
+}
+
+fn no_target() -> PyErr {
+    PyTypeError::new_err("dtype=None says nothing to cast to; give dtype= or out=.")
 }
 
 /// Calls the core, releasing the interpreter where that pays.

@@ -14,7 +14,8 @@ use crate::small::{self, Request, unless_none};
 use crate::vectorcall::{Arguments, Callable, Names, Subclass};
 
 /// The options that a caster takes, all of them of `cast`.
-const OPTIONS: [&str; 8] = ["rounding", "overflow", "nan", "scale", "order", "copy", "report", "threads"];
+const OPTIONS: [&str; 9] =
+    ["rounding", "overflow", "nan", "scale", "order", "copy", "report", "threads", "like"];
 
 /// One side of a cast.
 #[derive(Debug)]
@@ -53,7 +54,7 @@ impl Side {
 ///     The dtype of every x, byte order included; what cast takes as dtype.
 /// target : dtype or str
 ///     The target, as dtype of cast.
-/// rounding, overflow, nan, scale, order, copy, report, threads
+/// rounding, overflow, nan, scale, order, copy, report, threads, like
 ///     As in cast. An array of scales is copied. Without a seed, stochastic rounding draws afresh at each call. seed= is
 ///     refused, because each call would draw the same numbers; castwise.cast takes one for each call.
 ///
@@ -96,7 +97,7 @@ impl Caster {
     #[new]
     #[pyo3(
         signature = (source, target, **options),
-        text_signature = "(source, target, *, rounding=None, overflow='ieee', nan='keep', scale=None, order='K', copy=True, report=False, threads=None)"
+        text_signature = "(source, target, *, rounding=None, overflow='ieee', nan='keep', scale=None, order='K', copy=True, report=False, threads=None, like=None)"
     )]
     fn new(
         py: Python<'_>,
@@ -232,7 +233,8 @@ impl Caster {
         // Without a seed, each call draws one.
         let found = [rounding?, overflow?, nan?, scale?, None, order?, copy?];
         let request = Request::read(found.each_ref().map(|value| value.as_ref().map(Bound::as_borrowed)));
-        let request = request.filter(|_| sides == [true, true] && !report);
+        let likes = options.get_item("like")?.is_some_and(|like| !like.is_none());
+        let request = request.filter(|_| sides == [true, true] && !report && !likes);
         request.map(|request| request.between((source.format, target.format))).transpose()
     }
 }

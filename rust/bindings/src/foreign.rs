@@ -1,4 +1,5 @@
-//! Arrays of other libraries: found here, cast by their adapter (`castwise._adapter_registry` knows it).
+//! Arrays of other libraries: found here, cast by their adapter (`castwise._adapter_registry` knows it); and casts as other
+//! libraries make them.
 
 use numpy::PyUntypedArray;
 use pyo3::prelude::*;
@@ -64,5 +65,16 @@ impl<'py> Given<'py> {
         dtype: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         adapter.call_method("cast", (x, dtype), Some(&self.0))
+    }
+
+    /// Returns what the library of "like" makes of an array, whose format and target are named.
+    pub(crate) fn cast_like(
+        self,
+        source: (Bound<'py, PyAny>, &str),
+        target: (Option<&Bound<'py, PyAny>>, &str),
+    ) -> PyResult<Bound<'py, PyAny>> {
+        static CAST_LIKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+        let cast = CAST_LIKE.import(self.0.py(), "castwise._library_casts", "cast_like")?;
+        cast.call((source.0, source.1, target.0, target.1), Some(&self.0))
     }
 }
