@@ -9,11 +9,11 @@ from __future__ import annotations
 import importlib
 import os
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any
 
 import avx2
-import ml_dtypes
 import numpy as np
+from castwise.conformance import NumKong as NumKongCast
 from numpy.typing import NDArray
 from peers import Peer, Prepared, returned
 
@@ -120,16 +120,8 @@ class NumKong(Peer):
 
     name = "numkong"
     distributions = ("numkong",)
-    names: ClassVar[dict[np.dtype[Any], str]] = {
-        np.dtype(ml_dtypes.float8_e4m3fn): "e4m3",
-        np.dtype(ml_dtypes.float8_e5m2): "e5m2",
-        np.dtype(ml_dtypes.float6_e2m3fn): "e2m3",
-        np.dtype(ml_dtypes.float6_e3m2fn): "e3m2",
-    }
+    names = NumKongCast.SPELLED
     """Where they differ from the dtype's own."""
-
-    other_meaning = ("int4", "uint4", "float8_e4m3")
-    """Its int4 is packed, two to a byte, and what it calls float8_e4m3 has no infinities."""
 
     def load(self, threads: int) -> None:
         """See Peer; it always uses one thread."""
@@ -141,10 +133,10 @@ class NumKong(Peer):
 
     def prepare(self, x: NDArray[Any], target: np.dtype[Any]) -> dict[str, Prepared]:
         """See Peer."""
-        if {x.dtype.name, target.name} & set(self.other_meaning):
+        if {x.dtype.name, target.name} & set(NumKongCast.OTHER_MEANING):
             return {}
         array = np.empty(x.shape, target)
-        name = self.names.get(target, target.name)
+        name = self.names.get(target.name, target.name)
         try:
             tensor, out = self.tensor(x), self.tensor(array)
             self.module.astype(tensor, name, out=out)
@@ -159,7 +151,7 @@ class NumKong(Peer):
 
     def tensor(self, x: NDArray[Any]) -> Any:
         """The same memory as a tensor."""
-        name = self.names.get(x.dtype, x.dtype.name)
+        name = self.names.get(x.dtype.name, x.dtype.name)
         return self.module.from_pointer(x.ctypes.data, x.shape, name, strides=x.strides, owner=x)
 
     def array(self, tensor: Any, target: np.dtype[Any]) -> NDArray[Any]:

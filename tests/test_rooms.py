@@ -35,7 +35,8 @@ ROOMS = (
     ),
     ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
     # Above the policies, because `cast_tree` and checkpoints take those, too.
-    ("_array_leaves", "_casting", "_dtype_map", "_seeding"),
+    ("_array_leaves", "_casting", "_dtype_map", "_recipe", "_seeding"),
+    ("_library_casts",),
     ("loss_scale",),
     ("quantization",),
     ("surveys",),
@@ -43,6 +44,7 @@ ROOMS = (
     ("autocast",),
     ("compat",),
     ("adapters",),
+    ("conformance",),
     ("cli", "__main__"),
 )
 """The modules and packages of `castwise` room by room, the lowest first."""

@@ -47,6 +47,17 @@ def test_an_array_is_cast_as_numpys_is(source: str, target: str) -> None:
         assert found == report
 
 
+@pytest.mark.parametrize("target", ["int8", "float8_e4m3fn", "bfloat16"])
+def test_an_array_is_cast_as_jax_casts_it(target: str) -> None:
+    array = jnp.asarray(VALUES)
+    wanted = np.asarray(array.astype(castwise.finfo(target).dtype))
+    result = np.asarray(castwise.cast(array, target, like="jax"))
+    numbers = ~np.isnan(wanted.astype(np.float32))
+    assert result[numbers].tobytes() == wanted[numbers].tobytes()
+    with pytest.raises(ValueError, match=r"^like='jax' is for arrays on the CPU, "):
+        jax.jit(lambda x: castwise.cast(x, "float16", like="jax"))(array)
+
+
 @pytest.mark.parametrize("target", ["float16", "bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_traced_casts_are_xlas_with_the_same_overflow(target: str) -> None:
     array = jnp.asarray(VALUES)

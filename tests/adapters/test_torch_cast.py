@@ -47,6 +47,23 @@ def test_a_tensor_is_cast_as_its_array_is(source: str, target: str) -> None:
         assert found == report
 
 
+@pytest.mark.parametrize("target", ["bfloat16", "float8_e4m3fn", "float8_e5m2", "float16"])
+def test_a_tensor_is_cast_as_torch_casts_it(target: str) -> None:
+    tensor = torch.tensor([*SPECIAL, 1 + 2**-8 + 2**-40, -np.inf], dtype=torch.float64)
+    wanted = tensor.to(getattr(torch, target))
+    for result in (
+        castwise.cast(tensor, target, like="torch"),
+        cast(tensor, target, like="torch"),
+        castwise.cast_tree({"w": tensor}, target, like="torch")["w"],
+    ):
+        assert to_numpy(result).tobytes() == to_numpy(wanted).tobytes()
+    out = torch.empty_like(wanted)
+    assert castwise.cast(tensor, out=out, like="torch") is out
+    assert to_numpy(out).tobytes() == to_numpy(wanted).tobytes()
+    with pytest.raises(ValueError, match="like='torch' is for tensors on the CPU"):
+        cast(tensor.to("meta"), target, like="torch")
+
+
 @pytest.mark.parametrize(
     "tensor",
     [torch.ones(3, dtype=torch.bfloat16), torch.ones(3, requires_grad=True)],

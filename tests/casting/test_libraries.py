@@ -1,0 +1,79 @@
+"""Every row of the table of `like=`, beside the library that it is about."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import castwise
+import numpy as np
+import peers
+import pytest
+from castwise import conformance
+from castwise._library_casts import library_named
+from castwise.conformance import CASTS, LibraryCast, disagreement
+from library_sources import NAMES, PAIRS, library_source
+from support import run_castwise
+
+OTHERS = [library for library in CASTS if library.distributions[0] != "numpy"]
+MODULES = {"onnxruntime": ("onnxruntime", "onnx")}
+
+
+def loaded(library: LibraryCast) -> LibraryCast:
+    """Import a library, or skip the test."""
+    name = library.distributions[0]
+    for module in MODULES.get(name, (name,)):
+        peers.framework(module)
+    library.load()
+    return library
+
+
+@pytest.mark.parametrize("source", NAMES)
+@pytest.mark.parametrize("library", OTHERS, ids=lambda library: library.distributions[0])
+def test_a_library_casts_as_the_table_says(library: LibraryCast, source: str) -> None:
+    loaded(library)
+    for target in (target for each, target in PAIRS if each == source):
+        array = library_source(source, target)
+        result = library.cast(array, np.dtype(castwise.finfo(target).dtype))
+        assert disagreement(library, array, result, target) is None
+
+
+@pytest.mark.parametrize("library", OTHERS, ids=lambda library: library.distributions[0])
+def test_a_place_and_a_length_change_nothing(library: LibraryCast) -> None:
+    """Loops over registers and over what is left agree wherever the table has an answer."""
+    loaded(library)
+    x = np.array([1e6, -1e6, 0.3, np.inf, 1e-40, 449.0, 464.0, 1.0, -0.0] * 7, np.float32)
+    for target in ("float64", "float16", "bfloat16", "float8_e4m3fn", "float8_e5m2", "int32"):
+        rule = library_named(library.name).rule("float32", target)
+        for length in range(1, 40, 3):
+            result = library.cast(x[:length].copy(), np.dtype(castwise.finfo(target).dtype))
+            assert (result is None) == (rule is None)
+            assert disagreement(library, x[:length], result, target) is None
+
+
+def test_a_row_that_is_wrong_is_found() -> None:
+    torch = loaded(OTHERS[0])
+    array = np.array([1.0, 1e6], np.float32)
+    result: Any = torch.cast(array, np.dtype(castwise.finfo("float8_e4m3fn").dtype))
+    wrong = result.copy()
+    wrong[1] = -wrong[1]
+    said = disagreement(torch, array, wrong, "float8_e4m3fn")
+    assert said is not None
+    assert "1 of 2 values differ" in said
+
+
+def test_the_command_prints_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
+    numpy, torch = CASTS[0], loaded(OTHERS[0])
+    monkeypatch.setattr(conformance, "installed", lambda _: ([numpy, torch], ["jax", "numkong"]))
+    done = run_castwise("conformance")
+    assert done.stderr.splitlines() == [
+        "castwise: warning: jax, numkong cannot be imported, so the page is without; "
+        "pip install 'castwise[test-frameworks]'"
+    ]
+    page = done.stdout
+    assert "## numpy" in page
+    assert "## torch" in page
+    assert os.linesep * 2 in page
+    cells = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
+    assert {len(row) for row in cells} == {10}
+    assert all(cell.strip() for row in cells for cell in row)
