@@ -18,7 +18,7 @@ from castwise.adapters.torch._bridge import (
     to_numpy,
     torch_dtype,
 )
-from castwise.adapters.torch._pairs import PAIRS, cast_to_pairs, unpacked
+from castwise.adapters.torch._pairs import NUMBERS, PAIRS, cast_to_pairs, unpacked
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -128,7 +128,7 @@ def target_dtype(dtype: Any) -> Any:
     if target is None:
         remedy = (
             f"give dtype={PAIRS}, of which an element holds two numbers"
-            if PAIRS is not None and name == "float4_e2m1fn"
+            if PAIRS is not None and name == NUMBERS
             else "choose another"
         )
         raise TypeError(f"dtype={name!r} is not a dtype that torch has; {remedy}.")

@@ -18,10 +18,14 @@ from castwise.quantization import pack, unpack
 
 torch: Any = require("torch")
 
-PAIRS: Any = getattr(torch, "float4_e2m1fn_x2", None)
+_NAME = "float4_e2m1fn_x2"
+PAIRS: Any = getattr(torch, _NAME, None)
 """The dtype, or None if torch is older than 2.8."""
 
-_NUMBER: Any = finfo("float4_e2m1fn").dtype
+NUMBERS = _NAME.removesuffix("_x2")
+"""The format of the numbers in a pair."""
+
+_NUMBER: Any = finfo(NUMBERS).dtype
 
 
 def unpacked(tensor: Any) -> NDArray[Any]:
