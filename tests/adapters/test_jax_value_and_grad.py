@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import real_frameworks
+from castwise import DTypePolicyMap
 from castwise.adapters.jax import loss_scale, select_tree, value_and_grad
 from castwise.loss_scale import DynamicLossScale, FixedLossScale
 
@@ -106,6 +107,8 @@ def test_several_arguments() -> None:
     [
         (lambda: value_and_grad(squares, DynamicLossScale()), r"give castwise.*loss_scale\("),
         (lambda: value_and_grad(squares, 2.0), "scaling=2.0 is not a LossScale"),
+        (lambda: mapped({"up": "float16"}), r"policy is a map.*cast_tree"),
+        (lambda: mapped(DTypePolicyMap("float32")), "policy is a map"),
         (lambda: run(lambda w: w), r"loss gave shape \(2,\) and dtype float32"),
         (lambda: run(lambda w: (w.sum(), 1)), "loss gave a tree; .*has_aux=True"),
         (lambda: run(lambda w: w.sum().astype(int)), "dtype int32"),
@@ -115,6 +118,10 @@ def test_several_arguments() -> None:
 def test_refusals(call: Callable[[], Any], words: str) -> None:
     with pytest.raises(TypeError, match=words):
         call()
+
+
+def mapped(policy: Any) -> Any:
+    return value_and_grad(squares, loss_scale(2.0), policy=policy)
 
 
 def run(loss: Any, weights: Any = np.ones(2, np.float32)) -> Any:  # noqa: B008

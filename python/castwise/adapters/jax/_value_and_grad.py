@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -38,9 +38,9 @@ def value_and_grad(
         The arguments to differentiate by: pytrees, whose floating arrays have gradients.
     has_aux : bool
         Whether `loss` returns something else beside the number.
-    policy : dtype, policy, or mapping of str to dtype, optional
-        Arguments are cast by `cast_tree`, a policy to its compute dtype, before `loss` sees them.
-        By default they are not.
+    policy : dtype or policy, optional
+        Floating arrays in all arguments are cast to it, or to its compute dtype, before `loss` sees
+        them. By default they are not.
 
     Returns
     -------
@@ -56,8 +56,8 @@ def value_and_grad(
     Raises
     ------
     TypeError
-        `scaling` is not a `LossScale`; `loss` gives no floating number; an array to differentiate
-        by is complex.
+        `scaling` is not a `LossScale`; `policy` is a map; `loss` gives no floating number; an array
+        to differentiate by is complex.
 
     Notes
     -----
@@ -85,6 +85,11 @@ def value_and_grad(
     if not isinstance(scaling, LossScale):
         raise TypeError(
             f"scaling={scaling!r} is not a LossScale; give castwise.adapters.jax.loss_scale(...)."
+        )
+    if isinstance(policy, Mapping):
+        raise TypeError(
+            "policy is a map, whose paths are those in one tree; cast that argument in loss, by "
+            "castwise.adapters.jax.cast_tree."
         )
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
