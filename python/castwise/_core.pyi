@@ -69,6 +69,7 @@ __all__ = [
     "formats",
     "get_num_threads",
     "global_scale",
+    "have_same_bits",
     "in_default_environment",
     "likely_names",
     "mixed_compute_dtype",
@@ -317,6 +318,7 @@ class Comparison:
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
+def have_same_bits(first: ArrayLike, second: ArrayLike, *, threads: int | None = None) -> bool: ...
 def compare(
     first: ArrayLike, second: ArrayLike, *, measure: bool = False, threads: int | None = None
 ) -> Comparison:

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise._core import compare
+from castwise._core import compare, have_same_bits
 from oracle import Array, Format
 from support import AVAILABLE, COMPLEX, FLOATS, LEVELS, REAL, array_of, at_level
 
@@ -222,6 +222,92 @@ def test_on_every_level(level: str, row: Format) -> None:
     with at_level(level):
         check(left, right)
         assert compare(left, left).equal_bits == left.size
+
+
+SHORT = ("bfloat16", "float16", "float8_e4m3fn", "float8_e5m2fnuz")
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("count", [1, 33, 1000, 3 * 1024 + 17])
+@pytest.mark.parametrize("first", SHORT)
+@pytest.mark.parametrize("second", SHORT)
+def test_weights_and_what_rounding_made_of_them(
+    level: str, count: int, first: str, second: str
+) -> None:
+    """Most are of a few binades; beside them are some that are far smaller, and zeros."""
+    generator = np.random.default_rng([count, len(first), len(second)])
+    rows = {row.name: row.dtype for row in FLOATS}
+    values = generator.standard_normal(count)
+    rounded = np.round(values * 5) / 5
+    tiny = generator.random(count) < 0.02
+    values[tiny] *= 2.0 ** -generator.integers(10, 120, count)[tiny]
+    rounded[generator.random(count) < 0.01] *= 2.0**-60
+    values[generator.random(count) < 0.02] = 0
+    rounded[generator.random(count) < 0.02] *= -1
+    with np.errstate(all="ignore"):
+        left, right = values.astype(rows[first]), rounded.astype(rows[second])
+    with at_level(level):
+        check(left, right)
+        check(np.concatenate([left, left])[::2], np.concatenate([right, right])[::2])
+        if first == second:
+            check(left, left.copy())
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_zeros_of_other_signs_differ_by_nothing(level: str) -> None:
+    left = np.full(2000, 1.5, ml_dtypes.bfloat16)
+    left[1200], right = 0.0, left.copy()
+    right[1200] = -0.0
+    with at_level(level):
+        result = check(left, right)
+    assert (result.different, result.largest_difference, result.largest_ulps) == (
+        1,
+        (0.0, 1200),
+        (0, 1200),
+    )
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize(("small", "zero"), [(3, 500), (500, 3), (1500, 3), (3, 1500)])
+def test_the_first_of_equal_differences_is_named(level: str, small: int, zero: int) -> None:
+    """The difference of 1 and a small number is 1 in float64, as that of 1 and 0."""
+    left = np.full(3000, 0.5, ml_dtypes.bfloat16)
+    right = left.copy()
+    left[small], left[zero] = 2.0**-60, 0.0
+    right[[small, zero]] = 1.0
+    with at_level(level):
+        result = check(left, right)
+    assert result.largest_difference == (1.0, min(small, zero))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_the_largest_relative_difference_grows_from_tile_to_tile(level: str, dtype: Any) -> None:
+    left = np.linspace(1, 2, 6000).astype(dtype)
+    right = left * (1 + np.linspace(0, 1e-3, 6000) ** 2).astype(dtype)
+    left[5000], right[5000] = np.finfo(dtype).tiny, np.finfo(dtype).smallest_subnormal
+    with at_level(level):
+        check(left, right)
+        check(left[::-1], right[::-1])
+
+
+def test_whether_bits_are_the_same() -> None:
+    left = np.arange(5000, dtype=np.float32)
+    left[7] = np.nan
+    for right, expected in (
+        (left.copy(), True),
+        (np.repeat(left, 2)[::2], True),
+        (left.astype(np.float64), False),
+        (-left, False),
+    ):
+        for threads in (1, 3):
+            assert have_same_bits(left, right, threads=threads) is expected
+    other = left.copy()
+    other[7] = -np.nan
+    assert not have_same_bits(left, other)
+    assert have_same_bits(left[:0], other[:0])
+    with pytest.raises(ValueError, match=r"second has shape \(3,\); use \(2,\)"):
+        have_same_bits(np.zeros(2), np.zeros(3))
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.complex64, ml_dtypes.bfloat16, np.int16])

@@ -1,6 +1,6 @@
 //! The comparison of two arrays for Python.
 
-use castwise_core::cast::num_threads;
+use castwise_core::cast::{Source, num_threads};
 use castwise_core::compare::{self as core, Losses};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
@@ -104,6 +104,36 @@ pub(crate) fn compare(
     measure: bool,
     threads: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Comparison> {
+    let core = compare_arrays(py, [first, second], threads, |shape, first, second, threads| {
+        // SAFETY: that of `compare_arrays`.
+        unsafe { core::compare(shape, first, second, measure, threads) }
+    })?;
+    Ok(Comparison { core })
+}
+
+/// Tell whether two arrays of one shape have one format and the same bits.
+#[pyfunction]
+#[pyo3(signature = (first, second, *, threads=None))]
+pub(crate) fn have_same_bits(
+    py: Python<'_>,
+    first: &Bound<'_, PyAny>,
+    second: &Bound<'_, PyAny>,
+    threads: Option<&Bound<'_, PyAny>>,
+) -> PyResult<bool> {
+    compare_arrays(py, [first, second], threads, |shape, first, second, threads| {
+        // SAFETY: that of `compare_arrays`.
+        unsafe { core::have_same_bits(shape, first, second, threads) }
+    })
+}
+
+/// Calls a function with two arrays of one shape, which are readable meanwhile, and a number of threads.
+fn compare_arrays<T: Send>(
+    py: Python<'_>,
+    arrays: [&Bound<'_, PyAny>; 2],
+    threads: Option<&Bound<'_, PyAny>>,
+    compare: impl FnOnce(&[usize], Source<'_>, Source<'_>, usize) -> T + Send,
+) -> PyResult<T> {
+    let [first, second] = arrays;
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
     let (first, second) = (Array::from_argument("first", first)?, Array::from_argument("second", second)?);
     let shape = first.shape();
@@ -116,12 +146,11 @@ pub(crate) fn compare(
     }
     let places = (first.place(), second.place());
     let call = move || {
-        // SAFETY: pointer, shape and strides are copies of what numpy gave for each array, and the arrays are kept alive
+        // Pointer, shape and strides are copies of what numpy gave for each array, and the arrays are kept alive
         // by the caller; numpy frees or moves the data of an array with other references only in
         // `ndarray.resize(refcheck=False)`, whose documentation leaves that to its caller. Nothing is written, and the
         // core makes no references to this memory: what it reads while another thread writes is open, and nothing else.
-        unsafe { core::compare(shape, places.0.source(), places.1.source(), measure, threads) }
+        compare(shape, places.0.source(), places.1.source(), threads)
     };
-    let core = release(py, first.bytes() + second.bytes(), call);
-    Ok(Comparison { core })
+    Ok(release(py, first.bytes() + second.bytes(), call))
 }

@@ -64,7 +64,7 @@ mod _core {
     #[pymodule_export]
     use super::checkpoint::{build_safetensors_header, parse_safetensors_header};
     #[pymodule_export]
-    use super::comparison::{Comparison, compare};
+    use super::comparison::{Comparison, compare, have_same_bits};
     #[pymodule_export]
     use super::delayed_scaling::{DelayedScaling, restore_delayed_scaling};
     #[pymodule_export]

@@ -6,6 +6,7 @@ use super::differences::{Columns, Complex, Real, SPECIAL, TileDifferences};
 use super::formats::{Codes, Common};
 use super::losses;
 use super::outcome::{Comparison, first_of, raise};
+use super::singles::{self, Singles};
 use crate::cpu::{Level, RawKernel};
 use crate::exec::operand::Operand;
 use crate::exec::pass::{Pass, Positions};
@@ -21,14 +22,26 @@ pub(super) struct Comparing {
     level: Level,
     common: Common,
     values: [Values; 2],
-    /// Whether losses are measured.
-    measures: bool,
+    singles: Option<Singles>,
+    asked: Asked,
+}
+
+/// What is asked of two arrays.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Asked {
+    /// Whether all bits are the same, and no other count.
+    SameBits,
+    Differences,
+    /// Differences, and losses too.
+    Losses,
 }
 
 /// The elements of a tile in both arrays, side by side and in native byte order, and their flat indices.
 struct Pair<'a> {
     codes: [*const u8; 2],
     count: usize,
+    /// Their places in the tile, upwards, if it has others.
+    places: Option<&'a [u16]>,
     runs: &'a [Run],
     /// Whether the flat indices of the tile's elements follow each other.
     is_in_order: bool,
@@ -37,6 +50,10 @@ struct Pair<'a> {
 impl Pair<'_> {
     /// Returns the smallest flat index of the elements that are chosen, by their places in the tile.
     fn first_index(&self, is_chosen: impl Fn(usize) -> bool) -> Option<u64> {
+        let is_chosen = |place: usize| match self.places {
+            None => is_chosen(place),
+            Some(places) => places.binary_search(&(place as u16)).is_ok_and(&is_chosen),
+        };
         let mut first = None;
         let mut place = 0;
         for row in self.runs.iter().flat_map(Run::each_row) {
@@ -52,6 +69,40 @@ impl Pair<'_> {
             place += row.count;
         }
         first
+    }
+
+    /// Adds what differs. The functions say of a place whether elements are different and finite with this difference,
+    /// or so many numbers apart, or different and not finite.
+    fn add<D, U, S>(
+        &self,
+        differing: &TileDifferences,
+        (is_difference, is_distance, is_special): (D, U, S),
+        outcome: &mut Comparison,
+    ) where
+        D: Fn(usize, f64) -> bool,
+        U: Fn(usize, u64) -> bool,
+        S: Fn(usize) -> bool,
+    {
+        outcome.equal_bits += differing.equal_bits;
+        outcome.different += differing.different;
+        // Of equal ones the first, which in order is the one that is known.
+        let in_order = self.is_in_order;
+        let known = outcome.largest_difference.map_or(-1.0, |known| known.0);
+        if let Some(most) = differing.difference.filter(|&most| most > known || (most == known && !in_order))
+        {
+            let first = self.first_index(|place| is_difference(place, most));
+            raise(&mut outcome.largest_difference, first.map(|first| (most, first)));
+        }
+        let known = outcome.largest_ulps.map(|known| known.0);
+        if let Some(most) =
+            differing.ulps.filter(|&most| Some(most) > known || (Some(most) == known && !in_order))
+        {
+            let first = self.first_index(|place| is_distance(place, most));
+            raise(&mut outcome.largest_ulps, first.map(|first| (most, first)));
+        }
+        if differing.is_special && !(in_order && outcome.first_special.is_some()) {
+            outcome.first_special = first_of(outcome.first_special, self.first_index(is_special));
+        }
     }
 }
 
@@ -119,15 +170,23 @@ impl Pass for ComparedArrays<'_> {
     unsafe fn process(&self, positions: Range<usize>, buffers: &mut Buffers, outcome: &mut Comparison) {
         let Self { comparing, layout, sides } = self;
         let is_in_order = layout.count <= 1 || layout.line(INDEX) == Some(1);
-        let Buffers { runs, elements: [first, second], columns } = buffers;
+        let Buffers { runs, elements: [first, second], columns, short } = buffers;
+        short.columns.begin();
         for position in positions.clone().step_by(layout.tile) {
+            if comparing.asked == Asked::SameBits && outcome.different > 0 {
+                return;
+            }
             let count = layout.tile.min(positions.end - position);
             layout.runs(position, count, runs);
             // SAFETY: the caller's promise, for these elements.
             unsafe {
                 let level = comparing.level;
                 let codes = [sides[0].read(level, runs, first), sides[1].read(level, runs, second)];
-                comparing.add_tile(&Pair { codes, count, runs, is_in_order }, columns, outcome);
+                comparing.add_tile(
+                    &Pair { codes, count, places: None, runs, is_in_order },
+                    (columns, short),
+                    outcome,
+                );
             }
         }
     }
@@ -143,6 +202,7 @@ pub(super) struct Buffers {
     runs: Vec<Run>,
     elements: [Tile<[u64; 2]>; 2],
     columns: Room,
+    short: ShortRoom,
 }
 
 /// The columns of a tile.
@@ -157,10 +217,18 @@ struct Room {
     losses: losses::Room,
 }
 
+/// The columns of a tile of short floats, and the codes of elements that are left.
+#[derive(Default)]
+struct ShortRoom {
+    columns: singles::Room,
+    left: [Tile<u32>; 2],
+}
+
 impl Comparing {
-    pub(super) fn new(level: Level, common: Common, measures: bool) -> Self {
+    pub(super) fn new(level: Level, common: Common, asked: Asked) -> Self {
         let values = common.components.map(Values::new);
-        Self { level, common, values, measures }
+        let singles = Singles::new(level, &common);
+        Self { level, common, values, singles, asked }
     }
 
     /// Returns whether all bits of elements of one format are the same.
@@ -241,47 +309,74 @@ impl Comparing {
             let magnitude = self.common.float.map(|float| float.magnitude_mask());
             self.level.run(Real { columns, magnitude, differences: &mut *differences, ulps: &mut *ulps })
         };
-        let TileDifferences { equal_bits, different, difference, is_special, ulps: most_ulps } = differing;
-        outcome.equal_bits += equal_bits;
-        outcome.different += different;
-        let index = |is_chosen: &dyn Fn(usize) -> bool| {
-            tile.first_index(|place| {
-                place.checked_sub(start).is_some_and(|place| place < count && is_chosen(place))
-            })
-        };
-        // Of equal ones the first, which in order is the one that is known.
-        let in_order = tile.is_in_order;
-        let known = outcome.largest_difference.map_or(-1.0, |known| known.0);
-        if let Some(most) = difference.filter(|&most| most > known || (most == known && !in_order)) {
-            let first = index(&|place| differences[place] == most);
-            raise(&mut outcome.largest_difference, first.map(|first| (most, first)));
-        }
-        let known = outcome.largest_ulps.map(|known| known.0);
-        if let Some(most) = most_ulps.filter(|&most| Some(most) > known || (Some(most) == known && !in_order))
-        {
-            let first = index(&|place| ulps[place] == most + 1);
-            raise(&mut outcome.largest_ulps, first.map(|first| (most, first)));
-        }
-        if is_special && !(in_order && outcome.first_special.is_some()) {
-            let first = index(&|place| differences[place] == SPECIAL);
-            outcome.first_special = first_of(outcome.first_special, first);
-        }
+        let within = |place: usize| place.checked_sub(start).filter(|&place| place < count);
+        let is_difference = |place, most| within(place).is_some_and(|place| differences[place] == most);
+        let is_distance = |place, most| within(place).is_some_and(|place| ulps[place] == most + 1);
+        let is_special = |place| within(place).is_some_and(|place| differences[place] == SPECIAL);
+        tile.add(&differing, (is_difference, is_distance, is_special), outcome);
     }
 
     /// Adds a tile.
     ///
     /// # Safety
     /// The tile's codes are readable.
-    unsafe fn add_tile(&self, tile: &Pair<'_>, room: &mut Room, outcome: &mut Comparison) {
+    unsafe fn add_tile(
+        &self,
+        tile: &Pair<'_>,
+        (room, short): (&mut Room, &mut ShortRoom),
+        outcome: &mut Comparison,
+    ) {
         outcome.count += tile.count as u64;
         // SAFETY: the caller's promise.
         let is_same = unsafe { self.is_same(tile.codes, tile.count) };
         if is_same {
             outcome.equal_bits += tile.count as u64;
-            if !self.measures {
+        }
+        match self.asked {
+            Asked::SameBits => {
+                outcome.different += u64::from(!is_same);
                 return;
             }
+            Asked::Differences if is_same => return,
+            Asked::Differences | Asked::Losses => {}
         }
+        let Some(singles) = &self.singles else {
+            // SAFETY: the caller's promise.
+            return unsafe { self.add_values(tile, is_same, room, outcome) };
+        };
+        let ShortRoom { columns, left } = short;
+        let losses = (self.asked == Asked::Losses).then(|| &mut **outcome.losses.get_or_insert_default());
+        // SAFETY: the caller's promise.
+        unsafe {
+            let size = (tile.count, is_same);
+            let Some(compared) = singles.compare(self.level, tile.codes, size, columns, losses) else {
+                return self.add_values(tile, is_same, room, outcome);
+            };
+            if !is_same {
+                outcome.equal_bits -= compared.left.len() as u64;
+                let is_difference = |place, most| compared.is_difference(place, most);
+                let is_distance = |place, most| compared.is_distance(place, most);
+                tile.add(&compared.differences, (is_difference, is_distance, |_| false), outcome);
+            }
+            if compared.left.is_empty() {
+                return;
+            }
+            for ((format, &codes), copies) in self.common.components.iter().zip(&tile.codes).zip(&mut *left) {
+                compared.copy_left(codes, format.item_size(), copies);
+            }
+            let codes = [0, 1].map(|side| left[side].0.as_ptr().cast());
+            // Not in order: they stand between those that were compared.
+            let (count, places) = (compared.left.len(), Some(compared.left));
+            let rest = Pair { codes, count, places, is_in_order: false, ..*tile };
+            self.add_values(&rest, is_same, room, outcome);
+        }
+    }
+
+    /// Adds a tile of any formats, by its values as float64.
+    ///
+    /// # Safety
+    /// The tile's codes are readable.
+    unsafe fn add_values(&self, tile: &Pair<'_>, is_same: bool, room: &mut Room, outcome: &mut Comparison) {
         // Room for pairs of components.
         let step = if self.common.is_complex() { TILE / 2 } else { TILE };
         let sizes = [0, 1].map(|side| self.common.components[side].item_size() * self.common.parts[side]);
@@ -293,7 +388,7 @@ impl Comparing {
             if !is_same {
                 self.add_differences(tile, (start, count), room, outcome);
             }
-            if self.measures {
+            if self.asked == Asked::Losses {
                 let losses = outcome.losses.get_or_insert_default();
                 let parts = if self.common.is_complex() { 2 } else { 1 };
                 let Room { values, losses: columns, .. } = &mut *room;

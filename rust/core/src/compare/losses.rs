@@ -3,15 +3,16 @@
 #![deny(unsafe_code)]
 
 use super::outcome::Losses;
-use crate::cpu::{Kernel, Level};
+use crate::cpu::{InstructionSet, Kernel, Level};
 use crate::kernels::tile::Tile;
 use crate::report::squares;
 
 /// Counts and magnitudes of a tile. Columns of the squares' roots are filled in.
 ///
 /// Magnitudes are compared as the bits of their floats, and counts are apart from the losses: compilers vectorise neither
-/// extremes of floats nor sums in memory.
-struct Counters<'a> {
+/// extremes of floats nor sums in memory. With `FUSED` multiply-add elements are divided only where a relative error may
+/// exceed the largest before.
+struct Counters<'a, const FUSED: bool> {
     before: &'a [f64],
     after: &'a [f64],
     /// Values that are finite in both arrays, and zeros for others.
@@ -31,6 +32,9 @@ struct Largest {
     is_lost: bool,
 }
 
+/// Bits of a number below which the errors of fused multiply-add may underflow.
+const TINY: u64 = f64::to_bits(1e-280);
+
 /// The bits of infinity, above which NaN are.
 const INFINITY: i64 = f64::INFINITY.to_bits() as i64;
 
@@ -44,7 +48,7 @@ fn number(bits: i64) -> f64 {
     f64::from_bits(bits as u64)
 }
 
-impl Kernel for Counters<'_> {
+impl<const FUSED: bool> Kernel for Counters<'_, FUSED> {
     type Output = Largest;
 
     #[inline(always)]
@@ -67,6 +71,7 @@ impl Kernel for Counters<'_> {
             equal += u64::from(is_finite & (x == y));
         }
         let (mut root_largest, mut error_largest, mut overflows) = (0, 0, 0);
+        let (known, mut excess) = (report.max_rel_error, 0);
         let columns = before.iter().zip(after).zip(&mut *roots).zip(&mut *errors);
         for (((&x, &y), root), error) in columns {
             let is_finite = (bits(x) < INFINITY) & (bits(y) < INFINITY);
@@ -78,11 +83,20 @@ impl Kernel for Counters<'_> {
             *error = if is_summed { difference } else { 0.0 };
             root_largest = bits(*root).max(root_largest);
             error_largest = bits(*error).max(error_largest);
+            if FUSED {
+                // Its sign is right, but for the tiny. As integers, the bits of floats keep it.
+                let more = (-known).mul_add(root.abs(), *error).to_bits() as i64;
+                let is_tiny = error.to_bits().wrapping_sub(1) < TINY;
+                excess = more.max(i64::from(is_tiny)).max(excess);
+            }
         }
-        for ((&root, &error), quotient) in roots.iter().zip(&*errors).zip(&mut *quotients) {
-            *quotient = if root == 0.0 { 0.0 } else { error / root };
+        let mut quotient_largest = 0;
+        if !FUSED || excess > 0 {
+            for ((&root, &error), quotient) in roots.iter().zip(&*errors).zip(&mut *quotients) {
+                *quotient = if root == 0.0 { 0.0 } else { error / root };
+            }
+            quotient_largest = quotients.iter().fold(0, |most, &quotient| bits(quotient).max(most));
         }
-        let quotient_largest = quotients.iter().fold(0, |most, &quotient| bits(quotient).max(most));
         // Less one, zero wraps to the largest number; less infinity, finite ones are above all others.
         let less = |less: i64| before.iter().map(move |&x| bits(x).wrapping_sub(less) as u64);
         let smallest = less(1).fold(u64::MAX, |least, x| x.min(least)).wrapping_add(1) as i64;
@@ -122,20 +136,31 @@ pub(super) struct Room {
 pub(super) fn add(level: Level, [before, after]: [&[f64]; 2], room: &mut Room, losses: &mut Losses) -> bool {
     let count = before.len();
     let Room { roots, errors, quotients } = room;
-    let counters = Counters {
-        before,
-        after,
-        roots: &mut roots.0[..count],
-        errors: &mut errors.0[..count],
-        quotients: &mut quotients.0[..count],
-        losses: &mut *losses,
+    let (roots, errors) = (&mut roots.0, &mut errors.0);
+    let Largest { root, error, is_lost } = if level.set() >= InstructionSet::Neon {
+        level.run(Counters::<true> {
+            before,
+            after,
+            roots: &mut roots[..count],
+            errors: &mut errors[..count],
+            quotients: &mut quotients.0[..count],
+            losses: &mut *losses,
+        })
+    } else {
+        level.run(Counters::<false> {
+            before,
+            after,
+            roots: &mut roots[..count],
+            errors: &mut errors[..count],
+            quotients: &mut quotients.0[..count],
+            losses: &mut *losses,
+        })
     };
-    let Largest { root, error, is_lost } = level.run(counters);
     let padded = count.next_multiple_of(squares::LANES);
     let sums = [&mut losses.report.signal, &mut losses.report.noise];
     for ((sum, column), largest) in sums.into_iter().zip([roots, errors]).zip([root, error]) {
-        column.0[count..padded].fill(0.0);
-        squares::add_f64s(sum, level, &column.0[..padded], largest);
+        column[count..padded].fill(0.0);
+        squares::add_f64s(sum, level, &column[..padded], largest);
     }
     is_lost
 }

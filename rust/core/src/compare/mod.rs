@@ -1,13 +1,14 @@
 //! Where two arrays differ, and by how much.
 //!
 //! * `outcome`: what is found. `formats`: how pairs of formats are compared. `arrays`: the pass over two arrays.
-//! * `differences`, `losses`: loops over a tile.
+//! * `differences`, `losses`: loops over a tile. `singles`: those over tiles of short floats.
 
 mod arrays;
 mod differences;
 mod formats;
 mod losses;
 mod outcome;
+mod singles;
 
 pub use outcome::{Comparison, Losses};
 
@@ -16,7 +17,7 @@ use crate::exec::pass;
 use crate::layout::{Axes, Axis, INDEX, Layout, OPERANDS, SOURCE, TARGET, blocks};
 use crate::plan::operands::Source;
 
-use arrays::{ComparedArrays, Comparing};
+use arrays::{Asked, ComparedArrays, Comparing};
 use formats::Common;
 
 /// Compares two arrays of a shape, on at most this many threads; with `measures` the losses too. The outcome depends
@@ -32,11 +33,30 @@ pub unsafe fn compare(
     measures: bool,
     threads: usize,
 ) -> Comparison {
-    let level = Level::active();
-    let comparing = Comparing::new(level, Common::of(first.format, second.format), measures);
-    let arrays = [first, second];
-    let mut whole = Comparison { losses: measures.then(Box::default), ..Comparison::default() };
-    for layout in blocks::cut(Layout::new(axes(shape, &first, &second))) {
+    let asked = if measures { Asked::Losses } else { Asked::Differences };
+    // SAFETY: passed on.
+    unsafe { run(shape, [first, second], asked, threads) }
+}
+
+/// Returns whether two arrays of a shape have one format and the same bits, on at most this many threads.
+///
+/// # Safety
+/// As for [`compare`].
+#[must_use]
+pub unsafe fn have_same_bits(shape: &[usize], first: Source<'_>, second: Source<'_>, threads: usize) -> bool {
+    // SAFETY: passed on.
+    first.format == second.format
+        && unsafe { run(shape, [first, second], Asked::SameBits, threads) }.different == 0
+}
+
+/// # Safety
+/// As for [`compare`].
+unsafe fn run(shape: &[usize], arrays: [Source<'_>; 2], asked: Asked, threads: usize) -> Comparison {
+    let [first, second] = &arrays;
+    let comparing = Comparing::new(Level::active(), Common::of(first.format, second.format), asked);
+    let losses = (asked == Asked::Losses).then(Box::default);
+    let mut whole = Comparison { losses, ..Comparison::default() };
+    for layout in blocks::cut(Layout::new(axes(shape, first, second))) {
         let compared = ComparedArrays::new(&comparing, &layout, &arrays);
         // SAFETY: the caller's promise; the layouts have the elements of the arrays.
         whole.merge(&unsafe { pass::run_pass(&compared, compared.positions(), threads) });

@@ -145,7 +145,7 @@ impl FlagFree {
 ///
 /// # Safety
 /// They are readable.
-unsafe fn copy_some<T>(source: *const u8, indices: &[u16], codes: &mut Tile<u32>) {
+pub(crate) unsafe fn copy_some<T>(source: *const u8, indices: &[u16], codes: &mut Tile<u32>) {
     const { assert!(size_of::<T>() <= size_of::<u32>(), "a tile has room") };
     let (source, codes) = (source.cast::<T>(), codes.0.as_mut_ptr().cast::<T>());
     assert!(indices.len() <= TILE);

@@ -7,20 +7,20 @@ use crate::kernels::tile::Tile;
 /// The smallest nonzero and the largest magnitude of sources, as bits of float32, whose order is the same; 0 if there is
 /// none. Where signs count, they are the top bits of magnitudes.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Extremes {
-    pub(super) smallest: u32,
-    pub(super) largest: u32,
+pub(crate) struct Extremes {
+    pub(crate) smallest: u32,
+    pub(crate) largest: u32,
     /// How many sources are zero.
-    pub(super) zeros: u32,
+    pub(crate) zeros: u32,
 }
 
 #[inline(always)]
-pub(super) fn bits(value: f32) -> u32 {
+pub(crate) fn bits(value: f32) -> u32 {
     value.abs().to_bits()
 }
 
 impl Extremes {
-    pub(super) fn of(level: Level, sources: Values, range: Within) -> Self {
+    pub(crate) fn of(level: Level, sources: Values, range: Within) -> Self {
         let both = level.run(Both { sources, range });
         // Most tiles have no zero, and need no second pass for that.
         if both.smallest > 0 {
@@ -30,18 +30,18 @@ impl Extremes {
     }
 
     /// Returns whether all sources are zero or within a range.
-    pub(super) fn are_within(&self, range: Within) -> bool {
+    pub(crate) fn are_within(&self, range: Within) -> bool {
         self.largest <= range.largest && (self.smallest == 0 || self.smallest >= range.smallest)
     }
 }
 
 /// A range of nonzero magnitudes, as bits.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Within {
-    pub(super) smallest: u32,
-    pub(super) largest: u32,
+pub(crate) struct Within {
+    pub(crate) smallest: u32,
+    pub(crate) largest: u32,
     /// The bits of a magnitude. With the sign among them, negative numbers are outside the range.
-    pub(super) mask: u32,
+    pub(crate) mask: u32,
 }
 
 /// Finds both.
@@ -89,26 +89,29 @@ impl Kernel for Zeros {
     }
 }
 
-/// Finds the indices of sources that are neither zero nor within a range. Returns how many there are.
-pub(super) struct Outside<'a> {
-    pub(super) sources: Values,
-    pub(super) range: Within,
-    pub(super) indices: &'a mut Tile<u16>,
+/// Finds the indices where a number of some columns is neither zero nor within a range. Returns how many there are.
+pub(crate) struct Outside<'a, const COLUMNS: usize> {
+    /// All as long.
+    pub(crate) columns: [Values; COLUMNS],
+    pub(crate) range: Within,
+    pub(crate) indices: &'a mut Tile<u16>,
 }
 
-impl Kernel for Outside<'_> {
+impl<const COLUMNS: usize> Kernel for Outside<'_, COLUMNS> {
     type Output = usize;
 
     #[inline(always)]
     fn run(self) -> usize {
-        let Self { sources, range: Within { smallest, largest, mask }, indices } = self;
+        let Self { columns, range: Within { smallest, largest, mask }, indices } = self;
         let mut found = 0;
-        for start in (0..sources.count()).step_by(LANES) {
+        for start in (0..columns[0].count()).step_by(LANES) {
             let is_outside = |lane| {
-                // SAFETY: the count is a multiple of LANES.
-                let magnitude = (unsafe { sources.get(start + lane) }.to_bits() & mask) as i32;
-                // As integers with a sign, which compilers compare in one instruction: negative ones are below.
-                (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0))
+                columns.iter().fold(false, |any, column| {
+                    // SAFETY: the count is a multiple of LANES.
+                    let magnitude = (unsafe { column.get(start + lane) }.to_bits() & mask) as i32;
+                    // As integers with a sign, which compilers compare in one instruction: negative ones are below.
+                    any | (magnitude > largest as i32) | ((magnitude < smallest as i32) & (magnitude != 0))
+                })
             };
             let any = (0..LANES).fold(0, |any, lane| any | u32::from(is_outside(lane)));
             if any == 0 {

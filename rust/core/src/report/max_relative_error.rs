@@ -5,22 +5,22 @@ use super::squares::{LANES, Values};
 use crate::cpu::{InstructionSet, Kernel, Level, RawKernel};
 
 /// Below this, products of relative errors and sources may lose bits.
-pub(super) const TINY: f32 = f32::from_bits((127 - 70) << 23);
+pub(crate) const TINY: f32 = f32::from_bits((127 - 70) << 23);
 
 /// What is known of the errors of a tile.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct ErrorSummary {
+pub(crate) struct ErrorSummary {
     /// The largest magnitude, as bits.
-    pub(super) largest: u32,
+    pub(crate) largest: u32,
     /// How many are zero.
-    pub(super) zeros: u32,
+    pub(crate) zeros: u32,
     /// Whether some relative error may exceed the largest so far.
-    pub(super) may_exceed: bool,
+    pub(crate) may_exceed: bool,
 }
 
 impl ErrorSummary {
     /// The summary of errors that are all zero.
-    pub(super) fn of_zeros(count: usize) -> Self {
+    pub(crate) fn of_zeros(count: usize) -> Self {
         Self { largest: 0, zeros: count as u32, may_exceed: false }
     }
 }
@@ -59,7 +59,7 @@ impl<const FUSED: bool> RawKernel for ErrorLoop<FUSED> {
 
 /// The largest relative error so far, as the error and its source.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct MaxRelativeError {
+pub(crate) struct MaxRelativeError {
     error: f32,
     source: f32,
     /// The largest float32 that is not above the quotient; 0 if that is [`TINY`].
@@ -73,7 +73,7 @@ impl Default for MaxRelativeError {
 }
 
 impl MaxRelativeError {
-    pub(super) fn quotient(self) -> f64 {
+    pub(crate) fn quotient(self) -> f64 {
         f64::from(self.error) / f64::from(self.source)
     }
 
@@ -81,7 +81,7 @@ impl MaxRelativeError {
     ///
     /// # Safety
     /// As many results as sources are readable and writable at the pointer.
-    pub(super) unsafe fn subtract(self, level: Level, sources: Values, results: *mut f32) -> ErrorSummary {
+    pub(crate) unsafe fn subtract(self, level: Level, sources: Values, results: *mut f32) -> ErrorSummary {
         // SAFETY: the caller's promise.
         unsafe {
             if level.set() >= InstructionSet::Neon {
@@ -95,7 +95,7 @@ impl MaxRelativeError {
     }
 
     /// Takes the largest relative error of a tile, if it exceeds the largest so far. Returns whether it does.
-    pub(super) fn rise(&mut self, level: Level, sources: Values, errors: Values) -> bool {
+    pub(crate) fn rise(&mut self, level: Level, sources: Values, errors: Values) -> bool {
         let risen = level.run(Rise { sources, errors, from: *self });
         *self = risen.unwrap_or(*self);
         risen.is_some()
@@ -117,7 +117,7 @@ impl MaxRelativeError {
 }
 
 /// Finds the largest relative error, if it exceeds another. Products in float32, and where these are equal to errors in
-/// float64, tell which groups of elements may rise: arrays of one value come here with each tile.
+/// float64, tell which groups of elements may rise: arrays of one value come here with each tile. No error is relative to zero.
 struct Rise {
     sources: Values,
     /// As many.
@@ -136,11 +136,11 @@ impl Kernel for Rise {
             // SAFETY: both counts are the same multiple of LANES.
             let at = |lane| unsafe { (sources.get(start + lane).abs(), errors.get(start + lane).abs()) };
             // An error above an exact product is not below the rounded one.
-            let may_rise = |(x, error): (f32, f32)| (error >= most.ratio * x) & (error > 0.0);
+            let may_rise = |(x, error): (f32, f32)| (error >= most.ratio * x) & (error > 0.0) & (x > 0.0);
             if !(0..LANES).fold(false, |any, lane| any | may_rise(at(lane))) {
                 continue;
             }
-            let rises = |most: MaxRelativeError, (x, error): (f32, f32)| most.is_below(error, x);
+            let rises = |most: MaxRelativeError, (x, error): (f32, f32)| most.is_below(error, x) & (x > 0.0);
             let found: u64 = (0..LANES).map(|lane| u64::from(rises(most, at(lane)))).sum();
             if found == 0 {
                 continue;

@@ -1,16 +1,16 @@
 //! What a cast lost, collected tile by tile: from its values without flags (`collector`), or from flags (`measure`).
 
-mod cast_report;
+pub(crate) mod cast_report;
 pub(crate) mod collector;
 mod counters;
-mod extremes;
+pub(crate) mod extremes;
 mod histogram;
-mod max_relative_error;
+pub(crate) mod max_relative_error;
 pub(crate) mod measure;
 mod square_sum;
 pub(crate) mod squares;
 mod subnormal_count;
-mod tile_statistics;
+pub(crate) mod tile_statistics;
 pub(crate) mod values;
 
 pub use cast_report::{CastReport, CompactReport, Report};

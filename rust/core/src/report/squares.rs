@@ -31,13 +31,13 @@ const FRACTION: i32 = f64::MANTISSA_DIGITS as i32 - 1;
 const BINADES: i32 = FRACTION / 2 - DEPTH;
 
 /// Returns the exponent of a positive number: it is at least two to this power. All subnormals get the smallest one's.
-pub(super) fn exponent_of(value: f64) -> i32 {
+pub(crate) fn exponent_of(value: f64) -> i32 {
     let field = (value.to_bits() >> FRACTION) as i32;
     if field == 0 { 1 - 1023 - FRACTION } else { field - 1023 }
 }
 
 /// Returns two to an exponent of a normal float64; `powi` is a loop, and as slow as a pass over a tile.
-pub(super) fn power_of_two(exponent: i32) -> f64 {
+pub(crate) fn power_of_two(exponent: i32) -> f64 {
     debug_assert!((-1022..=1023).contains(&exponent));
     f64::from_bits(((exponent + 1023) as u64) << FRACTION)
 }
@@ -45,7 +45,7 @@ pub(super) fn power_of_two(exponent: i32) -> f64 {
 /// Float32 in memory, padded with zeros to a multiple of [`LANES`]: a remainder loop would keep the compiler from
 /// holding sums in registers.
 #[derive(Clone, Copy)]
-pub(super) struct Values {
+pub(crate) struct Values {
     pointer: *const f32,
     count: usize,
 }
@@ -53,12 +53,12 @@ pub(super) struct Values {
 impl Values {
     /// # Safety
     /// So many, a multiple of [`LANES`], are readable at the pointer for as long as the column is in use.
-    pub(super) unsafe fn new(pointer: *const f32, count: usize) -> Self {
+    pub(crate) unsafe fn new(pointer: *const f32, count: usize) -> Self {
         Self { pointer, count }
     }
 
     #[inline(always)]
-    pub(super) fn count(&self) -> usize {
+    pub(crate) fn count(&self) -> usize {
         self.count
     }
 
@@ -69,7 +69,7 @@ impl Values {
     /// # Safety
     /// The index is below the count.
     #[inline(always)]
-    pub(super) unsafe fn get(&self, index: usize) -> f32 {
+    pub(crate) unsafe fn get(&self, index: usize) -> f32 {
         debug_assert!(index < self.count);
         // SAFETY: the caller's promise, and that of `new`'s.
         unsafe { self.pointer.add(index).read_unaligned() }
@@ -78,15 +78,15 @@ impl Values {
 
 /// Adds the squares of a column of float32 to a sum; `largest` is the largest magnitude, not zero, and all are multiples of
 /// two to `grid`. An exact sum is asked for where the elements may be added in other tiles or otherwise.
-pub(super) fn add_f32s(
+pub(crate) fn add_f32s(
     sum: &mut SquareSum,
     level: Level,
     column: Values,
     (largest, grid): (f64, i32),
     is_exact: bool,
 ) {
-    // Where the sum of all squares has no more bits than float64, no addition rounds.
-    const BITS: i32 = f64::MANTISSA_DIGITS as i32 - TILE.ilog2() as i32;
+    // Where the squares of a lane have no more bits than float64, no addition rounds.
+    const BITS: i32 = f64::MANTISSA_DIGITS as i32 - (TILE / LANES).ilog2() as i32;
     if is_exact && 2 * (exponent_of(largest) + 1 - grid) > BITS {
         let mut wide = Tile::default();
         for (i, wide) in wide.0[..column.count()].iter_mut().enumerate() {
@@ -100,6 +100,11 @@ pub(super) fn add_f32s(
         vectors.run(VectorSquares::<V> { column, _vectors: vectors })
     });
     let mut lanes = lanes.unwrap_or_else(|| level.run(Squares { column }));
+    if is_exact {
+        let unit = power_of_two(-2 * grid);
+        let units: u64 = lanes.into_iter().map(|lane| (lane * unit) as u64).sum();
+        return sum.add(u128::from(units), 2 * grid);
+    }
     let mut count = LANES;
     while count > 1 {
         count /= 2;

@@ -58,7 +58,7 @@ impl Decoder<u32> for Bf16Decoder {
 }
 
 /// Makes the stage from a format to float32.
-fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
+pub(crate) fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     let single = pivot_format::<Binary32>()?;
     let upper = FloatSpec { mantissa_bits: Binary32::MANTISSA - u16::BITS, ..pivot_spec::<Binary32>() };
     if format.float() == Some(upper) {
@@ -185,7 +185,7 @@ impl TileStatistics {
         let mut extremes = Extremes::of(level, x, self.range);
         let mut outside = 0;
         if !extremes.are_within(self.range) {
-            outside = level.run(Outside { sources: x, range: self.range, indices });
+            outside = level.run(Outside { columns: [x], range: self.range, indices });
             // SAFETY: the tile holds as many as the column, and is not touched from here on.
             x = unsafe {
                 filled_up(x.pointer(), full, full, before);
