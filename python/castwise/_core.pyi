@@ -93,6 +93,7 @@ __all__ = [
     "set_cpu_level",
     "set_kept_memory",
     "set_num_threads",
+    "sum_surveys",
     "survey_array",
     "swizzle_scales",
     "unpack_codes",
@@ -384,6 +385,7 @@ class SurveyTables:
     def __ne__(self, other: object, /) -> bool: ...
 
 def survey_array(x: ArrayLike, *, threads: int | None = None) -> SurveyTables: ...
+def sum_surveys(parts: Sequence[SurveyTables]) -> SurveyTables: ...
 def restore_survey(state: _SavedSurvey) -> SurveyTables: ...
 
 @final

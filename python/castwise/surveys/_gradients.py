@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import math
 import operator
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
-
-import numpy as np
 
 from castwise._brief import brief, counted
 from castwise._trees import leaves
@@ -24,7 +22,7 @@ from castwise.rendering import (
 )
 from castwise.surveys._loss_scales import ALL, LossScales, fitting_loss_scales, float_format
 from castwise.surveys._prediction import Prediction
-from castwise.surveys._survey import Survey, restoring, survey
+from castwise.surveys._survey import Survey, restoring, sum_of, survey
 
 SCHEMA = 1
 """The version of what `GradientLog.to_dict` returns."""
@@ -250,7 +248,7 @@ class GradientLog(Rendered):
             step,
             loss_scale,
             bool(unscaled),
-            _total(by_name.values()),
+            sum_of(by_name.values()),
             by_name if self.by_name else {},
         )
         self._surveys[recorded.step] = recorded
@@ -334,7 +332,7 @@ class GradientLog(Rendered):
             log = cls(saved["every"], saved["target"], saved["by_name"])
             for row in saved["steps"]:
                 by_name = {name: Survey.from_dict(part) for name, part in row["by_name"].items()}
-                total = _total(by_name.values()) if log.by_name else Survey.from_dict(row["total"])
+                total = sum_of(by_name.values()) if log.by_name else Survey.from_dict(row["total"])
                 scale = _loss_scale(float.fromhex(row["loss_scale"]))
                 recorded = GradientSurvey(
                     _step(row["step"]), scale, row["unscaled"], total, by_name
@@ -453,13 +451,6 @@ def _surveyed(path: str, gradient: Any) -> Survey:  # noqa: ANN401  (of any libr
         return survey(gradient)
     except TypeError as error:
         raise TypeError(f"the gradient at {path or 'the root'!r}: {error}") from error
-
-
-def _total(surveys: Iterable[Survey]) -> Survey:
-    return sum(surveys, start=_NOTHING)
-
-
-_NOTHING = survey(np.zeros(0, np.float32))
 
 
 def _index(argument: str, value: object) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Self
@@ -270,6 +270,11 @@ class Survey(Rendered):
         header = ("binade", "", "elements", "share", "of squares")
         picture = Exponents([("elements", self.exponents)], pictured_ranges())
         return [picture, Table.of(header, rows, 2), Lines((total,))]
+
+
+def sum_of(surveys: Iterable[Survey]) -> Survey:
+    """Add surveys up; of none it is that of no elements."""
+    return Survey(_core.sum_surveys([each._tables for each in surveys]))
 
 
 def pictured_ranges() -> list[FormatRange]:

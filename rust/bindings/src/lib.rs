@@ -101,7 +101,7 @@ mod _core {
         set_num_threads,
     };
     #[pymodule_export]
-    use super::survey::{SurveyTables, restore_survey, survey_array};
+    use super::survey::{SurveyTables, restore_survey, sum_surveys, survey_array};
     #[pymodule_export]
     use super::unscale::{arrays_finite, unscale_arrays};
 

@@ -126,6 +126,16 @@ impl SurveyTables {
     }
 }
 
+/// Add tables up.
+#[pyfunction]
+pub(crate) fn sum_surveys(parts: &Bound<'_, PyAny>) -> PyResult<SurveyTables> {
+    let mut sum = core::Survey::default();
+    for part in parts.try_iter()? {
+        sum.merge(&part?.cast::<SurveyTables>()?.get().core);
+    }
+    Ok(SurveyTables { core: sum })
+}
+
 /// What `SurveyTables.state` took apart, put together again.
 #[pyfunction]
 pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {

@@ -15,6 +15,10 @@ pub(super) const MOST_ELEMENTS: usize = 1 << 16;
 /// Binades of float64: the field of an exponent.
 pub(super) const FIELDS: usize = 1 << 11;
 
+/// Bits below the exponent of a magnitude, and below its eighth of a binade.
+const FRACTION: u32 = f64::MANTISSA_DIGITS - 1;
+const EIGHTH: u32 = FRACTION - 3;
+
 /// The exponent of the binade whose field is 0.
 pub(super) const LOWEST: i16 = -1023;
 
@@ -39,13 +43,13 @@ pub(super) fn unpack(word: u64) -> Cell {
 /// Returns the field of a magnitude as float64.
 #[inline(always)]
 pub(super) fn field_of(magnitude: u64) -> usize {
-    (magnitude >> 52) as usize % FIELDS
+    (magnitude >> FRACTION) as usize % FIELDS
 }
 
 /// Returns the eighth of a binade that a magnitude as float64 is in.
 #[inline(always)]
 fn eighth_of(magnitude: u64) -> i16 {
-    (magnitude >> 49) as i16 + 8 * LOWEST
+    (magnitude >> EIGHTH) as i16 + 8 * LOWEST
 }
 
 /// Adds so many steps of cells to others.
@@ -100,7 +104,7 @@ impl PackedTable {
     /// Adds a block with this maximum; returns its cells.
     #[inline(always)]
     pub(super) fn add_block(&mut self, maximum: u64) -> &mut Window {
-        let eighth = (maximum >> 49) as usize % EIGHTHS;
+        let eighth = (maximum >> EIGHTH) as usize % EIGHTHS;
         if self.places[eighth] == 0 {
             self.add_row(maximum);
         }
@@ -113,7 +117,7 @@ impl PackedTable {
     #[inline(never)]
     fn add_row(&mut self, maximum: u64) {
         self.rows.push(PackedRow { eighth: eighth_of(maximum), blocks: 0, cells: [0; 2 * DEPTH] });
-        self.places[(maximum >> 49) as usize % EIGHTHS] = self.rows.len() as u16;
+        self.places[(maximum >> EIGHTH) as usize % EIGHTHS] = self.rows.len() as u16;
     }
 
     /// Moves the counts of words to the wide table.
