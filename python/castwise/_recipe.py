@@ -116,6 +116,14 @@ class Recipe:
         step, report = self._step(array, report=True, threads=threads)
         return cast(step, target, threads=threads), report
 
+    def applied_fully(
+        self, array: NDArray[Any], target: str, threads: int | None
+    ) -> tuple[NDArray[Any], CastReport | None]:
+        """Return what it makes of an array, with a report if that says all."""
+        if self.is_reported(target):
+            return self.applied_with_report(array, target, threads)
+        return self.applied(array, target, threads), None
+
     def _step(self, array: NDArray[Any], **options: Any) -> Any:  # noqa: ANN401
         """Cast to the format that lies between."""
         return cast(

@@ -172,7 +172,7 @@ def test_stochastic_rounding_is_not_taken_for_another(tmp_path: Path) -> None:
 def test_a_fault_of_one_bit_is_found(
     tmp_path: Path, fault: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sides, "_PIECE_ELEMENTS", 1000)
+    monkeypatch.setattr(_sides, "_PIECE_BYTES", 4000)
     random = np.random.default_rng(fault)
     array = random.standard_normal((60, 70)).astype(np.float32)
     target: Any = (np.float32, BF16, np.float16, E4M3)[fault % 4]
@@ -191,7 +191,7 @@ def test_a_fault_of_one_bit_is_found(
 def test_a_recipe_is_proved_on_what_came_before_it_was_found(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sides, "_PIECE_ELEMENTS", 512)
+    monkeypatch.setattr(_sides, "_PIECE_BYTES", 2048)
     exact = np.arange(3000, dtype=np.float32) % 256
     exact[1500:] += np.float32(0.3)  # exact in bfloat16 before
     truncated = castwise.cast(exact, "bfloat16", rounding="towards-zero")
@@ -227,7 +227,7 @@ def test_measures(tmp_path: Path) -> None:
 def test_signal_counts_pieces_that_are_equal(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_sides, "_PIECE_ELEMENTS", 100)
+    monkeypatch.setattr(_sides, "_PIECE_BYTES", 400)
     a = np.random.default_rng(0).standard_normal(1000).astype(np.float32)
     b = a.copy()
     b[[250, 777]] += 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import partial
@@ -27,16 +28,23 @@ from castwise.checkpoint.comparison._explanations import (
 from castwise.checkpoint.comparison._measures import Measures
 from castwise.checkpoint.comparison._pairing import paired, rename_mapping
 from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
-from castwise.checkpoint.comparison._schemes import SchemeProver, scale_shifts, shifts_text
-from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
+from castwise.checkpoint.comparison._schemes import (
+    SchemeProver,
+    SchemeSearch,
+    scale_shifts,
+    shifts_text,
+)
+from castwise.checkpoint.comparison._sides import Side, common_format, in_step
+from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.plan import Decide, decided
-from castwise.checkpoint.planning import quantization_of
+from castwise.checkpoint.planning import checked_threads, quantization_of
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
 from castwise.quantization import QuantizedWeight
 
+_KEPT_BYTES = 16 << 20
 _LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
 """Codes of at most 8 bits lose more than the second, and no recipe as much as the first."""
 
@@ -110,6 +118,7 @@ def diff(
 
     """
     tolerances = _tolerances(rtol, atol)
+    workers = checked_threads(threads)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
     decide: Decide | None = None
     if dtypes is not None:
@@ -142,7 +151,11 @@ def diff(
             opened=opened,
             tolerances=tolerances,
             threads=threads,
+            pool=stack.enter_context(ThreadPoolExecutor(workers + 1)),
+            workers=workers,
         )
+        # Blocks up to the largest that was freed are not mapped anew by glibc, as pieces would be.
+        np.empty(_KEPT_BYTES, np.uint8)
         meter = ProgressMeter(sum(left.info(name).nbytes for name in pairing.pairs), progress)
         tensors = [
             TensorDiff(name, reason, tied_to=tied, beyond=tolerances and 1)
@@ -202,7 +215,10 @@ class _Comparing:
         opened: Sequence[Checkpoint],
         tolerances: tuple[float, float] | None,
         threads: int | None,
+        pool: Executor,
+        workers: int,
     ) -> None:
+        self._pool, self._workers = pool, workers
         self._left, self._right, self._reference = left, right, reference
         self._quantized = [
             _quantized_weights(source) if side.decodes else {}
@@ -268,18 +284,24 @@ class _Comparing:
         shape = self._left.shape(name)
         nbytes, size = self._left.info(name).nbytes, max(math.prod(shape), 1)
         measures = Measures(*formats, self._tolerances, self._threads)
-        prover = Prover(*formats, self._known, self._threads)
+        prover = Prover(*formats, size, self._known, self._threads)
+
+        def lefts() -> Iterator[NDArray[Any]]:
+            return self._left.pieces(name, formats[0])
 
         def pairs() -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-            return in_step(
-                self._left.pieces(name, formats[0]), self._right.pieces(other, formats[1])
-            )
+            return in_step(lefts(), self._right.pieces(other, formats[1]))
 
-        unmeasured = walk(
-            pairs(),
-            measures,
-            prover,
-            lambda: meter.reaches(round(measures.count / size * nbytes), name),
+        are_floats = {format_info(known).kind for known in formats} == {"float"}
+        search = trial = None
+        if are_floats:
+            weight = self._quantized[1].get(other) if tensor.quantized[1] else None
+            search = self._schemes.search(lefts, pairs, shape=shape, to=formats[1], weight=weight)
+            # Of others it is not likely that a recipe explains them.
+            trial = search.trial() if tensor.quantized == (False, True) else None
+        walk = PieceWalk(measures, prover, trial, pool=self._pool, workers=self._workers)
+        unmeasured = walk.over(
+            pairs(), lambda: meter.reaches(round(measures.count / size * nbytes), name)
         )
         if measures.different and unmeasured:
             for (left, _), place in zip(pairs(), range(max(unmeasured) + 1), strict=False):
@@ -287,9 +309,7 @@ class _Comparing:
                     measures.add_signal(left)
         explanation = None
         if measures.different or formats[0] != formats[1]:
-            explanation = self._explained(
-                tensor, names, formats, prover, pairs, sqnr_db=measures.sqnr_db
-            )
+            explanation = self._explained(tensor, prover, pairs, search, sqnr_db=measures.sqnr_db)
         ratios = None
         if self._reference is not None and name in self._reference.names:
             ratios = (
@@ -324,24 +344,22 @@ class _Comparing:
     def _explained(
         self,
         tensor: TensorDiff,
-        names: tuple[str, str],
-        formats: tuple[str, str],
         prover: Prover,
         pairs: Pairs,
+        search: SchemeSearch | None,
         *,
         sqnr_db: float | None,
     ) -> CastExplanation | None:
         """Return the cast that makes B of A; else how it is quantised, or was in between."""
-        shape = self._left.shape(names[0])
-        found = prover.explanation(pairs, shape)
+        if sqnr_db is None or not _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS:
+            search = None
+        if search is not None and prover.has_failed and (proved := search.proved()) is not None:
+            return proved
+        assert tensor.shapes is not None, "they are alike"  # noqa: S101
+        found = prover.explanation(pairs, tensor.shapes[0])
         if found is not None and found.every_element and not tensor.quantized[1]:
             return found
-        if {format_info(name).kind for name in formats} != {"float"}:
-            return found
-        if sqnr_db is None or not _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS:
-            return found
-        weight = self._quantized[1].get(names[1]) if tensor.quantized[1] else None
-        quantized = self._schemes.explanation(pairs, shape, formats[1], weight)
+        quantized = None if search is None else search.explanation()
         if quantized is None or (found is not None and found.disagreeing <= quantized.disagreeing):
             return found
         return quantized
@@ -412,27 +430,3 @@ def _energy(errors: NDArray[np.float64]) -> float:
     """Return the sum of squares of the errors that are finite."""
     finite = errors[np.isfinite(errors)]
     return float(np.dot(finite, finite))
-
-
-def walk(
-    pairs: Iterator[tuple[NDArray[Any], NDArray[Any]]],
-    measures: Measures,
-    prover: Prover,
-    moved: Callable[[], None],
-) -> set[int]:
-    """Measure all pieces and try recipes on them; returns which equal ones were not measured."""
-    unmeasured: set[int] = set()
-    for place, (left, right) in enumerate(read_ahead(pairs)):
-        moved()
-        if left.dtype == right.dtype and prover.is_plain and measures.are_equal(left, right):
-            measures.add_equal(left.size)
-            prover.equal_piece(left.size)
-            unmeasured.add(place)
-            continue
-        report = prover.try_piece(left, right)
-        if report is None:
-            measures.add(left, right)
-        else:
-            measures.add_cast(left, right, report, prover.most_ulps)
-    measures.locate()
-    return unmeasured

@@ -18,8 +18,16 @@ from castwise.checkpoint.comparison._recipes import Sample
 Pairs = Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
 """Reads the pieces of two tensors again, cut at the same places."""
 
+Pieces = Callable[[], Iterator[NDArray[Any]]]
+"""Reads the pieces of a tensor again."""
+
 _SPREAD = 1 << 14
 """Elements of a piece that are spread evenly over it."""
+_FEW = 1 << 10
+"""Of these, those that say whether a larger number of A became a smaller one of B."""
+_REVERSED = 16
+"""No cast is searched for if it is certain to be wrong for one in so many elements."""
+_CHUNK = 1 << 16
 _WORD_BYTES = 8
 _NOTABLE = 1 << 10
 _FAILING = 1 << 12
@@ -120,14 +128,54 @@ class KnownRecipes:
         return chosen
 
 
+class Attempt:
+    """What a recipe made of a piece, computed before it is asked for.
+
+    Attributes
+    ----------
+    recipe
+        The recipe.
+    is_due
+        Whether a recipe is tried at all.
+    different
+        In how many elements the result is not B; None if it was not tried.
+    report
+        Of the cast, if that says all.
+
+    """
+
+    def __init__(self, recipe: Recipe, target: str, *, is_due: bool) -> None:
+        self.recipe, self.is_due, self._target = recipe, is_due, target
+        self.different: int | None = None
+        self.report: CastReport | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True for one cast, to the nearest."""
+        return self.recipe.is_plain
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the piece will be measured, as no recipe explains it."""
+        return not self.is_due or bool(self.different)
+
+    def make(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        """Try the recipe."""
+        result, self.report = self.recipe.applied_fully(left, self._target, 1)
+        self.different = compare(result, right, threads=1).different
+
+
 class Prover:
     """Tries the plainest recipe on pieces as they come, and searches for others where it fails.
 
     A recipe that was found in the middle holds from there on; what came before is read again.
     """
 
-    def __init__(self, source: str, target: str, known: KnownRecipes, threads: int | None) -> None:
+    def __init__(
+        self, source: str, target: str, size: int, known: KnownRecipes, threads: int | None
+    ) -> None:
         self._source, self._target, self._threads = source, target, threads
+        self._size = size
         self._known = known
         self._sample: Sample | None = None
         self._searches = _SEARCHES
@@ -147,12 +195,44 @@ class Prover:
         """How far its results are at most from the nearest number; None if that is not known."""
         return self._recipe.most_ulps
 
-    def try_piece(self, left: NDArray[Any], right: NDArray[Any]) -> CastReport | None:
-        """Try the recipe on a piece; its report if it is a cast that makes this of that."""
+    @property
+    def has_failed(self) -> bool:
+        """True if no recipe is right for every element."""
+        return self.is_hopeless or (self._disagreeing > 0 and not self._begin)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if no recipe will explain the tensor, whatever the other pieces are."""
+        return not self._searches and self._disagreeing > most_failing(self._size)
+
+    def attempt(self) -> Attempt:
+        """Return the attempt at the next piece."""
+        return Attempt(self._recipe, self._target, is_due=not self.is_hopeless)
+
+    def try_piece(
+        self,
+        left: NDArray[Any],
+        right: NDArray[Any],
+        different: int | None = None,
+        attempt: Attempt | None = None,
+    ) -> CastReport | None:
+        """Try the recipe on a piece; its report if it is a cast that makes this of that.
+
+        `different` says how many elements of the piece are, if the recipe changes none; `attempt`
+        is one that was made before, with this recipe or another.
+        """
         start = self._count
         self._count += left.size
-        result, report = self._applied(left)
-        different = compare(result, right, threads=self._threads).different
+        if self.is_hopeless:
+            return None
+        result, report = left, None
+        if different is None:
+            if attempt is None or attempt.different is None or attempt.recipe != self._recipe:
+                attempt = self.attempt()
+                attempt.make(left, right)
+            different, report = attempt.different, attempt.report
+            if different:
+                result, _ = self._applied(left)
         if not different:
             return report
         if self._searches:
@@ -170,9 +250,7 @@ class Prover:
 
     def _applied(self, left: NDArray[Any]) -> tuple[NDArray[Any], CastReport | None]:
         """Return what the recipe makes of a piece, with a report if that says all."""
-        if self._recipe.is_reported(self._target):
-            return self._recipe.applied_with_report(left, self._target, self._threads)
-        return self._recipe.applied(left, self._target, self._threads), None
+        return self._recipe.applied_fully(left, self._target, self._threads)
 
     def equal_piece(self, count: int) -> None:
         """Count a piece that is the same in both."""
@@ -182,11 +260,13 @@ class Prover:
         self, result: NDArray[Any], right: NDArray[Any], different: int, start: int
     ) -> None:
         if different and self._place is None:
-            self._place = start + int(_differing(result, right)[0])
+            self._place = start + _first_differing(result, right)
         self._disagreeing += different
 
     def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
         """Take a sample of a piece where the recipe fails, and return the best one on all."""
+        if self._is_reversed(left, right):
+            return self._recipe
         if self._sample is None:
             for recipe in self._known.of(self._source, self._target):
                 again = recipe.applied(left, self._target, self._threads)
@@ -198,6 +278,24 @@ class Prover:
         places = [_thinned(failing, _FAILING), spread, self._notable(left)]
         self._sample.add(left, right, np.concatenate(places))
         return self._known.best(self._sample, self._recipe)
+
+    def _is_reversed(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
+        """Return True if larger numbers became smaller ones too often, which no cast does."""
+        kinds = {format_info(name).kind for name in (self._source, self._target)}
+        if kinds != {"float"}:
+            return False
+        spread = np.linspace(0, left.size - 1, min(_FEW, left.size)).astype(np.intp)
+        with np.errstate(all="ignore"):
+            ahead, behind = left[spread].astype(np.float64), right[spread].astype(np.float64)
+        finite = np.isfinite(ahead) & np.isfinite(behind)
+        ahead, behind = ahead[finite], behind[finite]
+        order = np.lexsort((behind, ahead))
+        # Of each pair of neighbours in this order, a cast is wrong for one at least.
+        pairs = order[: order.size // 2 * 2].reshape(-1, 2)
+        lower, upper = ahead[pairs].T
+        first, second = behind[pairs].T
+        reversed_pairs = np.where(lower == upper, first != second, first > second)
+        return int(np.count_nonzero(reversed_pairs)) * _REVERSED > spread.size
 
     def _notable(self, left: NDArray[Any]) -> NDArray[np.intp]:
         """Return where elements are beyond the range of B, or below its normal numbers."""
@@ -214,6 +312,8 @@ class Prover:
 
     def explanation(self, pairs: Pairs, shape: tuple[int, ...]) -> CastExplanation | None:
         """Return what was proved; reads again what the recipe was not tried on."""
+        if self.is_hopeless:
+            return self._between_neighbours(pairs)
         for _ in range(_WALKS):
             if not self._begin:
                 break
@@ -264,6 +364,15 @@ class Prover:
             self._place = later[1] if self._place is None else self._place
             self._begin = 0
         self._count = total
+
+
+def _first_differing(left: NDArray[Any], right: NDArray[Any]) -> int:
+    """Return the first place of `_differing`, of which there is one."""
+    for start in range(0, left.size, _CHUNK):
+        cut = slice(start, start + _CHUNK)
+        if (places := _differing(left[cut], right[cut])).size:
+            return start + int(places[0])
+    raise AssertionError("nothing differs")
 
 
 def _thinned(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:

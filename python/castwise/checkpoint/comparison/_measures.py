@@ -14,6 +14,9 @@ from castwise.checkpoint._tensors import format_info, numpy_dtype
 Piece = tuple[NDArray[Any], NDArray[Any], int]
 """Elements of two tensors, and where they begin."""
 
+_FEW = 1 << 14
+"""Elements of which numpy finds the largest relative difference in no time."""
+
 
 class LargestGap:
     """The largest absolute difference of two streams of pieces.
@@ -99,9 +102,11 @@ class Measures:
         """The ratio of signal and noise, of the numbers that are finite in both."""
         return None if self._report is None else self._report.sqnr_db
 
-    def are_equal(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
-        """Return True if two pieces of one format hold the same values."""
-        return not compare(left, right, threads=self._threads).different
+    def compared(
+        self, left: NDArray[Any], right: NDArray[Any], *, threads: int | None = None
+    ) -> Comparison:
+        """Compare two pieces, for `add`."""
+        return compare(left, right, measure=self._floats, threads=threads or self._threads)
 
     def add_report(self, report: CastReport) -> None:
         """Add what the cast lost that makes one of the other."""
@@ -125,7 +130,7 @@ class Measures:
         """
         changed = report.saturated or report.overflowed or report.nan_in != report.nan_out
         if changed or (self._tolerances is not None and report.max_abs_error):
-            self.add(left, right)
+            self.add(left, right, self.compared(left, right))
             return
         start = self.count
         self.count += left.size
@@ -136,11 +141,10 @@ class Measures:
         self.gap.expect(report.max_abs_error, (left, right, start))
         self._expect_relative(report.max_rel_error, (left, right, start))
 
-    def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
-        """Compare two pieces."""
+    def add(self, left: NDArray[Any], right: NDArray[Any], comparison: Comparison) -> None:
+        """Add two pieces that were `compared`."""
         start = self.count
         self.count += left.size
-        comparison = compare(left, right, measure=self._floats, threads=self._threads)
         if comparison.report is not None:
             self.add_report(comparison.report)
         if not comparison.different:
@@ -174,7 +178,7 @@ class Measures:
         self.gap.locate()
         if self._rel_piece is None:
             return
-        left, right, start = self._rel_piece
+        left, right, start = self._narrowed(*self._rel_piece)
         with np.errstate(all="ignore"):
             ahead, behind = left.astype(np.float64), right.astype(np.float64)
             shares = np.abs(ahead - behind) / np.abs(ahead)
@@ -183,6 +187,17 @@ class Measures:
         self._rel_piece = None
         self.max_rel, self.rel_place = float(shares[place]), start + place
         self.rel_values = float(ahead[place]), float(behind[place])
+
+    def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece:
+        """Return the first few elements of which the largest relative difference is that of all."""
+        while left.size > _FEW:
+            middle = left.size // 2
+            report = self.compared(left[:middle], right[:middle]).report
+            if report is not None and report.max_rel_error == self.max_rel:
+                left, right = left[:middle], right[:middle]
+            else:
+                left, right, start = left[middle:], right[middle:], start + middle
+        return left, right, start
 
     def _add_beyond(self, left: NDArray[Any], right: NDArray[Any]) -> None:
         rtol, atol = self._tolerances or (0.0, 0.0)

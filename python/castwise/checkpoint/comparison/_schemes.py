@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
@@ -15,7 +15,12 @@ from castwise._core import block_amax, cast, compare, finfo, formats
 from castwise._options import Recipe as Producer
 from castwise._options import ScaleRule, SchemeName
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.comparison._explanations import CastExplanation, Pairs, most_failing
+from castwise.checkpoint.comparison._explanations import (
+    CastExplanation,
+    Pairs,
+    Pieces,
+    most_failing,
+)
 from castwise.quantization import (
     QuantizedArray,
     QuantizedWeight,
@@ -26,7 +31,7 @@ from castwise.quantization import (
 )
 
 _MATRIX = 2
-_SLAB_ELEMENTS = 1 << 18
+_SLAB_ELEMENTS = 1 << 20
 _SAMPLE_ELEMENTS = 1 << 13
 _SAMPLE_COLUMNS = 256
 """Of blocks of several rows: two of 128 columns."""
@@ -38,6 +43,15 @@ _LATE_COLUMNS = (128,)
 """Blocks of activations in DeepSeek's files, beside those of 128x128."""
 _TRIED = ("fp8_", "mx", "nvfp4", "int8_", "int4_", "bnb_")
 """What schemes begin with of which a plain tensor may be the decoding."""
+
+Matrices = tuple[NDArray[Any], NDArray[Any]]
+"""Some whole rows of two tensors."""
+
+Tried = tuple[int, int | None, int | None]
+"""How many elements a recipe was tried on, for how many it is wrong, and the first of these."""
+
+FirstRows = Callable[[int], tuple[NDArray[Any], NDArray[Any]] | None]
+"""Returns the first rows of two tensors, of so many elements or all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,116 +201,268 @@ def _of_scheme(
 class SchemeProver:
     """Searches among schemes for what made tensors of others, those found before first.
 
-    After some tensors in a row that nothing explains, only what was found before is tried.
+    After some tensors of a scheme in a row that nothing explains, only what was found before is
+    tried.
     """
 
-    _PATIENCE = 8
+    PATIENCE = 8
 
     def __init__(self, threads: int | None) -> None:
-        self._threads = threads
-        self._known: list[SchemeRecipe] = []
-        self._in_vain = 0
+        self.threads = threads
+        self.known: list[SchemeRecipe] = []
+        self._in_vain: dict[str | None, int] = {}
 
-    def explanation(
-        self, pairs: Pairs, shape: Sequence[int], to: str, weight: QuantizedWeight | None
-    ) -> CastExplanation | None:
+    def search(
+        self,
+        lefts: Pieces,
+        pairs: Pairs,
+        *,
+        shape: tuple[int, ...],
+        to: str,
+        weight: QuantizedWeight | None,
+    ) -> SchemeSearch:
+        """Prepare the search for what makes one tensor of another, whose pieces can be read."""
+        return SchemeSearch(self, lefts, pairs, shape=shape, to=to, weight=weight)
+
+    def candidates(self, weight: QuantizedWeight | None) -> Sequence[SchemeRecipe]:
+        """Return what is tried for a weight, what was found before first."""
+        scheme = None if weight is None else weight.scheme
+        if self._in_vain.get(scheme, 0) >= self.PATIENCE:
+            return [*self.known]
+        return [*dict.fromkeys([*self.known, *scheme_recipes(weight)])]
+
+    def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
+        """Take note of what was found of a weight."""
+        scheme = None if weight is None else weight.scheme
+        self._in_vain[scheme] = 0 if best is not None else self._in_vain.get(scheme, 0) + 1
+        if best is not None:
+            self.known = [best, *(recipe for recipe in self.known if recipe != best)]
+
+
+class SchemeSearch:
+    """The search for what makes a tensor of another one.
+
+    A recipe that agrees on the first rows may be tried while the two are read for other reasons.
+    """
+
+    def __init__(
+        self,
+        prover: SchemeProver,
+        lefts: Pieces,
+        pairs: Pairs,
+        *,
+        shape: tuple[int, ...],
+        to: str,
+        weight: QuantizedWeight | None,
+    ) -> None:
+        self._prover, self._lefts, self._pairs, self._weight = prover, lefts, pairs, weight
+        self.shape, self.to, self.threads = shape, to, prover.threads
+        self._candidates: Sequence[SchemeRecipe] | None = None
+        self._amax: float | None = None
+        self._trial: SchemeTrial | None = None
+
+    def candidates(self) -> Sequence[SchemeRecipe]:
+        """Return what may be tried; reads the first tensor if that needs its largest magnitude."""
+        if self._candidates is None:
+            self._candidates = ()
+            if len(self.shape) >= _MATRIX and all(self.shape):
+                self._candidates = self._prover.candidates(self._weight)
+            if any(candidate.needs_amax for candidate in self._candidates):
+                self._amax = max(block_amax(left.reshape(1, -1)) for left in self._lefts())
+                if not math.isfinite(self._amax):
+                    self._candidates = ()
+        return self._candidates
+
+    def sample_size(self) -> int:
+        """Return of how many elements the first rows are by which a recipe is chosen."""
+        steps = {_row_step(candidate, self.shape) for candidate in self.candidates()}
+        sizes = [_slab_size(self.shape, step) for step in steps if step is not None]
+        return min(max(sizes, default=0), math.prod(self.shape))
+
+    def trial(self) -> SchemeTrial | None:
+        """Return the trial of the first recipe, which takes all pieces in their order."""
+        self._trial = SchemeTrial(self) if self.candidates() else None
+        return self._trial
+
+    def proved(self) -> CastExplanation | None:
+        """Return the recipe that is right for every element, if the trial has shown that."""
+        trial = self._trial
+        explanation = None if trial is None else trial.explanation()
+        if trial is None or explanation is None or not explanation.every_element:
+            return None
+        self._prover.remember(self._weight, trial.recipe)
+        return explanation
+
+    def explanation(self) -> CastExplanation | None:
         """Return the recipe that is right, or right but for a few elements; None without."""
-        if len(shape) < _MATRIX or not math.prod(shape):
+        if not self.candidates():
             return None
-        candidates = [*self._known]
-        if weight is not None or self._in_vain < self._PATIENCE:
-            candidates = [*dict.fromkeys([*self._known, *scheme_recipes(weight)])]
-        if not candidates:
-            return None
-        amax = None
-        if any(candidate.needs_amax for candidate in candidates):
-            amax = max(block_amax(left.reshape(1, -1)) for left, _ in pairs())
-            if not math.isfinite(amax):
-                return None
-        alive = self._agreeing(pairs, candidates, shape, to, amax)
+        if (proved := self.proved()) is not None:
+            return proved
+        chosen: SchemeRecipe | None = None
         best: CastExplanation | None = None
-        for candidate in alive[:_PROVED]:
-            proof = self._proof(pairs, candidate, shape, to, amax)
+        for candidate in self.agreeing(self._first_rows)[:_PROVED]:
+            trial = SchemeTrial(self, candidate)
+            for left, right in self._pairs():
+                trial.add(left, right)
+                if trial.has_failed:
+                    break
+            proof = trial.explanation()
             if proof is not None and (best is None or proof.disagreeing < best.disagreeing):
-                best = proof
-                if candidate in self._known:
-                    self._known.remove(candidate)
-                self._known.insert(0, candidate)
+                best, chosen = proof, candidate
                 if proof.every_element:
                     break
-        self._in_vain = 0 if best is not None else self._in_vain + 1
+        self._prover.remember(self._weight, chosen)
         return best
 
-    def _agreeing(
-        self,
-        pairs: Pairs,
-        candidates: Iterable[SchemeRecipe],
-        shape: Sequence[int],
-        to: str,
-        amax: float | None,
-    ) -> list[SchemeRecipe]:
+    def likely(self, first_rows: FirstRows) -> SchemeRecipe | None:
+        """Return the recipe that will be tried first: of those that agree on the first rows.
+
+        A usual one that explained a tensor before, and agrees in all elements, comes before all.
+        """
+        for known in self._prover.known:
+            if known in self.candidates() and known.cost == 1:
+                sample = self._sample(known, first_rows)
+                if sample is not None and self._different(known, *sample) == 0:
+                    return known
+        return next(iter(self.agreeing(first_rows)), None)
+
+    def agreeing(self, first_rows: FirstRows) -> list[SchemeRecipe]:
         """Return the recipes that agree on the first rows, the best first."""
-        samples: dict[int, tuple[NDArray[Any], NDArray[Any]] | None] = {}
         scores: dict[SchemeRecipe, int] = {}
-        for candidate in candidates:
-            step = _row_step(candidate, shape)
-            if step is None:
-                continue
+        samples: dict[int | None, tuple[NDArray[Any], NDArray[Any]] | None] = {}
+        for candidate in self.candidates():
+            step = _row_step(candidate, self.shape)
             if step not in samples:
-                sample = next(_row_slabs(pairs(), shape, step, _SAMPLE_ELEMENTS), None)
-                if step > 1 and sample is not None:
-                    sample = sample[0][:, :_SAMPLE_COLUMNS], sample[1][:, :_SAMPLE_COLUMNS]
-                samples[step] = sample
-            sample = samples[step]
-            if sample is None:
+                samples[step] = self._sample(candidate, first_rows)
+            if (sample := samples[step]) is None:
                 continue
-            different = self._different(candidate, *sample, to, amax)
+            different = self._different(candidate, *sample)
             if different is not None and different <= most_failing(sample[0].size):
                 scores[candidate] = different
         return sorted(scores, key=lambda candidate: (scores[candidate], candidate.cost))
 
-    def _different(
-        self,
-        candidate: SchemeRecipe,
-        left: NDArray[Any],
-        right: NDArray[Any],
-        to: str,
-        amax: float | None,
-    ) -> int | None:
-        try:
-            result = candidate.applied(left, to, amax)
-        except (ValueError, TypeError):  # the scheme cannot hold this matrix
-            return None
-        return compare(result, right, threads=self._threads).different
+    def _sample(
+        self, candidate: SchemeRecipe, first_rows: FirstRows
+    ) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        step = _row_step(candidate, self.shape)
+        sample = None if step is None else first_rows(_slab_size(self.shape, step))
+        if sample is None or step == 1:
+            return sample
+        return sample[0][:, :_SAMPLE_COLUMNS], sample[1][:, :_SAMPLE_COLUMNS]
 
-    def _proof(
-        self,
-        pairs: Pairs,
-        candidate: SchemeRecipe,
-        shape: Sequence[int],
-        to: str,
-        amax: float | None,
-    ) -> CastExplanation | None:
-        step = _row_step(candidate, shape)
-        assert step is not None, "it agreed on a sample"  # noqa: S101
-        count = disagreeing = 0
-        place: int | None = None
-        for left, right in _row_slabs(pairs(), shape, step, _SLAB_ELEMENTS):
-            try:
-                result = candidate.applied(left, to, amax)
-            except (ValueError, TypeError):
-                return None
-            different = compare(result, right, threads=self._threads).different
-            if different and place is None:
-                with np.errstate(all="ignore"):
-                    places = np.flatnonzero(result != right)
-                place = count + int(places[0]) if places.size else count
-            count += left.size
-            disagreeing += different
-            if disagreeing > most_failing(math.prod(shape)):
-                return None
-        index = None if place is None else tuple(map(int, np.unravel_index(place, shape)))
-        return CastExplanation(candidate.text(), candidate.to_dict(), count, disagreeing, index)
+    def _first_rows(self, size: int) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """Read rows of so many elements, or all."""
+        rows = _RowCutter(self.shape[-1], size, size)
+        for left, right in self._pairs():
+            for matrices in rows.add(left, right):
+                return matrices
+        return next(rows.end(), None)
+
+    def _different(
+        self, candidate: SchemeRecipe, left: NDArray[Any], right: NDArray[Any]
+    ) -> int | None:
+        result = self.applied(candidate, left)
+        return None if result is None else compare(result, right, threads=self.threads).different
+
+    def applied(self, candidate: SchemeRecipe, matrix: NDArray[Any]) -> NDArray[Any] | None:
+        """Return what a recipe makes of some rows; None if its scheme cannot hold them."""
+        try:
+            return candidate.applied(matrix, self.to, self._amax)
+        except (ValueError, TypeError):
+            return None
+
+
+class SchemeTrial:
+    """Tries a recipe on all elements of two tensors, which come in pieces.
+
+    Without a recipe it is the likely one by the first rows.
+    """
+
+    def __init__(self, search: SchemeSearch, recipe: SchemeRecipe | None = None) -> None:
+        self._search = search
+        self._size = math.prod(search.shape)
+        self._rows: _RowCutter | None = None
+        self._first: list[Matrices] = []
+        self._count = self._disagreeing = 0
+        self._place: int | None = None
+        self.has_failed = False
+        self.recipe = recipe
+
+    def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        """Try it on the next piece."""
+        self.take([self.tried(*matrices) for matrices in self.cut(left, right)])
+
+    def cut(self, left: NDArray[Any], right: NDArray[Any]) -> list[Matrices]:
+        """Return the whole rows that a piece completes."""
+        if self.has_failed:
+            return []
+        if self._rows is None:
+            self._first.append((left, right))
+            if sum(part.size for part, _ in self._first) < self._search.sample_size():
+                return []
+            left, right = (_joined([*parts]) for parts in zip(*self._first, strict=True))
+            self._first = []
+            self._begin(left, right)
+        return [] if self._rows is None else [*self._rows.add(left, right)]
+
+    def _begin(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        search = self._search
+
+        def first_rows(size: int) -> Matrices:
+            shape = -1, search.shape[-1]
+            return left[:size].reshape(shape), right[:size].reshape(shape)
+
+        if self.recipe is None:
+            self.recipe = search.likely(first_rows)
+        step = None if self.recipe is None else _row_step(self.recipe, search.shape)
+        if step is None:
+            self.has_failed = True
+        else:
+            self._rows = _RowCutter(
+                search.shape[-1], _slab_size(search.shape, step), _SLAB_ELEMENTS
+            )
+
+    def tried(self, left: NDArray[Any], right: NDArray[Any]) -> Tried:
+        """Try it on rows, and return what `take` takes."""
+        if self.has_failed:
+            return left.size, None, None
+        assert self.recipe is not None, "it has begun"  # noqa: S101
+        result = self._search.applied(self.recipe, left)
+        if result is None:
+            return left.size, None, None
+        different, place = compare(result, right, threads=1).different, None
+        if different:
+            with np.errstate(all="ignore"):
+                places = np.flatnonzero(result != right)
+            place = int(places[0]) if places.size else 0
+        return left.size, different, place
+
+    def take(self, results: Iterable[Tried]) -> None:
+        """Take the results of `tried` in the order of the rows."""
+        for count, different, place in results:
+            if self.has_failed or different is None:
+                self.has_failed = True
+                return
+            if place is not None and self._place is None:
+                self._place = self._count + place
+            self._count += count
+            self._disagreeing += different
+            self.has_failed = self._disagreeing > most_failing(self._size)
+
+    def explanation(self) -> CastExplanation | None:
+        """Return what was proved; None if the recipe does not explain the tensor."""
+        if self._rows is not None:
+            self.take([self.tried(*matrices) for matrices in self._rows.end()])
+        if self.has_failed or self.recipe is None or self._count < self._size:
+            return None
+        place = self._place
+        index = (
+            None if place is None else tuple(map(int, np.unravel_index(place, self._search.shape)))
+        )
+        return CastExplanation(
+            self.recipe.text(), self.recipe.to_dict(), self._count, self._disagreeing, index
+        )
 
 
 def _row_step(candidate: SchemeRecipe, shape: Sequence[int]) -> int | None:
@@ -311,35 +477,53 @@ def _row_step(candidate: SchemeRecipe, shape: Sequence[int]) -> int | None:
     return rows
 
 
-def _row_slabs(
-    pairs: Iterator[tuple[NDArray[Any], NDArray[Any]]],
-    shape: Sequence[int],
-    step: int,
-    elements: int,
-) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Cut two streams into matrices of whole rows, a multiple of `step` but for the last."""
-    columns = shape[-1]
-    size = max(elements // (columns * step), 1) * columns * step
-    lefts: list[NDArray[Any]] = []
-    rights: list[NDArray[Any]] = []
-    waiting = 0
-    for left, right in pairs:
-        lefts.append(left)
-        rights.append(right)
-        waiting += left.size
-        if waiting < size:
-            continue
-        ahead, behind = np.concatenate(lefts), np.concatenate(rights)
-        end = waiting // size * size
-        for begin in range(0, end, size):
-            cut = slice(begin, begin + size)
-            yield ahead[cut].reshape(-1, columns), behind[cut].reshape(-1, columns)
-        lefts, rights, waiting = [ahead[end:]], [behind[end:]], waiting - end
-    if waiting:
-        yield (
-            np.concatenate(lefts).reshape(-1, columns),
-            np.concatenate(rights).reshape(-1, columns),
-        )
+def _slab_size(shape: Sequence[int], step: int) -> int:
+    """Return of how many elements the fewest whole rows are that make a sample."""
+    rows = shape[-1] * step
+    return max(_SAMPLE_ELEMENTS // rows, 1) * rows
+
+
+class _RowCutter:
+    """Cuts two streams of flat arrays into matrices of whole rows.
+
+    Each has a multiple of `size` elements, and as many as `most` has; the last one what is left.
+    """
+
+    def __init__(self, columns: int, size: int, most: int) -> None:
+        self._columns, self._size = columns, size
+        self._most = max(most // size, 1) * size
+        self._lefts: list[NDArray[Any]] = []
+        self._rights: list[NDArray[Any]] = []
+        self._waiting = 0
+
+    def add(
+        self, left: NDArray[Any], right: NDArray[Any]
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Take two arrays, and return the rows that are complete."""
+        self._lefts.append(left)
+        self._rights.append(right)
+        self._waiting += left.size
+        if self._waiting < self._size:
+            return
+        ahead, behind = _joined(self._lefts), _joined(self._rights)
+        end = self._waiting // self._size * self._size
+        self._lefts, self._rights = [ahead[end:]], [behind[end:]]
+        self._waiting -= end
+        for begin in range(0, end, self._most):
+            cut = slice(begin, min(begin + self._most, end))
+            yield ahead[cut].reshape(-1, self._columns), behind[cut].reshape(-1, self._columns)
+
+    def end(self) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Return the rows that are left."""
+        if self._waiting:
+            shape = -1, self._columns
+            yield _joined(self._lefts).reshape(shape), _joined(self._rights).reshape(shape)
+        self._lefts, self._rights, self._waiting = [], [], 0
+
+
+def _joined(arrays: list[NDArray[Any]]) -> NDArray[Any]:
+    arrays = [array for array in arrays if array.size]
+    return arrays[0] if len(arrays) == 1 else np.concatenate(arrays)
 
 
 def _is_power(name: str) -> bool:

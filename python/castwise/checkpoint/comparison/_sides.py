@@ -27,7 +27,8 @@ from castwise.checkpoint.planning import (
 )
 from castwise.quantization.producers import BF16
 
-_PIECE_ELEMENTS = 1 << 18
+_PIECE_BYTES = 1 << 20
+"""Of a tensor: two of them, and what is computed of them, lie in the caches of a core."""
 
 
 class Side:
@@ -152,13 +153,14 @@ class Side:
                 return
             elements = reader.elements(stored_name)
             if to is None:
-                for piece in reader.pieces(stored_name, _PIECE_ELEMENTS):
+                for piece in reader.pieces(stored_name, _PIECE_BYTES):
                     yield np.frombuffer(piece, np.uint8)
             elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
                 yield reader.read(stored_name).reshape(-1)
             else:
                 dtype = numpy_dtype(elements.format)
-                for piece in reader.pieces(stored_name, elements.nbytes(_PIECE_ELEMENTS)):
+                count = _PIECE_BYTES // dtype.itemsize
+                for piece in reader.pieces(stored_name, elements.nbytes(count)):
                     raw = np.frombuffer(piece, np.uint8)
                     shape = (raw.size // dtype.itemsize,)
                     yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
