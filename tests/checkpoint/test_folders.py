@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -296,6 +297,27 @@ def test_files_without_an_index_are_refused_and_can_be_left_out(pipeline: Path) 
     assert not (out / "loras" / "b.safetensors").exists()
     checkpoint.cast_file(pipeline, pipeline.with_name("less"), "bfloat16", exclude=["loras/"])
     assert not out.with_name("less").joinpath("loras").exists()
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        checkpoint.survey_file,
+        partial(checkpoint.advise, bits=8.0),
+        checkpoint.inspect,
+        lambda source: checkpoint.diff(source, source),
+        lambda source: checkpoint.verify(source, source),
+    ],
+)
+def test_no_argument_is_named_that_the_function_lacks(
+    pipeline: Path, function: Callable[[Path], object]
+) -> None:
+    save(pipeline / "loras" / "a.safetensors", {"w": floats(3)})
+    save(pipeline / "loras" / "b.safetensors", {"w": floats(3)})
+    with pytest.raises(
+        checkpoint.CheckpointError, match=r"leave the others out \(move it elsewhere\)"
+    ):
+        function(pipeline)
 
 
 def test_a_shard_that_an_index_names_cannot_be_left_out(tmp_path: Path) -> None:

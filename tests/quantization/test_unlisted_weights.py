@@ -63,6 +63,11 @@ def model(folder: Path, *, indexed: bool = True) -> dict[str, Any]:
     return made.tensors | rest
 
 
+def exclusion(command: str) -> str:
+    """What leaves a file out: an option, of commands that have it."""
+    return "move it elsewhere" if command in {"inspect", "verify"} else "--exclude"
+
+
 def refused(folder: Path, command: str, capsys: pytest.CaptureFixture[str], *parts: str) -> None:
     """Exit code 2, one line that names these, and nothing written."""
     (folder.parent / "map.toml").write_text('default = "keep"\nnorm = "float16"\n')
@@ -86,7 +91,7 @@ def test_a_file_beside_an_index_that_holds_the_model_too(
     """Libraries load that file, and the index says others."""
     tensors = model(tmp_path / "in" / prefix)
     save(tmp_path / "in" / prefix / "model.safetensors", tensors)
-    refused(tmp_path / "in", command, capsys, "'model.safetensors'", INDEX, "--exclude")
+    refused(tmp_path / "in", command, capsys, "'model.safetensors'", INDEX, exclusion(command))
 
 
 @pytest.mark.thinned(3)
@@ -98,7 +103,7 @@ def test_a_file_of_which_the_index_has_nothing(
 ) -> None:
     model(tmp_path / "in" / prefix, indexed=indexed)
     save(tmp_path / "in" / prefix / "mtp.safetensors", MTP)
-    refused(tmp_path / "in", command, capsys, "mtp.safetensors", "--exclude")
+    refused(tmp_path / "in", command, capsys, "mtp.safetensors", exclusion(command))
 
 
 def named(name: str, tensors: dict[str, Any] = MTP) -> Callable[[Path], None]:
@@ -148,7 +153,7 @@ def test_other_strays(
 ) -> None:
     model(tmp_path / "in")
     write(tmp_path / "in")
-    refused(tmp_path / "in", command, capsys, message, "--exclude")
+    refused(tmp_path / "in", command, capsys, message, exclusion(command))
 
 
 @pytest.mark.parametrize("indexed", [True, False])

@@ -13,6 +13,7 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._array_bytes import from_bytes, native, to_bytes
+from castwise.checkpoint.containers._exclusion import excluded_by
 from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, FLOAT, INTEGER, TEXT, typed
 from castwise.checkpoint.containers._interface import (
     Arrangement,
@@ -216,15 +217,15 @@ def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
 def open_checkpoint(
     path: Path,
     assume: str | Mapping[str, str] | None = None,
-    excludes: Callable[[str], bool] = lambda _: False,
+    excludes: Callable[[str], bool] | None = None,
     *,
     decodes: bool = False,
 ) -> Checkpoint:
     """Open the checkpoint at `path`, a file or a folder.
 
     CheckpointError if it is not what its name says. `assume` says which format arrays have that
-    numpy saved as raw bytes; `excludes`, which paths in a folder are as if they were not there;
-    `decodes`, that quantised weights will be decoded.
+    numpy saved as raw bytes; `excludes`, which paths in a folder are as if they were not there,
+    if the caller has such an argument; `decodes`, that quantised weights will be decoded.
     """
     is_folder = path.is_dir()
     # That there is no such file, or a link that leads nowhere, matters more than its suffix.
@@ -240,7 +241,8 @@ def open_checkpoint(
             ".npy; its tensors state their formats, so leave it out"
         )
     if is_folder:
-        return open_folder(path, excludes)
+        with excluded_by(has_argument=excludes is not None):
+            return open_folder(path, excludes or (lambda _: False))
     check_store(path)
     if container.only_decoded and not decodes:
         raise CheckpointError(

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers._interface import Reader
 
 
@@ -144,7 +144,7 @@ class Checkpoint:
                     name = path.removeprefix(component.prefix)
                     raise CheckpointError(
                         f"{self.path}: tensor {name!r} is in {places[path]} and in {shard}, an "
-                        f"adapter by its name; leave one out ({argument('exclude')})"
+                        f"adapter by its name; leave one out ({exclusion()})"
                     )
             places.update(shards)
 

@@ -21,8 +21,8 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers._weight_files import (
     CONSOLIDATED,
@@ -126,7 +126,7 @@ def check_link(entry: Path) -> None:
     if entry.is_symlink() and not entry.exists():
         raise CheckpointError(
             f"{entry} is a link to {entry.readlink()}, where nothing is; mend it, or leave it out "
-            f"({argument('exclude')})"
+            f"({exclusion()})"
         )
 
 
@@ -167,7 +167,8 @@ def _open_component(
         of_forms.update(_tensors_by_shard(folder / name, _read_index(folder / name)))
     if len(chosen := [name for name in indexes if name not in unread]) > 1:
         raise CheckpointError(
-            f"{folder} has several indexes: {', '.join(chosen)}; leave one ({argument('exclude')})"
+            f"{folder} has several indexes: {', '.join(chosen)}; leave all but one out "
+            f"({exclusion()})"
         )
     index: Mapping[str, Any] = {}
     if chosen:
@@ -182,7 +183,7 @@ def _open_component(
             raise CheckpointError(
                 f"{folder} has no *{suffix}.index.json and {len(single)} {suffix[1:]} files "
                 f"({listed(single)}); name one file, leave the others out "
-                f"({argument('exclude')}), or "
+                f"({exclusion()}), or "
                 "add the index that says which tensors belong together"
             )
         indexed = {single[0]: ()}
@@ -220,7 +221,7 @@ def _check_unlisted(
         except CheckpointError as error:
             raise CheckpointError(
                 f"{index} does not list {name!r}, which cannot be read; fetch it again and list "
-                f"it, or leave it out ({argument('exclude')}): {error}"
+                f"it, or leave it out ({exclusion()}): {error}"
             ) from error
         if not tensors:
             continue
@@ -229,16 +230,16 @@ def _check_unlisted(
             raise CheckpointError(
                 f"{fault}, and {index} lists other files for the same model, of which transformers "
                 "loads the first and diffusers the others; leave one of both out, an index with "
-                f"its shards ({argument('exclude')})"
+                f"its shards ({exclusion()})"
             )
         if series_of(stems[name]) in listed_series:
             raise CheckpointError(
                 f"{fault}, by its name a shard, of which {index} has nothing; fetch the index "
-                f"again, or leave the file out ({argument('exclude')})"
+                f"again, or leave the file out ({exclusion()})"
             )
         raise CheckpointError(
             f"{fault}, of which {index} has nothing; list its tensors there if they belong to the "
-            f"model, or leave the file out ({argument('exclude')})"
+            f"model, or leave the file out ({exclusion()})"
         )
 
 
@@ -268,7 +269,7 @@ def _check_forms(
                 kind = f"torch's form of {next(iter(shards)).path.name!r}"
             raise CheckpointError(
                 f"{folder / name} is named as {kind}, but has other tensors; name one file, or "
-                f"leave one out ({argument('exclude')})"
+                f"leave one out ({exclusion()})"
             )
 
 
@@ -282,7 +283,7 @@ def _check_torch_files(folder: Path, names: Iterable[str], beside: str) -> None:
             raise CheckpointError(
                 f"{folder}: tensor {next(iter(tensors))!r} is in {name!r}, beside {beside!r}; "
                 "nothing says whether it belongs to the model, so put it into one file with that, "
-                f"or leave it out ({argument('exclude')})"
+                f"or leave it out ({exclusion()})"
             )
 
 
@@ -291,7 +292,7 @@ def _missing(folder: Path, shard: str, tensors: Sequence[str]) -> str:
     state, remedy = "is missing", "fetch it"
     if (folder / shard).exists():
         state, remedy = (
-            f"is left out ({argument('exclude')})",
+            f"is left out ({exclusion()})",
             "leave out the index too, or neither",
         )
     more = f" and {len(tensors) - 1} more" if len(tensors) > 1 else ""
