@@ -7,6 +7,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -273,16 +274,17 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
     def table(
         groups: Sequence[Sequence[TensorSurvey]], left_out: set[str], *, ranked: bool
     ) -> Table:
+        strips = cache(lambda: [_histogram(group).text(axis) for group in groups])
         header = [name for name in (*_COLUMNS, *result.targets) if name not in left_out]
         return Table(
             header,
             lambda: (
                 [
                     text
-                    for name, text in _cells(group, result.targets, axis).items()
+                    for name, text in _cells(group, result.targets, strip).items()
                     if name in header
                 ]
-                for group in groups
+                for group, strip in zip(groups, strips(), strict=True)
             ),
             text_columns=sum(name in _COLUMNS[:_TEXT_COLUMNS] for name in header),
             spare=("dtype", "shape", "smallest", "tensors", "largest", "exponents"),
@@ -381,9 +383,7 @@ def _name(group: Sequence[TensorSurvey]) -> str:
     return group_name(group[0].name) if len(group) > 1 else group[0].name
 
 
-def _cells(
-    group: Sequence[TensorSurvey], targets: Sequence[str], axis: tuple[int, int]
-) -> dict[str, str]:
+def _cells(group: Sequence[TensorSurvey], targets: Sequence[str], strip: str) -> dict[str, str]:
     """Return a row by column."""
     tensor = group[0]
     smallest = min((row.amin_nonzero for row in group if row.amin_nonzero), default=0.0)
@@ -391,7 +391,7 @@ def _cells(
         _name(group),
         tensor.dtype,
         shape_text(tensor.shape),
-        _histogram(group).text(axis),
+        strip,
         f"{len(group):,}",
         f"{smallest:.1e}",
         f"{max(row.amax for row in group):.3g}",
