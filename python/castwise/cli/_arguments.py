@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from castwise._spelling import suggestion
+from castwise._spelling import suggestion, typed_format
+from castwise.checkpoint.planning import ARITHMETIC, FORMATS
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, MAX_ZEROS
 from castwise.cli._output import COLOUR_OPTION
@@ -168,6 +169,37 @@ def add_conversion_output(parser: argparse.ArgumentParser) -> None:
     """Add the arguments that say what is shown of a conversion."""
     shown = ("--json", "--all", "--summary", "--quiet")
     add_output(parser, "--report", "--html", "--top", shown=shown)
+
+
+def add_compared(parser: argparse.ArgumentParser, map_help: str) -> argparse._ArgumentGroup:
+    """Add two checkpoints, and what is made of them before they are compared; returns the group."""
+    parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
+    parser.add_argument("second", metavar="B", type=path_argument, help="another")
+    comparison = parser.add_argument_group("comparison")
+    comparison.add_argument("--map", metavar="M", dest="dtype_map", help=map_help)
+    comparison.add_argument(
+        "--dtype",
+        metavar="D",
+        help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
+        f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
+    )
+    comparison.add_argument(
+        "--arithmetic",
+        choices=ARITHMETIC,
+        default=ARITHMETIC[0],
+        help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
+        "it (exact)",
+    )
+    return comparison
+
+
+def compared_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what `add_compared` added, but for the checkpoints, as `verify` and `diff` take it."""
+    return {
+        "dtype_map": options.dtype_map,
+        "dtype": typed_format(options.dtype, "--dtype"),
+        "arithmetic": options.arithmetic,
+    }
 
 
 def add_losses(

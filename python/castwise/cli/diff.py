@@ -7,11 +7,9 @@ import sys
 from typing import Any
 
 from castwise import checkpoint
-from castwise._spelling import typed_format
 from castwise.checkpoint import Diff
 from castwise.checkpoint.comparison import diff_sheet
-from castwise.checkpoint.planning import ARITHMETIC, FORMATS
-from castwise.cli._arguments import add_arguments, add_output
+from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe
 from castwise.cli._paths import path_argument
@@ -42,14 +40,8 @@ _EXAMPLES = (
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     describe(parser, _DIFF, _EXIT_CODES, examples=_EXAMPLES)
-    parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
-    parser.add_argument("second", metavar="B", type=path_argument, help="another")
-    comparison = parser.add_argument_group("comparison")
-    comparison.add_argument(
-        "--map",
-        metavar="M",
-        dest="dtype_map",
-        help="compare B with what this map makes of A, as for castwise cast",
+    comparison = add_compared(
+        parser, "compare B with what this map makes of A, as for castwise cast"
     )
     comparison.add_argument(
         "--rename",
@@ -71,18 +63,6 @@ def define(parser: argparse.ArgumentParser) -> None:
             help=f"the tolerance of values, {text}; other formats, names and metadata are then no "
             "differences",
         )
-    comparison.add_argument(
-        "--dtype",
-        metavar="D",
-        help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
-        f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
-    )
-    comparison.add_argument(
-        "--arithmetic",
-        choices=ARITHMETIC,
-        default=ARITHMETIC[0],
-        help="as for castwise verify",
-    )
     add_arguments(parser, "--threads")
     add_output(parser, "--html", "--top", shown=("--json", "--quiet"))
     parser.set_defaults(run=_diff)
@@ -96,13 +76,11 @@ def _diff(options: argparse.Namespace) -> int:
             return checkpoint.diff(
                 options.first,
                 options.second,
-                dtype_map=options.dtype_map,
+                **compared_options(options),
                 rename=options.rename,
                 reference=options.reference,
                 rtol=options.rtol,
                 atol=options.atol,
-                dtype=typed_format(options.dtype, "--dtype"),
-                arithmetic=options.arithmetic,
                 threads=options.threads,
                 progress=progress.show if progress.visible else None,
             )

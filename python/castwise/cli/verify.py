@@ -8,13 +8,10 @@ from typing import get_args
 
 from castwise import checkpoint
 from castwise._options import Nan, Overflow, Rounding
-from castwise._spelling import typed_format
 from castwise.checkpoint import Verification
-from castwise.checkpoint.planning import ARITHMETIC, FORMATS
-from castwise.cli._arguments import add_arguments, add_output
+from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe
-from castwise.cli._paths import path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 
@@ -40,14 +37,9 @@ _EXAMPLES = (
 def define(parser: argparse.ArgumentParser) -> None:
     """Describe the command and its arguments."""
     describe(parser, _VERIFY, _EXIT_CODES, examples=_EXAMPLES)
-    parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
-    parser.add_argument("second", metavar="B", type=path_argument, help="another")
-    comparison = parser.add_argument_group("comparison")
-    comparison.add_argument(
-        "--map",
-        metavar="M",
-        dest="dtype_map",
-        help="is B exactly what this map makes of A, by castwise cast, or quantize if it names "
+    add_compared(
+        parser,
+        "is B exactly what this map makes of A, by castwise cast, or quantize if it names "
         "schemes? Prints one line, with digests, that can be kept",
     )
     cast = parser.add_argument_group("options of the cast, with --map")
@@ -55,19 +47,6 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--overflow", choices=get_args(Overflow), default="ieee")
     cast.add_argument("--nan", choices=get_args(Nan), default="keep")
     cast.add_argument("--seed", metavar="S", type=int)
-    comparison.add_argument(
-        "--dtype",
-        metavar="D",
-        help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
-        f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
-    )
-    comparison.add_argument(
-        "--arithmetic",
-        choices=ARITHMETIC,
-        default=ARITHMETIC[0],
-        help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
-        "it (exact)",
-    )
     add_arguments(parser, "--threads")
     add_output(parser, "--html", shown=("--json", "--quiet"))
     parser.set_defaults(run=_verify)
@@ -81,13 +60,11 @@ def _verify(options: argparse.Namespace) -> int:
             return checkpoint.verify(
                 options.first,
                 options.second,
-                dtype_map=options.dtype_map,
+                **compared_options(options),
                 rounding=options.rounding,
                 overflow=options.overflow,
                 nan=options.nan,
                 seed=options.seed,
-                dtype=typed_format(options.dtype, "--dtype"),
-                arithmetic=options.arithmetic,
                 threads=options.threads,
                 progress=progress.show if progress.visible else None,
             )
