@@ -5,13 +5,11 @@ A panel for each kind of network: the divergence by budget, with castwise's advi
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
+import drawing
 import files
-import matplotlib as mpl
 import numpy as np
 from advise import ADVICE, Row
 from matplotlib.figure import Figure
@@ -49,20 +47,5 @@ def draw(rows: Sequence[Row]) -> Figure:
     return figure
 
 
-def main() -> int:
-    """Read, draw, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("record", type=Path)
-    parser.add_argument("picture", type=Path)
-    options = parser.parse_args()
-    mpl.rcParams["svg.hashsalt"] = "castwise"  # the same picture for the same record
-    try:
-        draw(files.read(options.record, Row)[1]).savefig(options.picture, metadata={"Date": None})
-    except (OSError, ValueError) as error:
-        print(f"advice_picture.py: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(drawing.carry_out(__doc__, lambda path: draw(files.read(path, Row)[1])))

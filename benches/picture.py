@@ -5,12 +5,10 @@ One row per pair of formats: castwise's speed as a bar, each peer's as a dot, me
 
 from __future__ import annotations
 
-import argparse
 import sys
 from collections.abc import Iterable
-from pathlib import Path
 
-import matplotlib as mpl
+import drawing
 import record
 from competitors import LIMIT, PEERS
 from matplotlib.figure import Figure
@@ -82,21 +80,5 @@ def draw(measured: Record, pairs: Iterable[tuple[str, str]]) -> Figure:
     return figure
 
 
-def main() -> int:
-    """Read, draw, write."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("record", type=Path)
-    parser.add_argument("picture", type=Path)
-    options = parser.parse_args()
-    mpl.rcParams["svg.hashsalt"] = "castwise"  # the same picture for the same record
-    try:
-        figure = draw(record.read(options.record), PAIRS)
-        figure.savefig(options.picture, metadata={"Date": None})
-    except (OSError, ValueError) as error:
-        print(f"picture.py: {error}", file=sys.stderr)
-        return 2
-    return 0
-
-
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(drawing.carry_out(__doc__, lambda path: draw(record.read(path), PAIRS)))
