@@ -30,6 +30,19 @@ _CHANGING = re.compile(
     r"|(?:No module named|Unsupported filesystem:) '\w+'"  # with or without a package
 )
 
+# What Python 3.14 says, and Python 3.11, on which the record is made.
+_NEWER = (
+    (re.compile(r"Stack overflow \(used \d+ kB\)"), "maximum recursion depth exceeded"),
+    (re.compile(r"cannot use '\w+' as a dict key \((.*?)\)"), r"\1"),
+)
+
+
+def as_recorded(text: str) -> str:
+    """Return a message in the words of the Python on which the record is made."""
+    for newer, older in _NEWER:
+        text = newer.sub(older, text)
+    return text
+
 
 class Noted:
     """The texts of the errors that the test that runs now expected and got."""
@@ -60,7 +73,7 @@ class _Expected:
     ) -> bool:
         is_expected = bool(self._expected.__exit__(kind, error, traceback))
         if is_expected and isinstance(error, (ValueError, TypeError, OSError, OverflowError)):
-            NOTED.texts.append(_CHANGING.sub("TMP", str(error)))
+            NOTED.texts.append(_CHANGING.sub("TMP", as_recorded(str(error))))
         return is_expected
 
 
