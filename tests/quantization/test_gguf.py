@@ -81,7 +81,7 @@ def test_blocks_do_not_depend_on_others(scheme: str, rows: int, blocks: int, thr
 def test_other_commands_name_this_one(tmp_path: Path) -> None:
     source = gguf_file(tmp_path / "model.gguf", {"w": sample("Q8_0")[0]})
     for run in (
-        lambda: checkpoint.inspect(source),
+        lambda: checkpoint.survey_file(source, ["float16"]),
         lambda: checkpoint.load(source),
         lambda: checkpoint.cast_file(source, tmp_path / "out.safetensors", "bfloat16"),
     ):
@@ -91,12 +91,24 @@ def test_other_commands_name_this_one(tmp_path: Path) -> None:
         checkpoint.dequantize_file(source, tmp_path / "out.gguf")
 
 
-@pytest.mark.parametrize(("kind", "name"), [(12, "Q4_K"), (14, "Q6_K"), (20, "IQ4_NL"), (99, "99")])
+@pytest.mark.parametrize(("kind", "name"), [(9, "Q8_1"), (15, "Q8_K"), (99, "99")])
 def test_other_types_are_refused_by_name(tmp_path: Path, kind: int, name: str) -> None:
     source = gguf_file(tmp_path / "model.gguf", {"w": (kind, (1, 256), bytes(256))})
     with pytest.raises(CheckpointError, match=f"'w' is of the type {name}, .*llama-quantize"):
         checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
     assert not (tmp_path / "out.safetensors").exists()
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_inspection(tmp_path: Path, name: str) -> None:
+    (kind, shape, raw), _ = sample(name)
+    source = gguf_file(tmp_path / "model.gguf", {"w": (kind, shape, raw)})
+    inspection = checkpoint.inspect(source)
+    assert [info.stored for info in inspection.tensors] == [name]
+    assert inspection.bits_per_weight() == {"w": len(raw) * 8 / np.prod(shape)}
+    assert inspection.quantization is not None
+    assert [weight.scheme for weight in inspection.quantization.weights] == [SCHEMES[name]]
+    assert f"uint8 ({name})" in str(inspection)
 
 
 def test_a_scale_beside_blocks_is_refused(tmp_path: Path) -> None:

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 import re
 import struct
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -77,7 +79,7 @@ def changed(
             continue
         kind, array = one
         shape = array.shape
-        if kind == 39:
+        if kind in (20, 39):
             shape = (*shape[:-2], shape[-2] * 32)
         data += bytes(-len(data) % 32)
         rows.append(text(name) + struct.pack("<I", len(shape)))
@@ -163,6 +165,51 @@ def test_there_and_back(
     assert checkpoint.verify(back, tmp_path / "decoded").equal
     assert {row.name for row in summary.rows} == checkpoint.load(tmp_path / "plain").keys()
     assert "quantization_config" not in config_of(tmp_path / "decoded")
+
+
+@pytest.mark.parametrize("name", ["gpt-oss", "qwen3", "qwen3_moe", "llama"])
+def test_blocks_that_the_package_decodes(
+    tmp_path: Path, name: str, framework: Callable[[str], ModuleType]
+) -> None:
+    """They take the places that plain weights of the same values take."""
+    package = framework("gguf")
+    source, _ = models(name, tmp_path)
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    rng = np.random.default_rng(0)
+    blocks: dict[str, Any] = {}
+    for weight, (kind, array) in parsed(tmp_path / "out.gguf")[1].items():
+        if kind == 39:
+            raw = rng.integers(0, 256, (*array.shape[:-1], 18), np.uint8)
+            raw[..., 1] = raw[..., 1] & 0x83 | 0x20
+            blocks[weight] = raw
+    made = changed(
+        tmp_path / "out.gguf", None, {weight: (20, raw) for weight, raw in blocks.items()}
+    )
+    checkpoint.dequantize_file(made, tmp_path / "decoded", "float32")
+    kind = package.GGMLQuantizationType.IQ4_NL
+    plain = {
+        weight: package.quants.dequantize(raw.reshape(*raw.shape[:-2], -1), kind)
+        for weight, raw in blocks.items()
+    }
+    if name == "gpt-oss":  # whose experts are never plain in a GGUF file
+        loaded = checkpoint.load(tmp_path / "decoded")
+        experts = {weight: array for weight, array in plain.items() if array.ndim == 3}
+        assert len(experts) == 3 * LAYERS
+        for weight, array in experts.items():
+            layer, part = re.fullmatch(r"blk\.(\d)\.ffn_(\w+)_exps\.weight", weight).groups()
+            stem = f"model.layers.{layer}.mlp.experts."
+            down, both = loaded[stem + "down_proj"], loaded[stem + "gate_up_proj"]
+            parts = {"down": down, "gate": both[..., 0::2], "up": both[..., 1::2]}
+            assert_same(np.ascontiguousarray(parts[part]), array.transpose(0, 2, 1).copy())
+        return
+    other = changed(
+        tmp_path / "out.gguf", None, {weight: (0, array) for weight, array in plain.items()}
+    )
+    checkpoint.dequantize_file(other, tmp_path / "plain", "float32")
+    one, loaded = checkpoint.load(tmp_path / "plain"), checkpoint.load(tmp_path / "decoded")
+    assert one.keys() == loaded.keys()
+    for weight, array in one.items():  # norms are of the dtype of the other weights
+        assert_same(loaded[weight].astype(np.float32), array.astype(np.float32))
 
 
 @pytest.mark.parametrize("name", NAMES)

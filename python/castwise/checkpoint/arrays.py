@@ -68,7 +68,7 @@ def inspect(
     """
     check_assume(assume)
     where = source_path(path)
-    source = open_checkpoint(where, assume)
+    source = open_checkpoint(where, assume, decodes=True)
     tensors: list[TensorInfo] = []
     pairs: dict[str, str] = {}
     with source:  # a file may state its quantised layers where it is no header

@@ -28,6 +28,7 @@ from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._gguf_header import Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
 from castwise.checkpoint.files import SourceFile
+from castwise.quantization.producers import GGUF_BLOCKS
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)
@@ -50,34 +51,13 @@ _PLAIN = {
 COMPUTED = tuple(_PLAIN[kind] for kind in (0, 1, 30))
 """The formats of plain weights that llama.cpp computes with."""
 
-_BLOCKS = {
-    2: ("Q4_0", 32, 18),
-    3: ("Q4_1", 32, 20),
-    6: ("Q5_0", 32, 22),
-    7: ("Q5_1", 32, 24),
-    8: ("Q8_0", 32, 34),
-    39: ("MXFP4", 32, 17),
-    40: ("NVFP4", 64, 36),
-}
+_BLOCKS = {kind: (name, count, size) for name, (kind, count, size) in GGUF_BLOCKS.items()}
 """Types of blocks that can be decoded: name, elements and bytes of a block."""
 
 _WRITTEN = {"mxfp4": 39}
 """The types of blocks that are written, by what reports call the scheme."""
 
-_OTHERS = {
-    **dict(
-        zip(range(9, 16), ("Q8_1", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K", "Q8_K"), strict=True)
-    ),
-    **dict(
-        enumerate(
-            ("IQ2_XXS", "IQ2_XS", "IQ3_XXS", "IQ1_S", "IQ4_NL", "IQ3_S", "IQ2_S", "IQ4_XS"),
-            16,
-        )
-    ),
-    29: "IQ1_M",
-    34: "TQ1_0",
-    35: "TQ2_0",
-}
+_OTHERS = {9: "Q8_1", 15: "Q8_K"}
 
 
 class GatheredSource(NamedTuple):

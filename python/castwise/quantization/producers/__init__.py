@@ -65,7 +65,7 @@ if TYPE_CHECKING:
         Statements,
         Written,
     )
-    from castwise.quantization.producers.gguf import GGUF
+    from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS
 else:
     __getattr__ = on_demand(
         __name__,
@@ -127,7 +127,7 @@ else:
                 "Statements",
                 "Written",
             ),
-            "castwise.quantization.producers.gguf": ("GGUF",),
+            "castwise.quantization.producers.gguf": ("GGUF", "GGUF_BLOCKS"),
         },
     )
 
@@ -143,6 +143,7 @@ __all__ = [
     "EVIDENT",
     "EXPERTS",
     "GGUF",
+    "GGUF_BLOCKS",
     "GLOBAL",
     "I8",
     "KEPT_KEYS",

@@ -45,7 +45,37 @@ TYPES: Mapping[str, Layout] = {
         Storage(np.uint8, ("halves-16",), fields=(("scale", 4), ("data", 32)), read_only=True),
     ),
 }
-"""The layout of each type that can be decoded."""
+"""The layout of each type that castwise decodes."""
+
+GGUF_BLOCKS: Mapping[str, tuple[int, int, int]] = {
+    "Q4_0": (2, 32, 18),
+    "Q4_1": (3, 32, 20),
+    "Q5_0": (6, 32, 22),
+    "Q5_1": (7, 32, 24),
+    "Q8_0": (8, 32, 34),
+    "Q2_K": (10, 256, 84),
+    "Q3_K": (11, 256, 110),
+    "Q4_K": (12, 256, 144),
+    "Q5_K": (13, 256, 176),
+    "Q6_K": (14, 256, 210),
+    "IQ2_XXS": (16, 256, 66),
+    "IQ2_XS": (17, 256, 74),
+    "IQ3_XXS": (18, 256, 98),
+    "IQ1_S": (19, 256, 50),
+    "IQ4_NL": (20, 32, 18),
+    "IQ3_S": (21, 256, 110),
+    "IQ2_S": (22, 256, 82),
+    "IQ4_XS": (23, 256, 136),
+    "IQ1_M": (29, 256, 56),
+    "TQ1_0": (34, 256, 54),
+    "TQ2_0": (35, 256, 66),
+    "MXFP4": (39, 32, 17),
+    "NVFP4": (40, 64, 36),
+}
+"""Types of blocks: the number that files have for one, and the elements and bytes of a block.
+
+Those without a layout are decoded by the package gguf; its `GGML_QUANT_SIZES` are the same.
+"""
 
 GGUF = Producer(
     "gguf",

@@ -9,8 +9,10 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
+from castwise._wording import given
 from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._decode import check_steps
 from castwise.quantization.arrays._from_parts import recognized_parts
@@ -23,7 +25,7 @@ from castwise.quantization.producers._registry import find_recipe
 from castwise.quantization.producers._schemes import find_scheme
 from castwise.quantization.producers._stored_weight import MATRIX, Given, Undecodable
 from castwise.quantization.producers._usual_rule import usual
-from castwise.quantization.producers.gguf import GGUF, layout_of
+from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS, layout_of
 from castwise.quantization.weights._case import Case, Read
 
 
@@ -54,6 +56,8 @@ class Decoding:
         Reads the rows of a slab.
     whole
         All of it, its parts lazy; None for blocks of bytes, which hold their scales.
+    values
+        Decodes a slab to float32, in the place of `rows`, where another package knows the codes.
 
     """
 
@@ -63,6 +67,7 @@ class Decoding:
     parts: Collection[str]
     rows: Callable[[Slab], QuantizedArray]
     whole: QuantizedArray | None = None
+    values: Callable[[Slab], NDArray[np.float32]] | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
@@ -107,7 +112,7 @@ def decoding(
     """
     case = Case(weight, tensors, read, section)
     if weight.recipes == (GGUF.name,):
-        return _of_blocks(case, axis)
+        return _of_blocks(case, axis, arithmetic)
     recipe, given = _given(case)
     if axis is not None:
         given = given._replace(axis=axis)
@@ -167,32 +172,34 @@ def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
     return rows_of(q, slab.start, slab.stop, slab.place)
 
 
-def _of_blocks(case: Case, axis: int | None) -> Decoding:
+def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding:
     """Plan how blocks of bytes, each with its scales, are decoded.
 
     The matrices of experts that are not named as a weight are those of transformers, transposed.
     """
-    payload, scheme = case.lazy(case.payload), find_scheme(case.scheme)
+    payload = case.lazy(case.payload)
     *leading, blocks, size = payload.shape
-    second = case.payload.removesuffix("weight") + "scale"
-    if scheme.global_scale and second in case.tensors:
-        raise Undecodable(f"{second!r} scales it, which castwise cannot decode yet")
-    layout, fields = layout_of(case.scheme, size)
-    width = fields["data"] * 8 // (scheme.bits - int("high" in fields))
+    by_package = case.scheme in GGUF_BLOCKS
+    width = GGUF_BLOCKS[case.scheme][1] if by_package else _width_of(case, size)
     seen = payload if leading else payload.reshape((1, blocks, size))
     *stack, count = seen.shape[:-2]
     if axis is None:
         axis = -1 if case.payload.endswith("weight") else -2
     transposed = len(leading) == MATRIX and axis != -1
 
-    def rows(slab: Slab) -> QuantizedArray:
+    def read(slab: Slab) -> NDArray[np.uint8]:
         cut = (slice(None),) if transposed else ()
         begin, end = (row // width if transposed else row for row in (slab.start, slab.stop))
-        raw = seen[*slab.place, *cut, begin:end]
-        shape = len(raw), raw.shape[1] * width
+        raw: NDArray[np.uint8] = seen[*slab.place, *cut, begin:end]
+        return raw.reshape(len(raw), -1)
+
+    def rows(slab: Slab) -> QuantizedArray:
+        raw = read(slab)
+        layout, _ = layout_of(case.scheme, size)
+        shape = len(raw), raw.shape[1] // size * width
         return recognized_parts(
             QuantizedArray,
-            {layout.payload: raw.reshape(len(raw), -1)},
+            {layout.payload: raw},
             GGUF.name,
             shape[::-1] if transposed else shape,
             scheme=case.scheme,
@@ -203,4 +210,48 @@ def _of_blocks(case: Case, axis: int | None) -> Decoding:
 
     cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))
     shape = cut if leading else cut[-1:]
-    return Decoding(shape, cut, width if transposed else 1, (payload.name,), rows)
+    plan = Decoding(shape, cut, width if transposed else 1, (payload.name,), rows)
+    if not by_package:
+        return plan
+    decode = _decoder_of(case.scheme, arithmetic)
+
+    def values(slab: Slab) -> NDArray[np.float32]:
+        decoded = decode(read(slab))
+        return decoded.T if transposed else decoded
+
+    return replace(plan, values=values)
+
+
+def _width_of(case: Case, size: int) -> int:
+    """Return the elements of a block; refuse one whose scales are relative to another."""
+    scheme = find_scheme(case.scheme)
+    second = case.payload.removesuffix("weight") + "scale"
+    if scheme.global_scale and second in case.tensors:
+        raise Undecodable(f"{second!r} scales it, which castwise cannot decode yet")
+    _, fields = layout_of(case.scheme, size)
+    return fields["data"] * 8 // (scheme.bits - int("high" in fields))
+
+
+def _decoder_of(
+    name: str, arithmetic: Arithmetic
+) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
+    """Return what decodes rows of blocks of a type of GGUF, by the package gguf."""
+    if arithmetic != "peer":
+        raise Undecodable(
+            f"it is {name}, which the package gguf decodes, in float32; "
+            f"{given('arithmetic', arithmetic)} is for other types"
+        )
+    try:
+        from gguf import GGMLQuantizationType, quants  # noqa: PLC0415
+    except ImportError as error:
+        raise Undecodable(
+            f"it is {name}, which the package gguf decodes: pip install 'castwise[gguf]'"
+        ) from error
+    kind = GGMLQuantizationType[name]
+
+    def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
+        with np.errstate(all="ignore"):  # scales are what is stored, also infinite and NaN
+            values: NDArray[np.float32] = quants.dequantize(raw, kind)
+        return values
+
+    return decode

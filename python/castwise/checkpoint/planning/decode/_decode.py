@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._core import cast
 from castwise._options import Arithmetic
 from castwise._spelling import nearest
 from castwise._wording import argument, given
@@ -340,6 +341,11 @@ def _slabs(
     losses.begin()
 
     def decode(cut: Cut) -> NDArray[Any]:
+        if plan.values is not None:
+            exact = plan.values(cut)
+            values = cast(exact, dtype, threads=1)
+            losses.add_rounded(exact, values)
+            return values
         q = plan.rows(cut)
         check(q)
         values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)

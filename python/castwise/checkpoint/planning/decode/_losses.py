@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from castwise._core import cast
 from castwise._options import Arithmetic
 from castwise.checkpoint.report import DecodeReport
 from castwise.quantization import QuantizedArray, dequantize
@@ -35,6 +36,19 @@ class LossCounter:
         """Count the losses of a slab."""
         infinite, nan, zeroed, zeros = losses_of(q, values, arithmetic)
         report = DecodeReport(values.size, infinite, zeroed, nan, zeros)
+        with self._lock:
+            self._report += report
+
+    def add_rounded(self, exact: NDArray[np.float32], values: NDArray[Any]) -> None:
+        """Count the losses of a slab whose values were rounded from those of another decoder."""
+        wide = cast(values, np.float32, threads=1)
+        report = DecodeReport(
+            values.size,
+            int(np.count_nonzero(np.isinf(wide))),
+            int(np.count_nonzero((wide == 0) & (exact != 0))),
+            int(np.count_nonzero(np.isnan(wide))),
+            int(np.count_nonzero(exact == 0)),
+        )
         with self._lock:
             self._report += report
 
