@@ -78,7 +78,7 @@ mod register {
         // SAFETY: SSE is part of x86-64; the word is a former value of the register or its default, so no reserved
         // bit is set. It restores the environment Rust assumes, or the host's on the way out, when no float code of
         // ours runs any more.
-        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack, preserves_flags)) };
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const word, options(nostack)) };
     }
 }
 
@@ -86,27 +86,31 @@ mod register {
 mod register {
     use std::arch::asm;
 
-    /// FPCR.
+    /// FPCR below FPSR, which has the sticky exception flags.
     pub(super) type Word = u64;
     /// Round to nearest, no traps, no flushing, NaNs propagate.
     pub(super) const DEFAULT: Word = 0;
-    /// All of it: the exception flags live in FPSR.
-    pub(super) const CONTROL_MASK: Word = Word::MAX;
+    /// All of FPCR, whose upper half is reserved.
+    pub(super) const CONTROL_MASK: Word = 0xffff_ffff;
     /// FZ and FZ16, DN, AHP (float16 without infinities), round up: each alone, and together.
     #[cfg(test)]
     pub(super) const HOSTILE: [Word; 5] =
         [1 << 24 | 1 << 19, 1 << 25, 1 << 26, 1 << 22, 1 << 24 | 1 << 19 | 1 << 25 | 1 << 26 | 1 << 22];
 
     pub(super) fn read() -> Word {
-        let word: Word;
-        // SAFETY: FPCR is readable at every exception level that runs user code.
-        unsafe { asm!("mrs {}, fpcr", out(reg) word, options(nomem, nostack, preserves_flags)) };
-        word
+        let (control, status): (u64, u64);
+        // SAFETY: both are readable at every exception level that runs user code.
+        unsafe {
+            asm!("mrs {}, fpcr", "mrs {}, fpsr", out(reg) control, out(reg) status, options(nostack, preserves_flags));
+        }
+        control & CONTROL_MASK | status << 32
     }
 
     pub(super) fn write(word: Word) {
-        // SAFETY: the word is a former value of the register or its default.
-        unsafe { asm!("msr fpcr, {}", in(reg) word, options(nostack, preserves_flags)) };
+        // SAFETY: the word has former values of the registers or their defaults.
+        unsafe {
+            asm!("msr fpcr, {}", "msr fpsr, {}", in(reg) word & CONTROL_MASK, in(reg) word >> 32, options(nostack));
+        }
     }
 }
 
@@ -141,6 +145,17 @@ mod tests {
 
     fn third_of_a_subnormal(x: f32) -> u32 {
         (black_box(x) / black_box(3.0)).to_bits()
+    }
+
+    #[test]
+    fn flags_that_are_raised_inside_are_hidden() {
+        let before = read();
+        let (product, inside) = DefaultEnvironment::compute(f32::MAX, |x| {
+            let product = black_box(x) * black_box(2.0);
+            (black_box(product), read())
+        });
+        assert!(product.is_infinite() && inside != before, "the multiplication overflows, and says so");
+        assert_eq!(read(), before);
     }
 
     #[test]
