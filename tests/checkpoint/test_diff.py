@@ -206,6 +206,19 @@ def test_a_recipe_is_proved_on_what_came_before_it_was_found(
     assert (explanation.disagreeing, explanation.index) == (1, (7,))
 
 
+def test_all_tensors_that_are_right_but_for_a_few_elements_are_explained(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    source, result = {}, {}
+    for name in map(str, range(12)):
+        source[name] = (random.standard_normal((100, 300)) * 0.02).astype(np.float32)
+        result[name] = castwise.cast(source[name], BF16, rounding="towards-zero")
+        result[name].reshape(-1)[[5, 700, 9000]] *= BF16(1.5)
+    left, right = (tmp_path / f"{name}.safetensors" for name in "ab")
+    for tensor in checkpoint.diff(written(left, **source), written(right, **result)).tensors:
+        assert tensor.explanation is not None, tensor.name
+        assert (tensor.explanation.disagreeing, tensor.explanation.index) == (3, (0, 5))
+
+
 def test_measures(tmp_path: Path) -> None:
     a = np.array([[1, 2, 0.5], [100, -4, 0]], np.float32)
     b = a + np.array([[0, 2.0**-20, 0], [1, 0, 0]], np.float32)
@@ -222,6 +235,19 @@ def test_measures(tmp_path: Path) -> None:
     one_nan = compared(tmp_path, a, np.where(a == 2, np.nan, a))
     assert (one_nan.max_abs, one_nan.max_abs_index, one_nan.different) == (np.inf, (0, 1), 1)
     assert compared(tmp_path, one_nan_array := np.where(a == 2, np.nan, a), one_nan_array).same
+
+
+@pytest.mark.parametrize("piece", [1 << 20, 40_000])
+def test_the_largest_relative_difference_is_of_finite_numbers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, piece: int
+) -> None:
+    monkeypatch.setattr(_sides, "_PIECE_BYTES", piece)
+    a = np.random.default_rng(0).standard_normal(100_000).astype(np.float32)
+    b = a * np.float32(1.001)
+    b[70_000], b[1], b[30_000] = a[70_000] * 9, np.nan, np.inf
+    tensor = compared(tmp_path, a, b)
+    assert (tensor.max_rel, tensor.max_rel_index) == (8, (70_000,))
+    assert tensor.max_rel_values == (a[70_000], b[70_000])
 
 
 def test_signal_counts_pieces_that_are_equal(

@@ -63,6 +63,32 @@ def test_a_quantised_file(tmp_path: Path, scheme: Any) -> None:
     assert tensor.explanation.options["scheme"] == scheme
 
 
+def test_a_scheme_that_is_wrong_from_some_row_on(tmp_path: Path) -> None:
+    random = np.random.default_rng(0)
+    array = (random.standard_normal((1024, 640)) * 0.02).astype(BF16)
+    values = dequantize(quantize(array, "fp8_block"), np.float32).reshape(-1)
+    wrong = (np.arange(values.size) > 200_000) & (random.random(values.size) < 0.3)
+    values = np.where(wrong, values * np.float32(1.02), values).astype(BF16)
+    a = saved(tmp_path / "a.safetensors", array)
+    assert (
+        compared(a, saved(tmp_path / "b.safetensors", values.reshape(1024, 640))).explanation
+        is None
+    )
+
+
+@pytest.mark.parametrize("scheme", ["fp8_block", "mxfp4", "nvfp4"])
+def test_where_the_sign_of_a_zero_is_another(tmp_path: Path, scheme: Any) -> None:
+    array = weights()
+    array[30, 7] = 0
+    values = np.array(dequantize(quantize(array, scheme), BF16))
+    values[30, 7] = -values[30, 7]
+    explanation = compared(
+        saved(tmp_path / "a.safetensors", array), saved(tmp_path / "b.safetensors", values)
+    ).explanation
+    assert explanation is not None
+    assert (explanation.disagreeing, explanation.index) == (1, (30, 7))
+
+
 def changed_scales(tmp_path: Path, change: Any) -> tuple[Path, Path]:
     source, first = saved(tmp_path / "s.safetensors", weights()), tmp_path / "a.safetensors"
     checkpoint.quantize_file(source, first, "mxfp8_e4m3")

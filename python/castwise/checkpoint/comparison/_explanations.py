@@ -122,8 +122,9 @@ class KnownRecipes:
         if not score or in_vain >= _PATIENCE:
             return chosen
         chosen, score = sample.best()
-        self._in_vain[pair] = in_vain + 1 if score else 0
-        if not score and chosen not in known:
+        explains = score <= most_failing(sample.size)
+        self._in_vain[pair] = 0 if explains else in_vain + 1
+        if explains and chosen not in known:
             known.append(chosen)
         return chosen
 
@@ -260,7 +261,7 @@ class Prover:
         self, result: NDArray[Any], right: NDArray[Any], different: int, start: int
     ) -> None:
         if different and self._place is None:
-            self._place = start + _first_differing(result, right)
+            self._place = start + first_differing(result, right)
         self._disagreeing += different
 
     def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
@@ -366,7 +367,7 @@ class Prover:
         self._count = total
 
 
-def _first_differing(left: NDArray[Any], right: NDArray[Any]) -> int:
+def first_differing(left: NDArray[Any], right: NDArray[Any]) -> int:
     """Return the first place of `_differing`, of which there is one."""
     for start in range(0, left.size, _CHUNK):
         cut = slice(start, start + _CHUNK)

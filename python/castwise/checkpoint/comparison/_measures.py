@@ -170,23 +170,30 @@ class Measures:
 
     def _expect_relative(self, largest: float, piece: Piece) -> None:
         """Take a piece whose largest relative difference is known, but not where it is."""
-        if largest > self.max_rel:
+        if math.isinf(largest):  # of a number that is finite in A only
+            self._take_relative(*piece)
+        elif largest > self.max_rel:
             self.max_rel, self._rel_piece = largest, piece
 
     def locate(self) -> None:
         """Look for the places of the largest differences where they are not known."""
         self.gap.locate()
-        if self._rel_piece is None:
-            return
-        left, right, start = self._narrowed(*self._rel_piece)
+        if self._rel_piece is not None:
+            piece = self._narrowed(*self._rel_piece)
+            self.max_rel = 0.0
+            self._take_relative(*piece)
+
+    def _take_relative(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
+        """Take the largest relative difference of numbers that are finite in both pieces."""
         with np.errstate(all="ignore"):
             ahead, behind = left.astype(np.float64), right.astype(np.float64)
             shares = np.abs(ahead - behind) / np.abs(ahead)
         shares[~np.isfinite(shares)] = 0
         place = int(np.argmax(shares))
-        self._rel_piece = None
-        self.max_rel, self.rel_place = float(shares[place]), start + place
-        self.rel_values = float(ahead[place]), float(behind[place])
+        if shares[place] > self.max_rel:
+            self.max_rel, self.rel_place = float(shares[place]), start + place
+            self.rel_values = float(ahead[place]), float(behind[place])
+            self._rel_piece = None
 
     def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece:
         """Return the first few elements of which the largest relative difference is that of all."""

@@ -86,6 +86,11 @@ class Sample:
         self._left = np.empty(0, numpy_dtype(source))
         self._right = np.empty(0, numpy_dtype(target))
 
+    @property
+    def size(self) -> int:
+        """How many pairs it has."""
+        return self._left.size
+
     def add(self, left: NDArray[Any], right: NDArray[Any], places: NDArray[np.intp]) -> None:
         """Take the elements at some places of two pieces."""
         self._left = np.concatenate([self._left, left[places]])

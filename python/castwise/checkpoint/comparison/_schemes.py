@@ -19,6 +19,7 @@ from castwise.checkpoint.comparison._explanations import (
     CastExplanation,
     Pairs,
     Pieces,
+    first_differing,
     most_failing,
 )
 from castwise.quantization import (
@@ -433,9 +434,7 @@ class SchemeTrial:
             return left.size, None, None
         different, place = compare(result, right, threads=1).different, None
         if different:
-            with np.errstate(all="ignore"):
-                places = np.flatnonzero(result != right)
-            place = int(places[0]) if places.size else 0
+            place = first_differing(result.reshape(-1), right.reshape(-1))
         return left.size, different, place
 
     def take(self, results: Iterable[Tried]) -> None:
@@ -452,7 +451,7 @@ class SchemeTrial:
 
     def explanation(self) -> CastExplanation | None:
         """Return what was proved; None if the recipe does not explain the tensor."""
-        if self._rows is not None:
+        if self._rows is not None and not self.has_failed:
             self.take([self.tried(*matrices) for matrices in self._rows.end()])
         if self.has_failed or self.recipe is None or self._count < self._size:
             return None
