@@ -291,6 +291,14 @@ def test_the_largest_relative_difference_grows_from_tile_to_tile(level: str, dty
         check(left[::-1], right[::-1])
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_differences_beyond_float32(level: str) -> None:
+    numbers = np.array([2.0**127, 3e38, 2.0**126, 1.0], np.float32).astype(ml_dtypes.bfloat16)
+    with at_level(level):
+        check(numbers, -numbers)
+        check(numbers, numbers[::-1].astype(np.float16))
+
+
 def test_whether_bits_are_the_same() -> None:
     left = np.arange(5000, dtype=np.float32)
     left[7] = np.nan

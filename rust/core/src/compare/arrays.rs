@@ -353,10 +353,10 @@ impl Comparing {
                 return self.add_values(tile, is_same, room, outcome);
             };
             if !is_same {
-                outcome.equal_bits -= compared.left.len() as u64;
                 let is_difference = |place, most| compared.is_difference(place, most);
                 let is_distance = |place, most| compared.is_distance(place, most);
                 tile.add(&compared.differences, (is_difference, is_distance, |_| false), outcome);
+                outcome.equal_bits -= compared.left.len() as u64;
             }
             if compared.left.is_empty() {
                 return;

@@ -117,7 +117,8 @@ impl Singles {
             unsafe { reader.run(level, Span { source, target, count, ..Span::EMPTY }) };
             column.0[count..full].fill(0.0);
         }
-        let mut range = Within { smallest: 0, largest: f32::MAX.to_bits(), mask: MAGNITUDE };
+        // Below 2^127, so that differences are within float32.
+        let mut range = Within { smallest: 0, largest: (f32::MAX / 2.0).to_bits(), mask: MAGNITUDE };
         let extremes = |column: &Tile<f32>, range| {
             // SAFETY: a tile has so many values, which do not change meanwhile.
             Extremes::of(level, unsafe { Values::new(column.0.as_ptr(), full) }, range)
