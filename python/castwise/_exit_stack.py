@@ -23,7 +23,7 @@ class SafeExitStack(ExitStack):
     ) -> bool:
         """Leave the contexts, the last one first."""
         try:
-            return super().__exit__(kind, error, traceback)
+            return bool(super().__exit__(kind, error, traceback))
         except UnboundLocalError as flaw:
             if "fixed_ctx" not in str(flaw) or flaw.__context__ is None:
                 raise

@@ -48,7 +48,7 @@ def test_torch_trains_a_module_in_mixed_precision() -> None:
             model[0].weight.grad[0, 0] = math.inf
         scaler.step(optimizer)
         scaler.update()
-        losses.append(float(loss))
+        losses.append(float(loss.detach()))
     assert losses[-1] < losses[0]
     assert scaler.get_scale() == 512.0
 
