@@ -367,6 +367,39 @@ def test_the_command(model: Path, tmp_path: Path, capsys: pytest.CaptureFixture[
     assert main(["quantize", str(model), str(tmp_path / "q"), "--map", str(output)]) == 0
 
 
+def test_a_map_replaces_maps_alone(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint.save("model.safetensors", weights())
+    Path("mine.toml").write_text("'a' = 'bfloat16'\n")
+    Path("groups.toml").write_text("# castwise \nlayer = 'model'\n")
+    os.symlink("model.safetensors", "link.toml")
+    before = {path: path.read_bytes() for path in Path().iterdir()}
+    words = ["advise", "model.safetensors", "--bits", "9", "-o"]
+    for name, said in (
+        ("model.safetensors", "name it such as map.toml"),
+        ("link.toml", "would replace the checkpoint"),
+        ("mine.toml", "is not a map of castwise advise"),
+        ("groups.toml", "is the file of --groups, too"),
+        ("map.json", "name it such as map.toml"),
+        ("none/map.toml", "there is no folder none"),
+    ):
+        assert main([*words, name, "--groups", "groups.toml"]) == 2
+        assert said in capsys.readouterr().err
+    assert main([*words, "page.toml", "--html", "page.toml"]) == 2
+    assert "--html, too" in capsys.readouterr().err
+    advice = advise("model.safetensors", bits=9.0)
+    for name in ("model.safetensors", "mine.toml"):
+        with pytest.raises(CheckpointError):
+            advice.save(name)
+    assert before == {path: path.read_bytes() for path in Path().iterdir()}
+    for _ in range(2):
+        assert main([*words, "map.toml"]) == 0
+        advice.save("map.toml")
+    assert Path("map.toml").read_text("utf-8") == advice.to_toml()
+
+
 @pytest.mark.parametrize("form", ["file", "folder", "shards"])
 @pytest.mark.parametrize("bits", [6.6, 8.2, 9.0, 12.0])
 def test_small_checkpoints_fit_with_what_states_the_schemes(

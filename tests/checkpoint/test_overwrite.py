@@ -199,3 +199,6 @@ def test_a_report_replaces_reports_alone(tmp_path: Path) -> None:
     assert "is not a report" in run(*words, other, code=2).stderr
     assert other.read_bytes() == before
     assert not out.exists()
+    new = tmp_path / "new"
+    assert "is the file of --html, too" in run(*words, new, "--html", new, code=2).stderr
+    assert not new.exists()

@@ -1,4 +1,4 @@
-"""The files of `--report` and `--html`: checked before the work, complete when they appear."""
+"""The files of `--report`, `--html`, `-o`: checked before the work, complete when they appear."""
 
 from __future__ import annotations
 
@@ -12,10 +12,14 @@ from typing import BinaryIO
 
 import castwise
 from castwise import checkpoint
-from castwise.checkpoint.files import real_path, replacing_file
+from castwise.checkpoint.files import check_own_start, real_path, replacing_file
 from castwise.rendering import PAGE_START, Lines, Sheet, page_lines
 
-_STARTS = {"report": b'{\n  "schema": ', "html": PAGE_START.encode()}
+_STARTS = {
+    "report": b'{\n  "schema": ',
+    "html": PAGE_START.encode(),
+    "output": b"# castwise ",
+}
 """How the files begin, by their option; no other file is replaced."""
 
 _CHECKPOINTS = ("source", "destination", "file", "first", "second", "reference")
@@ -47,11 +51,15 @@ def _check(options: argparse.Namespace, name: str, path: Path) -> None:
     for argument in _CHECKPOINTS:
         if (checkpoint_path := getattr(options, argument, None)) is not None:
             checkpoint_real_path = real_path(checkpoint_path)
-            if checkpoint_real_path == real or checkpoint_real_path in real.parents:
+            # A map beside the shards of a model is what people keep there.
+            inside = name != "output" and checkpoint_real_path in real.parents
+            if checkpoint_real_path == real or inside:
                 raise checkpoint.CheckpointError(f"{given} would replace the checkpoint")
-    map_path = getattr(options, "map", None)
-    if isinstance(map_path, Path) and real_path(map_path) == real:
-        raise checkpoint.CheckpointError(f"{given} would replace the map")
+    for other, other_path in vars(options).items():
+        if other != name and isinstance(other_path, Path) and real_path(other_path) == real:
+            raise checkpoint.CheckpointError(
+                f"{given} is the file of --{other}, too; choose another name"
+            )
     # Of the path as given: /dev/stdout leads to names that are none.
     with suppress(FileNotFoundError):
         status = os.stat(path)
@@ -60,18 +68,10 @@ def _check(options: argparse.Namespace, name: str, path: Path) -> None:
         if _is_output(status):
             remedy = "; for JSON there use --json" if name == "report" else ""
             raise checkpoint.CheckpointError(f"{given} is standard output{remedy}")
-        if stat.S_ISREG(status.st_mode) and status.st_size and not _is_replaceable(path, name):
-            raise checkpoint.CheckpointError(
-                f"{given} is there and is not a report; choose another name"
-            )
+        noun = "a map of castwise advise" if name == "output" else "a report"
+        check_own_start(path, _STARTS[name], noun, given)
     if not real.parent.is_dir():
         raise checkpoint.CheckpointError(f"{given}: there is no folder {path.parent}")
-
-
-def _is_replaceable(path: Path, name: str) -> bool:
-    """Return True for a file that begins as those of the option do."""
-    with path.open("rb") as file:
-        return file.read(len(_STARTS[name])) == _STARTS[name]
 
 
 def _is_output(status: os.stat_result) -> bool:

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 import argparse
 import sys
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from castwise import checkpoint
 from castwise._parsed_files import parsed_file
 from castwise.checkpoint import Advice, CheckpointError
+from castwise.checkpoint.advice import check_map_file
 from castwise.cli._arguments import add_arguments, add_output, names_argument
 from castwise.cli._output import OK
 from castwise.cli._parser import describe
 from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
+from castwise.cli._written_files import open_file
 from castwise.quantization import consumers
 
 _ADVISE = """\
@@ -104,7 +107,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         "--output",
         metavar="FILE",
         type=local_path_argument,
-        help="write the map as TOML",
+        help="write the map as TOML; the name ends with .toml",
     )
     add_output(parser, "--html", "--top", shown=("--json", "--quiet"))
     parser.set_defaults(run=_advise)
@@ -140,7 +143,11 @@ def _advise(options: argparse.Namespace) -> int:
                 progress=progress.show if progress.visible else None,
             )
 
-    advice = show_result(options, advise)
-    if options.output is not None:
-        advice.save(options.output)
+    with ExitStack() as stack:
+        if options.output is not None:
+            check_map_file(options.output)
+        output = open_file(options, "output", stack)
+        advice = show_result(options, advise)
+        if output is not None:
+            output.write(advice.to_toml().encode())
     return OK

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from castwise.checkpoint.advice._advice import Advice, Choice
+    from castwise.checkpoint.advice._advice import Advice, Choice, check_map_file
     from castwise.checkpoint.advice._advise import advise
 else:
     __getattr__ = on_demand(
         __name__,
         {
-            "castwise.checkpoint.advice._advice": ("Advice", "Choice"),
+            "castwise.checkpoint.advice._advice": ("Advice", "Choice", "check_map_file"),
             "castwise.checkpoint.advice._advise": ("advise",),
         },
     )
 
-__all__ = ["Advice", "Choice", "advise"]
+__all__ = ["Advice", "Choice", "advise", "check_map_file"]

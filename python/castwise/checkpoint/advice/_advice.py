@@ -8,12 +8,14 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from castwise._brief import brief, brief_fields, counted
 from castwise._core import finfo
 from castwise._dtype_map import KEEP
-from castwise.checkpoint.files import checked_path
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files import check_own_start, checked_path, replacing_file
 from castwise.checkpoint.planning import is_scheme
 from castwise.quantization import schemes
 from castwise.quantization.producers import find_consumer
@@ -32,6 +34,9 @@ from castwise.rendering import (
 
 SCHEMA = 1
 """The version of the JSON of advice."""
+
+MAP_START = "# castwise "
+"""How the files of maps begin: with the command that takes them."""
 
 _FEW = 4
 _DRAWN = 12
@@ -239,11 +244,17 @@ class Advice(Rendered):
 
         Raises
         ------
+        CheckpointError
+            The name does not end with .toml, or there is a file that no advice wrote.
         OSError
             The file cannot be written.
 
         """
-        checked_path(path).write_text(self.to_toml(), "utf-8")
+        destination = checked_path(path)
+        check_map_file(destination)
+        check_own_start(destination, MAP_START.encode(), "a map of castwise advise")
+        with replacing_file(destination) as file:
+            file.write(self.to_toml().encode())
 
     def to_toml(self) -> str:
         """Return the map as TOML."""
@@ -329,6 +340,12 @@ class Advice(Rendered):
             "choices": [choice.to_dict() for choice in self.choices],
             "front": [{"nbytes": point.nbytes, "error": point.error} for point in self.front],
         }
+
+
+def check_map_file(path: Path) -> None:
+    """Refuse a name by which a map would not be read as TOML."""
+    if path.suffix.lower() != ".toml":
+        raise CheckpointError(f"{path}: a map is written as TOML; name it such as map.toml")
 
 
 def _range(target: str, largest: int) -> FormatRange | None:

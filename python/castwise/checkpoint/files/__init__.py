@@ -16,6 +16,7 @@ from castwise.checkpoint.files._remote import (
 )
 from castwise.checkpoint.files._replacing import (
     check_absent,
+    check_own_start,
     check_place,
     folder_of,
     new_file,
@@ -50,6 +51,7 @@ __all__ = [
     "Upload",
     "absent_file",
     "check_absent",
+    "check_own_start",
     "check_place",
     "check_room",
     "checked_path",

@@ -101,6 +101,23 @@ def check_absent(destination: Path) -> None:
         )
 
 
+def check_own_start(path: Path, start: bytes, noun: str, given: str | None = None) -> None:
+    """Refuse to replace a file with contents that do not begin as castwise begins such files.
+
+    Raises
+    ------
+    CheckpointError
+        There is such a file; the message says that it is not `noun`.
+
+    """
+    if not path.is_file():
+        return
+    with path.open("rb") as file:
+        beginning = file.read(len(start))
+    if beginning not in {b"", start}:
+        raise CheckpointError(f"{given or path} is there and is not {noun}; choose another name")
+
+
 def check_place(destination: Path, *, is_folder: bool = False) -> None:
     """Raise what would be raised because nothing can be written under this name."""
     if is_remote(destination):
