@@ -81,6 +81,20 @@ def test_what_is_no_unknown_option() -> None:
     assert parse_arguments(["inspect", "--", "--all"]).file == Path("--all")
 
 
+def test_counts_that_no_machine_has(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(source, {"w": floats(16).reshape(4, 4)})
+    for count in ("9" * 19, "9" * 5000):
+        for words, said in (
+            (("cast", "--dtype", "bf16", "--top", count), "is not a number of rows"),
+            (("cast", "--dtype", "bf16", "--max-shard-size", f"{count}GB"), "is not a size"),
+            (("quantize", "--scheme", "fp8_block", "--block", count), "is not a block"),
+        ):
+            assert said in run(words[0], source, out, *words[1:], code=2).stderr
+            assert not out.exists()
+    run("cast", source, out, "--dtype", "bf16", "--top", "9" * 18)
+
+
 def test_version_and_help() -> None:
     assert run("-V").stdout == run("--version").stdout == f"castwise {castwise.__version__}\n"
     assert run("help").stdout == run("--help").stdout

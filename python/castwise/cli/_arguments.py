@@ -21,9 +21,18 @@ NO_KINDS = "none"
 _PERCENT = 100
 
 
+_MOST_DIGITS = 18
+"""Of a count; one of so many digits fits 64 bits."""
+
+
+def is_count(text: str) -> bool:
+    """Return True for decimal digits that are a number of rows or elements."""
+    return text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS
+
+
 def _count_argument(text: str) -> int:
     """Parse a number of rows."""
-    if not text.isascii() or not text.isdigit():
+    if not is_count(text):
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of rows, such as 10")
     return int(text)
 

@@ -95,7 +95,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 def _block_argument(text: str) -> int | tuple[int, int]:
     """Parse the columns, or rows x columns, of a block."""
     numbers = text.lower().split("x")
-    if len(numbers) > 2 or not all(number.isdecimal() for number in numbers):  # noqa: PLR2004
+    if len(numbers) > 2 or not all(map(_arguments.is_count, numbers)):  # noqa: PLR2004
         raise argparse.ArgumentTypeError(f"{text!r} is not a block, such as 64 or 128x128")
     columns = int(numbers[-1])
     return columns if len(numbers) == 1 else (int(numbers[0]), columns)

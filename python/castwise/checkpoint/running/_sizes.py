@@ -6,7 +6,7 @@ import re
 
 from castwise._wording import argument, given
 
-_SIZE = re.compile(r"([0-9]+(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)")
+_SIZE = re.compile(r"([0-9]{1,18}(?:\.[0-9]+)?) ?(?:([kKMGT])(i?)B|([kmgt])(i?)b|B)")
 _POWERS = {"K": 1, "M": 2, "G": 3, "T": 4}
 
 
