@@ -152,6 +152,7 @@ def test_an_end_that_was_stopped(
     [
         ({"part": "0/4"}, ValueError, "parts of 4 are 1/4 to 4/4"),
         ({"part": "5/4"}, ValueError, "part='5/4'"),
+        ({"part": "1/99999999999"}, ValueError, "at most 100,000 parts"),
         ({"part": "a"}, ValueError, "part='a' is not a part such as '3/16'"),
         ({"part": 3}, ValueError, "part=3 is not a part"),
         ({"rounding": "stochastic"}, CheckpointError, "give one .seed. with part"),
@@ -275,6 +276,15 @@ def test_a_part_is_the_whole_of_its_progress(folder: Path, tmp_path: Path) -> No
         seen: list[checkpoint.Progress] = []
         checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", part=part, progress=seen.append)
         assert seen[-1].done == seen[-1].total > 0
+
+
+def test_a_page_of_parts_without_end(folder: Path, tmp_path: Path) -> None:
+    new = tmp_path / "new"
+    checkpoint.cast_file(folder, new, "bfloat16", part="1/2")
+    (page,) = tmp_path.glob(".new*/part-1-of-2.json")
+    page.rename(page.with_name("part-1-of-99999999999.json"))
+    with pytest.raises(CheckpointError, match="parts are not complete: all"):
+        checkpoint.finish(new)
 
 
 def test_a_fraction_is_not_a_part(folder: Path, tmp_path: Path) -> None:

@@ -41,7 +41,8 @@ from castwise.checkpoint.running._output_files import OutputFile, opened
 
 _FILES = "files"  # the folder that all parts write into
 _PLACED = "placed"  # says which folder has become the destination
-_PAGE = re.compile(r"part-(\d+)-of-(\d+)\.json")
+_MAX_PARTS = 100_000
+_PAGE = re.compile(r"part-(\d{1,6})-of-(\d{1,6})\.json")
 _PIECE_BYTES = 64 << 20
 _MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
 
@@ -83,6 +84,10 @@ class RunPart:
             number, count = numbers
         except (TypeError, ValueError) as error:
             raise ValueError(f"{argument('part', value)} is not a part such as '3/16'") from error
+        if count > _MAX_PARTS:
+            raise ValueError(
+                f"{argument('part', value)}: a conversion has at most {_MAX_PARTS:,} parts"
+            )
         if not 1 <= number <= count:
             raise ValueError(
                 f"{argument('part', value)}: parts of {count} are 1/{count} to {count}/{count}"
