@@ -95,6 +95,18 @@ def test_counts_that_no_machine_has(tmp_path: Path) -> None:
     run("cast", source, out, "--dtype", "bf16", "--top", "9" * 18)
 
 
+def test_json_has_every_row(tmp_path: Path) -> None:
+    source, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(source, {"w": floats(16).reshape(4, 4)})
+    for words in (
+        ("cast", source, out, "--dtype", "bf16"),
+        ("survey", source),
+        ("advise", source, "--bits", "16"),
+    ):
+        assert "--top is for the table" in run(*words, "--json", "--top", "1", code=2).stderr
+        assert not out.exists()
+
+
 def test_version_and_help() -> None:
     assert run("-V").stdout == run("--version").stdout == f"castwise {castwise.__version__}\n"
     assert run("help").stdout == run("--help").stdout

@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from castwise._spelling import suggestion, typed_format
+from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning import ARITHMETIC, FORMATS
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, MAX_ZEROS
@@ -172,6 +173,12 @@ def add_output(parser: argparse.ArgumentParser, *names: str, shown: Sequence[str
     add_arguments(output, *names)
     add_arguments(output.add_mutually_exclusive_group(), *shown)
     add_arguments(output, "--color")
+
+
+def check_top(options: argparse.Namespace) -> None:
+    """Refuse --top where JSON, which has every row, is shown."""
+    if options.json and getattr(options, "top", None) is not None:
+        raise CheckpointError("--top is for the table, and --json prints every row; leave one out")
 
 
 def add_conversion_output(parser: argparse.ArgumentParser) -> None:

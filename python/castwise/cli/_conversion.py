@@ -12,7 +12,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.preview import preview_sheet
 from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
-from castwise.cli._arguments import file_options
+from castwise.cli._arguments import check_top, file_options
 from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, abandon_output, json_text, say, show, show_sheet
 from castwise.cli._progress import ProgressLine
@@ -52,6 +52,7 @@ def show_conversion(
     options: argparse.Namespace, convert: Callable[[], CastSummary], done: str
 ) -> CastSummary:
     """Convert, and show what became of the tensors; for a dry run, what would become of them."""
+    check_top(options)
     if options.dry_run and options.report is not None:
         raise checkpoint.CheckpointError(
             "--dry-run writes no file, so no --report; for JSON on standard output use --json"

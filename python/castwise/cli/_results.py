@@ -7,6 +7,7 @@ from collections.abc import Callable
 from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
+from castwise.cli._arguments import check_top
 from castwise.cli._output import json_text, show, show_sheet
 from castwise.cli._written_files import open_file, write_page
 from castwise.rendering import Sheet
@@ -37,9 +38,12 @@ def show_result(
     sheet_of
         Returns what is printed; by default the sheet of the value.
     values_of
-        Returns what is printed as JSON; by default its `to_dict`.
+        Returns what is printed as JSON, of the rows that --top asks for; by default its `to_dict`,
+        and --top is refused.
 
     """
+    if values_of is None:
+        check_top(options)
     with ExitStack() as stack:
         page = open_file(options, "html", stack)
         result = find()
