@@ -45,6 +45,8 @@ PYTHON = re.compile(
         ("cast a o --dtype bf16 --assume bf16", "--assume is for arrays"),
         ("cast a m --dtype bf16", "or give --max-shard-size"),
         ("cast a a --dtype bf16", "(--overwrite)"),
+        ("cast a new --dtype bf16", "name one such as new.safetensors, or give --max-shard-size"),
+        ("quantize a new --scheme nvfp4", "name one such as new.safetensors, or give"),
         ("cast big o --dtype float16 --overflow raise", "--overflow raise"),
         ("cast q o --dtype bf16", "(--raw)"),
         ("quantize a o --scheme foo", "--scheme foo is not known"),
@@ -79,7 +81,7 @@ def test_no_words_of_python(
     command, source, target, *options = words.split()
     if source != "m":
         source = f"{source}.safetensors"
-        target = target if target == "m" else f"{target}.safetensors"
+        target = target if target in {"m", "new"} else f"{target}.safetensors"
     code = 0 if "matches nothing" in said or "unused" in said else 2
     text = run(command, source, target, *options, code=code).stderr + caplog.text
     assert said in text

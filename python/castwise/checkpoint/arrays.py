@@ -16,6 +16,7 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._inspection import Inspection
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
 from castwise.checkpoint.containers import (
+    WRITTEN,
     check_store,
     container_of,
     native,
@@ -203,6 +204,7 @@ def save(
 
     """
     where = checked_path(path)
+    container_of(where, f"use {WRITTEN}")
     check_store(where)
     if not overwrite:
         check_absent(where)

@@ -41,6 +41,7 @@ __all__ = [
     "INTEGER",
     "NOT_OF_THE_MODEL",
     "TEXT",
+    "WRITTEN",
     "Arrangement",
     "ChunkedReader",
     "Elements",
@@ -154,6 +155,9 @@ _TABLE: Mapping[str, _Container] = {
     ),
 }
 _NAMES = [name for name, row in _TABLE.items() if not row.only_decoded]
+WRITTEN = ", ".join(name for name in _NAMES if _TABLE[name].writes is not None)
+"""The suffixes of files that are written."""
+
 _OTHER_TOOLS = {
     ".onnx": "onnxconverter-common makes it float16 (float16.convert_float_to_float16), "
     "onnxruntime.quantization int8",
@@ -166,17 +170,18 @@ def is_container(path: Path) -> bool:
     return path.suffix.lower() in _TABLE
 
 
-def container_of(path: Path) -> str:
-    """Return the suffix that decides the container; the refusal names those there are."""
+def container_of(path: Path, remedy: str | None = None) -> str:
+    """Return the suffix that decides the container; the refusal names those that are read.
+
+    Of a file to be written, `remedy` says what to do instead.
+    """
     suffix = path.suffix.lower()
     if suffix in _OTHER_TOOLS:
         raise CheckpointError(f"{path}: castwise does not read {suffix}; {_OTHER_TOOLS[suffix]}")
     if suffix not in _TABLE:
         suffix_text = f"the suffix {suffix!r}" if suffix else "a name without suffix"
-        raise CheckpointError(
-            f"{path}: {suffix_text} names no container; use {', '.join(_NAMES)}, "
-            "or a folder of safetensors shards"
-        )
+        remedy = remedy or f"use {', '.join(_NAMES)}, or a folder of safetensors shards"
+        raise CheckpointError(f"{path}: {suffix_text} names no container; {remedy}")
     return suffix
 
 
@@ -270,8 +275,7 @@ def new_writer(
     suffix = container_of(path)
     container = _TABLE[suffix]
     if container.writes is None:
-        written = ", ".join(name for name in _NAMES if _TABLE[name].writes is not None)
-        raise CheckpointError(f"{path}: castwise only reads {suffix}; it writes {written}")
+        raise CheckpointError(f"{path}: castwise only reads {suffix}; it writes {WRITTEN}")
     if container.has_names:
         check_texts((plan.info.name for plan in planned), metadata)
     options = {"compressed": compressed} if suffix == ".npz" else {}

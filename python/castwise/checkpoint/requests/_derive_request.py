@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import container_of, is_container, open_checkpoint, source_path
+from castwise.checkpoint.containers import is_container, open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.plan import CastOptions
@@ -97,7 +97,9 @@ class DeriveRequest(Request):
             if isinstance(opened.file, GgufReader) and not is_container(destination):
                 limit = limit or sys.maxsize  # a model in itself becomes a folder
             is_file = becomes_file(opened, destination, limit)
-            if is_file and not self.is_plain and container_of(destination) != self.suffix:
+            is_other = is_file and not self.is_plain and destination.suffix.lower() != self.suffix
+            # The rest is what cannot be a file of any kind; ToFile says what can.
+            if is_other and (is_container(destination) or self.suffix != ".safetensors"):
                 raise CheckpointError(
                     f"{destination}: a quantised checkpoint is a folder or a {self.suffix} file; "
                     "name one"

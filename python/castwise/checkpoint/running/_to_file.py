@@ -60,6 +60,14 @@ class ToFile:
                 f"it, such as {destination / source.path.name}, or give "
                 f"{argument('max_shard_size')} for shards"
             )
+        is_npy = source.path.suffix.lower() == _NPY  # which becomes no folder
+        suffix = _NPY if is_npy else _SAFETENSORS
+        shards = f", or give {argument('max_shard_size')} for a folder of shards"
+        container_of(
+            destination,
+            f"{source.path} becomes one file, so name one such as {destination.name}{suffix}"
+            f"{'' if is_npy else shards}",
+        )
         check_store(destination)
         if not output.overwrite:
             check_absent(destination)
