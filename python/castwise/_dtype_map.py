@@ -28,7 +28,7 @@ from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
 from castwise._parsed_files import SUFFIXES, parsed_file, text_in
 from castwise._spelling import typed_format
-from castwise._wording import about, quoted
+from castwise._wording import about, argument, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies._configs import named
 from castwise.dtype_policies._policy import plain_name
@@ -175,7 +175,9 @@ class DtypeMap(Rendered):
         path = Path(policy) if isinstance(policy, str | os.PathLike) else None
         if path is None or path.suffix.lower() != _CONFIG_SUFFIX:
             if isinstance(policy, os.PathLike) or (path is not None and path.exists()):
-                raise ValueError(f"policy={str(policy)!r}: a file with a policy is a .json file")
+                raise ValueError(
+                    f"{argument('policy', str(policy))}: a file with a policy is a .json file"
+                )
             return cls.of(get(policy), role)
         text = text_in(path)
         try:
@@ -258,7 +260,8 @@ class DtypeMap(Rendered):
         """
         if self.has_default:
             raise ValueError(
-                f"{self.origin} has a {DEFAULT!r}, and dtype={dtype!r} is another; leave one out"
+                f"{self.origin} has a {DEFAULT!r}, and {argument('dtype', dtype)} is another; "
+                "leave one out"
             )
         target = _target(dtype, _ROLES[0])
         return replace(self, default=target, default_by=DTYPE, has_default=True)
@@ -362,11 +365,13 @@ def _name(dtype: object) -> Any:  # noqa: ANN401  (of any library)
 def _policy_target(policy: Any, role: str) -> str | None:  # noqa: ANN401  (of any library)
     if getattr(policy, "quantization_mode", None) is not None:
         raise ValueError(
-            f"policy={policy.name!r} quantizes, which a cast does not; give its source, "
+            f"{argument('policy', policy.name)} quantizes, which a cast does not; give its source, "
             f"{plain_name(policy)!r}, or a dtype"
         )
     dtype = getattr(policy, f"{role}_dtype")
     try:
         return _target(dtype, role)
     except TypeError as error:
-        raise ValueError(f"policy={policy.name!r} is not for arrays of numbers: {error}") from error
+        raise ValueError(
+            f"{argument('policy', policy.name)} is not for arrays of numbers: {error}"
+        ) from error

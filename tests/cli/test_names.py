@@ -194,4 +194,4 @@ def test_a_map_takes_the_dtype_as_its_default(model: Path, tmp_path: Path) -> No
     assert formats(out) == {"head.weight": "bfloat16", "step": "float64"}
     map_file.write_text('{"default": "keep"}')
     said = run("cast", model, out, "--map", map_file, "--dtype", "bf16", code=2).stderr
-    assert "map.json has a 'default', and dtype='bf16' is another; leave one out" in said
+    assert "map.json has a 'default', and --dtype bf16 is another; leave one out" in said

@@ -51,6 +51,12 @@ PYTHON = re.compile(
         ("cast q o --dtype bf16", "(--raw)"),
         ("quantize a o --scheme foo", "--scheme foo is not known"),
         ("quantize a o --scheme nvfp4 --recipe foo", "--recipe foo and --scheme nvfp4"),
+        ("cast a o --dtype bf16 --map default.json", "and --dtype bf16 is another"),
+        ("cast a o --rounding stochastic --part 1/2 --dtype bf16", "give one (--seed) with --part"),
+        ("quantize a o --scheme fp8_block --block 0", "--block 0 is not valid; use ROWSxCOLUMNS"),
+        ("quantize a o --scheme fp8_block --block 0x1", "--block 0x1 is not valid"),
+        ("verify a a --seed 3", "--seed: options of a cast go with its map (--map)"),
+        ("diff a a --rtol -1", "--rtol must be a number from 0 on"),
         ("quantize a o --scheme nvfp4 --block 64", "--block 1x64 is not one of"),
         (r"quantize a o --scheme nvfp4 --ignore (\.", r"--ignore (\. is not a regular expression"),
         (r"quantize a o --scheme nvfp4 --ignore lm\.head", r"--ignore lm\.head matches no tensor"),
@@ -75,7 +81,12 @@ def test_no_words_of_python(
     if " q " in words:
         checkpoint.quantize_file("a.safetensors", "q.safetensors", "nvfp4")
     write_sharded(Path("m"), {"one.safetensors": {"a": floats(4)}})
-    for name, key in (("bad", r"a\.b"), ("unused", r"x\.y"), ("open", r"(\.")):
+    for name, key in (
+        ("bad", r"a\.b"),
+        ("unused", r"x\.y"),
+        ("open", r"(\."),
+        ("default", "default"),
+    ):
         value = "bf61" if name == "bad" else "bf16"
         Path(f"{name}.json").write_text(json.dumps({key: value}))
     command, source, target, *options = words.split()
@@ -86,6 +97,18 @@ def test_no_words_of_python(
     text = run(command, source, target, *options, code=code).stderr + caplog.text
     assert said in text
     assert PYTHON.search(text) is None
+
+
+def test_remedies_of_a_comparison(tmp_path: Path) -> None:
+    left, right = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    checkpoint.save(left, {"only": floats(3), "both": floats(4)})
+    checkpoint.save(right, {"both": floats(5)})
+    said = " ".join(run("diff", left, right, code=1).stdout.split())
+    assert "with a tensor of another name (--rename)" in said
+    assert "or pair names (--rename)" in said
+    assert "(--rename)" in run("diff", left, right, "--json", code=1).stdout
+    remedies = [tensor.remedy or "" for tensor in checkpoint.diff(left, right).tensors]
+    assert all("(rename)" in remedy for remedy in remedies)
 
 
 def test_python_keeps_its_words(tmp_path: Path) -> None:

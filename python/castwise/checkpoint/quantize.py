@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Literal, Unpack, overload
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._options import FindingKind, WrittenRecipe, WrittenScheme
 from castwise._spelling import typed_values
-from castwise._wording import argument
+from castwise._wording import argument, is_for_command
 from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files import checked_path
@@ -264,7 +264,11 @@ def _block(block: object) -> tuple[int, int] | None:
         return None
     pair = (1, block) if isinstance(block, int) else block if isinstance(block, Sequence) else ()
     if len(pair) != 2 or not all(isinstance(size, int) and size > 0 for size in pair):  # noqa: PLR2004
-        raise ValueError(
-            f"{argument('block', block)} is not valid; use (rows, columns), or columns"
+        typed = block if isinstance(block, int) else "x".join(map(str, pair))
+        said, remedy = (
+            (typed, "ROWSxCOLUMNS, or COLUMNS")
+            if is_for_command()
+            else (block, "(rows, columns), or columns")
         )
+        raise ValueError(f"{argument('block', said)} is not valid; use {remedy}")
     return int(pair[0]), int(pair[1])

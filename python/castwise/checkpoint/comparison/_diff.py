@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from castwise._core import cast
 from castwise._dtype_map import DtypeMap
 from castwise._options import Arithmetic
+from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._explanations import (
@@ -187,7 +188,7 @@ def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] |
         return None
     for name, value in (("rtol", rtol), ("atol", atol)):
         if value is not None and not (value >= 0 and math.isfinite(value)):
-            raise ValueError(f"{name} must be a number from 0 on, not {value!r}")
+            raise ValueError(f"{argument(name)} must be a number from 0 on, not {value!r}")
     return rtol or 0.0, atol or 0.0
 
 

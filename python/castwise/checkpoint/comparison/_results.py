@@ -9,6 +9,7 @@ from textwrap import wrap
 from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
+from castwise._wording import argument
 from castwise.checkpoint.comparison._explanations import CastExplanation
 from castwise.checkpoint.comparison._measures import plain_number
 from castwise.checkpoint.comparison._schemes import shifts_text
@@ -108,11 +109,17 @@ class TensorDiff:
                 return "one is the transpose of the other: transpose it and compare again"
             if math.prod(left) == math.prod(right):
                 return "as many elements: reshape one of them and compare again"
-            return "other sizes: check that both are of one model, or pair names with rename"
+            return (
+                "other sizes: check that both are of one model, or pair names "
+                f"({argument('rename')})"
+            )
         if self.reason == "formats":
             return "say what raw bytes are, or cast one of them"
         if self.reason.startswith("only"):
-            return "pair it with a tensor of another name with rename, if it has another there"
+            return (
+                f"pair it with a tensor of another name ({argument('rename')}), if it has another "
+                "there"
+            )
         return None
 
     def to_dict(self) -> dict[str, Any]:

@@ -100,9 +100,9 @@ def verify(
     if dtype_map is not None:
         conversion = MapConversion.checked(dtype_map, dtype, options, threads)
     elif options != _NO_OPTIONS:
+        names = (argument(name) for name in options if options[name] != _NO_OPTIONS[name])
         raise CheckpointError(
-            f"{', '.join(name for name in options if options[name] != _NO_OPTIONS[name])}: options "
-            f"of a cast go with its map ({argument('dtype_map')})"
+            f"{', '.join(names)}: options of a cast go with its map ({argument('dtype_map')})"
         )
     with ExitStack() as stack:
         sources = [

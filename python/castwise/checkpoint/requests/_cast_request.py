@@ -55,7 +55,8 @@ class CastRequest(Request):
         Request.check_part(self, **arguments)
         if self.rounding == "stochastic" and self.seed is None:
             raise CheckpointError(
-                f"all parts must draw from the same seed; give one ({argument('seed')}) with part"
+                f"all parts must draw from the same seed; give one ({argument('seed')}) with "
+                f"{argument('part')}"
             )
 
     @contextmanager
@@ -126,8 +127,8 @@ def chosen_dtypes(
     for name, value in (("dtype_map", dtype_map), ("policy", policy)):
         if is_url(value):
             raise CheckpointError(
-                f"{name}={str(value)!r} is a URL, and castwise reads it from files of this machine "
-                "only; copy it here and give its path, or give what it holds"
+                f"{argument(name, str(value))} is a URL, and castwise reads it from files of this "
+                "machine only; copy it here and give its path, or give what it holds"
             )
     refuse_map_name("dtype", dtype)
     refuse_map_name("policy", policy)
