@@ -60,7 +60,7 @@ if TYPE_CHECKING:
     checkpoint.cast_file("a", "b", "float16", rounding="up-ish")  # type: ignore[call-overload]
     checkpoint.cast_file("a", "b", policy="float16", role="output")  # type: ignore[call-overload]
     checkpoint.cast_file("a", "b", "float16", fail_on=["infinite"])  # type: ignore[list-item]
-    checkpoint.cast_file("a", "b", "float16", fail_on="nan")  # type: ignore[arg-type]
+    checkpoint.cast_file("a", "b", "float16", fail_on="infinite")  # type: ignore[arg-type]
     checkpoint.quantize_file("a", "b", "nvfp5")  # type: ignore[call-overload]
     checkpoint.quantize_file("a", "b", "nvfp4", recipe="gptq")  # type: ignore[call-overload]
     checkpoint.dequantize_file("a", "b", arithmetic="fast")  # type: ignore[call-overload]
@@ -130,7 +130,7 @@ def conversions(folder: Path) -> None:
     checkpoint.save(source, {"a.weight": np.ones((32, 32), np.float32)})
     plan = checkpoint.cast_file(source, f"{target}.npz", "bfloat16", dry_run=True)
     assert_type(plan, checkpoint.CastPlan)
-    summary = checkpoint.cast_file(source, f"{target}.npz", "bfloat16", fail_on=("overflow",))
+    summary = checkpoint.cast_file(source, f"{target}.npz", "bfloat16", fail_on="overflow")
     assert_type(summary, checkpoint.CastSummary)
     packed = f"{target}.safetensors"
     assert_type(

@@ -117,6 +117,24 @@ def test_zeros_are_a_share_of_the_nonzero_values(tmp_path: Path) -> None:
         summary.findings(["zeros"])
 
 
+def test_one_kind_may_stand_alone(tmp_path: Path) -> None:
+    path, out = tmp_path / "in.npz", tmp_path / "out.npz"
+    np.savez(path, w=np.array([1e-9, 1]))
+    summary = checkpoint.cast_file(path, out, "float16", fail_on="underflow")
+    assert summary.findings("underflow") == summary.findings(["underflow"]) != []
+    assert summary.findings("overflow") == []
+    out.unlink()
+    for use in (
+        lambda: summary.findings("zeros"),  # type: ignore[arg-type]
+        lambda: checkpoint.cast_file(path, out, "float16", fail_on="zeros"),  # type: ignore[arg-type]
+    ):
+        with pytest.raises(ValueError, match="'zeros' is not a finding"):
+            use()
+    with pytest.raises(checkpoint.CheckpointError, match="underflow"):
+        checkpoint.cast_file(path, path, "float16", fail_on="underflow", overwrite=True)
+    checkpoint.cast_file(path, path, "float16", fail_on="overflow", overwrite=True)
+
+
 def test_integers_of_weights_are_a_finding(tmp_path: Path) -> None:
     path = tmp_path / "model.safetensors"
     checkpoint.save(path, {f"layers.{i}.weight": floats(1000, i) * 0.02 for i in range(3)})

@@ -38,7 +38,7 @@ class SharedArguments(TypedDict, total=False):
     measure: bool
     part: str | tuple[int, int] | None
     executor: Executor | None
-    fail_on: Iterable[FindingKind]
+    fail_on: FindingKind | Iterable[FindingKind]
     max_zeros: float | None
     progress: Callable[[Progress], None] | None
 

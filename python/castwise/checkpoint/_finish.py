@@ -26,7 +26,7 @@ def finish(
     destination: str | os.PathLike[str],
     *,
     overwrite: bool = False,
-    fail_on: Iterable[FindingKind] = LOSSES,
+    fail_on: FindingKind | Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
 ) -> CastSummary:
     """Make a checkpoint of its parts, which runs with `part` have converted.

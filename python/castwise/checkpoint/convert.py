@@ -69,7 +69,7 @@ def cast_file(
     as_bytes: bool = True,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
-    fail_on: Iterable[FindingKind] = LOSSES,
+    fail_on: FindingKind | Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:
@@ -170,8 +170,8 @@ def cast_file(
         whose worker is lost is cast in this process. `threads` is for each batch. Files that
         `part` is not for are cast in this process.
     fail_on
-        The kinds of findings (`Finding`) that leave `source` as it was if `destination` is the
-        same; () to replace it whatever is lost. Elsewhere the result is written, and
+        The kinds of findings (`Finding`), or one, that leave `source` as it was if `destination` is
+        the same; () to replace it whatever is lost. Elsewhere the result is written, and
         `CastSummary.findings` lists them.
     max_zeros
         As in `CastSummary.findings`, for `fail_on`. By default 1 %, of `quantize_file` what so few

@@ -29,6 +29,7 @@ __all__ = [
     "TOTALS",
     "CastSummary",
     "check_losses",
+    "chosen_kinds",
     "summary_dict",
     "summary_sheet",
 ]
@@ -124,14 +125,14 @@ class CastSummary(Rendered):
         return sum(row.zeroed for row in self.rows)
 
     def findings(
-        self, kinds: Iterable[FindingKind] = LOSSES, *, max_zeros: float = MAX_ZEROS
+        self, kinds: FindingKind | Iterable[FindingKind] = LOSSES, *, max_zeros: float = MAX_ZEROS
     ) -> list[Finding]:
         """List what was lost, tensor by tensor.
 
         Parameters
         ----------
         kinds
-            The kinds to list; see `Finding`. By default all but "saturated" and "inexact".
+            The kinds to list, or one; see `Finding`. By default all but "saturated" and "inexact".
         max_zeros
             The share of a tensor's nonzero values, from 0 to 1, that may become zero before that
             is an underflow.
@@ -142,10 +143,7 @@ class CastSummary(Rendered):
             There is no such kind, or `max_zeros` is not a share.
 
         """
-        chosen = list(kinds)
-        for kind in chosen:
-            if kind not in FINDINGS:
-                raise ValueError(f"{kind!r} is not a finding; those are {', '.join(FINDINGS)}")
+        chosen = chosen_kinds(kinds)
         if not 0 <= max_zeros <= 1:
             raise ValueError(f"max_zeros={max_zeros!r} is not a share, which is from 0 to 1")
         return [
@@ -164,6 +162,15 @@ class CastSummary(Rendered):
         return summary_dict(self, [row.to_dict() for row in self.rows])
 
 
+def chosen_kinds(kinds: FindingKind | Iterable[FindingKind]) -> tuple[FindingKind, ...]:
+    """Return kinds of findings, of which one may stand alone; ValueError if one is none."""
+    chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for kind in chosen:
+        if kind not in FINDINGS:
+            raise ValueError(f"{kind!r} is not a finding; those are {', '.join(FINDINGS)}")
+    return chosen
+
+
 def summary_sheet(summary: CastSummary, shown: str = GROUPS, done: str = "converted") -> Sheet:
     """Return the tables of a summary; see `conversion_sheet`."""
     paths = str(summary.source), str(summary.destination)
@@ -171,7 +178,9 @@ def summary_sheet(summary: CastSummary, shown: str = GROUPS, done: str = "conver
     return conversion_sheet(summary.rows, paths, shown=shown, done=done, seed=seed)
 
 
-def check_losses(summary: CastSummary, kinds: Iterable[FindingKind], max_zeros: float) -> None:
+def check_losses(
+    summary: CastSummary, kinds: FindingKind | Iterable[FindingKind], max_zeros: float
+) -> None:
     """Refuse a result that lost something and would replace its source.
 
     Raises

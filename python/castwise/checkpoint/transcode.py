@@ -76,7 +76,7 @@ def transcode_file(
     measure: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
-    fail_on: Iterable[FindingKind] = LOSSES,
+    fail_on: FindingKind | Iterable[FindingKind] = LOSSES,
     max_zeros: float | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> CastSummary:

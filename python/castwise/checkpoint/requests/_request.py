@@ -26,7 +26,7 @@ from castwise.checkpoint.report import (
 )
 from castwise.checkpoint.requests._push import push_conversion, suffix_of
 from castwise.checkpoint.running import OutputOptions, RunPart, ToFile, ToFolder, convert_part
-from castwise.checkpoint.summary import CastSummary, check_losses
+from castwise.checkpoint.summary import CastSummary, check_losses, chosen_kinds
 
 SAFETENSORS = ".safetensors"
 
@@ -58,14 +58,15 @@ class PlannedRun:
         )
 
     def protect(
-        self, fail_on: Iterable[FindingKind], zeros: Callable[[Sequence[CastRow]], float]
+        self,
+        fail_on: FindingKind | Iterable[FindingKind],
+        zeros: Callable[[Sequence[CastRow]], float],
     ) -> None:
         """Let a source that would be replaced stay if something is lost.
 
         `zeros` tells the share of values that may become zero.
         """
-        kinds = tuple(fail_on)
-        self.summary(()).findings(kinds)  # are they kinds
+        kinds = chosen_kinds(fail_on)
 
         def judge(rows: Sequence[CastRow]) -> None:
             check_losses(self.summary(rows), kinds, zeros(rows))
@@ -171,7 +172,10 @@ class Request:
         return MAX_ZEROS
 
     def protect(
-        self, planned: PlannedRun, fail_on: Iterable[FindingKind], max_zeros: float | None
+        self,
+        planned: PlannedRun,
+        fail_on: FindingKind | Iterable[FindingKind],
+        max_zeros: float | None,
     ) -> None:
         """Let a source that would be replaced stay if something is lost."""
         planned.protect(fail_on, self.allowed_zeros if max_zeros is None else lambda _: max_zeros)
@@ -204,7 +208,7 @@ def carry_out(
     measure: bool,
     part: str | tuple[int, int] | None,
     executor: Executor | None,
-    fail_on: Iterable[FindingKind],
+    fail_on: FindingKind | Iterable[FindingKind],
     max_zeros: float | None,
     **arguments: Any,  # noqa: ANN401  (the fields of the request)
 ) -> CastSummary:
