@@ -51,6 +51,7 @@ def examples(command: str) -> list[list[str]]:
             "did you mean 'nearest-even'",
         ),
         ("cast a b --rounding up", "cast SRC DST [OPTIONS]", "choose from nearest-even, nearest-"),
+        ("cast a b --fail-on none,nan", "cast SRC DST [OPTIONS]", "none stands alone"),
         ("cast a b --fail-on overflo", "cast SRC DST [OPTIONS]", "did you mean 'overflow'?"),
         # What is not known is said before what is missing.
         ("transcode a b --too gguf", "transcode SRC DST --to R [OPTIONS]", "did you mean '--to'"),

@@ -269,6 +269,8 @@ def _kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
     kinds = tuple(part.strip() for part in text.split(","))
     if kinds == (NO_KINDS,):
         return ()
+    if NO_KINDS in kinds:
+        raise argparse.ArgumentTypeError(f"{NO_KINDS} stands alone; leave it or the others out")
     for kind in kinds:
         if kind not in known:
             meant = suggestion(kind, (NO_KINDS, *known))
