@@ -30,7 +30,7 @@ def _entry(**changes: object) -> dict[str, object]:
 
 
 SAFETENSORS = {
-    "empty": (b"", "0 bytes"),
+    "empty": (b"", "the file is empty"),
     "cut in the length": (b"\x08\0\0", "truncated"),
     "cut in the header": (safetensors_file(_entry(), length=1000), "promise"),
     "length beyond 2**63": (b"\xff" * 8 + b"{}", "promise"),

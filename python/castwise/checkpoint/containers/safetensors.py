@@ -86,6 +86,8 @@ class SafetensorsReader(PlacedReader[SourceFile | RemoteSource]):
         self,
     ) -> tuple[list[tuple[str, str, tuple[int, ...], int, int]], dict[str, str], int]:
         """Return the entries, the metadata, and where the data starts."""
+        if not self._file.size:
+            raise CheckpointError("the file is empty; copy or download it again")
         prefix = self._file.read(0, _LENGTH_BYTES)
         length = int.from_bytes(prefix, "little")
         start = _LENGTH_BYTES + length
