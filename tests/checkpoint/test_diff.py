@@ -378,6 +378,16 @@ def test_errors_over_the_unavoidable(tmp_path: Path) -> None:
     assert tensor.error_ratios == pytest.approx((1, errors[1] / errors[0]))
 
 
+def test_names_of_several_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    array = spread()
+    left = written(tmp_path / "a.safetensors", **{"a\nb": array, "c\td": array[:2]})
+    right = written(tmp_path / "b.safetensors", **{"a\nb": array.astype(BF16), "e\nf": array[:2]})
+    assert main(["diff", str(left), str(right)]) == 1
+    said = capsys.readouterr().out
+    assert "\na\\nb: at " in said
+    assert "c\\td: is e\\nf in B" in said
+
+
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     array = spread()
     a = str(written(tmp_path / "a.safetensors", x=array, y=array[:2]))

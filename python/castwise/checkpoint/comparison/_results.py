@@ -14,7 +14,7 @@ from castwise.checkpoint.comparison._explanations import CastExplanation
 from castwise.checkpoint.comparison._measures import plain_number
 from castwise.checkpoint.comparison._schemes import shifts_text
 from castwise.checkpoint.report import SCHEMA
-from castwise.rendering import Lines, Rendered, Sheet, Table, shape_text
+from castwise.rendering import Lines, Rendered, Sheet, Table, printable, shape_text
 
 _COLUMNS = 80
 _FLOAT_DIGITS = 3
@@ -278,7 +278,7 @@ def _notes(tensor: TensorDiff) -> list[str]:
     """Say of a tensor what has no column."""
     lines: list[str] = []
     if tensor.renamed is not None:
-        lines.append(f"is {tensor.renamed} in B")
+        lines.append(f"is {printable(tensor.renamed)} in B")
     if tensor.reason == "shapes" and tensor.shapes is not None:
         left, right = map(shape_text, tensor.shapes)
         lines.append(f"the shapes differ: {left} and {right}; {tensor.remedy}")
@@ -288,7 +288,8 @@ def _notes(tensor: TensorDiff) -> list[str]:
             f"{tensor.remedy}"
         )
     elif tensor.tied_to is not None:
-        lines.append(f"{tensor.reason}, with the bytes of {tensor.tied_to} there (tied)")
+        tied = printable(tensor.tied_to)
+        lines.append(f"{tensor.reason}, with the bytes of {tied} there (tied)")
     elif tensor.reason.startswith("only"):
         lines.append(f"{tensor.reason}; {tensor.remedy}")
     if tensor.different and tensor.max_abs_values is not None:
@@ -308,7 +309,8 @@ def _notes(tensor: TensorDiff) -> list[str]:
         lines.append("no recipe explains it")
     if not lines:
         return []
-    whole = [f"{tensor.name}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
+    # Before lines are wrapped, which makes spaces of line ends.
+    whole = [f"{printable(tensor.name)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
     return [
         part
         for line in whole
