@@ -60,6 +60,7 @@ def examples(command: str) -> list[list[str]]:
             "advise SRC (--budget SIZE | --bits B | --error E) [OPTIONS]",
             "one of the arguments --budget --bits --error is required",
         ),
+        ("help --man cast", "help [COMMAND] [OPTIONS]", "leave cast out"),
         ("help cats", "help [COMMAND] [OPTIONS]", "did you mean 'cast'?"),
         ("completion fsh", "completion SHELL [OPTIONS]", "did you mean 'zsh'"),
         ("cast a b --\x1b[2J", "cast SRC DST [OPTIONS]", r"--\x1b[2J is not an option"),

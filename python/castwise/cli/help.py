@@ -27,11 +27,13 @@ def define(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--man", action="store_true", help="print a manual page, as man and mandoc read it"
     )
-    parser.set_defaults(run=_help)
+    parser.set_defaults(run=_help, refuse=parser.error)
 
 
 def _help(options: argparse.Namespace) -> int:
     """Run `castwise help`; returns the exit code."""
+    if options.man and options.topic is not None:
+        options.refuse(f"--man is a page of all commands; leave {options.topic} out")
     parser = make_parser([options.topic])
     command = command_parsers(parser).get(options.topic, parser)
     text = manual_page() if options.man else command.format_help()
