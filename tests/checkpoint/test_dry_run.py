@@ -275,7 +275,7 @@ def test_on_the_command_line(
     assert main([*arguments, "--exclude", "*.safetensor"]) == 0
     assert "--exclude *.safetensor matches nothing" in caplog.text
     assert main([*arguments, "--report", str(out)]) == 2
-    assert "--dry-run writes no file" in capsys.readouterr().err
+    assert "--report is of a conversion, and --dry-run makes none" in capsys.readouterr().err
     assert state(source.parent) == before
     assert main([*arguments[:-1], "--exclude", "tokenizer", "--max-shard-size", "2.1KB"]) == 0
     assert not (out / "tokenizer").exists()

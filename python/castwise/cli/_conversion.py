@@ -55,7 +55,8 @@ def show_conversion(
     check_top(options)
     if options.dry_run and options.report is not None:
         raise checkpoint.CheckpointError(
-            "--dry-run writes no file, so no --report; for JSON on standard output use --json"
+            "--report is of a conversion, and --dry-run makes none; for what it would be use "
+            "--json, or --html for a page"
         )
     with ExitStack() as stack:
         # Before the work, so that what can only fail does so while nothing is written.
