@@ -26,7 +26,7 @@ import numpy as np
 from castwise._adapter_registry import find
 from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
-from castwise._parsed_files import SUFFIXES, parsed_file, text_in
+from castwise._parsed_files import parsed_mapping, text_in
 from castwise._spelling import typed_format
 from castwise._wording import about, argument, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
@@ -295,11 +295,7 @@ class DtypeMap(Rendered):
 
 def mapping_in(path: Path) -> dict[str, Any]:
     """Read the mapping in a `.json` or `.toml` file; raises as `DtypeMap.from_file`."""
-    if path.suffix.lower() not in SUFFIXES:
-        raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(SUFFIXES)}")
-    mapping = parsed_file(path)
-    if not isinstance(mapping, dict):
-        raise TypeError(f"{path}: a map is one object of pattern to format")
+    mapping = parsed_mapping(path, "pattern to format")
     return {key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()}
 
 

@@ -53,6 +53,26 @@ def parsed(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
         raise ValueError(f"{path}: {error}") from error
 
 
+def parsed_mapping(path: Path, content: str) -> dict[str, Any]:
+    """Return the mapping in a `.json` or `.toml` file of this machine.
+
+    Raises
+    ------
+    ValueError, OSError
+        As `parsed_file`; or the file has another suffix.
+    TypeError
+        It holds something else; the message says that a map is one object of `content`.
+
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        path.stat()  # a file that is missing is no matter of suffixes
+        raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(SUFFIXES)}")
+    mapping = parsed_file(path)
+    if not isinstance(mapping, dict):
+        raise TypeError(f"{path}: a map is one object of {content}")
+    return mapping
+
+
 def text_in(path: Path) -> str:
     """Read a file; ValueError if it is not a regular one, is too large, or is not UTF-8."""
     return _decoded(read_regular(path, MOST_BYTES), path)

@@ -322,6 +322,19 @@ def test_renamed_by_a_file(tmp_path: Path) -> None:
     ):
         with pytest.raises(checkpoint.CheckpointError, match=words):
             structure(tmp_path, a, b, rename=mapping)
+    names.write_text('{"old": ["new"]}')
+    with pytest.raises(TypeError, match=r"json: \['new'\] is not a name of a tensor"):
+        structure(tmp_path, a, b, rename=names)
+    with pytest.raises(FileNotFoundError):
+        structure(tmp_path, a, b, rename=tmp_path / "missing")
+
+
+def test_names_of_a_file_are_not_read_as_formats(tmp_path: Path) -> None:
+    names = tmp_path / "names.json"
+    names.write_text('{"w": "b"}')  # numpy calls int8 so
+    ones = np.ones(4, np.float32)
+    (tensor,) = structure(tmp_path, {"w": ones}, {"b": ones * 2}, rename=names).tensors
+    assert (tensor.name, tensor.renamed, tensor.different) == ("w", "b", 4)
 
 
 def test_formats_that_cannot_be_compared(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from castwise._core import cast
-from castwise._dtype_map import mapping_in
+from castwise._parsed_files import parsed_mapping
 from castwise._spelling import nearest
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
@@ -50,6 +50,8 @@ def rename_mapping(
     ------
     CheckpointError
         A name is of no tensor, or two are to be the same one.
+    ValueError, TypeError, OSError
+        The file cannot be read, or holds no such mapping.
 
     """
     if rename is None:
@@ -58,7 +60,7 @@ def rename_mapping(
         names, origin = dict(rename), "rename"
     else:
         path = checked_path(rename, "rename")
-        names, origin = mapping_in(path), str(path)
+        names, origin = parsed_mapping(path, "name in A to name in B"), str(path)
     _check_known(names, left, origin, "A, whose names are the keys")
     _check_known(names.values(), right, origin, "B, whose names are the values")
     taken: dict[str, str] = {}
@@ -74,8 +76,10 @@ def rename_mapping(
 
 def _check_known(names: Iterable[object], side: Side, origin: str, place: str) -> None:
     for name in names:
+        if not isinstance(name, str):
+            raise TypeError(f"{origin}: {name!r} is not a name of a tensor; names are texts")
         if name not in side.names:
-            likely = nearest([str(name)], side.names)[str(name)]
+            likely = nearest([name], side.names)[name]
             hint = f"nearest is {likely!r}" if likely is not None else "none is spelled like it"
             raise CheckpointError(
                 f"{origin}: {name!r} is not a tensor of {place}; {hint} "
