@@ -176,6 +176,8 @@ def test_a_conversion_is_proved(tmp_path: Path, options: dict[str, Any]) -> None
         assert f"{path} sha256:{hashlib.sha256(path.read_bytes()).hexdigest()}" in proof.statement
     assert "2 tensors, 1 converted, 32,818 values, 0 differences" in proof.statement
     assert json.loads(json.dumps(proof.to_dict()))["conversion"]["cast"] == 1
+    with pytest.raises(checkpoint.CheckpointError, match="without the seed"):
+        checkpoint.verify(source, out, dtype_map=dtypes, rounding="stochastic")
     assert not checkpoint.verify(source, out, dtype_map={"default": "float16"}).equal
     others = {"overflow": "ieee"} if options else {"rounding": "towards-zero"}
     assert not checkpoint.verify(source, out, dtype_map=dtypes, **others).equal

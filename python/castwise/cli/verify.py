@@ -46,7 +46,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--rounding", choices=get_args(Rounding), help="as for castwise cast")
     cast.add_argument("--overflow", choices=get_args(Overflow), default="ieee")
     cast.add_argument("--nan", choices=get_args(Nan), default="keep")
-    cast.add_argument("--seed", metavar="S", type=int)
+    cast.add_argument("--seed", metavar="S", type=int, help="that of stochastic rounding")
     add_arguments(parser, "--threads")
     add_output(parser, "--html", shown=("--json", "--quiet"))
     parser.set_defaults(run=_verify)

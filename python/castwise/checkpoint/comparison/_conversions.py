@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 from castwise._dtype_map import DtypeMap, mapping_in
+from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.maps import is_map_name
@@ -58,6 +60,11 @@ class MapConversion:
         threads: int | None,
     ) -> MapConversion:
         """Take a map and options as `cast_file` or `quantize_file` does, with their refusals."""
+        if options.get("rounding") == "stochastic" and options.get("seed") is None:
+            raise CheckpointError(
+                f"without the seed of the conversion ({argument('seed')}), its stochastic rounding "
+                "cannot be repeated; the report of the conversion has it"
+            )
         cast_options = CastOptions.checked(**options, threads=threads)
         is_file = isinstance(dtype_map, str | os.PathLike) and not (
             isinstance(dtype_map, str) and is_map_name(dtype_map)

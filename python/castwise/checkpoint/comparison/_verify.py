@@ -60,7 +60,8 @@ def verify(
         `quantize_file` if it names schemes: every tensor in the format of the map, with the same
         bits, and nothing is decoded. `Verification.statement` says so in a line that can be kept.
     rounding, overflow, nan, seed
-        With a map of formats, the options that it was made with, as in `cast_file`.
+        With a map of formats, the options that it was made with, as in `cast_file`; stochastic
+        rounding needs its seed.
     dtype
         What quantised weights are decoded to, as in `dequantize_file`. By default the format of the
         other one if that is plain; bfloat16 if both are quantised. With a map that has no default,
