@@ -27,7 +27,7 @@ from castwise._adapter_registry import find
 from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
 from castwise._parsed_files import parsed_mapping, text_in
-from castwise._spelling import typed_format
+from castwise._spelling import suggestion, typed_format
 from castwise._wording import about, argument, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies._configs import named
@@ -216,7 +216,9 @@ class DtypeMap(Rendered):
             try:
                 target = _target(value, role)
             except TypeError as error:
-                raise TypeError(f"{origin}: key {quoted(key)}: {error}") from error
+                likely = suggestion(value, [KEEP]).rstrip().capitalize()
+                said = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
+                raise TypeError(f"{origin}: key {quoted(key)}: {said}") from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):

@@ -37,6 +37,8 @@ PYTHON = re.compile(
         ("cast a o --dtype bf16 --include *.x", "--include *.x: this is for folders"),
         ("cast m o --dtype bf16 --exclude *.x", "--exclude *.x matches nothing"),
         ("cast a o --map bad.json", r"key 'a\.b'"),
+        ("cast a o --map keep.json", "key 'a': \"kepe\" is not a format"),
+        ("cast a o --map keep.json", "Did you mean 'keep'?"),
         ("cast a o --map open.json", r"key '(\.' is not a regular expression"),
         ("cast a o --map unused.json", r"unused pattern 'x\.y'"),
         ("cast a o --map llama", "(--dtype)"),
@@ -81,13 +83,9 @@ def test_no_words_of_python(
     if " q " in words:
         checkpoint.quantize_file("a.safetensors", "q.safetensors", "nvfp4")
     write_sharded(Path("m"), {"one.safetensors": {"a": floats(4)}})
-    for name, key in (
-        ("bad", r"a\.b"),
-        ("unused", r"x\.y"),
-        ("open", r"(\."),
-        ("default", "default"),
-    ):
-        value = "bf61" if name == "bad" else "bf16"
+    maps = {"bad": (r"a\.b", "bf61"), "keep": ("a", "kepe"), "default": ("default", "bf16")}
+    maps |= {"unused": (r"x\.y", "bf16"), "open": (r"(\.", "bf16")}
+    for name, (key, value) in maps.items():
         Path(f"{name}.json").write_text(json.dumps({key: value}))
     command, source, target, *options = words.split()
     if source != "m":

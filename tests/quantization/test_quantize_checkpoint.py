@@ -550,7 +550,7 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
             ValueError,
         ),
         "dtype_map must be a mapping .* the path of one": ({"dtype_map": ["a"]}, TypeError),
-        'key .* dtype="nvfp44" is not a format': ({"dtype_map": {".*": "nvfp44"}}, TypeError),
+        'key .*: "nvfp44" is not a format': ({"dtype_map": {".*": "nvfp44"}}, TypeError),
     }
     for words, (given, error) in wrong.items():
         with pytest.raises(error, match=words):
