@@ -1,5 +1,6 @@
 """Checkpoints on an object store: the same bytes, read once, and visible when complete."""
 
+import errno
 import json
 import os
 import socket
@@ -437,6 +438,44 @@ def test_a_store_that_does_not_answer(
         assert "no answer within 0.5 seconds; check the URL, the network, and your" in line
         assert url.replace("HOST", host) in line
     assert os.listdir(tmp_path) == ["a.npz"]
+
+
+@pytest.mark.parametrize(
+    ("name", "url"),
+    [
+        ("s3:/bucket/model", "s3://bucket/model"),
+        ("S3:bucket/model.npz", "s3://bucket/model.npz"),
+        ("hf:/org/model", "hf://org/model"),
+        ("org/model@main", "hf://org/model@main"),
+        ("org/model/x.safetensors", "hf://org/model/x.safetensors"),
+        ("org/model/sub/x.safetensors", None),
+        ("here/model@main", None),
+        ("C:/model", None),
+        ("x.safetensors", None),
+    ],
+)
+def test_a_missing_path_that_may_be_a_url(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    name: str,
+    url: str | None,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "here").mkdir()
+    with pytest.raises(FileNotFoundError) as refused:
+        checkpoint.inspect(name)
+    hint = "" if url is None else f"; did you mean {url}?"
+    assert str(refused.value.strerror) == os.strerror(errno.ENOENT) + hint
+    assert main(["inspect", name]) == 2
+    said = capsys.readouterr().err
+    assert ("there is no folder" in said) != (url is not None or Path(name).parent.is_dir())
+
+
+def test_schemes_are_read_in_either_case(tmp_path: Path, store: Store) -> None:
+    checkpoint.save(tmp_path / "in.npz", {"w": floats(4)})
+    store.write("in.npz", (tmp_path / "in.npz").read_bytes())
+    assert "w" in checkpoint.load(f"S3://{BUCKET}/in.npz")
 
 
 @pytest.mark.parametrize(

@@ -115,6 +115,7 @@ def _message(error: BaseException) -> str:
         gone = "; the folder that castwise runs in is gone, so change to another"
         return f"{error.strerror}{gone if missing else ''}"
     text = f"{name}: {error.strerror}"
-    if missing and "://" not in str(name) and not (folder := Path(str(name)).parent).is_dir():
+    has_remedy = "; " in error.strerror or "://" in str(name)
+    if missing and not has_remedy and not (folder := Path(str(name)).parent).is_dir():
         text += f"; there is no folder {folder}"
     return text

@@ -235,7 +235,10 @@ def open_checkpoint(
     is_folder = path.is_dir()
     # That there is no such file, or a link that leads nowhere, matters more than its suffix.
     if not is_folder and not is_remote(path):
-        path.stat()
+        try:
+            path.stat()
+        except FileNotFoundError as error:
+            raise absent_file(path) from error
     elif not is_folder and not path.exists():
         raise absent_file(path)
     container = _TABLE[".safetensors" if is_folder else container_of(path)]

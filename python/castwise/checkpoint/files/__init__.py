@@ -4,12 +4,11 @@ These names are what other rooms of castwise take from this one; all else is pri
 """
 
 from castwise.checkpoint.files._free_space import Room, check_room
-from castwise.checkpoint.files._hub import HubRepository, hub_path
+from castwise.checkpoint.files._hub import HubRepository, absent_file, hub_path
 from castwise.checkpoint.files._paths import checked_path, is_same, real_path
 from castwise.checkpoint.files._remote import (
     RemoteSource,
     Upload,
-    absent_file,
     is_hub,
     is_remote,
     is_url,

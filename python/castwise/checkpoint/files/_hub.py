@@ -14,10 +14,15 @@ from typing import Any
 
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files._remote import HUB, Store, is_hub, remote_path
+from castwise.checkpoint.files._remote import HUB, PACKAGES, Store, is_hub, is_remote, remote_path
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
+_SPELLED = re.compile(r"(?P<scheme>\w+):/*(?P<rest>[^/].*)", re.ASCII)
+"""What may be a URL, as a `Path` has it: with a slash less."""
+_OF_HUB = re.compile(rf"{_NAME.pattern}(?:@[^/]+|/[^/]+\.\w+)")
+"""A revision or a file of a repository, of which `hub_path` takes neither."""
+
 _BRANCH = "main"
 _ATTRIBUTES = ".gitattributes"
 """What every repository of the Hub has, and says which files are large."""
@@ -41,6 +46,27 @@ def hub_path(path: Path) -> Path | None:
         remedy = "for a model of the Hugging Face Hub: pip install 'castwise[hf]'"
         raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; {remedy}", name)
     return remote_path(f"{HUB}://{name}")
+
+
+def absent_file(path: Path) -> FileNotFoundError:
+    """Return the error of a source at which there is nothing, or nothing that may be read."""
+    hint = ""
+    if is_hub(path):
+        hint = "; check the name, and your rights: hf auth login, or HF_TOKEN"
+    elif not is_remote(path) and (url := _likely_url(path)) is not None:
+        hint = f"; did you mean {url}?"
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, str(path))
+
+
+def _likely_url(path: Path) -> str | None:
+    """Return the URL that a path of this machine, at which there is nothing, may stand for."""
+    name = path.as_posix()
+    spelled = _SPELLED.fullmatch(name)
+    if spelled is not None and spelled["scheme"].lower() in PACKAGES:
+        return f"{spelled['scheme'].lower()}://{spelled['rest']}"
+    if _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():
+        return f"{HUB}://{name}"
+    return None
 
 
 class HubRepository:

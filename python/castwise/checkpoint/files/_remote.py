@@ -49,7 +49,7 @@ HUB = "hf"
 
 _HUB_LIBRARY = "huggingface_hub"
 
-_PACKAGES: Mapping[str, str] = {
+PACKAGES: Mapping[str, str] = {
     HUB: "pip install 'castwise[hf]'",
     **dict.fromkeys(("s3", "s3a"), "pip install 'castwise[remote]' s3fs"),
     **dict.fromkeys(("gs", "gcs"), "pip install 'castwise[remote]' gcsfs"),
@@ -80,6 +80,8 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         return cast("Path", path)
     if not isinstance(path, str) or not (match := _URL.match(path)):
         return None
+    scheme = match[1].lower()  # RFC 3986, 3.1: case does not matter
+    path = scheme + path[match.end(1) :]
     try:
         from upath import UPath  # noqa: PLC0415  (optional)
 
@@ -89,19 +91,19 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         store = _answer(lambda: remote.fs, path)
     except (ImportError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: {' '.join(str(error).split())}; paths of {match[1]}:// need "
-            f"{_PACKAGES.get(match[1].lower(), _OTHER_PACKAGE)}"
+            f"{path}: {' '.join(str(error).split())}; paths of {scheme}:// need "
+            f"{PACKAGES.get(scheme, _OTHER_PACKAGE)}"
         ) from error
     except Exception as error:
         if getattr(error, "errno", None) == errno.ETIMEDOUT:
             raise
         raise CheckpointError(
-            f"{path} is not a URL that the package of fsspec for {match[1]}:// can open "
+            f"{path} is not a URL that the package of fsspec for {scheme}:// can open "
             f"({_reason(error)}); give that of a file or folder of a store, as s3://bucket/model"
         ) from error
-    if match[1] == HUB and is_for_command():
+    if scheme == HUB and is_for_command():
         logging.getLogger(_HUB_LIBRARY).setLevel(logging.ERROR)  # it prints each attempt
-    if match[1] in {"file", "local"}:
+    if scheme in {"file", "local"}:
         return Path(remote.path)
     remote._fs_cached = Store(store, path)  # which the paths that are made of it share
     return cast("Path", remote)
@@ -417,12 +419,6 @@ class Upload:
 
 
 _CHECK = "; check the URL, the network, and your rights to the store"
-
-
-def absent_file(path: Path) -> FileNotFoundError:
-    """Return the error of a path at which there is nothing, or nothing that may be read."""
-    hint = "; check the name, and your rights: hf auth login, or HF_TOKEN" if is_hub(path) else ""
-    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, str(path))
 
 
 def _reason(error: BaseException) -> str:
