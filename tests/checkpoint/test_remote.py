@@ -258,6 +258,9 @@ def test_an_object_that_is_changed_meanwhile(
             OSError,
             "RuntimeError: odd; check the URL, the network, .*: .*source.safetensors",
         ),
+        (RuntimeError("odd."), OSError, "RuntimeError: odd; check the URL, the network"),
+        (ValueError("no such bucket name."), OSError, r"ValueError: no such bucket name\.: "),
+        (NotImplementedError("no ranges"), OSError, "NotImplementedError: no ranges: "),
         (b"short", CheckpointError, "truncated while it was read; tensor 'w'"),
     ],
 )

@@ -91,7 +91,7 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         store = _answer(lambda: remote.fs, path)
     except (ImportError, ValueError) as error:
         raise CheckpointError(
-            f"{path}: {' '.join(str(error).split())}; paths of {scheme}:// need "
+            f"{path}: {' '.join(str(error).split()).rstrip('.')}; paths of {scheme}:// need "
             f"{PACKAGES.get(scheme, _OTHER_PACKAGE)}"
         ) from error
     except Exception as error:
@@ -429,6 +429,11 @@ def _reason(error: BaseException) -> str:
     return "; ".join(" ".join(f"{type(each).__name__}: {each}".split()) for each in errors)
 
 
+def _is_of_this_machine(error: BaseException) -> bool:
+    """Return True for an error of what was asked, or of a missing token: no server has answered."""
+    return isinstance(error, ValueError | NotImplementedError) or "Token" in type(error).__name__
+
+
 def _store(path: Path) -> tuple[Any, str]:
     """Return the file system of fsspec, and what it calls the path."""
     remote: Any = path
@@ -454,6 +459,6 @@ def _errors_of(path: Path | str) -> Iterator[None]:
         text = os.strerror(number)
         if number == errno.EIO:
             text = _reason(error)
-        if number not in _PLAIN:
-            text += _CHECK
+        if number not in _PLAIN and not _is_of_this_machine(error):
+            text = text.rstrip(".") + _CHECK
         raise OSError(number, text, str(path)) from error
