@@ -84,12 +84,16 @@ def quoted(text: object) -> str:
 
 _CORE = re.compile(
     r"""(?<![\w/'"])(?P<name>dtype|policy|overflow|nan|rounding|seed|threads)="""
-    r"""(?:"(?P<text>[^"]*)"|(?P<number>-?\d+)|(?=\s))"""
+    r"""(?:"(?P<text>[^"]*)"(?: or "(?P<other>[^"]*)")?|(?P<number>-?\d+)|(?=\s))"""
 )
 """How messages of the core write arguments: with texts in double quotes, as Python does not."""
 
 _FUNCTIONS = {"castwise.formats()": "castwise formats"}
 """What the core asks to call, and the command that does it."""
+
+
+_SCALE = ", or a scale"
+"""A remedy of the core for arrays, which no command has."""
 
 
 def of_core(text: str) -> str:
@@ -98,10 +102,12 @@ def of_core(text: str) -> str:
         return text
     for function, command in _FUNCTIONS.items():
         text = text.replace(function, command)
+    text = text.replace(_SCALE, "")
 
     def option(match: re.Match[str]) -> str:
         value = match["number"] if match["text"] is None else match["text"]
-        return argument(match["name"], *([] if value is None else [value]))
+        said = argument(match["name"], *([] if value is None else [value]))
+        return said if match["other"] is None else f"{said} or {match['other']}"
 
     return _CORE.sub(option, text)
 

@@ -49,7 +49,8 @@ PYTHON = re.compile(
         ("cast a a --dtype bf16", "(--overwrite)"),
         ("cast a new --dtype bf16", "name one such as new.safetensors, or give --max-shard-size"),
         ("quantize a new --scheme nvfp4", "name one such as new.safetensors, or give"),
-        ("cast big o --dtype float16 --overflow raise", "--overflow raise"),
+        ("cast big o --dtype float16 --overflow raise", "Use --overflow saturate or ieee."),
+        ("cast nan o --dtype float16 --nan raise", "Use --nan keep or zero."),
         ("cast q o --dtype bf16", "(--raw)"),
         ("quantize a o --scheme foo", "--scheme foo is not known"),
         ("quantize a o --scheme nvfp4 --recipe foo", "--recipe foo and --scheme nvfp4"),
@@ -80,6 +81,7 @@ def test_no_words_of_python(
     monkeypatch.chdir(tmp_path)
     checkpoint.save("a.safetensors", {WEIGHT: np.full((64, 64), 0.5, np.float32)})
     checkpoint.save("big.safetensors", {"w": np.full(3, 1e6, np.float32)})
+    checkpoint.save("nan.safetensors", {"w": np.full(3, np.nan, np.float32)})
     if " q " in words:
         checkpoint.quantize_file("a.safetensors", "q.safetensors", "nvfp4")
     write_sharded(Path("m"), {"one.safetensors": {"a": floats(4)}})
