@@ -153,12 +153,23 @@ def test_a_policy_that_changes_nothing_says_why(model: Path, tmp_path: Path) -> 
     warning = said("--policy", "mixed_bfloat16")
     assert re.match(
         "castwise: warning: nothing changed: the floating tensors already have what policy "
-        "mixed_bfloat16 gives to role variable; for what it computes in, bfloat16: --role compute$",
+        "mixed_bfloat16 gives to role variable; for what it computes in, bfloat16: "
+        "--policy mixed_bfloat16 --role compute$",
         warning,
     )
+    assert said("--dtype", "mixed_bfloat16") == warning
     assert said("--policy", "mixed_bfloat16", "--role", "compute") == ""
     assert said("--policy", "float32").endswith("policy float32 gives to role variable\n")
     assert said("--dtype", "float32") == ""
+
+
+def test_a_map_that_gives_no_format_says_so(model: Path, tmp_path: Path) -> None:
+    out, map_file = tmp_path / "out.safetensors", tmp_path / "map.toml"
+    for text, is_idle in (("", True), ("'.*' = 'keep'", True), ("default = 'float32'", False)):
+        map_file.write_text(text)
+        said = run("cast", model, out, "--map", map_file, "--overwrite").stderr
+        assert ("nothing changed: " in said) == is_idle, said
+        assert said.endswith("map.toml gives no tensor here a format\n") == is_idle
 
 
 @pytest.mark.parametrize(

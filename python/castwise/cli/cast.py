@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import argparse
+from collections.abc import Callable
 from typing import Any, get_args
 
 from castwise import checkpoint
-from castwise._core import finfo
+from castwise._core import finfo, format_name
 from castwise._dtype_map import DtypeMap
 from castwise._options import Rounding
 from castwise._spelling import typed_format
@@ -134,19 +135,25 @@ def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
     """Say what of a map or policy had no effect."""
     for line in unused_lines(summary.unused_patterns):
         say(f"warning: {options.map or options.policy}: {line}")
-    if options.policy is not None and not summary.changed:
-        _say_nothing_changed(options)
+    if summary.changed:
+        return
+    if options.policy is not None:
+        _say_nothing_changed(DtypeMap.from_policy_argument, options.policy, options.role)
+    elif options.dtype is not None and format_name(options.dtype) is None:  # that of a policy
+        _say_nothing_changed(DtypeMap.of, options.dtype, options.role)
+    elif options.dtype is None and all(row.target is None for row in summary.rows):
+        say(f"warning: nothing changed: {options.map} gives no tensor here a format")
 
 
-def _say_nothing_changed(options: argparse.Namespace) -> None:
+def _say_nothing_changed(read: Callable[[Any, str], DtypeMap], policy: str, role: str) -> None:
     """Say why a policy changed no tensor, and which role would."""
-    remedy, computed = "", DtypeMap.from_policy_argument(options.policy, "compute")
-    if options.role != "compute" and computed != DtypeMap.from_policy_argument(options.policy):
+    remedy, computed = "", read(policy, "compute")
+    if role != "compute" and computed != read(policy, "variable"):
         dtype_text = f", {computed.default}" if computed.default is not None else ""
-        remedy = f"; for what it computes in{dtype_text}: --role compute"
+        remedy = f"; for what it computes in{dtype_text}: --policy {policy} --role compute"
     say(
-        f"warning: nothing changed: the floating tensors already have what policy {options.policy} "
-        f"gives to role {options.role}{remedy}"
+        f"warning: nothing changed: the floating tensors already have what policy {policy} gives "
+        f"to role {role}{remedy}"
     )
 
 
