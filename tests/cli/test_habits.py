@@ -214,6 +214,8 @@ def test_completion_in_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("cast", "mod"), {"model.safetensors"}),
         (("cast", "a", "b", "--map", "mod"), {"model.safetensors"}),
         (("cast", "a", "b", "--dtype", "bf"), {"bfloat16"}),
+        (("dequantize", "a", "b", "--dtype", ""), {"bfloat16", "float16", "float32"}),
+        (("conformance", "--library", "o"), {"onnxruntime"}),
         (("quantize", "a", "b", "--scheme", "nv"), {"nvfp4"}),
         (("advise", "a", "--for", "vl"), {"vllm"}),
         (("help", "tra"), {"transcode"}),
@@ -227,6 +229,9 @@ def test_scripts_of_all_shells(shell: str) -> None:
     for command in COMMANDS:
         assert command in script
     assert "nearest-away" in script
+    if shell == "zsh":
+        for command, text in COMMANDS.items():
+            assert f"{command}:'{text.partition(chr(39))[0]}" in script
 
 
 def test_completion_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ from collections.abc import Callable, Iterable, Mapping
 
 import castwise
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning import form_names, recipes, scheme_names
+from castwise.checkpoint.planning import FORMATS, form_names, recipes, scheme_names
 from castwise.cli._output import OK
 from castwise.cli._parser import COMMANDS, command_parsers, describe, make_parser
 from castwise.cli._paths import local_path_argument, map_argument, path_argument
+from castwise.conformance import CASTS
 from castwise.quantization import consumers
 
 _COMPLETION = """\
@@ -30,11 +31,14 @@ _VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "--assume": castwise.formats,
     "--dtype": castwise.formats,
     "--for": lambda: (consumer.name for consumer in consumers()),
+    "--library": lambda: (library.distributions[0] for library in CASTS),
     "--recipe": recipes,
     "--scheme": scheme_names,
     "--to": form_names,
 }
 """What options can have for values, where argparse does not know it."""
+_DECODED: Mapping[str, Callable[[], Iterable[str]]] = {"--dtype": lambda: FORMATS}
+"""Of `castwise dequantize`, where it has fewer."""
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -53,12 +57,14 @@ def _complete(options: argparse.Namespace) -> int:
             "castwise completion needs the package shtab: pip install 'castwise[completion]'"
         ) from None
     parser = make_parser(COMMANDS)
-    for command in command_parsers(parser).values():
+    for command_name, command in command_parsers(parser).items():
+        command.description = COMMANDS[command_name]  # zsh shows the first line
+        known = {**_VALUES, **(_DECODED if command_name == "dequantize" else {})}
         for action in command._actions:
             if action.type in {path_argument, local_path_argument, map_argument}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             for name in action.option_strings:
-                if name in _VALUES:
-                    action.choices = list(_VALUES[name]())
+                if name in known:
+                    action.choices = list(known[name]())
     print(shtab.complete(parser, options.shell), end="")
     return OK
