@@ -8,6 +8,7 @@ beside the libraries. NaN stays NaN in all of them; which one of several it beco
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, NamedTuple
@@ -367,6 +368,9 @@ _NUMKONG = Library(
 LIBRARIES = (_NUMPY, _TORCH, _TORCH_BEFORE_2_12, _JAX, _TENSORFLOW, _ONNX, _NUMKONG)
 """All, in the order of the page."""
 
+ALIASES: Mapping[Like, Like] = {"onnxruntime": "onnx"}
+"""The packages that `like=` takes for a library, beside its name."""
+
 _DECIDED = ("rounding", "overflow", "nan", "scale", "seed")
 """The options of `cast` that a library decides, or does not have."""
 
@@ -471,4 +475,5 @@ def library_named(name: object) -> Library:
 
 @cache
 def _by_name() -> dict[str, Library]:
-    return {library.name: library for library in LIBRARIES}
+    libraries: dict[str, Library] = {library.name: library for library in LIBRARIES}
+    return libraries | {alias: libraries[name] for alias, name in ALIASES.items()}

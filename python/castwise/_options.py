@@ -22,8 +22,10 @@ Nan: TypeAlias = Literal["keep", "raise", "zero"]
 Order: TypeAlias = Literal["K", "C", "F", "A"]
 Level: TypeAlias = Literal["portable", "neon", "avx2", "avx512"]
 
-Like: TypeAlias = Literal["numpy", "torch", "torch<2.12", "jax", "tensorflow", "onnx", "numkong"]
-"""The libraries of `castwise._library_casts`."""
+Like: TypeAlias = Literal[
+    "numpy", "torch", "torch<2.12", "jax", "tensorflow", "onnx", "numkong", "onnxruntime"
+]
+"""The libraries of `castwise._library_casts`, and what else they are called."""
 
 Match: TypeAlias = Literal["fullmatch", "search"]
 OnOverlap: TypeAlias = Literal["raise", "first", "longest"]

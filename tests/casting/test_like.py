@@ -10,10 +10,12 @@ import castwise
 import numpy as np
 import pytest
 from castwise._library_casts import LIBRARIES
-from castwise.conformance import CASTS, disagreement
+from castwise._options import Like
+from castwise.conformance import CASTS, disagreement, installed
 from library_sources import PAIRS, library_source
 
 X = np.array([1.0, 448.0, 1e6, -1e6, -0.3, 2.0**-9], np.float32)
+ALIASED: tuple[Like, ...] = ("onnx", "onnxruntime")
 NUMPY = next(library for library in CASTS if library.name == "numpy")
 
 
@@ -94,6 +96,7 @@ def test_a_value_without_a_single_answer_is_refused() -> None:
     ("options", "error", "said"),
     [
         ({"like": "toch"}, ValueError, "like='toch' is not known; did you mean 'torch'.*numkong"),
+        ({"like": "onxruntime"}, ValueError, "did you mean 'onnxruntime'"),
         ({"like": 3}, ValueError, "like=3 is not known; use one of numpy, torch, torch<2.12, jax"),
         ({"like": ["torch"]}, ValueError, r"like=\['torch'\] is not known"),
         ({"overflow": "ieee"}, TypeError, "overflow= does not go with like='torch', which decides"),
@@ -114,6 +117,15 @@ def test_a_wrong_argument_is_named(
     arguments = {"dtype": None if "out" in options else "float8_e4m3fn", "like": "torch", **options}
     with pytest.raises(error, match=said):
         castwise.cast(X, **arguments)
+
+
+def test_onnxruntime_is_called_by_either_name() -> None:
+    x = np.array([1.0, 1.1, 3.0], np.float32)
+    results = [castwise.cast(x, "float8_e8m0fnu", like=name) for name in ALIASED]
+    assert [result.tolist() for result in results] == [[1, 2, 4]] * 2
+    for name in ALIASED:
+        loaded, missing = installed([name])
+        assert (missing or [loaded[0].distributions[0]]) == ["onnxruntime"]
 
 
 def test_a_report_is_of_one_rounding() -> None:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
+from castwise._library_casts import ALIASES
 from castwise._options import Like
 from castwise._spelling import suggestion
 from castwise.quantization import pack, unpack
@@ -288,7 +289,7 @@ def installed(packages: Collection[str] | None = None) -> tuple[list[LibraryCast
     Parameters
     ----------
     packages : collection of str, optional
-        "numpy", "torch", "jax", "tensorflow", "onnxruntime" or "numkong".
+        "numpy", "torch", "jax", "tensorflow", "onnxruntime" (or "onnx") or "numkong".
 
     Returns
     -------
@@ -302,7 +303,9 @@ def installed(packages: Collection[str] | None = None) -> tuple[list[LibraryCast
 
     """
     known = {library.distributions[0]: library for library in CASTS}
-    for name in packages or ():
+    packages_of: dict[str, str] = {name: package for package, name in ALIASES.items()}
+    wanted = None if packages is None else [packages_of.get(name, name) for name in packages]
+    for name in wanted or ():
         if name not in known:
             raise ValueError(
                 f"{name!r} is not a library that is compared; {suggestion(name, known)}use one of "
@@ -310,7 +313,7 @@ def installed(packages: Collection[str] | None = None) -> tuple[list[LibraryCast
             )
     loaded: list[LibraryCast] = []
     missing: list[str] = []
-    for library in (known[name] for name in known if packages is None or name in packages):
+    for library in (known[name] for name in known if wanted is None or name in wanted):
         try:
             library.load()
             library.versions()
