@@ -195,8 +195,10 @@ def check_container(reader: Reader, destination: Path) -> None:
     """Refuse, or warn of, what another container cannot hold."""
     if are_alike(reader.path, destination):
         return
-    if _NPY in {container_of(reader.path), container_of(destination)}:
+    if container_of(reader.path) == _NPY:
         raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
+    if container_of(destination) == _NPY:
+        raise CheckpointError(f"{destination}: .npy holds one array without a name; write .npz")
     if reader.other_entries:
         _LOGGER.warning("%s: left out, not arrays: %s", reader.path, listed(reader.other_entries))
 
