@@ -5,10 +5,11 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 from castwise import checkpoint
+from castwise._exit_stack import SafeExitStack
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.preview import preview_sheet
 from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
@@ -58,7 +59,7 @@ def show_conversion(
             "--report is of a conversion, and --dry-run makes none; for what it would be use "
             "--json, or --html for a page"
         )
-    with ExitStack() as stack:
+    with SafeExitStack() as stack:
         # Before the work, so that what can only fail does so while nothing is written.
         report, page = (open_file(options, name, stack) for name in ("report", "html"))
         summary = convert()

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from contextlib import ExitStack
 from typing import Any, Protocol, TypeVar
 
+from castwise._exit_stack import SafeExitStack
 from castwise.cli._arguments import check_top
 from castwise.cli._output import json_text, show, show_sheet
 from castwise.cli._written_files import open_file, write_page
@@ -44,7 +44,7 @@ def show_result(
     """
     if values_of is None:
         check_top(options)
-    with ExitStack() as stack:
+    with SafeExitStack() as stack:
         page = open_file(options, "html", stack)
         result = find()
         if page is not None:

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import argparse
 import sys
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 from castwise import checkpoint
+from castwise._exit_stack import SafeExitStack
 from castwise._parsed_files import parsed_file
 from castwise.checkpoint import Advice, CheckpointError
 from castwise.checkpoint.advice import check_map_file
@@ -143,7 +143,7 @@ def _advise(options: argparse.Namespace) -> int:
                 progress=progress.show if progress.visible else None,
             )
 
-    with ExitStack() as stack:
+    with SafeExitStack() as stack:
         if options.output is not None:
             check_map_file(options.output)
         output = open_file(options, "output", stack)
