@@ -242,8 +242,17 @@ _BESIDE_NORMAL = (
     "it makes 0 of subnormals of float32, and of what float32 rounds up to its smallest normal "
     "number 0 or that number: processors detect subnormals before rounding, or after"
 )
-_RESULT_FLUSHED = replace(PLAIN, flushed="result")
 _SOURCE_FLUSHED = replace(PLAIN, flushed="source")
+_SINGLES_FLUSHED = Rule(
+    ("float64", "complex128"),
+    ("float32", "complex64"),
+    replace(PLAIN, flushed="result"),
+    _BESIDE_NORMAL,
+    _NEXT_TO_NORMAL,
+)
+_DOUBLES_OF_FLUSHED = Rule(
+    ("float32", "bfloat16", "complex64"), ("float64", "complex128"), _SOURCE_FLUSHED
+)
 _TENSORFLOW = Library(
     "tensorflow",
     "`tf.cast` on a CPU",
@@ -259,13 +268,7 @@ _TENSORFLOW = Library(
     ),
     (
         _TO_INTEGERS,
-        Rule(
-            ("float64", "complex128"),
-            ("float32", "complex64"),
-            _RESULT_FLUSHED,
-            _BESIDE_NORMAL,
-            _NEXT_TO_NORMAL,
-        ),
+        _SINGLES_FLUSHED,
         Rule(
             ("float64",),
             ("bfloat16",),
@@ -273,7 +276,7 @@ _TENSORFLOW = Library(
             _BESIDE_NORMAL,
             _NEXT_TO_NORMAL,
         ),
-        Rule(("float32", "bfloat16", "complex64"), ("float64", "complex128"), _SOURCE_FLUSHED),
+        _DOUBLES_OF_FLUSHED,
         Rule(("float64", "float32"), ("bool",), _SOURCE_FLUSHED),
         Rule(("float64",), ("float16",), _BY_FLOAT32),
         Rule(_WIDE_INTS, ("bfloat16",), _BY_FLOAT32),
@@ -295,13 +298,7 @@ _JAX = Library(
         Rule((_FLOAT4,), ("int", "uint"), None, "it takes 6, the largest number, for an infinity"),
         Rule(("float",), ("int", "uint"), _SATURATED),
         Rule(("float64", "float32"), ("bool",), _SOURCE_FLUSHED),
-        Rule(
-            ("float64", "complex128"),
-            ("float32", "complex64"),
-            _RESULT_FLUSHED,
-            _BESIDE_NORMAL,
-            _NEXT_TO_NORMAL,
-        ),
+        _SINGLES_FLUSHED,
         Rule(
             ("float64",),
             ("float16", "bfloat16"),
@@ -311,7 +308,7 @@ _JAX = Library(
         ),
         Rule(_WIDE_INTS, ("bfloat16", _SCALE), _BY_FLOAT32),
         Rule(("float64", "float32", "bfloat16"), (_SCALE,), None, _SCALE_PAST_NEAREST),
-        Rule(("float32", "bfloat16", "complex64"), ("float64", "complex128"), _SOURCE_FLUSHED),
+        _DOUBLES_OF_FLUSHED,
         Rule(("float",), (_FLOAT4,), _NUMBERS, "NaN becomes a zero of either sign"),
     ),
 )
