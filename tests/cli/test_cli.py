@@ -443,7 +443,7 @@ def test_a_folder_that_is_gone_is_named(model: Path, tmp_path: Path) -> None:
     gone.mkdir()
     cast = [sys.executable, "-m", "castwise", "cast", model, "out.npz", "--dtype", "bf16"]
     result = subprocess.run(
-        ["sh", "-c", 'rmdir "$PWD" && "$@"', "sh", *cast],
+        ["/bin/sh", "-c", '/bin/rmdir "$PWD" && "$@"', "sh", *cast],
         cwd=gone,
         capture_output=True,
         text=True,
