@@ -83,14 +83,24 @@ def from_dictionary(
     Raises
     ------
     ValueError
-        The config does not name a class, or one that is not among them.
+        The config does not name a class, or one that is not among them, or is nested too deeply.
     TypeError
         The name of a class is a list or a dictionary; a custom class is missing from
         `custom_objects`; the class cannot be made from a config, or does not take the arguments in
         it.
 
     """
-    custom = custom_objects or {}
+    try:
+        return _from_dictionary(config, classes, custom_objects or {})
+    except RecursionError as error:
+        raise ValueError(
+            "config is nested too deeply to describe an object; give one that serialize returned"
+        ) from error
+
+
+def _from_dictionary(
+    config: Mapping[str, Any], classes: Mapping[str, Any], custom: Mapping[str, Any]
+) -> Any:  # noqa: ANN401  (of any class)
     if "class_name" not in config:
         raise ValueError(
             f"config={dict(config)!r} has no 'class_name', as in "

@@ -305,3 +305,24 @@ def test_configs_of_real_layers_load_and_ours_load_there(
 
 
 INITIALIZERS = ("kernel_initializer", "bias_initializer")
+
+
+@pytest.mark.parametrize("depth", [400, 5000])
+@pytest.mark.parametrize("make", [dict, list])
+def test_deep_configs_are_refused_as_others(depth: int, make: Callable[[], Any]) -> None:
+    """A config as deep as JSON may be, or deeper, is no policy's, and no RecursionError."""
+    deep: Any = make()
+    for _ in range(depth):
+        deep = {"a": deep} if make is dict else [deep]
+    configs = [
+        deep,
+        {"class_name": deep, "config": {}},
+        {"class_name": "DTypePolicy", "registered_name": deep, "config": {}},
+        {"class_name": "DTypePolicy", "config": {"name": deep}},
+        {"class_name": "DTypePolicyMap", "config": {"default_policy": deep}},
+        {"class_name": "DTypePolicyMap", "config": {"policy_map": {"a": deep}}},
+    ]
+    for config in configs:
+        for read in (castwise.dtype_policies.get, castwise.dtype_policies.deserialize):
+            with pytest.raises((ValueError, TypeError, KeyError)):
+                read(config)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from castwise._brief import short
 from castwise._core import parse_policy
 from castwise._keras_objects import from_dictionary, serialize_with, to_dictionary
 from castwise._standard_dtype import standardize_dtype
@@ -97,9 +98,9 @@ def get(identifier: object) -> DTypePolicy:
         return other
     try:
         return DTypePolicy(standardize_dtype(identifier))
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, RecursionError) as error:
         raise ValueError(
-            f"dtype={identifier!r} is not a policy; give a policy, the name of one, a dtype, "
+            f"dtype={short(identifier)} is not a policy; give a policy, the name of one, a dtype, "
             "or a config with 'class_name' and 'config'"
         ) from error
 
@@ -155,4 +156,4 @@ def deserialize(config: object, custom_objects: Mapping[str, Any] | None = None)
     if isinstance(config, str):
         classes = {**CLASSES, **(custom_objects or {})}
         return classes[config]() if config in classes else named(config)
-    raise TypeError(f"config={config!r} must be a dict with 'class_name' and 'config'")
+    raise TypeError(f"config={short(config)} must be a dict with 'class_name' and 'config'")
