@@ -30,6 +30,15 @@ COMMANDS = {
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""
 
+_OTHER_WORDS = {
+    **dict.fromkeys(("--force", "-f", "--replace"), "--overwrite"),
+    **dict.fromkeys(("--jobs", "-j"), "--threads"),
+    "convert": "cast",
+    "compare": "diff",
+    **dict.fromkeys(("info", "show", "list"), "inspect"),
+}
+"""What other programs call a command or an option that castwise has."""
+
 _EPILOG = """\
 castwise help COMMAND shows the options of a command, its exit codes, and examples.
 """
@@ -75,7 +84,7 @@ class CommandParser(argparse.ArgumentParser):
             if not any(
                 option.startswith(name) if is_long else option == name[:2] for option in known
             ):
-                hint = suggestion(name, known).strip() or f"{self.prog} --help lists them"
+                hint = _hint(name, known).strip() or f"{self.prog} --help lists them"
                 self.error(f"{name} is not an option of {self.prog}; {hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
@@ -83,12 +92,17 @@ class CommandParser(argparse.ArgumentParser):
         choices: Sequence[str] = list(action.choices or ())
         if not choices or value in choices:
             return
-        meant = suggestion(value, choices)
+        meant = _hint(value, choices)
         if isinstance(action, argparse._SubParsersAction):
             known = f"the commands are {', '.join(choices)}"
             raise argparse.ArgumentError(None, f"{value!r} is not a command; {meant}{known}")
         known = f"choose from {', '.join(choices)}"
         raise argparse.ArgumentError(action, f"{value!r} is not a choice; {meant}{known}")
+
+
+def _hint(word: str, known: Sequence[str]) -> str:
+    """Return what a word may mean, as `suggestion` does, by what other programs call it first."""
+    return suggestion(meaning if (meaning := _OTHER_WORDS.get(word)) in known else word, known)
 
 
 def usage_word(action: argparse.Action) -> str:
