@@ -41,6 +41,7 @@ def test_the_table_of_formats_is_todays() -> None:
 
 def test_the_cheat_sheet_is_todays() -> None:
     assert section(readme.FORMATS, "cheatsheet") == readme.cheatsheet(), HOW
+    assert section(readme.FORMATS, "overflows") == readme.overflows(), HOW
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,12 @@ import tempfile
 from pathlib import Path
 
 import castwise
+import numpy as np
 from castwise import checkpoint, quantization
+from castwise._library_casts import LIBRARIES
+from castwise._options import Like
 from castwise.quantization import Loading, Scheme
+from numpy.typing import NDArray
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
@@ -215,6 +219,30 @@ def cheatsheet() -> str:
     return "\n".join(lines) + "\n"
 
 
+def overflows() -> str:
+    """Markdown: what a float32 beyond the range of each format becomes in each library."""
+    libraries = [library.name for library in LIBRARIES]
+    lines = [f"| format | {' | '.join(libraries)} |", f"|---|{'---|' * len(libraries)}"]
+    beyond = np.array([np.finfo(np.float32).max])
+    for row in map(castwise.finfo, castwise.formats()):
+        if row.kind == "float" and row.signed and row.dtype is not None and row.bits < 32:
+            cells = [overflow_in(library, beyond, row) for library in libraries]
+            lines.append(f"| `{row.name}` | {' | '.join(cells)} |")
+    return "\n".join(lines) + "\n"
+
+
+def overflow_in(library: Like, beyond: NDArray[np.float32], row: castwise.FormatInfo) -> str:
+    """What a library makes of a float32 beyond the range of a format; empty where it lacks it."""
+    try:
+        (result,) = castwise.cast(beyond, row.dtype, like=library).astype(np.float64)
+    except TypeError:
+        return ""
+    except OverflowError:
+        return "it varies"
+    names = {np.inf: "infinity", row.max: "max"}
+    return "NaN" if np.isnan(result) else names[result]
+
+
 def block(scheme: Scheme) -> str:
     """Whose elements share a scale."""
     if scheme.block == (0, 0):
@@ -277,6 +305,7 @@ def main() -> None:
         (WHICH_SCHEME, "consumers", consumers()),
         (FORMATS, "formats", formats()),
         (FORMATS, "cheatsheet", cheatsheet()),
+        (FORMATS, "overflows", overflows()),
         (QUANTISED, "schemes", schemes()),
     ):
         page.write_text(replaced(page.read_text("utf-8"), name, content), "utf-8")
