@@ -29,12 +29,8 @@ from castwise.checkpoint.comparison._explanations import (
 from castwise.checkpoint.comparison._measures import Measures
 from castwise.checkpoint.comparison._pairing import paired, rename_mapping
 from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
-from castwise.checkpoint.comparison._schemes import (
-    SchemeProver,
-    SchemeSearch,
-    scale_shifts,
-    shifts_text,
-)
+from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
+from castwise.checkpoint.comparison._schemes import SchemeProver, SchemeSearch
 from castwise.checkpoint.comparison._sides import Side, common_format, in_step
 from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.containers import open_checkpoint, source_path

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 from castwise._core import Comparison, have_same_bits
 from castwise.checkpoint.comparison._explanations import Attempt, Prover
 from castwise.checkpoint.comparison._measures import Measures
-from castwise.checkpoint.comparison._schemes import Matrices, SchemeTrial
+from castwise.checkpoint.comparison._row_cutter import Matrices
+from castwise.checkpoint.comparison._schemes import SchemeTrial
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
