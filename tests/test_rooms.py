@@ -19,6 +19,7 @@ ROOMS = (
         "_adapter_registry",
         "_argument_names",
         "_brief",
+        "_entry_points",
         "_exit_stack",
         "_floating",
         "_frameworks",

@@ -7,13 +7,13 @@ in `BUILT_IN`. `castwise.adapters.protocol` says how to write one.
 from __future__ import annotations
 
 import functools
-import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 from castwise._core import cast, finfo
+from castwise._entry_points import loaded, offered, package_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
@@ -173,8 +173,8 @@ def _search(cls: type) -> Adapter | None:
         module = str(base.__module__).partition(".")[0]
         if module in _WITHOUT:
             continue
-        if module not in _adapters and (offered := _offered().get(module)) is not None:
-            _adapters[module] = _loaded(offered)
+        if module not in _adapters and (entry := _offered().get(module)) is not None:
+            _adapters[module] = _loaded(entry)
         if module in _adapters:
             return _adapters[module]
     return None
@@ -182,37 +182,14 @@ def _search(cls: type) -> Adapter | None:
 
 @functools.cache
 def _offered() -> dict[str, EntryPoint]:
-    """Return the entry points by name; of several for one module the first, with a warning.
-
-    castwise's own come first, then those of packages by name.
-    """
-    from importlib.metadata import EntryPoint, entry_points  # noqa: PLC0415 slow, not for numpy
-
-    built_in = [EntryPoint(name, value, GROUP) for name, value in BUILT_IN.items()]
-    offered: dict[str, EntryPoint] = {}
-    for entry in (*built_in, *sorted(entry_points(group=GROUP), key=_package)):
-        preferred = offered.setdefault(entry.name, entry)
-        if preferred.value != entry.value:
-            warnings.warn(
-                f"{_package(preferred)} and {_package(entry)} both have an adapter for "
-                f"{entry.name}; "
-                f"{preferred.value} is used. Uninstall one of them, or choose with "
-                "castwise.adapters.registry.register.",
-                UserWarning,
-                stacklevel=2,
-            )
-    return offered
+    """Return the entry points by name, castwise's own first."""
+    choice = ", or choose with castwise.adapters.registry.register"
+    return offered(GROUP, BUILT_IN, kind="an adapter for {}", choice=choice)
 
 
 def _loaded(entry: EntryPoint) -> Adapter:
-    subject = f"the adapter for {entry.name}, {entry.value} of {_package(entry)},"
-    try:
-        adapter = entry.load()
-    except (ImportError, AttributeError) as error:
-        raise ImportError(
-            f"{subject} cannot be imported ({error}); update or uninstall that package."
-        ) from error
-    return _checked(adapter, subject)
+    subject = f"the adapter for {entry.name}, {entry.value} of {package_of(entry)},"
+    return _checked(loaded(entry, subject), subject)
 
 
 def _checked(adapter: object, subject: str) -> Adapter:
@@ -222,7 +199,3 @@ def _checked(adapter: object, subject: str) -> Adapter:
             f"{subject} is not a castwise.adapters.protocol.Adapter; derive it from that."
         )
     return instance
-
-
-def _package(entry: EntryPoint) -> str:
-    return entry.dist.name if entry.dist is not None else "castwise"

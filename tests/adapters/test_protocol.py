@@ -198,6 +198,10 @@ def test_one_that_does_not_load_is_named(offered: list[Entry]) -> None:
     with pytest.raises(ImportError, match="update or uninstall"):
         castwise.cast_tree([Thing()], "float16")
     assert castwise.cast(np.ones(2), "float16").dtype == "float16"
+    offered[:] = [Entry("foreign", "p.q:A", "castwise-foreign", ZeroDivisionError("of its own"))]
+    registry._offered.cache_clear()
+    with pytest.raises(ImportError, match=r"castwise-foreign.*ZeroDivisionError: of its own"):
+        castwise.cast(Thing(), "float16")
     offered[:] = [Entry("foreign", "p.q:A", "castwise-foreign", dict)]
     registry._offered.cache_clear()
     with pytest.raises(TypeError, match=r"castwise-foreign.*derive it"):
