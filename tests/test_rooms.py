@@ -72,8 +72,9 @@ CHECKPOINT_ROOMS = (
 QUANTIZATION_ROOMS = (("producers",), ("arrays",), ("weights",), ("keras",))
 """Those of `castwise.quantization`."""
 
-LATER = ("import_module", "on_demand", "_Container")
-"""What is called with the names of modules that are imported when they are needed."""
+LATER = ("import_module", "on_demand", "Container")
+"""What is called with the names of modules, or of classes in them, that are imported when they are
+needed."""
 
 
 def modules() -> dict[str, Path]:
@@ -93,7 +94,8 @@ def imported(file: Path, known: set[str]) -> set[str]:
     found: set[str] = set()
     for node in ast.walk(ast.parse(file.read_text("utf-8"))):
         if isinstance(node, ast.Call) and called(node) in LATER:
-            found |= {str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant)}
+            texts = (str(each.value) for each in ast.walk(node) if isinstance(each, ast.Constant))
+            found |= {text.partition(":")[0] for text in texts}
         elif isinstance(node, ast.Import):
             found |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -146,6 +148,7 @@ def test_an_import_from_above_is_found(tmp_path: Path) -> None:
         "if TYPE_CHECKING:\n    from castwise.adapters.protocol import Adapter",
         "def later():\n    from castwise.adapters.protocol import Adapter",
         "importlib.import_module('castwise.adapters.protocol')",
+        "Container('castwise.adapters.protocol:Adapter')",
         "on_demand(__name__, {'castwise.adapters.protocol': ('Adapter',)})",
     ):
         hidden.write_text(source)

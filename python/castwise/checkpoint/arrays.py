@@ -16,13 +16,14 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._inspection import Inspection
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
 from castwise.checkpoint.containers import (
-    WRITTEN,
     check_store,
     container_of,
+    is_container,
     native,
     new_writer,
     open_checkpoint,
     source_path,
+    written_suffixes,
 )
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import check_absent, checked_path, replacing_file
@@ -170,7 +171,8 @@ def save(
     Parameters
     ----------
     path
-        What to write; the suffix `.safetensors`, `.npz`, `.npy` or `.h5` decides the container.
+        What to write; the suffix `.safetensors`, `.npz`, `.npy` or `.h5`, or one that a package
+        offers, decides the container.
     tensors
         A mapping of name to array; for `.npy` one array. Arrays of torch, jax and other libraries
         that `castwise.cast` takes are saved by their elements, wherever those are.
@@ -204,7 +206,8 @@ def save(
 
     """
     where = checked_path(path)
-    container_of(where, f"use {WRITTEN}")
+    if not is_container(where):
+        container_of(where, f"use {written_suffixes()}")
     check_store(where)
     if not overwrite:
         check_absent(where)

@@ -78,9 +78,10 @@ def cast_file(
     `source` is a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` file, a file of torch (`.pt`,
     `.pth`, `.bin`, `.ckpt`), or a folder with safetensors shards, in itself or in folders of it, as
     diffusers writes pipelines; where a folder has none, with those of torch that transformers,
-    diffusers and peft load (`pytorch_model.bin`), which become safetensors. `destination` is one of
-    these, not of torch, and may be `source` itself. A folder becomes a folder, or one file if
-    `destination` ends with `.safetensors`. Both may be URLs of object stores (`s3://...`), but not
+    diffusers and peft load (`pytorch_model.bin`), which become safetensors. Packages can add other
+    suffixes (`castwise.checkpoint.containers.protocol`). `destination` is one of these, not of
+    torch, and may be `source` itself. A folder becomes a folder, or one file if `destination` ends
+    with `.safetensors`. Both may be URLs of object stores (`s3://...`), but not
     of HDF5 files, and repositories of the Hugging Face Hub: `org/name` to read where there is no
     such path, `hf://org/name` to read, or to push to as one commit with a model card. It appears,
     or is replaced, when it is complete; a run that is stopped at any moment leaves what was there

@@ -22,8 +22,8 @@ _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, .h5, .keras, a file of torch (.pt, .pth,
 .bin, .ckpt: only read), or a folder of safetensors shards, in itself or in folders
 of it, such as a pipeline of diffusers. Where a folder has pytorch_model.bin or its
-shards and no safetensors, these become safetensors. Files, but of HDF5, and
-folders may be on an object store: s3://bucket/name.
+shards and no safetensors, these become safetensors. Packages can add other suffixes.
+Files, but of HDF5, and folders may be on an object store: s3://bucket/name.
 
 DST appears, or with --overwrite is replaced, when it is complete (a folder on a
 store file by file), and may be SRC itself, unless that is a folder on a store; then

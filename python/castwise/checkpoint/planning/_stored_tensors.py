@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers import ChunkedReader, Reader, from_bytes
+from castwise.checkpoint.containers import ChunkedReader, PlainReader, Reader, from_bytes
 from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
@@ -22,7 +22,7 @@ from castwise.checkpoint.containers.torch import TorchReader
 _REOPENED = SafetensorsReader | TorchReader | GgufReader
 """Those whose files can be closed and opened again; others are open as the run lasts."""
 
-_Ranged = SafetensorsReader | GgufReader | ChunkedReader
+_Ranged = SafetensorsReader | GgufReader | ChunkedReader | PlainReader
 """Those that read any part of a tensor."""
 
 _RECENT_BYTES = 24 << 20

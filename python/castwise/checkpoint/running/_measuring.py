@@ -6,13 +6,12 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import BinaryIO, cast
 
+from castwise.checkpoint.containers import has_places
 from castwise.checkpoint.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._output_files import OutputFile
-
-_SEEKABLE = (".npz", ".h5", ".keras")
-"""Containers that are put together from what was written of them before."""
 
 
 def measured_rows(
@@ -31,10 +30,10 @@ def measured_rows(
 def _discarding(name: str) -> Iterator[BinaryIO]:
     """Open what takes the bytes of a file and keeps none of them.
 
-    Containers that read again what they have written are written to a file without a name, which is
-    gone at the end.
+    Containers that may read again what they have written are written to a file without a name,
+    which is gone at the end.
     """
-    if name.endswith(_SEEKABLE):
+    if not has_places(Path(name)):
         with tempfile.TemporaryFile() as file:
             yield cast("BinaryIO", file)
         return

@@ -15,6 +15,7 @@ from castwise.checkpoint.containers import (
     Reader,
     Writer,
     container_of,
+    has_places,
     new_writer,
     safetensors_name,
 )
@@ -27,9 +28,6 @@ from castwise.checkpoint.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._conversion import Conversion, row_of
 
 _SUFFIX = ".safetensors"
-_WITH_PLACES = (_SUFFIX, ".npy", ".gguf")
-"""Containers whose header tells all places, so that several processes can write one file."""
-
 
 Source = tuple[Reader, list[Planned]]
 """A file, and what becomes of those of its tensors that go into one target."""
@@ -109,7 +107,7 @@ class OutputFile:
 
     def conversions(self) -> list[Conversion] | None:
         """Return what is to be converted into the file at its places; None if there are not all."""
-        if container_of(Path(self.name)) not in _WITH_PLACES:
+        if not has_places(Path(self.name)):
             return None
         conversions = []
         with self._writer(io.BytesIO()) as writer:

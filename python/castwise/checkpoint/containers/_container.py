@@ -1,0 +1,89 @@
+"""What reads and writes the files of a suffix."""
+
+from __future__ import annotations
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from castwise._brief import brief_fields
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers._interface import Reader, Writer
+
+
+@dataclass(frozen=True, slots=True)
+class Container:
+    """What reads and writes the files of a suffix.
+
+    A class may be given by its name, as "module:Class". Then it is imported when there is such a
+    file.
+
+    Attributes
+    ----------
+    reader : class, or str
+        What opens a file: it is called with the path, and is then a `Reader`.
+    writer : class, str or None
+        What writes one: it is called with the open file, the list of `Planned` tensors, the
+        metadata, and the reader that they come from (None for arrays in memory), and is then a
+        `Writer`. None if files are only read.
+    assumes : bool
+        True if arrays can be raw bytes, so that the reader takes `assume` after the path.
+    has_names : bool
+        True if a file keeps names and metadata, which then are checked to be text.
+    has_places : bool
+        True if a writer writes all but the tensors when it is made, and names a place for each, so
+        that several processes can write one file.
+    on_stores : bool
+        True if files on object stores can be read and written: the reader opens them with
+        `source_file`, and the writer never seeks.
+
+    """
+
+    reader: Callable[..., Reader] | str
+    writer: Callable[..., Writer] | str | None = None
+    assumes: bool = False
+    has_names: bool = True
+    has_places: bool = False
+    on_stores: bool = False
+
+    __repr__ = brief_fields
+
+    def __post_init__(self) -> None:
+        """Refuse what is not a class, nor the name of one."""
+        for argument, value in (("reader", self.reader), ("writer", self.writer)):
+            is_left_out = argument == "writer" and value is None
+            is_name = isinstance(value, str) and all(value.partition(":"))
+            if not (is_left_out or is_name or callable(value)):
+                raise TypeError(
+                    f"{argument}={value!r} must be a class, or named as 'module:Class'."
+                )
+
+    def open_file(self, path: Path, assume: str | Mapping[str, str] | None) -> Reader:
+        """Open a file."""
+        arguments = (path, assume) if self.assumes else (path,)
+        opened: Reader = _class_of(self.reader)(*arguments)
+        return opened
+
+    def new_writer(
+        self,
+        file: BinaryIO,
+        planned: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+        **options: bool,
+    ) -> Writer:
+        """Begin to write one."""
+        assert self.writer is not None, "by who calls it"  # noqa: S101
+        begun: Writer = _class_of(self.writer)(file, planned, metadata, source, **options)
+        return begun
+
+
+def _class_of(named: Callable[..., Any] | str) -> Callable[..., Any]:
+    """Import a class that is named."""
+    if not isinstance(named, str):
+        return named
+    module, _, name = named.partition(":")
+    imported: Callable[..., Any] = getattr(importlib.import_module(module), name)
+    return imported

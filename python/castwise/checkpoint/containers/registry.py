@@ -1,0 +1,172 @@
+"""Register containers for one process; packages offer theirs as entry points."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING
+
+from castwise._entry_points import is_offered, loaded, offered, package_of
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers._container import Container
+
+if TYPE_CHECKING:
+    from importlib.metadata import EntryPoint
+
+__all__ = ["GROUP", "Container", "find", "register"]
+
+GROUP = "castwise.containers"
+"""The group of entry points by which packages offer containers."""
+
+_TORCH = Container("castwise.checkpoint.containers.torch:TorchReader", on_stores=True)
+_HDF5 = Container(
+    "castwise.checkpoint.containers.hdf5:Hdf5Reader",
+    "castwise.checkpoint.containers.hdf5:Hdf5Writer",
+    assumes=True,
+)
+_BUILT_IN: Mapping[str, Container] = {
+    ".safetensors": Container(
+        "castwise.checkpoint.containers.safetensors:SafetensorsReader",
+        "castwise.checkpoint.containers.safetensors:SafetensorsWriter",
+        has_places=True,
+        on_stores=True,
+    ),
+    ".npz": Container(
+        "castwise.checkpoint.containers.npz:NpzReader",
+        "castwise.checkpoint.containers.npz:NpzWriter",
+        assumes=True,
+        on_stores=True,
+    ),
+    ".npy": Container(
+        "castwise.checkpoint.containers.npy:NpyReader",
+        "castwise.checkpoint.containers.npy:NpyWriter",
+        assumes=True,
+        has_names=False,
+        has_places=True,
+        on_stores=True,
+    ),
+    **dict.fromkeys((".pt", ".pth", ".bin", ".ckpt"), _TORCH),
+    **dict.fromkeys((".h5", ".hdf5"), _HDF5),
+    ".keras": Container(
+        "castwise.checkpoint.containers.keras:KerasReader",
+        "castwise.checkpoint.containers.keras:KerasWriter",
+        assumes=True,
+    ),
+    ".gguf": Container(
+        "castwise.checkpoint.containers.gguf:GgufReader",
+        "castwise.checkpoint.containers.gguf:GgufWriter",
+        has_places=True,
+    ),
+}
+_SUFFIX = re.compile(r"\.[^./\\\s]+")
+"""What `Path.suffix` can be."""
+
+_containers = dict(_BUILT_IN)
+
+
+def register(suffix: str, container: Container) -> None:
+    """Read and write files of a suffix in this process, whatever an entry point offers for it.
+
+    Workers of an executor, which are other processes, know what entry points offer alone.
+
+    Parameters
+    ----------
+    suffix : str
+        As ".jst". Case does not matter.
+    container : Container
+        What reads and writes such files.
+
+    Raises
+    ------
+    TypeError
+        `container` is not a Container, or `suffix` not a str.
+    ValueError
+        `suffix` is not one, or one of castwise's own.
+
+    """
+    if not isinstance(suffix, str):
+        raise TypeError(f"suffix={suffix!r} must be a str, as '.jst'.")
+    if not _SUFFIX.fullmatch(suffix) or suffix.lower() in _BUILT_IN:
+        raise ValueError(
+            f"suffix={suffix!r} is not valid; give one as '.jst', which castwise does not have."
+        )
+    _containers[suffix.lower()] = _checked(container, f"container={container!r}")
+
+
+def find(suffix: str) -> Container | None:
+    """Return the container of files whose lower-case suffix this is; None if there is none.
+
+    Raises
+    ------
+    CheckpointError
+        A package offers it and cannot be imported, or offers something else.
+
+    """
+    if suffix not in _containers and (entry := _offered_for(suffix)) is not None:
+        subject = f"the container for {suffix}, {entry.value} of {package_of(entry)},"
+        try:
+            _containers[suffix] = _checked(loaded(entry, subject), subject)
+        except (ImportError, TypeError) as error:
+            raise CheckpointError(str(error).removesuffix(".")) from error
+    return _containers.get(suffix)
+
+
+def is_suffix(suffix: str) -> bool:
+    """Return True if files of a lower-case suffix are those of a container."""
+    return suffix in _containers or _offered_for(suffix) is not None
+
+
+def is_built_in(suffix: str) -> bool:
+    """Return True if files of a lower-case suffix are those of castwise's own containers."""
+    return suffix in _BUILT_IN
+
+
+def suffixes(*, is_written: bool = False) -> list[str]:
+    """List the suffixes of files that are read, or of those that are written."""
+    names = list(dict.fromkeys((*_containers, *_offered())))
+    return [name for name in names if _is_written(name)] if is_written else names
+
+
+def _is_written(suffix: str) -> bool:
+    try:
+        row = find(suffix)
+    except CheckpointError:  # its package says so where such a file is met
+        return False
+    return row is not None and row.writer is not None
+
+
+def _offered_for(suffix: str) -> EntryPoint | None:
+    return _offered().get(suffix) if suffix else None
+
+
+@cache
+def _offered() -> dict[str, EntryPoint]:
+    """Return what packages offer for other suffixes than castwise's own."""
+    if not is_offered(GROUP):
+        return {}
+    built_in = {suffix[1:]: str(row.reader) for suffix, row in _BUILT_IN.items()}
+    choice = ", or choose with castwise.checkpoint.containers.registry.register"
+    entries = offered(GROUP, built_in, kind="a container for .{}", choice=choice)
+    by_suffix: dict[str, EntryPoint] = {}
+    for name, entry in entries.items():
+        suffix = f".{name.lower()}"
+        if not _SUFFIX.fullmatch(suffix):
+            warnings.warn(
+                f"{package_of(entry)} has a container for {name!r}, which is not a suffix without "
+                "its dot; it is not used. Update or uninstall that package.",
+                UserWarning,
+                stacklevel=2,
+            )
+        elif name not in built_in:
+            by_suffix.setdefault(suffix, entry)
+    return by_suffix
+
+
+def _checked(container: object, subject: str) -> Container:
+    if not isinstance(container, Container):
+        raise TypeError(
+            f"{subject} is not a castwise.checkpoint.containers.protocol.Container; make it one."
+        )
+    return container
