@@ -138,7 +138,7 @@ def give_form(transcoded: TranscodedWeight, recipe: str, section: Mapping[str, A
         size = weight.block[-1] if weight.block and scheme.endswith("_group") else None
         transcoded.encoding = encoding(row, None if size is None else (1, size))
         high, wide = transcoded.encoding.block
-        if scheme.startswith("int"):
+        if row.as_groups:
             # Packed, as groups are, with one group in a row.
             high, wide, scheme = 1, wide or columns, f"{scheme.partition('_')[0]}_group"
     if high == 1 and wide and columns % wide:

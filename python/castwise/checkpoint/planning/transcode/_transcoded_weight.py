@@ -17,7 +17,7 @@ from castwise.checkpoint._tensors import format_of, numpy_dtype
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._encoded_weight import Kept
-from castwise.checkpoint.planning.transcode._global_scales import Power, Reciprocal
+from castwise.checkpoint.planning.transcode._global_scales import AGAIN, Power, Reciprocal
 from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays import (
@@ -108,8 +108,22 @@ class TranscodedWeight:
         self._staying: set[str] = set()
 
     def becomes(self, form: Views, stem: str) -> None:
-        """Take note of the form that it gets, and of what its parameter is called there."""
+        """Take note of the form that it gets, and of what its parameter is called there.
+
+        Raises
+        ------
+        ValueError
+            Its scales would have a format that the form cannot have.
+
+        """
         self.form, self._stem = form, stem
+        formats = form.layout.parts[0].formats if form.layout.parts else ()
+        name = self._format(SCALES, self.weight.scale or self.weight.payload, form)
+        if formats and name not in formats:
+            raise ValueError(
+                f"{self.weight.scale!r} is {name}, and the other form has scales of "
+                f"{' or '.join(formats)}; {AGAIN}"
+            )
         self.plan = replace(self.plan, step=math.lcm(self.plan.step, step_of(form)))
 
     @property
