@@ -13,6 +13,7 @@ import os
 import shlex
 import signal
 import sys
+import warnings
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -27,6 +28,8 @@ from castwise.rendering import printable
 
 _LONGEST = 4000
 """Characters of an error, at most: names and values in it may be as long as a file makes them."""
+
+_formatted_warning = warnings.formatwarning
 
 _CLOSED = "standard output is closed; to discard what is printed, send it to /dev/null"
 
@@ -49,6 +52,7 @@ def _run(arguments: Sequence[str] | None) -> int:
     handler.addFilter(logging.Filter("castwise"))
     handler.setFormatter(_PrintableFormatter("castwise: %(message)s"))
     logging.basicConfig(handlers=[handler], level=logging.WARNING)
+    warnings.formatwarning = _warning_line
     with suppress(ValueError):  # not the main thread
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
@@ -98,6 +102,19 @@ class _PrintableFormatter(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         """Format a record as one printable line."""
         return printable(super().format(record))
+
+
+def _warning_line(
+    message: Warning | str,
+    category: type[Warning],
+    filename: str,
+    lineno: int,
+    line: str | None = None,
+) -> str:
+    """Format a warning to users as what is logged; others say where in which source they are."""
+    if category is UserWarning:
+        return f"castwise: warning: {printable(str(message))}\n"
+    return _formatted_warning(message, category, filename, lineno, line)
 
 
 def _terminate(number: int, frame: object) -> NoReturn:
