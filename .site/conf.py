@@ -31,6 +31,12 @@ PAGES = (
     ".github/CONTRIBUTING.md",
     ".github/SECURITY.md",
 )
+PROTOCOLS = (
+    "castwise.checkpoint.containers.protocol",
+    "castwise.checkpoint.containers.registry",
+    "castwise.quantization.producers.protocol",
+)
+"""What packages import that offer something, in rooms whose other names are not public."""
 PICTURES = (".github/*.svg", "benches/record/*.svg")
 FRAMEWORKS = ["jax", "jaxlib", "keras", "tensorflow", "tf_keras", "torch"]
 LINK = re.compile(r"(\]\(|href=\"|src=\")(?!https?:|#|mailto:)([^)#\s\"]+)")
@@ -93,6 +99,7 @@ def stage() -> None:
     (STAGE / "reference").mkdir()
     with mock(FRAMEWORKS):
         modules = list(public_modules(importlib.import_module("castwise")))
+        modules += map(importlib.import_module, PROTOCOLS)
         homes = documented_names(modules)
         for module in modules:
             page = STAGE / "reference" / f"{module.__name__}.md"

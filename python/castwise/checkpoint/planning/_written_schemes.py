@@ -11,7 +11,14 @@ from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import MAX_ZEROS
 from castwise.quantization import Scheme, schemes
-from castwise.quantization.producers import CONVERTED_TO, WRITTEN, Encoding, Written, known_recipe
+from castwise.quantization.producers import (
+    CONVERTED_TO,
+    OFFERED,
+    WRITTEN,
+    Encoding,
+    Written,
+    known_recipe,
+)
 
 _NORMAL_BITS = 3
 
@@ -81,8 +88,8 @@ def written_schemes(recipe: object) -> tuple[str, ...]:
 
 
 def most_versatile_recipe() -> str:
-    """Return the producer whose checkpoints hold the most schemes."""
-    counts = Counter(row.recipe for row in WRITTEN if row.symmetric)
+    """Return the producer whose checkpoints hold the most schemes, of castwise's own."""
+    counts = Counter(row.recipe for row in WRITTEN if row.symmetric and row.recipe not in OFFERED)
     return counts.most_common(1)[0][0]
 
 

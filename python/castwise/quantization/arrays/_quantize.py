@@ -34,7 +34,11 @@ from castwise.quantization.arrays._views import (
     scale_dtype,
 )
 from castwise.quantization.producers._layouts import ZERO, Storage
-from castwise.quantization.producers._registry import find_recipe, written_layout
+from castwise.quantization.producers._registry import (
+    find_recipe,
+    quantizing_recipes,
+    written_layout,
+)
 from castwise.quantization.producers._schemes import Scheme, find_scheme, has_bias, has_global_scale
 
 _MATRIX = 2
@@ -149,7 +153,7 @@ class _Plan:
 
     Attributes
     ----------
-    scheme, producer
+    scheme, arithmetic
         What is made, and whose arithmetic it is.
     views
         Where the parts lie.
@@ -179,7 +183,7 @@ class _Plan:
     """
 
     scheme: Scheme
-    producer: str
+    arithmetic: str
     views: Views
     as_given: bool
     block: tuple[int, int]
@@ -217,9 +221,10 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     if not row.recipes:
         raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
     producer = row.recipes[0] if recipe is None else recipe
-    if producer not in row.recipes:
+    producers = quantizing_recipes(row)
+    if producer not in producers:
         find_recipe(producer)
-        known = ", ".join(row.recipes)
+        known = ", ".join(producers)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
     if four_over_six is not None and not row.global_scale:
         raise ValueError(
@@ -251,7 +256,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     scales = scale_dtype(views, dtype, powers=powers)
     options: dict[str, Any] = {
         "scheme": row.name,
-        "recipe": producer,
+        "recipe": producers[producer],
         "block": size[::-1] if views.is_transposed else size,
     }
     further_options: dict[str, tuple[Any, Any]] = {
@@ -287,7 +292,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     }
     return _Plan(
         row,
-        producer,
+        producers[producer],
         views,
         not (moves or is_moved or as_one) and len(shape) > 1,
         size,
@@ -346,7 +351,7 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         largest_value = _core.block_amax(weight) if amax is None else amax
         # A NaN or an infinity is named by the core, with its index.
         safe = largest_value if math.isfinite(largest_value) else 1.0
-        level = _core.global_scale(safe, recipe=plan.producer, dtype=x.dtype, global_max=largest)
+        level = _core.global_scale(safe, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest)
         second = np.array(level, np.float32)
         options = {**options, "global_scale": second, "global_max": largest, "amax": safe}
     elif plan.block == (0, 0):

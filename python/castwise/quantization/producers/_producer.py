@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from castwise.quantization.producers._layouts import Layout
-from castwise.quantization.producers._schemes import Scheme
+from castwise.quantization.producers._layouts import Layout, Storage
+from castwise.quantization.producers._schemes import Scheme, has_bias, may_hold
 from castwise.quantization.producers._stated import StatementReader, Stored
 from castwise.quantization.producers._stored_weight import Given, StoredWeight
 from castwise.quantization.producers._written import Form, Statements, StatementWriter, Written
@@ -91,6 +91,9 @@ class Writing:
         Its configuration states a scheme for each module.
     is_loaded
         transformers loads what it writes.
+    arithmetic
+        The producer whose arithmetic makes scales and codes, if there is none of its own: one of
+        the `recipes` of each scheme.
 
     """
 
@@ -99,6 +102,7 @@ class Writing:
     loading_warning: str | None = None
     states_several: bool = False
     is_loaded: bool = False
+    arithmetic: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -233,3 +237,18 @@ class Producer:
         """True if a stored global scale divides."""
         storages = (layout.storage for layout in self.layouts)
         return any(storage is not None and storage.global_use == "divide" for storage in storages)
+
+    def written_layout(self, scheme: Scheme, *, symmetric: bool) -> Layout | None:
+        """Return the layout in which it writes a scheme; None if it never does."""
+        candidates = [
+            layout for layout in self.layouts if layout.storage and may_hold(layout, scheme.name)
+        ]
+        grouped = scheme.name.endswith("_group")
+
+        def rank(layout: Layout) -> tuple[bool, ...]:
+            storage, stem = layout.storage or Storage(), layout.scheme.partition("{")[0].rstrip("_")
+            packed = grouped and storage.grouped
+            named = scheme.name.startswith(stem)
+            return not packed, not named, storage.read_only, has_bias(layout) == symmetric
+
+        return min(candidates, key=rank, default=None)

@@ -1,6 +1,7 @@
 """The producers, each of which has a module: what its tensors are, and what states them.
 
 A new producer is a module beside this one, and its name in the tuples here that it belongs to.
+Those that packages offer follow in each tuple.
 """
 
 from __future__ import annotations
@@ -11,10 +12,11 @@ from functools import cache
 from typing import Any
 
 from castwise._spelling import suggestion
-from castwise.quantization.producers._layouts import Layout, Storage
+from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._names import tail
+from castwise.quantization.producers._offered import offered_producers
 from castwise.quantization.producers._producer import Producer, Section
-from castwise.quantization.producers._schemes import Scheme, generic_layout, has_bias, may_hold
+from castwise.quantization.producers._schemes import Scheme, generic_layout
 from castwise.quantization.producers._stated import StatementReader, no_statements
 from castwise.quantization.producers.autofp8 import AUTOFP8
 from castwise.quantization.producers.awq_gptq import AWQ, GPTQ
@@ -33,15 +35,24 @@ from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.torchao import TORCHAO
 from castwise.quantization.producers.transformer_engine import TRANSFORMER_ENGINE
 
-PRODUCERS = (
+_BUILT_IN = (
     *(COMPRESSED_TENSORS, MODELOPT, DEEPSEEK, DEEPSEEK_V4, AUTOFP8, MISTRAL, FBGEMM, GPT_OSS),
     *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, TRANSFORMER_ENGINE, KERAS),
 )
+_OFFERED = offered_producers((*_BUILT_IN, GGUF))
+
+OFFERED = frozenset(name for row in _OFFERED for name in (row.name, *row.also))
+"""Those that packages offer, which castwise takes none of its own producers' weights for."""
+
+PRODUCERS = (*_BUILT_IN, *_OFFERED)
 """Every producer whose tensors tell how they are stored; the order is that of messages."""
 
 _ALL = (*PRODUCERS, GGUF)
 
-_WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
+_WRITERS = (
+    *(DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX),
+    *(producer for producer in _OFFERED if producer.writing.rows),
+)
 WRITTEN = tuple(
     replace(row, recipe=name)
     for producer in _WRITERS
@@ -55,7 +66,7 @@ SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.state
 
 _FILES = {
     producer.configuration.config_file: producer.configuration.file_section
-    for producer in (MODELOPT, GPTQ, AWQ)
+    for producer in (MODELOPT, GPTQ, AWQ, *_OFFERED)
     if producer.configuration.config_file is not None
     and producer.configuration.file_section is not None
 }
@@ -64,10 +75,14 @@ CONFIGS = (
     "config.json",
     str(GPTQ.configuration.config_file),
     str(AWQ.configuration.config_file),
+    *(file for producer in _OFFERED if (file := producer.configuration.config_file) is not None),
 )
 """Files beside the tensors that may state how they are quantised, the most detailed first."""
 
-CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
+CONVERTED_TO = (
+    *(COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4),
+    *(producer for producer in _OFFERED if producer.transcoding.forms_to),
+)
 """The producers in whose forms stored weights can be laid, in the order of messages."""
 
 MARKERS = {row.model_marker: row.name for row in PRODUCERS if row.model_marker}
@@ -138,6 +153,20 @@ def known_recipe(name: str | None) -> Producer | None:
     return next(named, None)
 
 
+def quantizing_recipes(scheme: Scheme) -> dict[str, str]:
+    """Return the producers as which arrays are quantised, each with whose arithmetic that is."""
+    offered = (
+        producer
+        for producer in _OFFERED
+        if any(row.scheme == scheme.name for row in producer.writing.rows)
+    )
+    return {name: name for name in scheme.recipes} | {
+        name: producer.writing.arithmetic
+        for producer in offered
+        for name in (producer.name, *producer.also)
+    }
+
+
 @cache
 def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> Layout:
     """Return the layout in which a producer writes a scheme.
@@ -146,17 +175,8 @@ def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> La
     first, beside plain scales.
     """
     row = known_recipe(recipe)
-    layouts = () if row is None else row.layouts
-    candidates = [layout for layout in layouts if layout.storage and may_hold(layout, scheme.name)]
-    grouped = scheme.name.endswith("_group")
-
-    def rank(layout: Layout) -> tuple[bool, ...]:
-        storage, stem = layout.storage or Storage(), layout.scheme.partition("{")[0].rstrip("_")
-        packed = grouped and storage.grouped
-        named = scheme.name.startswith(stem)
-        return not packed, not named, storage.read_only, has_bias(layout) == symmetric
-
-    return min(candidates, key=rank) if candidates else generic_layout(scheme)
+    layout = None if row is None else row.written_layout(scheme, symmetric=symmetric)
+    return layout or generic_layout(scheme)
 
 
 def described_in(metadata: Mapping[str, str]) -> list[str]:

@@ -78,18 +78,21 @@ def parsed_object(text: str | None) -> dict[str, Any]:
 
 
 def positive_integer(value: object) -> int | None:
+    """Return a value that is a positive integer, and None for any other."""
     if not isinstance(value, int) or isinstance(value, bool):
         return None
     return value if value > 0 else None
 
 
 def pair_of_sizes(value: object) -> tuple[int, ...] | None:
+    """Return a list of two positive integers as a tuple, and None for any other value."""
     if not isinstance(value, list) or len(value) != 2 or not all(map(positive_integer, value)):  # noqa: PLR2004
         return None
     return tuple(value)
 
 
 def group_block(value: object) -> tuple[int, ...] | None:
+    """Return the block of a stated size of groups; None if it is not a positive integer."""
     size = positive_integer(value)
     return None if size is None else (1, size)
 

@@ -51,7 +51,22 @@ class Indexed(Protocol):
 
 
 class StoredWeight(ABC):
-    """One weight, its stored tensors, and what is stated of them."""
+    """One weight, its stored tensors, and what is stated of them.
+
+    Attributes
+    ----------
+    weight
+        What was recognised: the payload, the parts with their roles, the block that is stated.
+    tensors
+        All tensors of the checkpoint by name, as headers describe them.
+    section
+        What states the method of quantisation, as its producer writes it; empty if nothing does.
+    payload
+        The name of the tensor with the codes.
+    scheme
+        What names, formats and statements tell is stored; "" if they do not.
+
+    """
 
     def __init__(
         self,
@@ -66,6 +81,7 @@ class StoredWeight(ABC):
         self.scheme = weight.scheme or ""
 
     def unknown(self) -> Undecodable:
+        """Say that its scheme is not one that its producer is known to store so."""
         producers = " or ".join(self.weight.recipes)
         return Undecodable(
             f"castwise cannot decode {self.scheme or 'its scheme'} of {producers} yet"
@@ -73,9 +89,11 @@ class StoredWeight(ABC):
 
     @property
     def format(self) -> str:
+        """The format of the payload."""
         return self.tensors[self.payload].format or ""
 
     def shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of a stored tensor."""
         return self.tensors[name].shape
 
     def matrix(self) -> tuple[int, int]:
@@ -106,6 +124,7 @@ class StoredWeight(ABC):
         return name
 
     def scale(self) -> str:
+        """Name the scale, which must be there."""
         scale = self.weight.scale
         if scale is None:
             raise Undecodable("it has no scale")
@@ -139,6 +158,7 @@ class StoredWeight(ABC):
         return int(number)
 
     def wrong(self, name: str, expected: object) -> Undecodable:
+        """Say that a part has another shape than its payload needs."""
         return Undecodable(
             f"{name!r} has the shape {self.shape(name)}, and {expected} is what {self.payload!r} "
             f"of shape {self.shape(self.payload)} needs"

@@ -19,7 +19,7 @@ from castwise.quantization.producers._layouts import BYTES, FLOAT8, OF_WORD, OTH
 from castwise.quantization.producers._matching import Match, matched
 from castwise.quantization.producers._names import Described, beside, owner, tail
 from castwise.quantization.producers._producer import Producer
-from castwise.quantization.producers._registry import MARKERS, PRODUCERS, lasts
+from castwise.quantization.producers._registry import MARKERS, OFFERED, PRODUCERS, lasts
 from castwise.quantization.producers._schemes import may_hold
 from castwise.quantization.producers._stated import Stated
 
@@ -126,7 +126,7 @@ class _Search:
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
             for layout in recipe.layouts:
-                if self._may_hold(layout):
+                if self._may_hold(layout) and not (layout in owners and recipe.name in OFFERED):
                     owners.setdefault(layout, []).append(recipe.name)
         weights: dict[str, QuantizedWeight] = {}
         self._beside = set()
@@ -136,8 +136,12 @@ class _Search:
                 for layout in owners
                 if (match := matched(layout, name, self._tensors)) is not None
             ]
+            built_in = [
+                match for match in candidates if not OFFERED.issuperset(owners[match.layout])
+            ]
             if candidates:
-                weights[info.name] = self._weight(info, candidates, owners)
+                # What castwise's own producers store is theirs, whatever package is installed.
+                weights[info.name] = self._weight(info, built_in or candidates, owners)
         return weights
 
     def _may_hold(self, layout: Layout) -> bool:
