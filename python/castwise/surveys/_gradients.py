@@ -330,19 +330,27 @@ class GradientLog(Rendered):
         """
         with restoring("log", saved, SCHEMA):
             log = cls(saved["every"], saved["target"], saved["by_name"])
+            if not isinstance(log.by_name, bool):
+                raise TypeError(f"by_name is {log.by_name!r}, and not a bool")
             for row in saved["steps"]:
-                by_name = {name: Survey.from_dict(part) for name, part in row["by_name"].items()}
-                total = sum_of(by_name.values()) if log.by_name else Survey.from_dict(row["total"])
-                scale = _loss_scale(float.fromhex(row["loss_scale"]))
-                recorded = GradientSurvey(
-                    _step(row["step"]), scale, row["unscaled"], total, by_name
-                )
-                if not isinstance(recorded.unscaled, bool) or recorded.step in log._surveys:
-                    raise ValueError(
-                        f"step {recorded.step} stands twice, or unscaled is not a bool"
-                    )
-                log._surveys[recorded.step] = recorded
+                log._restore(row)
         return log
+
+    def _restore(self, row: Mapping[str, Any]) -> None:
+        """Add the survey of a step that `to_dict` saved."""
+        step = _step(row["step"])
+        if step in self._surveys:
+            raise ValueError(f"step {step} stands twice")
+        if not self.is_due(step):
+            raise ValueError(f"step {step} is not a multiple of every={self.every}")
+        if not isinstance(row["unscaled"], bool):
+            raise TypeError(f"step {step}: unscaled is {row['unscaled']!r}, and not a bool")
+        if self.by_name is not (row["total"] is None) or (row["by_name"] and not self.by_name):
+            raise ValueError(f"step {step}: by_name={self.by_name} leaves one of total and by_name")
+        by_name = {name: Survey.from_dict(part) for name, part in row["by_name"].items()}
+        total = sum_of(by_name.values()) if self.by_name else Survey.from_dict(row["total"])
+        scale = _loss_scale(float.fromhex(row["loss_scale"]))
+        self._surveys[step] = GradientSurvey(step, scale, row["unscaled"], total, by_name)
 
     def __len__(self) -> int:
         return len(self._surveys)

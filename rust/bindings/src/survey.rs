@@ -8,16 +8,17 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
 use crate::array::Array;
+use crate::error::to_python;
 use crate::runtime::{parse_threads, release};
 
-/// Elements of a binade: its number, their count and the sum of their squares.
-type SavedCell = (i64, u64, u128);
+/// Elements of a binade: its number, their count and the sum of their squares. Signed, as what is read may be negative.
+type SavedCell = (i64, i128, i128);
 
 /// Blocks with alike maxima: their eighth, how many, and their elements by depth.
-type SavedRow = (i16, u64, Vec<SavedCell>);
+type SavedRow = (i16, i128, Vec<SavedCell>);
 
 /// Everything that a survey counted.
-type State = ([u64; 4], [f64; 2], Vec<SavedCell>, Vec<(u8, u64)>, Vec<Vec<SavedRow>>);
+type State = ([i128; 4], [f64; 2], Vec<SavedCell>, Vec<(u8, i128)>, Vec<Vec<SavedRow>>);
 
 type Column<'py, T> = Bound<'py, PyArray1<T>>;
 
@@ -103,16 +104,17 @@ impl SurveyTables {
     /// Everything, as plain numbers; restore_survey() takes it.
     fn state(&self) -> State {
         let core::Survey { count, zeros, infinities, nans, largest, smallest, .. } = self.core;
-        let saved = |number: i64, cell: &Cell| (number, cell.count, cell.squares);
+        let saved = |number: i64, cell: &Cell| (number, cell.count.into(), cell.squares as i128);
         let row = |(&eighth, row): (&i16, &BlockRow)| {
             let cells = (0..).zip(&row.cells).filter(|(_, cell)| cell.count > 0);
-            (eighth, row.blocks, cells.map(|(depth, cell)| saved(depth, cell)).collect())
+            (eighth, row.blocks.into(), cells.map(|(depth, cell)| saved(depth, cell)).collect())
         };
         let binades = self.core.binades.iter().map(|(&exponent, cell)| saved(exponent.into(), cell));
         let tables = self.core.blocks.iter().map(|table| table.rows.iter().map(row).collect());
         let magnitudes = [largest, smallest];
-        let counts = [count, zeros, infinities, nans];
-        (counts, magnitudes, binades.collect(), self.significant_bits(), tables.collect())
+        let counts = [count, zeros, infinities, nans].map(i128::from);
+        let significant_bits = self.core.significant_bits.iter().map(|(&bits, &count)| (bits, count.into()));
+        (counts, magnitudes, binades.collect(), significant_bits.collect(), tables.collect())
     }
 
     fn __add__(&self, other: &Bound<'_, Self>) -> Self {
@@ -136,32 +138,58 @@ pub(crate) fn sum_surveys(parts: &Bound<'_, PyAny>) -> PyResult<SurveyTables> {
     Ok(SurveyTables { core: sum })
 }
 
-/// What `SurveyTables.state` took apart, put together again.
+/// What `SurveyTables.state` took apart, put together again; a number that does not agree with the others is named.
 #[pyfunction]
 pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
-    let ([count, zeros, infinities, nans], [largest, smallest], binades, significant_bits, tables) = state;
-    let fault = || PyValueError::new_err("state is not that of a survey; give what state() returned.");
+    let (counts, [largest, smallest], binades, significant_bits, tables) = state;
+    let mut numbers = [0; 4];
+    for ((number, count), name) in
+        numbers.iter_mut().zip(counts).zip(["elements", "zeros", "infinities", "NaN"])
+    {
+        *number = natural(count, || format!("counts has {count} {name}"))?;
+    }
+    let [count, zeros, infinities, nans] = numbers;
     let mut core =
         core::Survey { count, zeros, infinities, nans, largest, smallest, ..core::Survey::default() };
     for (exponent, count, squares) in binades {
-        let exponent = i16::try_from(exponent).map_err(|_| fault())?;
-        core.binades.insert(exponent, Cell { count, squares });
+        let place = || format!("binades has ({exponent}, {count}, {squares})");
+        core.binades.insert(natural(exponent, place)?, restored_cell(count, squares, place)?);
     }
-    core.significant_bits.extend(significant_bits);
+    for (bits, count) in significant_bits {
+        let place = || format!("significant_bits has ({bits}, {count})");
+        core.significant_bits.insert(bits, natural(count, place)?);
+    }
     if tables.len() != core.blocks.len() {
-        return Err(fault());
+        let message = format!("blocks has {} tables instead of {}", tables.len(), core.blocks.len());
+        return Err(PyValueError::new_err(message));
     }
     for (table, rows) in core.blocks.iter_mut().zip(tables) {
         for (eighth, blocks, cells) in rows {
-            let mut row = BlockRow { blocks, ..BlockRow::default() };
+            let place = || format!("blocks has {blocks} with maxima in the eighth {eighth}");
+            let mut row = BlockRow { blocks: natural(blocks, place)?, ..BlockRow::default() };
             for (depth, count, squares) in cells {
-                let depth = usize::try_from(depth).map_err(|_| fault())?;
-                *row.cells.get_mut(depth).ok_or_else(fault)? = Cell { count, squares };
+                let place = || format!("blocks, eighth {eighth}, has ({depth}, {count}, {squares})");
+                let cell = row.cells.get_mut(natural::<_, usize>(depth, place)?);
+                *cell.ok_or_else(|| out_of_range(place))? = restored_cell(count, squares, place)?;
             }
             table.rows.insert(eighth, row);
         }
     }
+    core::check(&core).map_err(to_python)?;
     Ok(SurveyTables { core })
+}
+
+/// A saved number in its type; the place says where one beyond it stands.
+fn natural<N, T: TryFrom<N>>(number: N, place: impl Fn() -> String) -> PyResult<T> {
+    T::try_from(number).map_err(|_| out_of_range(place))
+}
+
+fn out_of_range(place: impl Fn() -> String) -> PyErr {
+    PyValueError::new_err(format!("{}, which is out of range", place()))
+}
+
+fn restored_cell(count: i128, squares: i128, place: impl Fn() -> String) -> PyResult<Cell> {
+    Ok(Cell { count: natural(count, &place)?, squares: natural(squares, &place)? })
 }
 
 /// Count where the magnitudes of an array lie.

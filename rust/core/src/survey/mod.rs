@@ -1,16 +1,18 @@
 //! Where the magnitudes of an array lie: by binade, and by binade below the maximum of the block that they are in.
 //!
 //! * `outcome`: what is counted. `tables`: what a thread counts in, packed. `piece`: the loop over a piece of a row.
-//! * `arrays`: the pass over the rows of an array.
+//! * `arrays`: the pass over the rows of an array. `consistency`: whether the numbers of a saved survey agree.
 //!
 //! An element adds one and its square to a cell. Squares are integers in a unit of their binade, so that sums depend neither
 //! on threads nor on the order of elements, and surveys of parts add up to that of the whole.
 
 mod arrays;
+mod consistency;
 mod outcome;
 mod piece;
 mod tables;
 
+pub use consistency::check;
 pub use outcome::{BLOCK_WIDTHS, BlockRow, BlockTable, Blocks, Cell, DEPTH, SQUARE_BITS, Survey};
 
 use crate::cpu::Level;

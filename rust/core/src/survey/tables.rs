@@ -48,7 +48,7 @@ pub(super) fn field_of(magnitude: u64) -> usize {
 
 /// Returns the eighth of a binade that a magnitude as float64 is in.
 #[inline(always)]
-fn eighth_of(magnitude: u64) -> i16 {
+pub(super) fn eighth_of(magnitude: u64) -> i16 {
     (magnitude >> EIGHTH) as i16 + 8 * LOWEST
 }
 
