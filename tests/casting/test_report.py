@@ -10,6 +10,7 @@ import copy
 import math
 import pickle
 from fractions import Fraction
+from typing import Any
 
 import castwise
 import numpy as np
@@ -295,3 +296,26 @@ def test_it_prints_as_a_small_table() -> None:
     assert report.to_dict()["overflowed"] == 1
     with pytest.raises(TypeError):
         report + 1
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "said"),
+    [
+        ((0, 0), 3, "exact=5 and count=3"),
+        ((0, 2), 9, "overflowed=9 and count=8"),
+        ((0, 6), 7, "underflowed=1, nan_in=7, inf_in=1, zero_in=1 and count=8"),
+        ((1, 0), -1.0, "amax=-1"),
+        ((1, 2), math.nan, "max_abs_error=NaN"),
+        ((1, 1), 1e30, "amin_nonzero=1.*amax="),
+    ],
+)
+def test_a_saved_report_that_disagrees_is_refused(
+    place: tuple[int, int], value: float, said: str
+) -> None:
+    report = report_of([1.0, 2.0, 3.0, 1e-9, math.inf, math.nan, 0.0, 1e6])
+    restore, state = report.__reduce__()
+    parts: Any = [*map(list, state[:2]), *state[2:]]
+    assert restore(*parts) == report
+    parts[place[0]][place[1]] = value
+    with pytest.raises(ValueError, match=rf"saved report is damaged \(.*{said}.*\); cast again"):
+        restore(*parts)

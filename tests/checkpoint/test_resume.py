@@ -227,6 +227,17 @@ def _first_row(**changed: object) -> Callable[[Any], object]:
     return lambda line: {**line, "rows": [{**line["rows"][0], **changed}, *line["rows"][1:]]}
 
 
+def _first_count(place: int, count: int) -> Callable[[Any], object]:
+    """Change a count of the first report: the elements, those that are exact, ..."""
+
+    def change(line: Any) -> object:
+        row = next(row for row in line["rows"] if row["report"] is not None)
+        row["report"][0][place] = count
+        return line
+
+    return change
+
+
 @pytest.mark.parametrize(
     "damage",
     [
@@ -248,6 +259,10 @@ def _first_row(**changed: object) -> Callable[[Any], object]:
         pytest.param(
             _edited(2, _first_row(report=[[-1] * 9, [0.0] * 4, [0, []], [0, []]])), id="counts"
         ),
+        pytest.param(_edited(2, _first_row(nbytes=-1)), id="negative bytes"),
+        pytest.param(_edited(1, _first_count(0, 10**9)), id="elements of another tensor"),
+        pytest.param(_edited(1, _first_count(1, 10**9)), id="more exact ones than elements"),
+        pytest.param(_edited(1, _first_count(6, -1)), id="negative count"),
     ],
 )
 def test_a_damaged_journal(source: Path, damage: Callable[[bytes], bytes]) -> None:

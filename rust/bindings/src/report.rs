@@ -1,6 +1,7 @@
 //! `CastReport` for Python.
 
 use castwise_core::report::{CastReport as Core, CompactReport};
+use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -218,11 +219,11 @@ pub(crate) fn restore_report(
     magnitudes: [f64; 4],
     signal: (usize, Vec<u64>),
     noise: (usize, Vec<u64>),
-) -> CastReport {
+) -> PyResult<CastReport> {
     let [count, exact, overflowed, saturated, underflowed, subnormal, nan_in, nan_out, inf_in, zero_in] =
         counts;
     let [amax, amin_nonzero, max_abs_error, max_rel_error] = magnitudes;
-    CastReport::from(Box::new(CompactReport {
+    let report = CastReport::from(Box::new(CompactReport {
         count,
         exact,
         overflowed,
@@ -239,5 +240,29 @@ pub(crate) fn restore_report(
         max_rel_error,
         signal,
         noise,
-    }))
+    }));
+    match disagreement(&report) {
+        Some(text) => Err(PyValueError::new_err(format!("saved report is damaged ({text}); cast again."))),
+        None => Ok(report),
+    }
+}
+
+/// What no cast reports.
+fn disagreement(report: &CastReport) -> Option<String> {
+    let &CompactReport { count, underflowed, nan_in, inf_in, zero_in, amax, amin_nonzero, .. } =
+        &*report.core;
+    if let Some((name, part)) = report.counts().into_iter().find(|&(_, part)| part > count) {
+        return Some(format!("{name}={part} and count={count}"));
+    }
+    // No element is two of these.
+    if [underflowed, nan_in, inf_in, zero_in].map(u128::from).iter().sum::<u128>() > count.into() {
+        return Some(format!(
+            "underflowed={underflowed}, nan_in={nan_in}, inf_in={inf_in}, zero_in={zero_in} and count={count}"
+        ));
+    }
+    let magnitudes = &report.magnitudes()[..4];
+    if let Some((name, value)) = magnitudes.iter().find(|(_, value)| value.is_nan() || *value < 0.0) {
+        return Some(format!("{name}={value}"));
+    }
+    (amin_nonzero > amax).then(|| format!("amin_nonzero={amin_nonzero} and amax={amax}"))
 }

@@ -21,7 +21,7 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from castwise._core import __version__, restore_report
+from castwise._core import CastReport, __version__, finfo, restore_report
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
@@ -295,7 +295,10 @@ def report_of(state: Any) -> Report | None:  # noqa: ANN401  (of JSON)
     if isinstance(state, dict):
         if not all(type(count) is int and count >= 0 for count in state.values()):
             raise TypeError(state)
-        return DecodeReport(**state)
+        report = DecodeReport(**state)
+        if max(state.values(), default=0) > report.count:
+            raise ValueError(f"{report} counts more than its elements")
+        return report
     counts, magnitudes, signal, noise = state
     magnitudes = [math.inf if value is None else value for value in magnitudes]
     return restore_report(counts, magnitudes, tuple(signal), tuple(noise))
@@ -311,6 +314,11 @@ def _rows(line: _Shard, planned: Sequence[Planned]) -> list[CastRow]:
 
 
 def _row(state: dict[str, Any], plan: Planned, shard: str) -> CastRow:
-    if type(state["nbytes"]) is not int:
+    nbytes, report = state["nbytes"], report_of(state["report"])
+    if type(nbytes) is not int or nbytes < 0:
         raise TypeError(state)
-    return CastRow.of(plan, state["nbytes"], report_of(state["report"]), shard)
+    if plan.target is not None and not plan.is_derived and isinstance(report, CastReport):
+        parts = 1 + (finfo(plan.target).kind == "complex")
+        if report.count != parts * math.prod(plan.info.shape):
+            raise ValueError(f"{plan.info.name}: the report is of {report.count} elements")
+    return CastRow.of(plan, nbytes, report, shard)
