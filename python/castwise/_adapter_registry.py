@@ -92,6 +92,29 @@ class Adapter(ABC):
             return self.from_host(result[0], array), result[1]
         return self.from_host(result, array)
 
+    def cast_into(
+        self, array: NDArray[Any], dtype: object = None, *, out: Any, **options: Any
+    ) -> Any:
+        """Cast a numpy array into one of the library, which is returned. By default it is refused.
+
+        Parameters
+        ----------
+        array : ndarray
+            Of any dtype that castwise casts.
+        dtype, **options
+            As for `cast`.
+        out : array
+            One that `is_array` accepts.
+
+        Raises
+        ------
+        TypeError
+            The library's arrays are not written in place.
+
+        """
+        del array, dtype, options
+        raise TypeError(f"out is of type {type(out).__name__}; give a numpy array.")
+
     def is_floating(self, array: Any) -> bool:
         """Tell whether an array holds real floats, which `cast_tree` casts by default."""
         try:

@@ -121,6 +121,15 @@ class _Foreign(Protocol):
     def dtype(self) -> Any: ...
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any: ...
 
+class _Store(Protocol):
+    """An array in a file, of h5py or zarr, by what these have in common."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def dtype(self) -> Any: ...
+    def __setitem__(self, place: Any, block: Any, /) -> None: ...
+
 @overload
 def cast(
     x: _Numpy,
@@ -223,6 +232,20 @@ def cast(
     threads: int | None = None,
     like: Like | None = None,
 ) -> tuple[NDArray[Any], CastReport]: ...
+@overload
+def cast(
+    x: ArrayLike | _Store,
+    dtype: DTypeLike | None = None,
+    *,
+    out: _Store,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
+    scale: ArrayLike | None = None,
+    report: bool = False,
+    threads: int | None = None,
+    like: Like | None = None,
+) -> Any: ...
 @overload
 def cast(
     x: ArrayLike,

@@ -73,6 +73,49 @@ def test_block_by_block(make: Make, target: str, chunks: tuple[int, int]) -> Non
         assert in_memory.tobytes() == wanted.tobytes()
 
 
+@pytest.mark.usefixtures("small_blocks")
+@pytest.mark.parametrize("chunks", [(2, 3), (9, 22), (4, 7)])
+@pytest.mark.parametrize("target", ["float16", "float64", "int8"])
+def test_arrays_of_numpy_become_stored_ones(
+    make: Make, target: str, chunks: tuple[int, int]
+) -> None:
+    for array in (ARRAY, ARRAY[:, ::-1], ARRAY.astype(">f8"), ARRAY.tolist()):
+        for options in ({}, {"overflow": "saturate", "nan": "zero"}, {"scale": np.arange(22.0)}):
+            wanted, of_whole = castwise.cast(array, target, report=True, **options)
+            out = make(target, chunks)
+            found, report = castwise.cast(array, target, out=out, report=True, **options)
+            assert found is out
+            assert out[...].tobytes() == wanted.tobytes()
+            assert report.to_dict() == pytest.approx(of_whole.to_dict(), nan_ok=True)
+            out = make(target, chunks)
+            assert castwise.caster(wanted.dtype, target)(wanted, out=out) is out
+            assert out[...].tobytes() == wanted.tobytes()
+
+
+def test_arrays_of_numpy_are_refused_as_before(make: Make) -> None:
+    masked = np.ma.masked_invalid(ARRAY)
+    for array, options, error, words in (
+        (masked, {}, TypeError, "mask"),
+        (ARRAY[1:], {}, ValueError, r"out has shape \(9, 22\); give one of shape \(8, 22\)"),
+        (ARRAY, {"dtype": "int8"}, TypeError, "out has dtype float16, but dtype=int8"),
+        (ARRAY, {"rounding": "stochastic"}, ValueError, r"assign the result to out\[...\]"),
+        (ARRAY, {"overflow": "raise", "nan": "zero"}, OverflowError, r"in the block \[0:9, 0:22\]"),
+        (ARRAY, {"overflow": "wrap"}, ValueError, 'overflow="wrap"'),
+    ):
+        out = make("float16", (9, 22))
+        with pytest.raises(error, match=words):
+            castwise.cast(array, out=out, **options)
+        assert not out[...].any()
+    with pytest.raises(TypeError, match="but dtype=int8 was asked for"):
+        castwise.caster("float32", "int8")(ARRAY, out=make("float16", (9, 22)))
+
+
+def test_other_libraries_arrays_are_no_place_for_numpys() -> None:
+    torch = peers.framework("torch")
+    with pytest.raises(TypeError, match=r"out is of type Tensor; give a numpy array\."):
+        castwise.cast(ARRAY, out=torch.empty(ARRAY.shape))
+
+
 def test_whole_without_out(make: Make) -> None:
     source = make("float32", (4, 5), ARRAY)
     result = castwise.cast(source, "bfloat16")

@@ -1,8 +1,8 @@
-"""The adapter by which `castwise.cast` reads arrays in files, of h5py and zarr, block by block.
+"""The adapter by which `castwise.cast` reads and writes arrays in files, of h5py and zarr.
 
-Without ``out`` such an array is read whole, and becomes a numpy array. With ``out``, a dataset or
-an array of numpy, it passes through memory in blocks: of whole chunks of both, and of `BLOCK` bytes
-where chunks are smaller.
+Without ``out`` such an array is read whole, and becomes a numpy array. With ``out``, it passes
+through memory in blocks: of whole chunks of both, and of `BLOCK` bytes where chunks are smaller. So
+does an array of numpy that is cast into one in a file.
 """
 
 from __future__ import annotations
@@ -80,6 +80,10 @@ class StoredArrayAdapter(Adapter):
             return super().cast(array, dtype, **options)
         return _into(array, dtype, out, options)
 
+    def cast_into(self, array: NDArray[Any], dtype: Any = None, *, out: Any, **options: Any) -> Any:
+        """Cast a numpy array into a dataset or an array in a store, as `cast` does."""
+        return _into(array, dtype, out, options)
+
     def is_floating(self, array: Any) -> bool:
         """Tell whether a dataset holds real floats; one without elements does not."""
         return array.dtype is not None and super().is_floating(array)
@@ -96,7 +100,7 @@ def _into(array: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
     if options.get("rounding") == "stochastic":
         raise ValueError(
             "rounding='stochastic' depends on the place of an element in the whole array, and "
-            "this is cast block by block; give array[...], or leave out= out."
+            "this is cast block by block; assign the result to out[...], without out=."
         )
     target = _target(dtype, out)
     options = {name: value for name, value in options.items() if name not in ("order", "copy")}

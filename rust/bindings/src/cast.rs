@@ -28,7 +28,7 @@ use crate::runtime::{parse_threads, release};
 ///     The target: anything numpy.dtype takes, types of ml_dtypes and jax, dtypes of torch, names and aliases of
 ///     castwise.formats().
 ///     May be left out if out is given.
-/// out : ndarray, optional
+/// out : ndarray, h5py.Dataset or zarr.Array, optional
 ///     Written in place and returned; same shape as x. May overlap x, but none of its elements another.
 /// rounding : str, optional
 ///     "nearest-even", "nearest-away", "towards-zero", "towards-positive", "towards-negative" (IEEE 754-2019, 4.3)
@@ -57,9 +57,9 @@ use crate::runtime::{parse_threads, release};
 ///     At most this many threads; default get_num_threads().
 /// like : str, optional
 ///     The options are those that give the bits of another library's cast: "numpy" (with ml_dtypes), "torch",
-///     "torch<2.12", "jax", "tensorflow", "onnx" (onnxruntime) or "numkong", also where it rounds twice; which NaN a NaN
-///     becomes is castwise's. castwise/conformance/conformance.md has the table. Goes with out, order, copy, report (not
-///     where the library rounds twice) and threads.
+///     "torch<2.12", "jax", "tensorflow", "onnxruntime" (or "onnx") or "numkong", also where it rounds twice; which NaN a
+///     NaN becomes is castwise's. castwise/conformance/conformance.md has the table. Goes with out, order, copy, report
+///     (not where the library rounds twice) and threads.
 ///
 /// Returns
 /// -------
@@ -108,7 +108,8 @@ pub(crate) fn cast<'py>(
 ) -> PyResult<Bound<'py, PyAny>> {
     let (copy, report) = (parse_flag("copy", copy, true)?, parse_flag("report", report, false)?);
     let adapter = foreign::adapter_of(x)?;
-    if adapter.is_some() || like.is_some() {
+    let place = out.filter(|_| adapter.is_none()).map(foreign::adapter_of).transpose()?.flatten();
+    if adapter.is_some() || place.is_some() || like.is_some() {
         let given = Given::new(py)
             .with("out", out)?
             .with("rounding", rounding)?
@@ -121,8 +122,14 @@ pub(crate) fn cast<'py>(
             .with_flag("report", report, false)?
             .with("threads", threads)?
             .with("like", like)?;
-        let Some(adapter) = adapter else { return cast_like(given, x, dtype, out) };
-        return given.cast_by(&adapter, x, dtype);
+        return match (adapter, place) {
+            (Some(adapter), _) => given.cast_by("cast", &adapter, x, dtype),
+            (None, Some(place)) => {
+                let source = Array::from_argument("x", x)?.object;
+                given.cast_by("cast_into", &place, &source.into_any(), dtype)
+            }
+            (None, None) => cast_like(given, x, dtype, out),
+        };
     }
     let options = CastOptions {
         rounding: rounding.map(Bound::as_borrowed),

@@ -164,7 +164,7 @@ impl Caster {
         }
         let options = options.copy()?;
         options.set_item("out", out)?;
-        cast(py)?.call((array.object,), Some(&options))
+        cast(py)?.call((array.object, target), Some(&options))
     }
 
     /// The dtype of every x.

@@ -57,14 +57,15 @@ impl<'py> Given<'py> {
         Ok(self)
     }
 
-    /// Returns what the adapter makes of an array of its library.
+    /// Returns what a method of an adapter makes of an array: of its library, or to be written to one of these.
     pub(crate) fn cast_by(
         self,
+        method: &str,
         adapter: &Bound<'py, PyAny>,
         x: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        adapter.call_method("cast", (x, dtype), Some(&self.0))
+        adapter.call_method(method, (x, dtype), Some(&self.0))
     }
 
     /// Returns what the library of "like" makes of an array, whose format and target are named.
