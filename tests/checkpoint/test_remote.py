@@ -475,6 +475,23 @@ def test_a_missing_path_that_may_be_a_url(
     assert ("there is no folder" in said) != (url is not None or Path(name).parent.is_dir())
 
 
+@pytest.mark.parametrize("name", ["s3:/bucket/out.npz", "S3:bucket/out.npz", "hf:/org/model"])
+def test_a_target_that_may_be_a_url(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    checkpoint.save("in.npz", {"w": floats(4)})
+    url = f"{name.partition(':')[0].lower()}://{name.partition(':')[2].lstrip('/')}"
+    assert main(["cast", "in.npz", name, "--dtype", "bfloat16"]) == 2
+    error = f"castwise: error: {name}: {os.strerror(errno.ENOENT)}; did you mean {url}?\n"
+    assert capsys.readouterr().err == error
+    with pytest.raises(FileNotFoundError, match=f"did you mean {url}"):
+        checkpoint.save(name, {"w": floats(4)})
+    assert os.listdir() == ["in.npz"]
+    Path(name).parent.mkdir(parents=True)  # a folder of this machine may have such a name
+    checkpoint.cast_file("in.npz", Path(name).with_suffix(".npz"), "bfloat16")
+
+
 def test_schemes_are_read_in_either_case(tmp_path: Path, store: Store) -> None:
     checkpoint.save(tmp_path / "in.npz", {"w": floats(4)})
     store.write("in.npz", (tmp_path / "in.npz").read_bytes())

@@ -26,7 +26,7 @@ from castwise.checkpoint.containers import (
     written_suffixes,
 )
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import check_absent, checked_path, replacing_file
+from castwise.checkpoint.files import check_absent, replacing_file, target_path
 from castwise.checkpoint.planning import quantization_of
 
 _NPY = ".npy"
@@ -205,7 +205,7 @@ def save(
     {'bias': array([1, 1], dtype=bfloat16)}
 
     """
-    where = checked_path(path)
+    where = target_path(path)
     if not is_container(where):
         container_of(where, f"use {written_suffixes()}")
     check_store(where)

@@ -4,7 +4,7 @@ These names are what other rooms of castwise take from this one; all else is pri
 """
 
 from castwise.checkpoint.files._free_space import Room, check_room
-from castwise.checkpoint.files._hub import HubRepository, absent_file, hub_path
+from castwise.checkpoint.files._hub import HubRepository, absent_file, hub_path, target_path
 from castwise.checkpoint.files._paths import checked_path, is_same, real_path
 from castwise.checkpoint.files._remote import (
     RemoteSource,
@@ -78,4 +78,5 @@ __all__ = [
     "source_file",
     "sync_file",
     "sync_folder",
+    "target_path",
 ]

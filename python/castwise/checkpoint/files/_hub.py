@@ -14,6 +14,7 @@ from typing import Any
 
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.files._remote import HUB, PACKAGES, Store, is_hub, is_remote, remote_path
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
@@ -60,13 +61,37 @@ def absent_file(path: Path) -> FileNotFoundError:
 
 def _likely_url(path: Path) -> str | None:
     """Return the URL that a path of this machine, at which there is nothing, may stand for."""
+    if (url := _spelled_url(path)) is not None:
+        return url
     name = path.as_posix()
-    spelled = _SPELLED.fullmatch(name)
-    if spelled is not None and spelled["scheme"].lower() in PACKAGES:
-        return f"{spelled['scheme'].lower()}://{spelled['rest']}"
     if _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():
         return f"{HUB}://{name}"
     return None
+
+
+def _spelled_url(path: Path) -> str | None:
+    """Return the URL that a path spells with too few slashes, or None."""
+    spelled = _SPELLED.fullmatch(path.as_posix())
+    if spelled is None or spelled["scheme"].lower() not in PACKAGES:
+        return None
+    return f"{spelled['scheme'].lower()}://{spelled['rest']}"
+
+
+def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
+    """Return the path of a checkpoint to write, as `checked_path`.
+
+    Raises
+    ------
+    FileNotFoundError
+        It may stand for a URL, and there is no such folder on this machine.
+    CheckpointError, TypeError
+        As for `checked_path`.
+
+    """
+    checked = checked_path(path, argument)
+    if not is_remote(checked) and _spelled_url(checked) and not checked.parent.is_dir():
+        raise absent_file(checked)
+    return checked
 
 
 class HubRepository:

@@ -16,7 +16,7 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import checked_path, is_hub, is_remote
+from castwise.checkpoint.files import is_hub, is_remote, target_path
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import (
     MAX_ZEROS,
@@ -222,7 +222,7 @@ def carry_out(
             "measures its losses anyway"
         )
     request = request_type(**arguments)
-    path = checked_path(destination, "destination")
+    path = target_path(destination, "destination")
     if isinstance(executor, type) or (
         executor is not None and not callable(getattr(executor, "submit", None))
     ):
