@@ -182,7 +182,6 @@ PUBLIC: dict[type, Callable[[Path], Any]] = {
     dtype_policies.Int4DTypePolicy: lambda _: dtype_policies.get("int4/64_from_mixed_bfloat16"),
     dtype_policies.GPTQDTypePolicy: lambda _: dtype_policies.get("gptq/4/64_from_float32"),
     dtype_policies.AWQDTypePolicy: lambda _: dtype_policies.get("awq/4/-1_from_float32"),
-    dtype_policies.TernaryDTypePolicy: lambda _: dtype_policies.get("ternary_from_float32"),
     dtype_policies.DTypePolicyMap: lambda _: policy_map(),
     dtype_policies.Explanation: lambda _: explanation(),
     dtype_policies.PathMatch: lambda _: many_matches(),

@@ -122,6 +122,32 @@ def test_keras_obeys_policies() -> None:
     assert keras.layers.Dense(2).compute_dtype == "float32"
 
 
+def test_keras_quantizes_as_from_3_16_on() -> None:
+    keras = peers.keras()
+    if tuple(map(int, keras.__version__.split(".")[:2])) < (3, 16):
+        pytest.skip("it has no mode ternary, and takes quantized global policies")
+    from castwise import config, dtype_policies  # noqa: PLC0415
+    from castwise.adapters.keras import from_keras, install, to_keras  # noqa: PLC0415
+
+    ternary = dtype_policies.get("ternary_from_mixed_bfloat16")
+    theirs = keras.dtype_policies.get(ternary.name)
+    assert to_keras(ternary) == theirs
+    assert from_keras(theirs) == ternary
+    assert keras.dtype_policies.deserialize(dtype_policies.serialize(ternary)) == theirs
+    dense = keras.Sequential([keras.Input((10,)), keras.layers.Dense(5)])
+    dense.quantize("ternary")
+    assert from_keras(dense.layers[0].dtype_policy) == dtype_policies.get("ternary_from_float32")
+    with install(), config.dtype_policy_scope("int8_from_float32"):
+        with pytest.raises(
+            ValueError, match=r"in force, 'int8_from_float32', is quantized, .*quan"
+        ):
+            keras.layers.Dense(2)
+        assert keras.layers.Dense(2, dtype="int8_from_float32").quantization_mode == "int8"
+    with install(), pytest.raises(ValueError, match="cannot be quantized"):
+        keras.config.set_dtype_policy("int8_from_float32")
+    assert config.dtype_policy() == dtype_policies.get("float32")
+
+
 def test_tf_keras_copies_a_model_under_policies() -> None:
     keras = peers.tf_keras()
     from castwise.adapters.tf_keras import apply_policy_map, to_tf_keras  # noqa: PLC0415

@@ -28,7 +28,6 @@ from castwise.dtype_policies import (
     Int4DTypePolicy,
     QuantizedDTypePolicy,
     QuantizedFloat8DTypePolicy,
-    TernaryDTypePolicy,
 )
 
 
@@ -71,7 +70,7 @@ ARGUMENTS: dict[Any, dict[str, list[Any]]] = {
     tf_keras.layers.Layer: TF_LAYER,
     DTypePolicy: {"name": ["mixed_float16", "bool", None]},
     FloatDTypePolicy: {"name": ["float64", None]},
-    QuantizedDTypePolicy: {"mode": ["int8"], "source_name": SOURCE},
+    QuantizedDTypePolicy: {"mode": ["int8", "ternary"], "source_name": SOURCE},
     QuantizedFloat8DTypePolicy: {
         "mode": ["float8"],
         "source_name": SOURCE,
@@ -80,7 +79,6 @@ ARGUMENTS: dict[Any, dict[str, list[Any]]] = {
     Int4DTypePolicy: {"mode": ["int4/64"], "source_name": SOURCE},
     GPTQDTypePolicy: {"mode": ["gptq/4/64"], "source_name": SOURCE},
     AWQDTypePolicy: {"mode": ["awq/4/-1"], "source_name": SOURCE},
-    TernaryDTypePolicy: {"mode": ["ternary"], "source_name": SOURCE},
     DTypePolicyMap: {
         "default_policy": [
             *("mixed_float16", None, F16, float, np.dtype("float64")),

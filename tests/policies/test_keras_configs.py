@@ -129,12 +129,12 @@ def test_options_of_maps_in_configs(
 
 
 def test_ternary_in_configs() -> None:
-    """The class that Keras 3.16 adds has the shape of its relatives."""
+    """The mode that Keras 3.16 adds has no class of its own."""
     ternary = OURS.dtype_policies.get("ternary_from_mixed_bfloat16")
     config = json.loads(json.dumps(OURS.dtype_policies.serialize(ternary)))
     assert config == {
         "module": "keras.dtype_policies",
-        "class_name": "TernaryDTypePolicy",
+        "class_name": "QuantizedDTypePolicy",
         "config": {"mode": "ternary", "source_name": "mixed_bfloat16"},
         "registered_name": None,
     }

@@ -63,8 +63,7 @@ def test_modules(module: str) -> None:
     assert isinstance(imported, ModuleType)
     exported = set(imported.__all__)
     assert exported <= set(public(imported))
-    new = {"TernaryDTypePolicy"} if module == "dtype_policies" else set()
-    assert exported - new == {
+    assert exported == {
         name.removeprefix(f"{module}.") for name in theirs() if name.startswith(f"{module}.")
     }
 

@@ -39,7 +39,6 @@ ARGUMENTS = {
     "Int4DTypePolicy": ("mode", "source_name"),
     "GPTQDTypePolicy": ("mode", "source_name"),
     "AWQDTypePolicy": ("mode", "source_name"),
-    "TernaryDTypePolicy": ("mode", "source_name"),
 }
 VALUES: dict[str, tuple[Any, ...]] = {
     "name": (
@@ -106,7 +105,7 @@ def wanted_of(config: dict[str, Any], of: State) -> tuple[Outcome, str | None]:
     theirs = outcome(lambda: original().dtype_policies.deserialize(copy.deepcopy(config)))
     of.enter(original())
     name, inner = config.get("class_name"), config.get("config")
-    why = "Keras 3.15 has no such class" if name == "TernaryDTypePolicy" else None
+    why = None
     if "class_name" not in config or config.get("module", "") is None:
         wanted = theirs
     elif name not in ARGUMENTS:
@@ -119,8 +118,7 @@ def wanted_of(config: dict[str, Any], of: State) -> tuple[Outcome, str | None]:
         wanted, rules = expected(call, of)
         if rules:
             why = "the arguments mean something else"
-        if name != "TernaryDTypePolicy":
-            assert call.on(original()) == theirs
+        assert call.on(original()) == theirs
     assert why or wanted == theirs
     return wanted, why if wanted != theirs else None
 
@@ -150,7 +148,7 @@ def test_any_config() -> None:
         reasons[why] += 1
 
     compare()
-    assert len(reasons) == 4, reasons
+    assert len(reasons) == 3, reasons
 
 
 @settings(max_examples=1000)

@@ -58,7 +58,7 @@ QUANTIZERS = listed(
 FOR_LAYERS = ("compute_quantization_parameters", "dequantize_with_sz_map", "quantize_with_sz_map")
 """What `keras.quantizers` does not export, and Keras' layers use."""
 
-OF_CASTWISE = ("Explanation", "PathMatch", "TernaryDTypePolicy")
+OF_CASTWISE = ("Explanation", "PathMatch")
 """What Keras 3.15 has not; the last comes with Keras 3.16."""
 
 

@@ -20,7 +20,6 @@ from castwise.dtype_policies._quantized import (
     Int4DTypePolicy,
     QuantizedDTypePolicy,
     QuantizedFloat8DTypePolicy,
-    TernaryDTypePolicy,
 )
 
 __all__ = [
@@ -34,7 +33,6 @@ __all__ = [
     "PathMatch",
     "QuantizedDTypePolicy",
     "QuantizedFloat8DTypePolicy",
-    "TernaryDTypePolicy",
     "deserialize",
     "get",
     "serialize",

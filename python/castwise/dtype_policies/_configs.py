@@ -16,7 +16,6 @@ from castwise.dtype_policies._quantized import (
     Int4DTypePolicy,
     QuantizedDTypePolicy,
     QuantizedFloat8DTypePolicy,
-    TernaryDTypePolicy,
 )
 
 CLASSES: dict[str, type[DTypePolicy]] = {
@@ -29,7 +28,6 @@ CLASSES: dict[str, type[DTypePolicy]] = {
         Int4DTypePolicy,
         GPTQDTypePolicy,
         AWQDTypePolicy,
-        TernaryDTypePolicy,
     )
 }
 """The classes that a config may name. `DTypePolicyMap` is added by its module."""

@@ -14,7 +14,7 @@ class QuantizedDTypePolicy(DTypePolicy):
     Parameters
     ----------
     mode : str
-        "int8", "int4", "float8", "gptq", "awq" or "ternary".
+        "int8", "int4", "float8", "gptq", "awq" or "ternary", which is new in Keras 3.16.
     source_name : str, optional
         The plain policy for all else; None is the one in force.
 
@@ -119,16 +119,6 @@ class AWQDTypePolicy(_WithGroups):
     """
 
     keras_class = "AWQDTypePolicy"
-
-
-class TernaryDTypePolicy(QuantizedDTypePolicy):
-    """A policy of weights of -1, 0 and 1. New in Keras after 3.15.
-
-    >>> TernaryDTypePolicy("ternary", "float32").quantization_mode
-    'ternary'
-    """
-
-    keras_class = "TernaryDTypePolicy"
 
 
 class QuantizedFloat8DTypePolicy(QuantizedDTypePolicy):

@@ -17,17 +17,9 @@ from keras_systems import OURS, Outcome, State, System, original, outcome
 
 MODES = ("int8", "float8", "int4", "gptq", "awq")
 WITH_NUMBERS = ("Int4DTypePolicy", "GPTQDTypePolicy", "AWQDTypePolicy")
-CONSTRUCTORS = (
-    "QuantizedDTypePolicy",
-    "QuantizedFloat8DTypePolicy",
-    *WITH_NUMBERS,
-    "TernaryDTypePolicy",
-)
-# Classes that the real Keras has not yet, or not with the mode "ternary".
-KERAS_3_16 = {
-    "TernaryDTypePolicy": "TernaryDTypePolicy",
-    "QuantizedDTypePolicy of 3.16": "QuantizedDTypePolicy",
-}
+CONSTRUCTORS = ("QuantizedDTypePolicy", "QuantizedFloat8DTypePolicy", *WITH_NUMBERS)
+# Classes that the real Keras has not yet with the mode "ternary".
+KERAS_3_16 = {"QuantizedDTypePolicy of 3.16": "QuantizedDTypePolicy"}
 _OF_CONFIG = (
     *("set_dtype_policy", "set_floatx", "standardize_dtype", "is_float_dtype", "is_int_dtype"),
 )
@@ -203,7 +195,7 @@ def ternary_names(call: Call, of: State) -> Call | None:
     """The mode "ternary" is known, as in Keras 3.16."""
     halves = _halves(call)
     if halves and halves[0].startswith("ternary"):
-        return Call("TernaryDTypePolicy", halves)
+        return Call("QuantizedDTypePolicy of 3.16", halves)
     if call.function == "QuantizedDTypePolicy" and _is_text(_first(call), "ternary"):
         return replace(call, function="QuantizedDTypePolicy of 3.16")
     return None

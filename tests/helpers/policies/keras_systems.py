@@ -21,7 +21,7 @@ import peers
 from recorded import SESSION, Peer
 from sides import Outcome
 
-# The classes of Keras 3.15; castwise has one more, TernaryDTypePolicy.
+# The classes of Keras 3.15.
 CLASSES = (
     "DTypePolicy",
     "FloatDTypePolicy",

@@ -11,7 +11,7 @@ from castwise import _global_state as global_state
 from castwise import config
 from castwise._frameworks import require
 from castwise.adapters.keras._input_casts import kernel_cast, to_tensor
-from castwise.adapters.keras._policies import from_keras, to_keras
+from castwise.adapters.keras._policies import from_keras, takes_quantized_global, to_keras
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
 
 Original = Callable[..., Any]
@@ -61,7 +61,19 @@ def dtype_policy(original: Original) -> Any:
         converted = original()
         config.set_dtype_policy(from_keras(converted))
         return _remembered(converted, taken=True)
-    return theirs if known else _remembered(to_keras(policy), taken=False)
+    return theirs if known else _remembered(_global_policy(policy), taken=False)
+
+
+def _global_policy(policy: DTypePolicy) -> Any:
+    """Return a policy in force in castwise for Keras, which takes no quantized one from 3.16 on."""
+    version = require("keras").__version__
+    if policy.quantization_mode is not None and not takes_quantized_global(version):
+        raise ValueError(
+            f"the policy in force, {policy.name!r}, is quantized, and layers that cannot be "
+            f"quantized would fail: keras {version} takes no such policy for all layers; put "
+            "another one in force, and call quantize() of the layer or the model"
+        )
+    return to_keras(policy)
 
 
 def adopt() -> None:

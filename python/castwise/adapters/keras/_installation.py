@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
@@ -106,13 +106,19 @@ def _hooked_in(keras: Any) -> ExitStack:
             _replace_function(undo, function, hook)
         _replace_class_method(undo, policies.DTypePolicyMap, "from_config", hooks.map_from_config)
         if keras.config.backend() == "numpy":
-            numpy_backend = import_module("keras.src.backend.numpy.core")
-            _replace_function(undo, numpy_backend.convert_to_tensor, hooks.convert_to_tensor)
+            _replace_function(undo, _numpy_core().convert_to_tensor, hooks.convert_to_tensor)
         else:
             _replace_method(undo, policy.DTypePolicy, "convert_input", hooks.convert_input)
         configs.OTHER_LIBRARIES.append(hooks.read_policy)
         undo.callback(configs.OTHER_LIBRARIES.remove, hooks.read_policy)
         return undo.pop_all()
+
+
+def _numpy_core() -> Any:
+    """Return the module of the numpy backend that casts; it moved in Keras 3.16."""
+    with suppress(ModuleNotFoundError):
+        return import_module("keras.src.backend.numpy.ops.core")
+    return import_module("keras.src.backend.numpy.core")
 
 
 def _replace_function(undo: ExitStack, function: Any, hook: hooks.Original) -> None:

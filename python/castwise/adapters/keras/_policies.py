@@ -70,7 +70,8 @@ def to_keras(policy: Any) -> Any:
         converted = cls(**policy.get_config())
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"policy={policy.name!r}: the installed keras {keras.__version__} refuses it: {error}"
+            f"policy={policy.name!r}: the installed keras {keras.__version__} refuses it: {error} "
+            "Use another policy, or another release of Keras."
         ) from error
     _check_dtypes(policy, converted, "Keras")
     return converted
@@ -152,8 +153,16 @@ def matching_of(version: str) -> Any:
 
     Source: keras-team/keras#21608.
     """
-    major, minor = (int(part) for part in version.split(".")[:2])
-    return "search" if (major, minor) < (3, 12) else "fullmatch"
+    return "search" if _release(version) < (3, 12) else "fullmatch"
+
+
+def takes_quantized_global(version: str) -> bool:
+    """Tell whether ``set_dtype_policy`` of a release of Keras takes quantized policies."""
+    return _release(version) < (3, 16)
+
+
+def _release(version: str) -> tuple[int, ...]:
+    return tuple(int(part) for part in version.split(".")[:2])
 
 
 def _check_dtypes(given: Any, converted: Any, reader: str) -> None:

@@ -17,8 +17,6 @@ pub enum Class {
     Gptq,
     /// Weights quantized with regard to activations.
     Awq,
-    /// Weights of -1, 0 and 1.
-    Ternary,
 }
 
 impl Named for Class {
@@ -30,7 +28,6 @@ impl Named for Class {
         ("Int4DTypePolicy", Self::Int4),
         ("GPTQDTypePolicy", Self::Gptq),
         ("AWQDTypePolicy", Self::Awq),
-        ("TernaryDTypePolicy", Self::Ternary),
     ];
 }
 
@@ -133,7 +130,7 @@ pub(super) static MODES: [Mode; 6] = [
     },
     Mode {
         name: "ternary",
-        bare: Some(Class::Ternary),
+        bare: Some(Class::Quantized),
         detailed: None,
         parameters: &[],
         refused_compute: None,
