@@ -175,3 +175,42 @@ def test_what_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CheckpointError, match="leaves no room"):
         checkpoint.inspect(cut)
     assert not out.exists()
+
+
+def invalid_scales(name: str, scales: range) -> Array:
+    """Return a row of random blocks for each byte that their scales may be."""
+    raw = random_blocks(name, (len(scales), 3), finite=False)
+    raw[..., : 4 if name == "NVFP4" else 1] = np.array(scales)[:, None, None]
+    return raw
+
+
+@pytest.mark.parametrize(
+    ("name", "scales"), [("NVFP4", range(0x80)), ("MXFP4", range(0xFF))], ids=["NVFP4", "MXFP4"]
+)
+def test_every_scale_of_four_bits(
+    framework: Framework, tmp_path: Path, name: str, scales: range
+) -> None:
+    """0x7F of NVFP4, no number, is 0 as in llama.cpp; zeros keep the sign of their codes."""
+    raw = invalid_scales(name, scales)
+    values = values_of(framework("gguf"), name, raw)
+    source = gguf_file(tmp_path / "model.gguf", {"w": stored(name, raw)})
+    checkpoint.dequantize_file(source, tmp_path / "out.npz", "float32")
+    found = checkpoint.load(tmp_path / "out.npz")["w"]
+    assert found.shape == values.shape
+    assert (found == values).all()
+    assert (np.signbit(found) == np.signbit(values))[values != 0].all()
+
+
+def test_a_scale_that_no_encoder_writes(framework: Framework, tmp_path: Path) -> None:
+    framework("gguf")
+    source = gguf_file(
+        tmp_path / "model.gguf", {"w": stored("NVFP4", invalid_scales("NVFP4", range(0x7F, 0x81)))}
+    )
+    with pytest.raises(CheckpointError, match=r"'w'.*a scale is the byte 0x80, which has a sign"):
+        checkpoint.dequantize_file(source, tmp_path / "out.npz", "float32")
+    assert not (tmp_path / "out.npz").exists()
+    source = gguf_file(
+        tmp_path / "model.gguf", {"w": stored("MXFP4", invalid_scales("MXFP4", range(0xFF, 0x100)))}
+    )
+    checkpoint.dequantize_file(source, tmp_path / "out.npz", "float32")
+    assert np.isnan(checkpoint.load(tmp_path / "out.npz")["w"]).all()

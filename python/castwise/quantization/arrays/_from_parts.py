@@ -9,7 +9,7 @@ from itertools import chain
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
@@ -33,6 +33,7 @@ from castwise.quantization.producers._schemes import Scheme, find_scheme, may_ho
 from castwise.quantization.producers._stated import json_of
 
 _BYTE = 8
+_UE4M3_NAN = 0x7F
 _WORD_BITS = 32
 _MATRIX = 2
 _MAX_AXES = 4
@@ -368,4 +369,18 @@ def _split(
         views, data.reshape(*data.shape[:-1], data.shape[-1] // block_bytes, block_bytes)
     )
     extras = {name: fields[name] for name in ("bias", "high") if name in fields}
-    return {"data": fields["data"], "scale": fields["scale"], "extras": extras}
+    scale = fields["scale"]
+    if views.storage.unsigned_scales:
+        scale = _unsigned_scales(scale)
+    return {"data": fields["data"], "scale": scale, "extras": extras}
+
+
+def _unsigned_scales(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return bytes of UE4M3 as those of E4M3: what is NaN there is 0."""
+    largest = int(codes.max(initial=0))
+    if largest > _UE4M3_NAN:
+        raise ValueError(
+            f"a scale is the byte {largest:#04x}, which has a sign, and UE4M3 has none; fetch the "
+            "file again."
+        )
+    return np.where(codes == _UE4M3_NAN, np.uint8(0), codes) if largest == _UE4M3_NAN else codes

@@ -152,6 +152,7 @@ _ALIKE: dict[str, Any] = {
     "grouped": False,
     "read_only": False,
     "positive_zero": False,
+    "unsigned_scales": False,
     "narrow": False,
     "inner": False,
 }

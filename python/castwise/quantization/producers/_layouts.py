@@ -132,6 +132,8 @@ class Storage:
         Arrays are not written so.
     positive_zero
         Codes of -0 decode to 0.
+    unsigned_scales
+        Scales are UE4M3 as llama.cpp reads it: 0x7F is 0, and no byte is above.
     narrow
         Products are rounded to the dtype of the target before a bias is added.
     inner
@@ -157,6 +159,7 @@ class Storage:
     fields: tuple[tuple[str, int], ...] = ()
     read_only: bool = False
     positive_zero: bool = False
+    unsigned_scales: bool = False
     narrow: bool = False
     inner: bool = False
 

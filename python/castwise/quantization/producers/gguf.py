@@ -42,7 +42,13 @@ TYPES: Mapping[str, Layout] = {
     "NVFP4": _row(
         "nvfp4",
         16,
-        Storage(np.uint8, ("halves-16",), fields=(("scale", 4), ("data", 32)), read_only=True),
+        Storage(
+            np.uint8,
+            ("halves-16",),
+            unsigned_scales=True,
+            fields=(("scale", 4), ("data", 32)),
+            read_only=True,
+        ),
     ),
 }
 """The layout of each type that castwise decodes."""

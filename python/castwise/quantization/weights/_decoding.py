@@ -197,16 +197,19 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
         raw = read(slab)
         layout, _ = layout_of(case.scheme, size)
         shape = len(raw), raw.shape[1] // size * width
-        return recognized_parts(
-            QuantizedArray,
-            {layout.payload: raw},
-            GGUF.name,
-            shape[::-1] if transposed else shape,
-            scheme=case.scheme,
-            block=layout.block,
-            axis=-2 if transposed else -1,
-            variant=None,
-        )
+        try:
+            return recognized_parts(
+                QuantizedArray,
+                {layout.payload: raw},
+                GGUF.name,
+                shape[::-1] if transposed else shape,
+                scheme=case.scheme,
+                block=layout.block,
+                axis=-2 if transposed else -1,
+                variant=None,
+            )
+        except ValueError as error:
+            raise Undecodable(str(error).removesuffix(".")) from error
 
     cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))
     shape = cut if leading else cut[-1:]
