@@ -12,7 +12,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import conformance
-from castwise._library_casts import Library, library_named
+from castwise._library_casts import LIBRARIES, Library, library_named
 from castwise.conformance import CASTS, recipe_text
 from library_sources import PAIRS
 from oracle import Array
@@ -52,7 +52,7 @@ def rows(cells: list[list[str]], library: Library) -> Iterator[tuple[str, str, l
                     yield source, target, row
 
 
-@pytest.mark.parametrize("name", ["numpy", "torch", "jax", "tensorflow", "onnx", "numkong"])
+@pytest.mark.parametrize("name", [library.name for library in LIBRARIES])
 def test_every_pair_has_the_options_of_the_table(name: str) -> None:
     library = library_named(name)
     seen = {}
