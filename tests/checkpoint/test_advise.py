@@ -299,6 +299,10 @@ def test_patterns_match_their_names_only() -> None:
         ({"bits": 9, "recipe": "nobody"}, "recipe 'nobody' is not one of"),
         ({"bits": 9, "groups": ["("]}, r"groups '\(' is not a regular expression"),
         ({"bits": 9, "groups": ["nothing"]}, "groups 'nothing' matches no weight"),
+        (
+            {"bits": 9, "groups": {"a": ".*", "b": r".*layers\.0.*"}},
+            r"matches weights of groups before it alone, as 'model.layers.0.*put it first",
+        ),
         ({"bits": 9, "importance": {"x": 1}}, "importance names no weight"),
     ],
 )
@@ -335,6 +339,13 @@ def test_importance_of_some_or_none_of_the_weights(model: Path) -> None:
     name = names[0]
     with pytest.raises(CheckpointError, match="has no number for"):
         advise(model, bits=9.0, importance={name: 1.0})
+    with pytest.raises(CheckpointError, match="importance adds up to more than a float holds; div"):
+        advise(model, bits=9.0, importance=dict.fromkeys(names, 1e308))
+
+
+def test_one_group_is_a_list_of_one(model: Path) -> None:
+    with pytest.raises(TypeError, match=r"groups must be a list .*not 'a\.\*'; give \['a\.\*'\]"):
+        advise(model, bits=9.0, groups="a.*")
 
 
 def test_weights_that_no_scheme_holds(tmp_path: Path) -> None:

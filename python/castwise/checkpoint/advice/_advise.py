@@ -212,6 +212,11 @@ def _groups(
     given_groups: Mapping[str, str] | Sequence[str] | None, candidates: Candidates
 ) -> list[list[str]]:
     """Return the weights that share a choice, in the order of the checkpoint."""
+    if isinstance(given_groups, str | bytes):
+        raise TypeError(
+            f"{argument('groups')} must be a list of regular expressions, or names with one each, "
+            f"not {given_groups!r}; give [{given_groups!r}]"
+        )
     texts = list(given_groups.values() if isinstance(given_groups, Mapping) else given_groups or ())
     compiled: list[tuple[str, re.Pattern[str]]] = []
     for text in texts:
@@ -232,11 +237,15 @@ def _groups(
                 key = text, match.groups()
                 break
         members.setdefault(key, []).append(name)
-    for text in texts:
+    for text, pattern in compiled:
         if text not in used:
+            taken = next((name for name in candidates.tensors if pattern.fullmatch(name)), None)
             raise CheckpointError(
                 f"{given('groups', text)} matches no weight that may change; the first of these is "
                 f"{next(iter(candidates.tensors))!r}"
+                if taken is None
+                else f"{given('groups', text)} matches weights of groups before it alone, as "
+                f"{taken!r}; put it first, or leave it out"
             )
     return list(members.values())
 
@@ -274,6 +283,10 @@ def _importances(
         raise CheckpointError(
             f"{origin} has no number for {missing[0]!r} and {len(missing) - 1:,} other weights; "
             "give one for each"
+        )
+    if not math.isfinite(sum(numbers.values())):
+        raise CheckpointError(
+            f"{origin} adds up to more than a float holds; divide all of its numbers by the largest"
         )
     if not any(numbers.values()):
         raise CheckpointError(
