@@ -11,6 +11,7 @@ from castwise._dtype_map import DtypeMap
 from castwise._options import (
     Arithmetic,
     FindingKind,
+    Like,
     Nan,
     Overflow,
     Role,
@@ -53,6 +54,7 @@ class CastArguments(SharedArguments, total=False):
     overflow: Overflow
     nan: Nan
     seed: int | None
+    like: Like | None
     assume: str | Mapping[str, str] | None
     keep_config: bool
     raw: bool

@@ -7,7 +7,7 @@ from concurrent.futures import Executor
 from typing import Literal, Unpack, overload
 
 from castwise._dtype_map import DtypeMap
-from castwise._options import FindingKind, Nan, Overflow, Role, Rounding
+from castwise._options import FindingKind, Like, Nan, Overflow, Role, Rounding
 from castwise.checkpoint._arguments import CastArguments, MapArgument, PathArgument
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, Progress
@@ -54,6 +54,7 @@ def cast_file(
     overflow: Overflow = "ieee",
     nan: Nan = "keep",
     seed: int | None = None,
+    like: Like | None = None,
     threads: int | None = None,
     assume: str | Mapping[str, str] | None = None,
     overwrite: bool = False,
@@ -119,6 +120,9 @@ def cast_file(
         "keep", "raise" or "zero".
     seed
         For stochastic rounding; each tensor draws from `tensor_seed(seed, name)`.
+    like
+        The library whose bits are wanted, as in `castwise.cast`: it decides rounding, overflow and
+        NaN for each pair of formats. A tensor that it rounds twice is refused by name.
     threads
         How many threads may read, cast and write.
     assume

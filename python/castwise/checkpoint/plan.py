@@ -16,13 +16,15 @@ import numpy as np
 
 from castwise._core import cast
 from castwise._dtype_map import DTYPE, DtypeMap
+from castwise._library_casts import library_named
 from castwise._seeding import tensor_seed
 from castwise._spelling import nearest
-from castwise._wording import argument
+from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
 
 _STOCHASTIC = "stochastic"
+_USUAL = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class CastOptions:
     nan: str = "keep"
     seed: int | None = None
     threads: int | None = None
+    like: str | None = None
 
     @classmethod
     def checked(cls, **options: Any) -> CastOptions:  # noqa: ANN401  (as they are given)
@@ -42,34 +45,75 @@ class CastOptions:
         Raises
         ------
         ValueError
-            `castwise.cast` refuses one of them.
+            `castwise.cast` refuses one of them, or `like` goes with none.
 
         """
+        if (like := options.get("like")) is not None:
+            library_named(like)
+            for name, usual in _USUAL.items():
+                if options.get(name, usual) != usual:
+                    raise ValueError(
+                        f"{argument(name, options[name])} does not go with "
+                        f"{argument('like', like)}, which decides it; give one"
+                    )
         if options.get("rounding") == _STOCHASTIC and options.get("seed") is None:
             options["seed"] = secrets.randbits(64)
         checked = cls(**options)
         nothing = np.empty(0, np.float32)
-        cast(nothing, nothing.dtype, threads=checked.threads, **checked.to_dict())
+        cast(nothing, nothing.dtype, threads=checked.threads, **checked._decided())
         return checked
 
     @property
     def count_places(self) -> bool:
         """True if the result depends on the place of an element, in C order."""
-        return self.rounding == _STOCHASTIC or "raise" in (self.overflow, self.nan)
+        chosen = self.rounding == _STOCHASTIC or "raise" in (self.overflow, self.nan)
+        return chosen or self.like is not None
 
-    def for_tensor(self, name: str) -> dict[str, Any]:
-        """Return the arguments of `castwise.cast` that decide the result for one tensor."""
+    def for_tensor(self, name: str, source: str | None, target: str | None) -> dict[str, Any]:
+        """Return the arguments of `castwise.cast` that decide the result for one tensor.
+
+        Raises
+        ------
+        CheckpointError
+            The library of `like` has no such cast, or one that is not a single rounding.
+
+        """
+        if self.like is not None:
+            return {**_options_like(self.like, name, source or "", target or ""), "seed": None}
         seed = None if self.seed is None else tensor_seed(self.seed, name)
-        return {**self.to_dict(), "seed": seed}
+        return {**self._decided(), "seed": seed}
 
     def to_dict(self) -> dict[str, Any]:
         """Return those that decide the result, for the report."""
+        return self._decided() if self.like is None else {"like": self.like, "seed": None}
+
+    def _decided(self) -> dict[str, Any]:
         return {
             "rounding": self.rounding,
             "overflow": self.overflow,
             "nan": self.nan,
             "seed": self.seed,
         }
+
+
+def _options_like(like: str, name: str, source: str, target: str) -> dict[str, Any]:
+    """Return the options of one rounding by which a library casts a tensor."""
+    rule = library_named(like).rule(source, target)
+    recipe = None if rule is None else rule.recipe
+    if rule is None:
+        reason = f"{like} does not cast {source} to {target}"
+    elif recipe is None:
+        reason = f"no options give what {like} gives for {source} to {target}: {rule.reason}"
+    elif recipe.through is not None:
+        reason = f"{like} rounds {source} to {target} twice, through {recipe.through}"
+    elif recipe.flushed is not None:
+        reason = f"{like} makes 0 of subnormals, from {source} to {target}"
+    else:
+        return recipe.options
+    raise CheckpointError(
+        f"{given('like', like)}: {name!r}: {reason}; files are cast by one rounding, so keep it by "
+        f"a map ({argument('dtype_map')}), or leave {argument('like')} out"
+    )
 
 
 Decide = Callable[[Iterable[TensorInfo], str], list[Planned]]

@@ -9,7 +9,7 @@ from typing import Any, get_args
 from castwise import checkpoint
 from castwise._core import finfo, format_name
 from castwise._dtype_map import DtypeMap
-from castwise._options import Rounding
+from castwise._options import Like, Rounding
 from castwise._spelling import typed_format
 from castwise.checkpoint import CastSummary
 from castwise.cli import _arguments
@@ -118,6 +118,12 @@ def define(parser: argparse.ArgumentParser) -> None:
     rounding.add_argument(
         "--seed", metavar="S", type=int, help="for stochastic rounding (default: a new one)"
     )
+    rounding.add_argument(
+        "--like",
+        choices=get_args(Like),
+        help="cast as this library does, which decides the options above; a tensor that it rounds "
+        "twice is refused",
+    )
     _arguments.add_losses(parser)
     _arguments.add_conversion_output(parser)
     _arguments.add_files(parser)
@@ -170,6 +176,7 @@ def _cast_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSumma
         overflow=options.overflow,
         nan=options.nan,
         seed=options.seed,
+        like=options.like,
         assume=typed_format(options.assume, "--assume"),
         keep_config=options.keep_config,
         raw=options.raw,

@@ -7,7 +7,7 @@ import sys
 from typing import get_args
 
 from castwise import checkpoint
-from castwise._options import Nan, Overflow, Rounding
+from castwise._options import Like, Nan, Overflow, Rounding
 from castwise.checkpoint import Verification
 from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
 from castwise.cli._output import FINDINGS, OK
@@ -47,6 +47,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--overflow", choices=get_args(Overflow), default="ieee")
     cast.add_argument("--nan", choices=get_args(Nan), default="keep")
     cast.add_argument("--seed", metavar="S", type=int, help="that of stochastic rounding")
+    cast.add_argument("--like", choices=get_args(Like), help="as for castwise cast")
     add_arguments(parser, "--threads")
     add_output(parser, "--html", shown=("--json", "--quiet"))
     parser.set_defaults(run=_verify)
@@ -65,6 +66,7 @@ def _verify(options: argparse.Namespace) -> int:
                 overflow=options.overflow,
                 nan=options.nan,
                 seed=options.seed,
+                like=options.like,
                 threads=options.threads,
                 progress=progress.show if progress.visible else None,
             )

@@ -139,7 +139,7 @@ class Side:
         stored = self._stored_pieces(name, self.info(name).format)
         if self._options.count_places:
             stored = iter([np.concatenate([*stored])] if math.prod(self.shape(name)) else [])
-        arguments = self._options.for_tensor(name)
+        arguments = self._options.for_tensor(name, self.info(name).format, target)
         for piece in stored:
             yield cast(piece, numpy_dtype(target), threads=self._options.threads, **arguments)
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise._core import compare
 from castwise._dtype_map import DtypeMap
-from castwise._options import Arithmetic, Nan, Overflow, Rounding
+from castwise._options import Arithmetic, Like, Nan, Overflow, Rounding
 from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument
 from castwise.checkpoint._errors import CheckpointError
@@ -26,7 +26,7 @@ from castwise.checkpoint.planning import FORMATS
 from castwise.checkpoint.report import Progress, ProgressMeter
 
 _WITH_ULPS = frozenset((*FORMATS, "float64"))
-_NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None}
+_NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
 
 
 def verify(
@@ -38,6 +38,7 @@ def verify(
     overflow: Overflow = "ieee",
     nan: Nan = "keep",
     seed: int | None = None,
+    like: Like | None = None,
     dtype: object = None,
     arithmetic: Arithmetic = "peer",
     threads: int | None = None,
@@ -59,7 +60,7 @@ def verify(
         Ask whether the second is exactly what this map makes of the first, by `cast_file`, or by
         `quantize_file` if it names schemes: every tensor in the format of the map, with the same
         bits, and nothing is decoded. `Verification.statement` says so in a line that can be kept.
-    rounding, overflow, nan, seed
+    rounding, overflow, nan, seed, like
         With a map of formats, the options that it was made with, as in `cast_file`; stochastic
         rounding needs its seed.
     dtype
@@ -96,7 +97,7 @@ def verify(
     <Verification 'model.safetensors' and 'small.safetensors', 1 tensor, 4,096 values, equal>
 
     """
-    options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed}
+    options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed, "like": like}
     conversion = None
     if dtype_map is not None:
         conversion = MapConversion.checked(dtype_map, dtype, options, threads)

@@ -38,6 +38,7 @@ class CastRequest(Request):
     overflow: str
     nan: str
     seed: int | None
+    like: str | None
     assume: str | Mapping[str, str] | None
     keep_config: bool
     raw: bool
@@ -78,6 +79,7 @@ class CastRequest(Request):
             nan=self.nan,
             seed=self.seed,
             threads=threads,
+            like=self.like,
         )
         limit = shard_bytes(self.max_shard_size)
         patterns = Patterns(self.include, self.exclude)
@@ -97,6 +99,9 @@ class CastRequest(Request):
                 kept = resumable_folder(destination)
                 options = resumed_options(kept, options, drawn=self.seed is None)
             run.plan(lambda tensors, prefix: plan(tensors, dtypes, prefix), options)
+            for tensor in run.planned:
+                if tensor.is_cast:
+                    options.for_tensor(tensor.info.name, tensor.info.format, tensor.target)
             if isinstance(self.dtype_map, str) and is_map_name(self.dtype_map):
                 used = {tensor.pattern for tensor in run.planned}
                 warn_of_other_models(self.dtype_map, used, model_types(opened))

@@ -38,9 +38,9 @@ class RunOptions(CastOptions):
 
     asked: Mapping[str, Any]
 
-    def for_tensor(self, name: str) -> dict[str, Any]:
+    def for_tensor(self, name: str, source: str | None, target: str | None) -> dict[str, Any]:
         """Return the arguments of `castwise.cast` for a tensor that a map casts."""
-        del name
+        del name, source, target
         return CastOptions.to_dict(self)
 
     def to_dict(self) -> dict[str, Any]:

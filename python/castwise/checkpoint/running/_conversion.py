@@ -270,7 +270,10 @@ class Conversion:
             return None
         casting = self._castings.get((source, target, asked))
         if casting is None or self._options.seed is not None:
-            options = tuple(self._options.for_tensor(name).items()) if asked else None
+            options, plan = None, self._plans[name]
+            if asked:
+                given = self._options.for_tensor(name, plan.info.format, plan.target)
+                options = tuple(given.items())
             casting = self._castings[source, target, asked] = Casting(source, target, options)
         return casting
 
