@@ -70,8 +70,8 @@ def to_keras(policy: Any) -> Any:
         converted = cls(**policy.get_config())
     except (TypeError, ValueError) as error:
         raise ValueError(
-            f"policy={policy.name!r}: the installed keras {keras.__version__} refuses it: {error} "
-            "Use another policy, or another release of Keras."
+            f"policy={policy.name!r}: the installed keras {keras.__version__} refuses it; use "
+            f"another policy, or another release of Keras: {error}"
         ) from error
     _check_dtypes(policy, converted, "Keras")
     return converted
