@@ -139,6 +139,7 @@ class Adapter(ABC):
 
 _adapters: dict[str, Adapter] = {}
 _adapters_by_class: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()
+"""Replaced when an adapter is registered: what a search still under way finds goes to the old."""
 
 
 def register(module: str, adapter: Adapter | type[Adapter]) -> None:
@@ -159,12 +160,13 @@ def register(module: str, adapter: Adapter | type[Adapter]) -> None:
         `module` has a dot, or is numpy or another module that has no adapter.
 
     """
+    global _adapters_by_class  # noqa: PLW0603
     if not isinstance(module, str):
         raise TypeError(f"module={module!r} must be a str, as 'cupy'.")
     if not module.isidentifier() or module in _WITHOUT:
         raise ValueError(f"module={module!r} is not valid; give a top-level module, as 'cupy'.")
     _adapters[module] = _checked(adapter, f"adapter={adapter!r}")
-    _adapters_by_class.clear()
+    _adapters_by_class = WeakKeyDictionary()
 
 
 def find(cls: type) -> Adapter | None:
@@ -176,10 +178,11 @@ def find(cls: type) -> Adapter | None:
         The adapter cannot be imported, or is not an Adapter; the message names its package.
 
     """
+    by_class = _adapters_by_class
     try:
-        return _adapters_by_class[cls]
+        return by_class[cls]
     except KeyError:
-        adapter = _adapters_by_class[cls] = _search(cls)
+        adapter = by_class[cls] = _search(cls)
         return adapter
     except TypeError:  # the metaclass does not hash
         return _search(cls)
@@ -197,7 +200,8 @@ def _search(cls: type) -> Adapter | None:
         if module in _WITHOUT:
             continue
         if module not in _adapters and (entry := _offered().get(module)) is not None:
-            _adapters[module] = _loaded(entry)
+            # Unless one was registered meanwhile, perhaps by what was loaded.
+            _adapters.setdefault(module, _loaded(entry))
         if module in _adapters:
             return _adapters[module]
     return None

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import Iterator
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import castwise
 import numpy as np
@@ -24,10 +25,9 @@ from castwise.adapters.protocol import Adapter
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No adapters but those that are found again."""
     monkeypatch.setattr(registry, "_adapters", {})
-    registry._adapters_by_class.clear()
+    monkeypatch.setattr(registry, "_adapters_by_class", WeakKeyDictionary())
     registry._offered.cache_clear()
     yield
-    registry._adapters_by_class.clear()
     registry._offered.cache_clear()
 
 
@@ -189,6 +189,38 @@ def test_an_entry_point_may_be_a_class_or_an_instance(offered: list[Entry]) -> N
         registry._offered.cache_clear()
         assert castwise.cast(thing, "bfloat16") == (thing, "bfloat16")
         assert castwise.cast_tree({"x": thing}, {"x": "float16"}) == {"x": (thing, "float16")}
+
+
+class Registering:
+    """The name of a module, which registers an adapter when it is read."""
+
+    def __str__(self) -> str:
+        registry.register("foreign", Ones)
+        return "elsewhere"
+
+
+def test_an_adapter_registered_during_a_search_is_found_by_the_next() -> None:
+    """As when another thread registers it."""
+    base = type("Base", (), {"__module__": Registering()})
+    cls = type("Derived", (base,), {"__module__": "foreign"})
+    assert registry.find(cls) is None
+    assert isinstance(registry.find(cls), Ones)
+
+
+def test_an_adapter_registered_while_another_loads_is_kept(
+    offered: list[Entry], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As by the module that the entry point names, or by another thread."""
+    chosen = Ones()
+
+    def load(_: Entry) -> Any:
+        registry.register("foreign", chosen)
+        return Ones
+
+    monkeypatch.setattr(Entry, "load", load)
+    offered[:] = [Entry("foreign", "p:A", "package", None)]
+    assert registry.find(Thing) is chosen
+    assert registry.find(type("Other", (Thing,), {})) is chosen
 
 
 def test_one_that_does_not_load_is_named(offered: list[Entry]) -> None:
