@@ -6,7 +6,6 @@ import json
 import os
 import random
 import re
-import subprocess
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -20,7 +19,7 @@ from bad_files import assert_refused
 from castwise import checkpoint
 from castwise.checkpoint.running import _batches
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
-from processes import run_python
+from processes import run_limited
 
 BYTE = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
@@ -133,21 +132,12 @@ def _long_npy(descr: str) -> bytes:
     return b"\x93NUMPY\x02\x00" + len(header).to_bytes(4, "little") + header
 
 
-def _limited(limit: str, size: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
-    """Run castwise in a process with this limit of its resources."""
-    program = (
-        "import resource, sys; from castwise.cli import main; "
-        f"resource.setrlimit(resource.{limit}, ({size}, {size})); sys.exit(main())"
-    )
-    return run_python("-c", program, *arguments)
-
-
 @pytest.mark.thinned(4)
 @pytest.mark.parametrize("descr", ["(", "()", "-", "1+", "[],", "'',", "{1:'a'},", "'", "\\", " "])
 def test_the_longest_headers_take_little_memory(tmp_path: Path, descr: str) -> None:
     path = tmp_path / "in.npy"
     path.write_bytes(_long_npy(descr))
-    result = _limited("RLIMIT_DATA", 400 * 2**20, "inspect", path)
+    result = run_limited("RLIMIT_DATA", 340 * 2**20, "inspect", path)
     assert result.returncode == 2
     assert "the .npy header is damaged" in result.stderr
 
@@ -416,7 +406,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, kind: str) -> None:
         out.write_bytes(b"old")
     before = sorted(os.listdir(tmp_path))
     words = ("cast", source, out, "--dtype", "bfloat16", "--overwrite")
-    result = _limited("RLIMIT_FSIZE", 100_000, *words)
+    result = run_limited("RLIMIT_FSIZE", 100_000, *words)
     assert result.returncode == 2
     assert result.stderr == f"castwise: error: {out}: File too large\n"
     assert sorted(os.listdir(tmp_path)) == before

@@ -14,7 +14,7 @@ from castwise.checkpoint.running import _rearranging
 from castwise.checkpoint.running._rearranging import rearrange
 from checkpoint_samples import floats
 from numpy.typing import NDArray
-from processes import run_python
+from processes import run_limited, run_python
 from recount import alike
 from torch_files import Storage, state_dict, tensor, torch_file
 
@@ -150,13 +150,9 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, limit: int) -> None:
     """The limit is met at the begin of the first temporary file, and before its end."""
     np.savez(tmp_path / "in.npz", w=np.asfortranarray(floats(45_000).reshape(150, 300)))
     (tmp_path / "out.npz").write_bytes(b"old")
-    program = (
-        "import resource, sys; from castwise.cli import main\n"
-        f"resource.setrlimit(resource.RLIMIT_FSIZE, ({limit}, {limit})); sys.exit(main())"
-    )
     arguments = ("cast", tmp_path / "in.npz", tmp_path / "out.npz", "--dtype", "bfloat16")
     options = ("--rounding", "stochastic", "--seed", "1", "--overwrite")
-    result = run_python("-c", program, *arguments, *options)
+    result = run_limited("RLIMIT_FSIZE", limit, *arguments, *options)
     assert result.returncode == 2
     assert result.stderr == f"castwise: error: {tmp_path / 'out.npz'}: File too large\n"
     assert (tmp_path / "out.npz").read_bytes() == b"old"

@@ -16,7 +16,7 @@ import support
 from bad_files import assert_refused, damaged
 from castwise import checkpoint
 from checkpoint_samples import assert_same, byte_swapped
-from processes import run_python
+from processes import run_limited
 from torch_files import (
     FLOATS,
     FOLDER,
@@ -338,11 +338,7 @@ def test_damage_of_any_kind_gives_no_other_error(tmp_path: Path, file: str) -> N
 def test_pickles_take_bounded_memory(tmp_path: Path, filling: bytes) -> None:
     path = tmp_path / "in.pt"
     path.write_bytes(torch_file(b"\x80\x02" + filling * (2**20 // len(filling)) + b"."))
-    program = (
-        "import resource, sys; from castwise.cli import main; "
-        "resource.setrlimit(resource.RLIMIT_DATA, (500 * 2**20,) * 2); sys.exit(main())"
-    )
-    result = run_python("-c", program, "inspect", path)
+    result = run_limited("RLIMIT_DATA", 440 * 2**20, "inspect", path)
     assert "Memory" not in result.stderr
     assert "Traceback" not in result.stderr
 

@@ -74,6 +74,24 @@ def run_python(
     return subprocess.CompletedProcess(command, _exit_code(connection), *texts)
 
 
+def run_limited(limit: str, size: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
+    """Run the command line in a process with this limit of its resources.
+
+    Of memory, it is that beside what Python has reserved: a GiB, if it is free-threaded.
+    """
+    program = f"""if True:
+        import resource, sys
+        from castwise.cli import main
+        size = {size}
+        if {limit!r} == "RLIMIT_DATA":
+            with open("/proc/self/status") as lines:
+                size += sum(int(line.split()[1]) << 10 for line in lines if "VmData" in line)
+        resource.setrlimit(resource.{limit}, (size, size))
+        sys.exit(main())
+    """
+    return run_python("-c", program, *arguments)
+
+
 def _request(
     connection: socket.socket, command: list[str], environment: dict[str, str], streams: Any
 ) -> None:

@@ -15,7 +15,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.cli import main
 from checkpoint_samples import assert_same
-from processes import run_python
+from processes import run_limited, run_python
 from producer_models import KEPT, MODELS, MORE, Decodable, Draw, write, write_in_shards
 from producer_models.deepseek import two_weights
 from small_llama import INDEX
@@ -283,11 +283,8 @@ def test_an_interruption_leaves_nothing(
 @pytest.mark.parametrize("threads", [1, 3])
 def test_a_full_disk_leaves_nothing(tmp_path: Path, threads: int) -> None:
     source, out = write(tmp_path / "model", MODELS[NAME]()), tmp_path / "out"
-    code = (
-        "import resource, sys; from castwise.cli import main; "
-        "resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000)); sys.exit(main())"
-    )
-    done = run_python("-c", code, "dequantize", source, out, "--threads", threads)
+    words = ("dequantize", source, out, "--threads", threads)
+    done = run_limited("RLIMIT_FSIZE", 100_000, *words)
     assert done.returncode == 2
     assert done.stderr == f"castwise: error: {out}: File too large\n"
     assert sorted(tmp_path.iterdir()) == [source]
