@@ -1,7 +1,7 @@
 """Policies, maps and the global policy, used and changed from many threads at once.
 
 Nothing here needs another framework: these tests run without the GIL too, where there is such an
-interpreter. A deadlock is an error like any other: threads are waited for with a limit.
+interpreter.
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import pickle
 import random
-import sys
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -19,45 +18,17 @@ import castwise.dtype_policies as policies
 import pytest
 import support
 from castwise import config
+from threads import THREADS, short_turns, together
 
-THREADS = 8
 STEPS = 400 // support.FEWER
-LIMIT = 60.0  # seconds; the whole file takes a tenth of that
 
 
 @pytest.fixture(autouse=True)
 def _short_turns() -> Iterator[None]:
-    """Let threads take turns often, so that one is stopped in the middle of everything."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(1e-5)
-    yield
-    sys.setswitchinterval(before)
+    with short_turns():
+        yield
     config.clear_dtype_policy()
     config.set_floatx("float32")
-
-
-def together(work: Callable[[int], Any], threads: int = THREADS) -> list[Any]:
-    """Run work(0), work(1), ... in threads that start at the same moment; give what they return."""
-    barrier = threading.Barrier(threads)
-    results: list[Any] = [None] * threads
-    errors: list[BaseException] = []
-
-    def run(number: int) -> None:
-        barrier.wait()
-        try:
-            results[number] = work(number)
-        except BaseException as error:
-            errors.append(error)
-
-    running = [threading.Thread(target=run, args=(n,), daemon=True) for n in range(threads)]
-    for thread in running:
-        thread.start()
-    for thread in running:
-        thread.join(LIMIT)
-    assert not any(thread.is_alive() for thread in running), "a thread hangs"
-    if errors:
-        raise errors[0]
-    return results
 
 
 def tagged(number: int) -> Any:

@@ -53,9 +53,10 @@ mod vectorcall;
 
 /// The compiled half of castwise. Import `castwise` instead.
 ///
-/// A free-threaded interpreter turns its lock on for this module: `array::Plain` borrows the shape and strides of an
-/// array, which another thread could change meanwhile.
-#[pyo3::pymodule(gil_used = true)]
+/// It needs no lock of a free-threaded interpreter: objects do not change or have locks of their own, and what is read of
+/// an array is checked and used as it was read. What is open is numpy's to mend: it changes the shape of an array in place
+/// in several steps, between which another thread may read it.
+#[pyo3::pymodule(gil_used = false)]
 mod _core {
     #[pymodule_export]
     use super::accelerate::{accelerated_pairs, set_accelerated};

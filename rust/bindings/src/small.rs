@@ -141,7 +141,7 @@ pub(crate) fn cast_to_new<'py>(
         return Ok(None);
     }
     let new = source.empty_like(request.order, descr)?;
-    let target = Plain::fresh(&new, source, format);
+    let Some(target) = Plain::fresh(&new, source, format) else { return Ok(None) };
     // SAFETY: it is new: writeable, apart from all others, of the shape of its prototype, and dense.
     let done = unsafe { fill(source, &target, request)? };
     Ok(done.then(|| new.into_any()))
@@ -200,7 +200,8 @@ unsafe fn fill(source: &Plain<'_, '_>, target: &Plain<'_, '_>, request: &Request
             source.object().py().detach(convert)
         }
     } else {
-        // SAFETY: as above, and meanwhile the interpreter is not released and no Python code runs.
+        // SAFETY: as above, and meanwhile the interpreter is not released and no Python code runs: shapes and strides
+        // stay as they were checked.
         unsafe {
             if request.is_plain() {
                 cast_places(source.shape(), source.place(), target.place()).map(|()| true)

@@ -5,7 +5,11 @@ use castwise_core::layout::region::{extent, overlaps_itself};
 use numpy::npyffi::{PY_ARRAY_API, flags};
 use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
+#[cfg(Py_GIL_DISABLED)]
+use smallvec::SmallVec;
 
+#[cfg(Py_GIL_DISABLED)]
+use super::place::INLINE;
 use super::place::{Order, Place, fields};
 use crate::dtypes;
 
@@ -14,16 +18,40 @@ const ORDERS: i32 = flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOU
 /// A plain ndarray in native byte order.
 ///
 /// Everything is read at once, but shape and strides are borrowed from numpy: they are valid as long as the interpreter
-/// is not released and no Python code runs.
+/// is not released and no Python code runs. Where threads run without a lock, they are copied.
 pub(crate) struct Plain<'a, 'py> {
     object: &'a Bound<'py, PyUntypedArray>,
     pub(crate) pointer: *mut u8,
     pub(crate) count: usize,
     pub(crate) format: Format,
     flags: i32,
+    #[cfg(Py_GIL_DISABLED)]
+    shape: SmallVec<[usize; INLINE]>,
+    #[cfg(Py_GIL_DISABLED)]
+    strides: SmallVec<[isize; INLINE]>,
 }
 
 impl<'a, 'py> Plain<'a, 'py> {
+    /// Reads an array of a format in native byte order.
+    #[inline(always)]
+    fn new(object: &'a Bound<'py, PyUntypedArray>, format: Format) -> Self {
+        let (pointer, flags) = fields(object);
+        let shape = object.shape();
+        #[cfg(Py_GIL_DISABLED)]
+        let shape = SmallVec::from(shape);
+        Self {
+            object,
+            pointer,
+            count: shape.iter().product(),
+            format,
+            flags,
+            #[cfg(Py_GIL_DISABLED)]
+            shape,
+            #[cfg(Py_GIL_DISABLED)]
+            strides: object.strides().into(),
+        }
+    }
+
     /// Reads an object, if it is such an array.
     // Inlined, because a result that is handed on in memory is read before it has arrived there, which stalls.
     #[inline(always)]
@@ -32,8 +60,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         let descr = object.dtype();
         let Some(format) = dtypes::format_of(&descr)? else { return Ok(None) };
         let native = descr.is_native_byteorder() != Some(false);
-        let (pointer, flags) = fields(object);
-        Ok(native.then(|| Self { object, pointer, count: object.shape().iter().product(), format, flags }))
+        Ok(native.then(|| Self::new(object, format)))
     }
 
     /// Reads an object, if it is such an array of a format; `descr` is a dtype of the format in native byte order, and the
@@ -48,9 +75,7 @@ impl<'a, 'py> Plain<'a, 'py> {
             // SAFETY: the object is an array and alive; this is a read of a field.
             && unsafe { (*array.as_array_ptr()).fields.descr }.cast() == descr.as_ptr()
         {
-            let (pointer, flags) = fields(array);
-            let count = array.shape().iter().product();
-            return Ok(Some(Self { object: array, pointer, count, format, flags }));
+            return Ok(Some(Self::new(array, format)));
         }
         Self::of_other_dtype(object, format)
     }
@@ -60,22 +85,35 @@ impl<'a, 'py> Plain<'a, 'py> {
         Ok(Self::of(object)?.filter(|array| array.format == format))
     }
 
-    /// Reads the array that [`Plain::empty_like`] has just made, of a format in native byte order.
-    pub(crate) fn fresh(object: &'a Bound<'py, PyUntypedArray>, like: &Self, format: Format) -> Self {
-        let (pointer, flags) = fields(object);
-        Self { object, pointer, count: like.count, format, flags }
+    /// Reads the array that [`Plain::empty_like`] has just made, of a format in native byte order; `None` if another
+    /// thread gave the prototype another shape before numpy read it.
+    pub(crate) fn fresh(object: &'a Bound<'py, PyUntypedArray>, like: &Self, format: Format) -> Option<Self> {
+        let array = Self { count: like.count, ..Self::new(object, format) };
+        (cfg!(not(Py_GIL_DISABLED)) || array.shape() == like.shape()).then_some(array)
     }
 
     pub(crate) fn object(&self) -> &Bound<'py, PyUntypedArray> {
         self.object
     }
 
+    #[cfg(not(Py_GIL_DISABLED))]
     pub(crate) fn shape(&self) -> &[usize] {
         self.object.shape()
     }
 
+    #[cfg(Py_GIL_DISABLED)]
+    pub(crate) fn shape(&self) -> &[usize] {
+        &self.shape
+    }
+
+    #[cfg(not(Py_GIL_DISABLED))]
     pub(crate) fn strides(&self) -> &[isize] {
         self.object.strides()
+    }
+
+    #[cfg(Py_GIL_DISABLED)]
+    pub(crate) fn strides(&self) -> &[isize] {
+        &self.strides
     }
 
     /// Returns the bytes of its elements.

@@ -1,0 +1,5 @@
+//! Sets the conditions of the Python that is built for, as `Py_GIL_DISABLED`.
+
+fn main() {
+    pyo3_build_config::use_pyo3_cfgs();
+}
