@@ -45,6 +45,39 @@ def test_casts_from_many_threads_give_what_one_gives() -> None:
             assert got.tobytes() == want
 
 
+def test_a_thread_may_have_a_small_stack() -> None:
+    """With musl, 128 KiB is what threads have."""
+    program = """if True:
+        import threading
+        import castwise
+        import numpy as np
+        from castwise.quantization import dequantize, quantize
+
+        x = np.ones((64, 2048), np.float32)
+
+        def work():
+            for report in (False, True):
+                castwise.cast(x, "float8_e4m3fn", report=report)
+                castwise.cast(x.view(np.uint8), "float16", report=report)
+                castwise.cast(x[:, ::3].T, "int8", rounding="stochastic", report=report)
+            castwise.cast(x.astype(">f4"), "float16", overflow="raise")
+            castwise.loss_scale.unscale([x, x[::2]], 2.0, norm=True)
+            castwise.survey(x)
+            castwise.loss_scale.DelayedScaling(2).quantize(x)
+            for scheme in ("fp8_block", "nvfp4", "int4_group", "bnb_nf4"):
+                dequantize(quantize(x, scheme))
+
+        castwise.set_num_threads(1)
+        threading.stack_size(1 << 17)
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        print("done")
+    """
+    run = run_python("-c", program)
+    assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr[-2000:]
+
+
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_of_a_fork_has_its_threads_to_itself() -> None:
     """While the parent's threads are casting, its children cast too, and end."""

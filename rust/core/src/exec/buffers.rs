@@ -4,13 +4,14 @@
 
 use std::any::Any;
 use std::cell::RefCell;
+use std::thread;
 
 thread_local! {
     static KEPT: RefCell<Vec<Box<dyn Any>>> = const { RefCell::new(Vec::new()) };
 }
 
 /// Calls a function with this thread's buffers of a type, as they were left. A call within it gets others.
-pub(crate) fn with_buffers<B: Any + Default, R>(function: impl FnOnce(&mut B) -> R) -> R {
+pub(crate) fn with_buffers<B: Any + Default + Send, R>(function: impl FnOnce(&mut B) -> R) -> R {
     if size_of::<B>() == 0 {
         return function(&mut B::default());
     }
@@ -28,10 +29,23 @@ fn take<B: Any>() -> Option<Box<B>> {
     })
 }
 
-/// Makes buffers. Not inlined: they are made on the stack, whose pages would be touched in each call.
+/// Makes buffers. They are made on the stack, of which a thread of the caller's may have 128 KiB (those of musl do): so large
+/// ones are made by a thread that has room for them.
 #[cold]
+#[expect(clippy::unnecessary_box_returns, reason = "they stay where they are between calls")]
+fn make<B: Default + Send + 'static>() -> Box<B> {
+    const SMALL: usize = 1 << 13;
+    if size_of::<B>() <= SMALL {
+        return make_here();
+    }
+    let stack_size = 4 * size_of::<B>() + (1 << 16);
+    let maker = thread::Builder::new().stack_size(stack_size).spawn(make_here);
+    maker.ok().and_then(|maker| maker.join().ok()).unwrap_or_else(make_here)
+}
+
+/// Not inlined: where they are made on the stack, its pages would be touched in each call.
 #[inline(never)]
 #[expect(clippy::unnecessary_box_returns, reason = "they stay where they are between calls")]
-fn make<B: Default>() -> Box<B> {
+fn make_here<B: Default>() -> Box<B> {
     Box::default()
 }

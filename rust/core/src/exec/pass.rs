@@ -12,7 +12,7 @@ use crate::cpu::DefaultEnvironment;
 /// What is done with positions.
 pub(crate) trait Pass: Sync {
     /// What a thread needs beside its outcome; kept between calls.
-    type Buffers: Default + 'static;
+    type Buffers: Default + Send + 'static;
     /// What the positions of a thread add up to.
     type Outcome: Default + Send;
 

@@ -204,7 +204,7 @@ pub(super) const ITEM: usize = 1 << 16;
 /// What is done with items of a stack of matrices.
 pub(super) trait ItemPass: Sync {
     /// As for [`Pass`].
-    type Buffers: Default + 'static;
+    type Buffers: Default + Send + 'static;
     /// As for [`Pass`].
     type Outcome: Default + Send;
 
