@@ -9,6 +9,7 @@ import castwise
 import numpy as np
 import pytest
 from processes import run_python
+from system_parts import need
 
 CPUS = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
@@ -78,9 +79,9 @@ def test_a_thread_may_have_a_small_stack() -> None:
     assert (run.returncode, run.stdout) == (0, "done\n"), run.stderr[-2000:]
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_of_a_fork_has_its_threads_to_itself() -> None:
     """While the parent's threads are casting, its children cast too, and end."""
+    need("os.fork")
     x = np.random.default_rng(2).standard_normal(3 << 20).astype(np.float32)
     want = castwise.cast(x, "float16", threads=1).tobytes()
     with ThreadPoolExecutor(2) as pool:

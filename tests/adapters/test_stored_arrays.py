@@ -12,6 +12,7 @@ import numpy as np
 import peers
 import pytest
 from castwise.adapters import _stored
+from system_parts import need
 
 VALUES = np.array([0.1, -2.5, 448, 464, 480, 1e6, np.inf, np.nan, 1e-9, 3, 7], np.float32)
 ARRAY = np.tile(VALUES, (9, 2)) * np.arange(1, 10, dtype=np.float32)[:, None]
@@ -204,6 +205,7 @@ def test_texts_are_refused(make: Make) -> None:
 
 
 def test_memory_does_not_grow_with_the_array(tmp_path: Path) -> None:
+    need("/proc/self/status")
     import resource  # noqa: PLC0415 there is none on Windows
 
     h5py = peers.framework("h5py")

@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 import support
 from processes import run_python
+from system_parts import need
 
 PAIRS = [
     ("float32", "float8_e4m3fn"),
@@ -290,8 +291,8 @@ def test_threads_share_one() -> None:
         assert all(pool.map(work, range(16)))
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 def test_a_child_of_a_fork_may_use_it() -> None:
+    need("os.fork")
     caster = castwise.caster("float32", "float16", scale=0.3)
     x = sample("float32", 1 << 20)
     want = caster(x).tobytes()

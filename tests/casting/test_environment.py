@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import castwise
@@ -22,6 +21,7 @@ from float_environment import (
 from oracle import FORMATS, Array, Format
 from sources import all_codes, random_codes, sources_around
 from support import AVAILABLE, REAL, array_of
+from system_parts import need
 
 only_x86 = pytest.mark.skipif(
     not SUPPORTED, reason="MXCSR is x86-64's, its place in fenv_t glibc's"
@@ -126,9 +126,9 @@ def test_an_import_under_ftz_and_daz_builds_the_same_tables() -> None:
     assert plain.stdout
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_the_child_of_a_fork_casts_with_threads(level: str) -> None:
     """The parent's threads do not exist in the child: a pool made before would hang it."""
+    need("os.fork")
     x = np.random.default_rng(1).normal(size=1 << 21).astype(np.float32)
     want = castwise.cast(x, "float8_e4m3fn", threads=4).tobytes()
     assert in_a_child(lambda: castwise.cast(x, "float8_e4m3fn", threads=4).tobytes()) == want
@@ -137,9 +137,9 @@ def test_the_child_of_a_fork_casts_with_threads(level: str) -> None:
     assert castwise.cast(x, "float8_e4m3fn", threads=4).tobytes() == want
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_a_fork_in_the_middle_of_other_casts(level: str) -> None:
     """Other Python threads are inside a cast while the process forks; the child still casts."""
+    need("os.fork")
     x = np.random.default_rng(2).normal(size=1 << 20).astype(np.float32)
     want = castwise.cast(x, "bfloat16").tobytes()
     with ThreadPoolExecutor(3) as pool:

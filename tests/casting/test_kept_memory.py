@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 from numpy._core.multiarray import get_handler_name
 from processes import run_python
+from system_parts import need
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="numpy allocates as ever")
 
@@ -128,9 +129,9 @@ def test_tracemalloc_counts_arrays_and_not_what_waits() -> None:
         tracemalloc.stop()
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
 @pytest.mark.filterwarnings("ignore:This process:DeprecationWarning")
 def test_a_child_of_a_fork_and_its_parent_do_not_meet() -> None:
+    need("os.fork")
     x = numbers()
     alive = halves(x)
     want = alive.tobytes()

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from checkpoint_samples import floats
+from system_parts import PERMISSIONS, need
 
 CONFIG = "config.json"
 
@@ -59,6 +60,7 @@ def test_it_follows_the_tensors(
 
 
 def test_permissions_stay_and_a_line_ends_where_it_did(tmp_path: Path) -> None:
+    need(PERMISSIONS)
     folder = model(tmp_path, '{"dtype": "float32"}\n')
     (folder / CONFIG).chmod(0o440)
     cast(folder, "bfloat16")

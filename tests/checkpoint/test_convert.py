@@ -15,6 +15,7 @@ import safetensors
 from castwise import checkpoint
 from checkpoint_samples import NUMPY_FORMATS, assert_same, floats, random_array, write_sharded
 from numpy.typing import NDArray
+from system_parts import LINKS, PERMISSIONS, need
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = tuple(name for name in NUMPY_FORMATS if castwise.finfo(name).kind == "float")
@@ -250,6 +251,7 @@ def test_compressed_members_stay_compressed_and_others_are_carried(tmp_path: Pat
 
 
 def test_source_and_destination_may_be_one(tmp_path: Path) -> None:
+    need(LINKS, PERMISSIONS)
     path = tmp_path / "model.safetensors"
     checkpoint.save(path, _model())
     path.chmod(0o640)
@@ -425,6 +427,7 @@ def test_a_folder_with_one_file_needs_no_index(tmp_path: Path) -> None:
 def test_links_in_a_folder_are_followed_and_strays_reported(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    need(LINKS, "os.mkfifo")
     source = tmp_path / "snapshot"
     _sharded(source)
     blobs = tmp_path / "blobs"

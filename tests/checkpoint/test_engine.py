@@ -127,8 +127,8 @@ def test_a_plan_that_fails_half_way_leaves_the_old_file(
     assert sorted(os.listdir(tmp_path)) == ["in.safetensors", "out.safetensors"]
 
 
-@pytest.mark.skipif(not hasattr(os, "setuid"), reason="threads are limited for users of Unix")
 def test_where_no_thread_starts_the_caller_works_and_is_asked(tmp_path: Path) -> None:
+    need("/proc/self/task")  # where a thread counts as a process of the user
     code = """
 import os, resource, sys
 from castwise._core import convert_tensors
@@ -159,10 +159,10 @@ with open(sys.argv[1], "rb") as source, open(sys.argv[2], "wb") as target:
     assert (tmp_path / "target").read_bytes()[1:] == content[::-1][: int(done.stdout) - 1]
 
 
-@pytest.mark.skipif(not os.path.isdir("/proc/self/task"), reason="threads are counted on Linux")
 @pytest.mark.parametrize(("apart", "most"), [(0, 0), (1, 2)])
 def test_no_more_threads_than_groups(tmp_path: Path, apart: int, most: int) -> None:
     """64 scalars that lie behind one another are one group, and two that do not are two."""
+    need("/proc/self/task")
     count = 2 if apart else 64
     jobs = [(4 * number, (4 + apart) * number, (0, 4), None) for number in range(count)]
     before, found = len(os.listdir("/proc/self/task")), []

@@ -21,6 +21,7 @@ from castwise import checkpoint
 from castwise.checkpoint.containers import _hdf5_objects, _hdf5_trial
 from checkpoint_samples import assert_same, floats, random_array
 from processes import run_python
+from system_parts import need
 
 # Keras on numpy makes arrays of variables in a way that numpy 2 no longer likes.
 pytestmark = pytest.mark.filterwarnings("ignore:__array__ implementation:DeprecationWarning")
@@ -443,6 +444,7 @@ def test_damage_of_any_kind_gives_no_other_error(tmp_path: Path, suffix: str, se
 
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path) -> None:
+    need("/proc/self/status")
     block = floats(1 << 18)
     with h5py.File(tmp_path / "in.weights.h5", "w") as file:
         file["w"] = np.tile(block, 80)

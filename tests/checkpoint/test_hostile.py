@@ -20,6 +20,7 @@ from castwise import checkpoint
 from castwise.checkpoint.running import _batches
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
 from processes import run_limited
+from system_parts import LINKS, need
 
 BYTE = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
@@ -363,6 +364,7 @@ def test_several_indexes_are_ambiguous(tmp_path: Path) -> None:
 
 
 def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) -> None:
+    need(LINKS, "os.mkfifo", "/dev/full")
     pipe = tmp_path / "pipe.safetensors"
     os.mkfifo(pipe)
     with pytest.raises(checkpoint.CheckpointError, match="not a regular file"):
@@ -386,6 +388,7 @@ def test_what_is_no_regular_file_is_neither_read_nor_replaced(tmp_path: Path) ->
 
 @pytest.mark.parametrize("name", ["link", "link.safetensors"])
 def test_a_link_to_itself_is_named(tmp_path: Path, name: str) -> None:
+    need(LINKS)
     link = tmp_path / name
     link.symlink_to(link)
     for read in (checkpoint.load, checkpoint.inspect):

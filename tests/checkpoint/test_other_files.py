@@ -11,6 +11,7 @@ import pytest
 from castwise import checkpoint
 from castwise.cli import main
 from checkpoint_samples import floats, write_sharded
+from system_parts import LINKS, need
 from torch_files import write_tensors
 
 OF_THE_MODEL = (
@@ -152,7 +153,7 @@ def test_weights_of_another_format_stay_where_there_are_no_others(
     assert cast(source) == files(source) - {left}
     messages = [record.getMessage() for record in caplog.records]
     assert messages[:2] == [
-        f"{source}/{name} was copied as it is: there is no file of its tensors that can be cast"
+        f"{source / name} was copied as it is: there is no file of its tensors that can be cast"
         for name in ("2_Dense/tf_model.h5", "safety_checker/flax_model.msgpack")
     ]
     assert messages[2].startswith(f"left out, {len('contents of ' + left)} bytes: {left};")
@@ -185,7 +186,7 @@ def test_in_place_everything_stays(source: Path, caplog: pytest.LogCaptureFixtur
     checkpoint.cast_file(source, source, "float16", overwrite=True)
     assert files(source) == before
     (record,) = caplog.records
-    message = f"{source}/model.fp16.safetensors is not in the index and was copied as it is"
+    message = f"{source / 'model.fp16.safetensors'} is not in the index and was copied as it is"
     assert record.getMessage() == message
 
 
@@ -210,6 +211,7 @@ def test_what_is_left_out_need_not_be_readable(
 @pytest.mark.parametrize("to", ["nowhere", "../gone/model", "itself", "/nowhere"])
 @pytest.mark.parametrize("name", ["config.json", "tokenizer.model", "vocab/more.txt", "itself"])
 def test_a_link_that_leads_nowhere_is_refused(source: Path, name: str, to: str) -> None:
+    need(LINKS)
     (source / name).symlink_to(to)
     text = re.escape(f"{source / name} is a link to {to}, where nothing is")
     for options in ({}, {"dry_run": True}, {"part": "1/2"}, {"include": "*"}, {"resumable": True}):
@@ -223,6 +225,7 @@ def test_a_link_that_leads_nowhere_is_refused(source: Path, name: str, to: str) 
 
 @pytest.mark.parametrize("name", ["model.safetensors", "model.safetensors.index.json"])
 def test_weights_that_are_links_to_nowhere(tmp_path: Path, name: str) -> None:
+    need(LINKS)
     source = tmp_path / "in"
     write_sharded(source, {"model.safetensors": {"w": floats(5)}})
     (source / name).unlink()
@@ -235,6 +238,7 @@ def test_weights_that_are_links_to_nowhere(tmp_path: Path, name: str) -> None:
 def test_a_configuration_that_is_a_link_to_nowhere_may_state_anything(
     source: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    need(LINKS)
     (source / "config.json").symlink_to("../blobs/gone")
     out = str(source.with_name("out"))
     assert main(["inspect", str(source)]) == 0
@@ -246,6 +250,7 @@ def test_a_configuration_that_is_a_link_to_nowhere_may_state_anything(
 
 def test_links_to_nowhere_that_are_left_out_are_not_missed(source: Path) -> None:
     """As of weights in another form that a user has removed from the cache of a hub."""
+    need(LINKS)
     for name in ("pytorch_model.bin", "optimizer.pt"):
         (source / name).unlink()
     for name in ("pytorch_model.bin", "model.fp16.safetensors", "optimizer.pt", ".git/link"):
@@ -255,6 +260,7 @@ def test_links_to_nowhere_that_are_left_out_are_not_missed(source: Path) -> None
 
 def test_links_to_folders_lead_to_the_same(source: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Also from another place; what leads to a folder that is left out is left out."""
+    need(LINKS)
     (source.parent / "shared").mkdir()
     (source / "vocab" / "shared").symlink_to("../../shared")
     (source / "words").symlink_to("vocab")

@@ -16,6 +16,7 @@ from checkpoint_samples import floats
 from numpy.typing import NDArray
 from processes import run_limited, run_python
 from recount import alike
+from system_parts import need
 from torch_files import Storage, state_dict, tensor, torch_file
 
 
@@ -148,6 +149,7 @@ def test_a_refused_value_is_named_by_its_place_in_c_order(tmp_path: Path) -> Non
 @pytest.mark.parametrize("limit", [1000, 150_000, 170_000])
 def test_a_full_disk_leaves_what_was_there(tmp_path: Path, limit: int) -> None:
     """The limit is met at the begin of the first temporary file, and before its end."""
+    need("resource")
     np.savez(tmp_path / "in.npz", w=np.asfortranarray(floats(45_000).reshape(150, 300)))
     (tmp_path / "out.npz").write_bytes(b"old")
     arguments = ("cast", tmp_path / "in.npz", tmp_path / "out.npz", "--dtype", "bfloat16")
@@ -167,6 +169,7 @@ def test_a_full_disk_leaves_what_was_there(tmp_path: Path, limit: int) -> None:
     ],
 )
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, old: str, new: str) -> None:
+    need("/proc/self/status")
     block = floats(1 << 18)
     wide = np.asfortranarray(np.tile(block, 80).reshape(-1, 4096))
     if old == "in.npz":

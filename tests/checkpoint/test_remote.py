@@ -22,6 +22,7 @@ from checkpoint_samples import floats, write_sharded
 from object_store import BUCKET, Store
 from processes import run_python
 from sharded_folder import OPTIONS, contents, tensors
+from system_parts import LINKS, need
 from torch_files import Storage, state_dict, tensor, torch_file, write_tensors
 
 
@@ -395,6 +396,7 @@ def test_objects_that_stand_for_folders(folder: Path, tmp_path: Path, store: Sto
 def test_links_are_not_uploaded(
     folder: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:
+    need(LINKS)
     (folder / "link").symlink_to("tokenizer")
     checkpoint.cast_file(folder, f"s3://{BUCKET}/new", "bfloat16")
     assert "link is a link, which no store holds, and was left out" in caplog.text

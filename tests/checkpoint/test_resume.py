@@ -17,6 +17,7 @@ from castwise.checkpoint.files._temporary_names import TemporaryName
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 from support import run_castwise
+from system_parts import LINKS, need
 
 SHARDS = ("a", "b", "c", "d")
 KEPT = ".out.resumable.castwise-tmp"
@@ -136,6 +137,7 @@ def test_what_is_kept_for_another_destination_stays(source: Path, other: str) ->
 
 @pytest.mark.parametrize("options", [{}, {"resumable": True}, {"resume": True}])
 def test_a_link_is_not_followed(source: Path, options: dict[str, bool]) -> None:
+    need(LINKS)
     victim, link, out = (source.with_name(name) for name in ("victim", KEPT, "out"))
     victim.mkdir()
     (victim / "data").write_text("precious")
@@ -153,6 +155,7 @@ def test_a_link_is_not_followed(source: Path, options: dict[str, bool]) -> None:
 def test_a_folder_of_another_user_is_not_taken(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    need("os.getuid")
     kept = interrupt(source, "c", resumable=True)
     before = contents(kept)
     user = os.getuid()
@@ -283,11 +286,16 @@ def test_a_journal_that_is_not_a_file(source: Path, kind: str) -> None:
     out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
     journal = kept.with_name(JOURNAL)
     if kind == "link":
+        need(LINKS)
         journal.rename(source / "journal")
         journal.symlink_to(source / "journal")
     else:
         journal.unlink()
-        os.mkfifo(journal) if kind == "pipe" else journal.mkdir()
+        if kind == "pipe":
+            need("os.mkfifo")
+            os.mkfifo(journal)
+        else:
+            journal.mkdir()
     with pytest.raises(checkpoint.CheckpointError, match="leave out resume"):
         checkpoint.cast_file(source, out, "bfloat16", resume=True)
     checkpoint.cast_file(source, out, "bfloat16")
@@ -295,6 +303,7 @@ def test_a_journal_that_is_not_a_file(source: Path, kind: str) -> None:
 
 
 def test_after_a_kill(source: Path) -> None:
+    need("signal.SIGKILL")
     out, whole = source.with_name("out"), source.with_name("whole")
     program = (
         "import os, signal, sys; from castwise import checkpoint; "
@@ -420,6 +429,7 @@ checkpoint.cast_file(source, destination, "bfloat16", resumable=True, overwrite=
 
 
 def test_two_runs_at_once(source: Path, caplog: pytest.LogCaptureFixture) -> None:
+    need("fcntl")
     out = source.with_name("out")
 
     def run_another(progress: checkpoint.Progress) -> None:
@@ -505,6 +515,7 @@ sys.exit(main())
 
 
 def test_from_the_command_line_after_a_full_disk(source: Path) -> None:
+    need("resource")
     checkpoint.save(source / "c.safetensors", {"c": floats(50_000, 2)}, overwrite=True)
     out = source.with_name("out")
     command = ("cast", source, out, "--dtype", "bf16", "--json")

@@ -13,6 +13,7 @@ from castwise import checkpoint
 from castwise.checkpoint.files import _replacing
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
+from system_parts import need
 
 SIGNALLER = Path(__file__).parents[1] / "helpers" / "checkpoint" / "signal_at_every_step.py"
 WRITING = (
@@ -76,9 +77,9 @@ checkpoint.cast_file(sys.argv[1], sys.argv[2], "float16", progress=end_a_child)
     assert checkpoint.load(tmp_path / "out")["a"].dtype.itemsize == 2
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_handlers_of_others_stay(tmp_path: Path) -> None:
     """One that C code has set, and one that is set meanwhile."""
+    need("/proc/self/status")
     program = """
 import ctypes, signal, sys
 from castwise import checkpoint

@@ -17,6 +17,7 @@ from castwise.cli._progress import rate_text
 from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
 from processes import run_on_terminal, run_python
 from support import run_castwise as run
+from system_parts import LINKS, need, no_such_file
 
 
 @pytest.fixture
@@ -108,8 +109,8 @@ print(peak(), file=sys.stderr)
 """
 
 
-@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
 def test_json_takes_no_more_memory_than_the_table(tmp_path: Path) -> None:
+    need("/proc/self/status")
     source = tmp_path / "in.safetensors"
     checkpoint.save(source, {f"layers.{index}.weight": floats(1) for index in range(2_000)})
 
@@ -153,14 +154,15 @@ def test_errors_are_one_line_and_code_2(model: Path, tmp_path: Path) -> None:
     out = tmp_path / "out.safetensors"
     (tmp_path / "bad.safetensors").write_bytes(safetensors_file(b"{"))
     (tmp_path / "text.txt").write_text("")
+    none = tmp_path / "none.json"
     for arguments, message in (
-        (("cast", tmp_path / "none.safetensors", out, "--dtype", "bf16"), "No such file"),
+        (("cast", none, out, "--dtype", "bf16"), no_such_file(none)),
         (("cast", tmp_path / "bad.safetensors", out, "--dtype", "bf16"), "JSON"),
         (("cast", tmp_path / "text.txt", out, "--dtype", "bf16"), "no container"),
-        (("cast", model, tmp_path / "none" / "x.npz", "--dtype", "bf16"), f"{tmp_path}/none\n"),
+        (("cast", model, none / "x.npz", "--dtype", "bf16"), f"{none}\n"),
         (("cast", model, out, "--dtype", "bfloat61"), "bfloat16"),
         (("cast", model, out, "--dtype", "bf16", "--seed", "1"), "seed"),
-        (("cast", model, out, "--map", tmp_path / "none.json"), "No such file"),
+        (("cast", model, out, "--map", none), no_such_file(none)),
         (("cast", model, out, "--dtype", "bf16", "--report", out), "--report"),
         (("cast", model, out, "--dtype", "bf16", "--report", "none/r.json"), "no folder"),
         (("inspect", tmp_path), "safetensors"),
@@ -192,6 +194,7 @@ def test_long_names_are_shortened_in_errors(model: Path, tmp_path: Path) -> None
 
 @pytest.mark.parametrize("unbuffered", ["", "1"])
 def test_standard_output_that_is_full_is_an_error(model: Path, unbuffered: str) -> None:
+    need("/dev/full")
     result = run_python(
         *("-m", "castwise", "inspect", model),
         env={**os.environ, "PYTHONUNBUFFERED": unbuffered} if unbuffered else None,
@@ -305,6 +308,7 @@ def test_the_script_and_the_module_are_the_same(model: Path) -> None:
 
 def _sh(command: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
     """Run castwise from a shell, which can close and redirect streams; `"$@"` is the command."""
+    need("/bin/sh")
     return subprocess.run(
         ["/bin/sh", "-c", command, "sh", sys.executable, "-m", "castwise", *map(str, arguments)],
         capture_output=True,
@@ -316,6 +320,7 @@ def _sh(command: str, *arguments: Any) -> subprocess.CompletedProcess[str]:
 def test_reports_that_would_do_harm_are_refused_before_the_work(
     model: Path, tmp_path: Path
 ) -> None:
+    need(LINKS, "os.mkfifo", "/dev/stdout")
     out, keep, kept = tmp_path / "out.safetensors", tmp_path / "keep.json", '{"default": "bf16"}'
     keep.write_text(kept)
     os.mkfifo(tmp_path / "pipe")
@@ -358,6 +363,7 @@ def test_a_failed_cast_leaves_the_old_report(model: Path, tmp_path: Path) -> Non
 def test_the_report_survives_a_full_standard_output(
     model: Path, tmp_path: Path, options: tuple[str, ...]
 ) -> None:
+    need("/dev/full")
     out, report = tmp_path / "out.safetensors", tmp_path / "report.json"
     arguments = ("cast", model, out, "--dtype", "bf16", "--report", report, *options)
     result = run_python("-m", "castwise", *arguments, stdout=Path("/dev/full"))
@@ -430,15 +436,15 @@ def test_empty_paths_and_missing_files(model: Path, tmp_path: Path) -> None:
         ("cast", model, tmp_path / "out.npz", "--map", ""),
     ):
         assert "path is empty" in run(*arguments, code=2).stderr
-    result = run("inspect", tmp_path / "none", code=2)
-    assert result.stderr == f"castwise: error: {tmp_path / 'none'}: No such file or directory\n"
-    result = run("inspect", tmp_path / "none" / "x.npy", code=2)
-    assert result.stderr.endswith(
-        f"No such file or directory; there is no folder {tmp_path}/none\n"
-    )
+    none, inside = tmp_path / "none", tmp_path / "none" / "x.npy"
+    result = run("inspect", none, code=2)
+    assert result.stderr == f"castwise: error: {none}: {no_such_file(none)}\n"
+    result = run("inspect", inside, code=2)
+    assert result.stderr.endswith(f"{no_such_file(inside)}; there is no folder {none}\n")
 
 
 def test_a_folder_that_is_gone_is_named(model: Path, tmp_path: Path) -> None:
+    need("/bin/sh")
     gone = tmp_path / "gone"
     gone.mkdir()
     cast = [sys.executable, "-m", "castwise", "cast", model, "out.npz", "--dtype", "bf16"]

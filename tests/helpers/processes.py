@@ -9,20 +9,17 @@ others find it imported.
 from __future__ import annotations
 
 import atexit
-import fcntl
 import gc
 import importlib
 import json
 import os
 import pkgutil
-import pty
 import runpy
 import signal
 import socket
 import struct
 import subprocess
 import sys
-import termios
 import warnings
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -77,8 +74,12 @@ def run_python(
 def run_limited(limit: str, size: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process with this limit of its resources.
 
-    Of memory, it is that beside what Python has reserved: a GiB, if it is free-threaded.
+    Of memory, it is that beside what Python has reserved: a GiB, if it is free-threaded. The test is
+    skipped where the system has no such limits.
     """
+    from system_parts import need  # noqa: PLC0415 - imports pytest, which no program needs
+
+    need("resource", *(["/proc/self/status"] if limit == "RLIMIT_DATA" else []))
     program = f"""if True:
         import resource, sys
         from castwise.cli import main
@@ -110,6 +111,13 @@ def run_on_terminal(
     *arguments: Any, columns: int = 0, stream: str = "stderr", colour: bool = False
 ) -> tuple[int, str]:
     """Run castwise with one stream on a terminal; return the exit code and what that shows."""
+    from system_parts import need  # noqa: PLC0415 - imports pytest, which no program needs
+
+    need("pty")
+    import fcntl  # noqa: PLC0415
+    import pty  # noqa: PLC0415
+    import termios  # noqa: PLC0415
+
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("4H", 24, columns, 0, 0))
     command = [sys.executable, "-m", "castwise", *map(str, arguments)]

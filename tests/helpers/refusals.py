@@ -10,6 +10,7 @@ shows all that it rewords:
 from __future__ import annotations
 
 import json
+import os
 import re
 from functools import cache
 from pathlib import Path
@@ -84,8 +85,11 @@ pytest.raises = NOTED.expect  # type: ignore[assignment]
 
 
 def name_of(item: pytest.Item) -> str | None:
-    """Name a test in the record; None if it is none of models, or its examples are drawn."""
-    if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
+    """Name a test in the record; None if it is none of models, or its examples are drawn.
+
+    On Windows none has a name: paths, and the texts of the system, are others there.
+    """
+    if os.name == "nt" or getattr(getattr(item, "obj", None), "is_hypothesis_test", False):
         return None
     path = item.path.relative_to(TESTS) if item.path.is_relative_to(TESTS) else Path()
     return (

@@ -15,6 +15,7 @@ from castwise.checkpoint.planning._derived_reader import DerivedReader
 from castwise.checkpoint.quantize import QuantizeRequest
 from castwise.checkpoint.requests._derive_request import DeriveRequest
 from castwise.checkpoint.transcode import TranscodeRequest
+from system_parts import need
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
 
@@ -67,8 +68,8 @@ def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
     assert derivations(transcode, tmp_path / "new") == {"transcode"}
 
 
-@pytest.mark.skipif(not hasattr(os, "fork"), reason="only systems that fork")
 def test_a_process_forked_while_a_thread_plans_can_plan() -> None:
+    need("os.fork")
     with _derived_reader._PLANNING:
         child = os.fork()
         if child == 0:

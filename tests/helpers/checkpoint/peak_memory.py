@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from processes import run_python
+from system_parts import need
 
 MEASURE = """
 import sys
@@ -24,9 +24,7 @@ print(peak() - before)
 
 def peak_above_import(source: Path, destination: Path) -> int:
     """The memory in bytes that a conversion adds to what the import has taken."""
+    need("/proc/self/status")
     result = run_python("-c", MEASURE, source, destination)
     assert result.returncode == 0, result.stderr
     return int(result.stdout)
-
-
-NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="needs /proc")
