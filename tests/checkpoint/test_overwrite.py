@@ -12,7 +12,9 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from checkpoint_samples import floats, write_sharded
+from processes import run_python
 from support import run_castwise as run
+from system_parts import LINKS, need
 
 NAME = "model.layers.0.self_attn.q_proj.weight"
 
@@ -48,6 +50,7 @@ def test_a_file_is_replaced_by_request(tmp_path: Path, command: str, kind: str) 
     old.write_bytes(b"old")
     target = tmp_path / "out.safetensors"
     if "link" in kind:
+        need(LINKS)
         target.symlink_to(source if "itself" in kind else old)
     else:
         target = source if "itself" in kind else old
@@ -75,6 +78,30 @@ def test_saving(tmp_path: Path, suffix: str) -> None:
     assert path.read_bytes() == before
     checkpoint.save(path, second if whole else {"a": second}, overwrite=True)
     assert path.read_bytes() != before
+
+
+OPEN_WHEN_REPLACED = """
+import os, sys
+from castwise.checkpoint import cast_file
+
+def hook(event, arguments):
+    if event == "os.rename":
+        files = [os.path.join("/proc/self/fd", number) for number in os.listdir("/proc/self/fd")]
+        print(any(os.path.samefile(file, arguments[1]) for file in files if os.path.exists(file)))
+
+sys.addaudithook(hook)
+cast_file(sys.argv[1], sys.argv[1], "bfloat16", overwrite=True)
+"""
+
+
+@pytest.mark.parametrize("suffix", ["safetensors", "npz", "npy"])
+def test_a_source_is_closed_before_it_is_replaced(tmp_path: Path, suffix: str) -> None:
+    """Windows replaces no open file."""
+    need("/proc/self/fd")
+    path = tmp_path / f"a.{suffix}"
+    checkpoint.save(path, floats(3) if suffix == "npy" else {"a": floats(3)})
+    result = run_python("-c", OPEN_WHEN_REPLACED, path)
+    assert result.stdout == "False\n", result.stderr
 
 
 def test_a_file_that_appears_meanwhile_stays(tmp_path: Path) -> None:
@@ -116,6 +143,7 @@ def test_a_loss_leaves_the_source(
     monkeypatch.chdir(tmp_path)
     target = tmp_path / f"other{source.suffix}"
     if way == "a link":
+        need(LINKS)
         target.symlink_to(source)
     elif way == "a hard link":
         os.link(source, target)

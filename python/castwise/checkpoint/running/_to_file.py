@@ -51,6 +51,7 @@ class ToFile:
     """
 
     def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
+        self._source = source
         self._destination = destination
         self._output = output
         self.judge: Judge = judge_nothing
@@ -135,6 +136,7 @@ class ToFile:
         yield rows
         if not self._output.overwrite:
             check_absent(self._destination)
+        self._close_replaced()
         put_file(folder / self._target.name, self._destination)
         self._tell_others()
 
@@ -171,8 +173,14 @@ class ToFile:
                 rows = self._target.write(file, meter, None)
             meter.starts(None)
             self.judge(rows)
+            self._close_replaced()
         self._tell_others()
         return rows
+
+    def _close_replaced(self) -> None:
+        """Close a source that is about to be replaced: Windows replaces no open file."""
+        if self.is_in_place:
+            self._source.close()
 
     def _tell_others(self) -> None:
         """Warn of the files of a folder that the one file does not have."""
