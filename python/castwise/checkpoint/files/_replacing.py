@@ -328,6 +328,8 @@ def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:
         # The system cannot swap them. Between these two steps `path` is missing, and the old folder
         # stands complete under the other name.
         path.rename(aside(temporary))
+    elif sys.platform == "win32" and path.exists():
+        path.rmdir()  # an empty one, onto which other systems rename a folder
     temporary.rename(path)
 
 

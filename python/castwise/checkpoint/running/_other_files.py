@@ -163,7 +163,9 @@ class OtherFiles:
                 _LOGGER.warning("%s is a link, which no store holds, and was left out", entry)
             elif entry.is_dir():
                 _warn_of_link(entry)
-                copy.symlink_to(_new_target(entry, copy, self._folder.path))
+                copy.symlink_to(
+                    _new_target(entry, copy, self._folder.path), target_is_directory=True
+                )
                 links[copy] = entry
             else:
                 _LOGGER.warning("%s is neither a file nor a folder and was left out", entry)
