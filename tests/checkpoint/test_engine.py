@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise._core import ElementCast, OpenFile, convert_tensors
+from castwise.checkpoint.files import handle
 from castwise.checkpoint.running._conversion import Conversion
 from checkpoint_samples import floats
 from processes import run_python
+from system_parts import need
 
 COUNT = 4096
 Job = tuple[int, int, tuple[int, int], ElementCast | None]
@@ -25,7 +27,7 @@ def _run(folder: Path, jobs: Iterator[Job], **options: Any) -> tuple[Any, Any]:
     """Convert a file of `COUNT` numbers, none of them zero, into another."""
     np.linspace(1, 2, COUNT, dtype=np.float32).tofile(folder / "source")
     with (folder / "source").open("rb") as source, (folder / "target").open("wb") as target:
-        return convert_tensors(source.fileno(), target.fileno(), jobs, **options)
+        return convert_tensors(handle(source), handle(target), jobs, **options)
 
 
 @pytest.mark.parametrize("threads", [1, 2, 8])
@@ -195,7 +197,7 @@ with open(sys.argv[1], "rb") as source, open(sys.argv[2], "wb") as target:
 
 def test_bytes_are_written_where_they_belong(tmp_path: Path) -> None:
     with (tmp_path / "target").open("wb") as target:
-        own = OpenFile(target.fileno())
+        own = OpenFile(handle(target))
         own.write_at(np.arange(4, dtype=np.uint8), 6)
         own.write_at(memoryview(b"ab"), 1)
         own.write_at(np.empty(0, np.uint8), 99)
@@ -211,9 +213,10 @@ def test_bytes_are_written_where_they_belong(tmp_path: Path) -> None:
 def test_bytes_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "target").write_bytes(b"old")
     with (tmp_path / "target").open("rb") as target:
-        own = OpenFile(target.fileno())
+        own = OpenFile(handle(target))
     with pytest.raises(ValueError, match="data is not contiguous; give a copy"):
         own.write_at(np.arange(4, dtype=np.uint8)[::2], 0)
+    need("fcntl")  # descriptors, not handles
     with pytest.raises(OSError, match="Bad file descriptor"):
         own.write_at(np.arange(4, dtype=np.uint8), 0)
     with pytest.raises(ValueError, match="a descriptor is not negative"):

@@ -130,7 +130,7 @@ pub(crate) fn convert_tensors(
 ) -> PyResult<Outcome> {
     let jobs = jobs.try_iter()?.unbind();
     let threads = threads.map_or_else(|| Ok(cast::num_threads()), parse_threads)?;
-    let (source, target) = (opened(source)?, opened(target)?);
+    let (source, target) = (opened(source, false)?, opened(target, true)?);
     let poll = poll.map(|poll| poll.clone().unbind());
     let mut at_once = JOBS_AT_ONCE.start;
     let batches = iter::from_fn(|| {
@@ -180,7 +180,7 @@ impl OpenFile {
     /// Duplicate a descriptor (a handle, on Windows).
     #[new]
     fn new(descriptor: isize) -> PyResult<Self> {
-        Ok(Self { file: opened(descriptor)? })
+        Ok(Self { file: opened(descriptor, true)? })
     }
 
     /// Write bytes at an offset, as threads may at the same time. What lies before is on its way to the disk then.
@@ -229,7 +229,7 @@ pub(crate) fn rearrange_items(
     if item == 0 || from_strides.len() != shape.len() || to_strides.len() != shape.len() {
         return Err(PyValueError::new_err("an item has bytes, and there is a stride for each axis."));
     }
-    let (from, to) = (opened(from)?, opened(to)?);
+    let (from, to) = (opened(from, false)?, opened(to, true)?);
     let from = Items { file: &from, begin, strides: &from_strides };
     let to = Items { file: &to, begin: 0, strides: &to_strides };
     let poll = || {
@@ -255,7 +255,7 @@ fn errno(error: &io::Error) -> Option<i32> {
 
 /// Duplicates the descriptor of an open file, so that it is closed on its own.
 #[cfg(unix)]
-fn opened(descriptor: isize) -> PyResult<File> {
+fn opened(descriptor: isize, _writes: bool) -> PyResult<File> {
     use std::os::fd::BorrowedFd;
     if descriptor < 0 {
         return Err(PyValueError::new_err("a descriptor is not negative."));
@@ -266,12 +266,12 @@ fn opened(descriptor: isize) -> PyResult<File> {
     Ok(borrowed.try_clone_to_owned()?.into())
 }
 
-/// Duplicates the handle of an open file, so that it is closed on its own.
+/// Opens an open file again, to read or to write, so that it is closed on its own and has its own position.
 #[cfg(windows)]
-fn opened(handle: isize) -> PyResult<File> {
+fn opened(handle: isize, writes: bool) -> PyResult<File> {
     use std::os::windows::io::BorrowedHandle;
     // SAFETY: the caller keeps the handle open for the length of the call; a wrong one gives an error at its first use,
-    // which is the duplication here.
+    // which is here.
     let borrowed = unsafe { BorrowedHandle::borrow_raw(handle as *mut _) };
-    Ok(borrowed.try_clone_to_owned()?.into())
+    Ok(checkpoint::reopened(borrowed, writes)?)
 }

@@ -35,5 +35,7 @@ pub use error::{HeaderError, MAX_HEADER_BYTES};
 pub use header::{Header, Places, TensorEntry, build, parse};
 pub use jobs::Job;
 pub use json::Metadata;
+#[cfg(windows)]
+pub use positioned::reopened;
 pub use positioned::write_at;
 pub use rearrange::{Items, Rearranging, rearrange};

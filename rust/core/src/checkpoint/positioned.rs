@@ -68,10 +68,41 @@ pub(super) fn begin_write_back(_file: &File, _written: std::ops::Range<u64>) {
 }
 
 #[cfg(windows)]
+pub use windows::reopened;
+
+#[cfg(windows)]
+#[expect(unsafe_code, reason = "a call of the system that the standard library lacks, and its handle")]
 mod windows {
     use std::fs::File;
     use std::io;
     use std::os::windows::fs::FileExt;
+    use std::os::windows::io::{AsRawHandle, BorrowedHandle, FromRawHandle, RawHandle};
+
+    const GENERIC_READ: u32 = 0x8000_0000;
+    const GENERIC_WRITE: u32 = 0x4000_0000;
+    /// `FILE_SHARE_READ`, `FILE_SHARE_WRITE` and `FILE_SHARE_DELETE`.
+    const SHARE_ALL: u32 = 7;
+
+    #[link(name = "kernel32")]
+    unsafe extern "system" {
+        #[link_name = "ReOpenFile"]
+        safe fn reopen_file(file: RawHandle, access: u32, share: u32, flags: u32) -> RawHandle;
+    }
+
+    /// Opens an open file again, to read or to write, with a position of its own: Windows moves that even where an offset
+    /// is given, and a buffer of the host would then go on at another place. A device, which has none, is duplicated.
+    ///
+    /// # Errors
+    /// That of the system for a handle that is not open.
+    pub fn reopened(file: BorrowedHandle<'_>, writes: bool) -> io::Result<File> {
+        let access = if writes { GENERIC_WRITE } else { GENERIC_READ };
+        let handle = reopen_file(file.as_raw_handle(), access, SHARE_ALL, 0);
+        if handle.addr() == usize::MAX {
+            return Ok(file.try_clone_to_owned()?.into()); // INVALID_HANDLE_VALUE
+        }
+        // SAFETY: the handle is new and open, and nobody else has it.
+        Ok(unsafe { File::from_raw_handle(handle) })
+    }
 
     pub(super) fn read_exact_at(file: &File, mut buffer: &mut [u8], mut offset: u64) -> io::Result<()> {
         while !buffer.is_empty() {
@@ -84,5 +115,30 @@ mod windows {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(all(test, windows))]
+mod tests {
+    use std::fs::{self, OpenOptions};
+    use std::io::{Read, Seek, SeekFrom};
+    use std::os::windows::io::AsHandle;
+
+    use super::{read_exact_at, reopened, write_at};
+
+    #[test]
+    fn the_position_of_a_file_that_is_opened_again_stays() {
+        let path = std::env::temp_dir().join(format!("castwise-{}", std::process::id()));
+        fs::write(&path, b"0123456789").unwrap();
+        let mut file = OpenOptions::new().read(true).write(true).open(&path).unwrap();
+        file.seek(SeekFrom::Start(2)).unwrap();
+        let mut bytes = [0; 3];
+        read_exact_at(&reopened(file.as_handle(), false).unwrap(), &mut bytes, 6).unwrap();
+        assert_eq!(&bytes, b"678");
+        write_at(&reopened(file.as_handle(), true).unwrap(), b"x", 4).unwrap();
+        file.read_exact(&mut bytes).unwrap();
+        assert_eq!(&bytes, b"23x");
+        drop(file);
+        fs::remove_file(path).unwrap();
     }
 }
