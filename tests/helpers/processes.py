@@ -74,8 +74,8 @@ def run_python(
 def run_limited(limit: str, size: int, *arguments: Any) -> subprocess.CompletedProcess[str]:
     """Run the command line in a process with this limit of its resources.
 
-    Of memory, it is that beside what Python has reserved: a GiB, if it is free-threaded. The test is
-    skipped where the system has no such limits.
+    Of memory, it is that beside what Python has reserved: a GiB, if it is free-threaded. Where the
+    system has no such limits, the test is skipped.
     """
     from system_parts import need  # noqa: PLC0415 - imports pytest, which no program needs
 

@@ -207,8 +207,13 @@ fn os_error(py: Python<'_>, error: &io::Error) -> PyErr {
         let text = if is_full { "no more can be written".to_owned() } else { error.to_string() };
         return PyOSError::new_err((EIO, text));
     };
-    let text = py.import("os").and_then(|os| os.call_method1("strerror", (number,)));
-    text.map_or_else(|error| error, |text| PyOSError::new_err((number, text.unbind())))
+    // Windows has numbers beside those of `errno`, and texts for them.
+    let (module, function) = if cfg!(windows) { ("ctypes", "FormatError") } else { ("os", "strerror") };
+    match py.import(module).and_then(|module| module.call_method1(function, (number,))) {
+        Ok(text) if cfg!(windows) => PyOSError::new_err((py.None(), text.unbind(), py.None(), number)),
+        Ok(text) => PyOSError::new_err((number, text.unbind())),
+        Err(error) => error,
+    }
 }
 
 /// Copy the items of a tensor to where they stand in another file, by other strides.

@@ -34,6 +34,7 @@ from castwise.checkpoint.files._source_files import (
     open_file,
     read_file,
     source_file,
+    system_error,
 )
 from castwise.checkpoint.files._temporary_names import (
     is_temporary,
@@ -78,5 +79,6 @@ __all__ = [
     "source_file",
     "sync_file",
     "sync_folder",
+    "system_error",
     "target_path",
 ]

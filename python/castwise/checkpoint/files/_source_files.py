@@ -1,5 +1,6 @@
 """Open the files that a checkpoint is read from: regular ones, or objects of a store."""
 
+import ctypes
 import os
 import sys
 from collections.abc import Iterable
@@ -150,3 +151,11 @@ def handle(file: BinaryIO) -> int:
     if sys.platform == "win32":
         return msvcrt.get_osfhandle(file.fileno())
     return file.fileno()
+
+
+def system_error(number: int, filename: str | None = None) -> OSError:
+    """Return the exception for an error that the system calls by this number."""
+    if sys.platform == "win32":  # which has numbers beside those of `errno`
+        return OSError(None, ctypes.FormatError(number).strip(), filename, number)
+    names = () if filename is None else (filename,)
+    return OSError(number, os.strerror(number), *names)

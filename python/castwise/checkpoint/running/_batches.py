@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, NamedTuple
 from castwise._core import ElementCast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import Elements
-from castwise.checkpoint.files import SourceFile, handle
+from castwise.checkpoint.files import SourceFile, handle, system_error
 from castwise.checkpoint.planning import DerivedReader
 from castwise.checkpoint.report import Report
 
@@ -245,8 +245,7 @@ def convert_ranges(
     if number is None:
         return [], CheckpointError(f"{path}: truncated while it was read; tensor {name!r}")
     # Without a path it is taken for the destination's.
-    names = [str(path)] if stage == "read" else []
-    return [], OSError(number, os.strerror(number), *names)
+    return [], system_error(number, str(path) if stage == "read" else None)
 
 
 def named(error: Exception, name: str) -> Exception:
