@@ -447,6 +447,7 @@ def test_a_run_that_begins_while_another_does(
     source: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, bool]
 ) -> None:
     """The other is as far as its second shard when this one comes to its temporary folder."""
+    need("fcntl")
     out, whole = source.with_name("out"), source.with_name("whole")
     reached, go_on = threading.Event(), threading.Event()
 
@@ -483,6 +484,7 @@ def test_a_folder_that_was_named_meanwhile_is_left_alone(
     source: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The other run ends between the opening of its folder and the lock."""
+    need("fcntl")
     kept = interrupt(source, "d", resumable=True)
     before, out = contents(kept), source.with_name("out")
     lock = _temporary_names.lock

@@ -169,7 +169,7 @@ def remove_leftovers(path: Path, but: Path | None = None) -> None:
                 _remove(leftover)
                 continue
             with suppress(OSError), locked(leftover) as dead:
-                if dead is not None:
+                if dead is not None or (leftover == resumable and _remove_journal(resumable)):
                     _remove_with_journal(leftover)
     if not os.path.lexists(resumable):  # a run was killed after it had named its folder
         _remove(journal_name(resumable))
@@ -249,6 +249,17 @@ def _prefix(path: Path) -> str:
         digest = hashlib.sha256(os.fsencode(name)).hexdigest()[:12]
         name = f"{name[:_NAME_CHARACTERS]}-{digest}"
     return f".{name}."
+
+
+def _remove_journal(resumable: Path) -> bool:
+    """Remove the journal of a folder where nothing can be locked; False if a run goes on with it.
+
+    Windows removes no open file, and a run has its journal open to its end.
+    """
+    if sys.platform != "win32":
+        return False
+    _remove(journal_name(resumable))
+    return not os.path.lexists(journal_name(resumable))
 
 
 def _remove_with_journal(temporary: Path) -> None:
