@@ -152,6 +152,9 @@ def clear_dtype_policy() -> None:
 def set_floatx(value: str) -> None:
     """Set the dtype of floats, for the whole process.
 
+    A thread's default policy is made of it when it is first read, and stays so, as in Keras, until
+    `clear_dtype_policy`.
+
     Raises
     ------
     ValueError
@@ -162,9 +165,11 @@ def set_floatx(value: str) -> None:
     Examples
     --------
     >>> set_floatx("bfloat16")
+    >>> clear_dtype_policy()
     >>> dtype_policy()
     <DTypePolicy "bfloat16">
     >>> set_floatx("float32")
+    >>> clear_dtype_policy()
 
     """
     hash(value)  # as Keras: a list is a wrong type, anything else a wrong value

@@ -50,7 +50,7 @@ def process_state() -> dict[str, object]:
 
 def _policy() -> object:
     """The global policy; the default, which takes its place once it is read, by its name."""
-    policy = _global_state.current_policy()
+    policy = _global_state.current_policy() or getattr(_global_state._thread, "default", None)
     return _global_state.floatx() if policy is None else getattr(policy, "name", policy)
 
 
