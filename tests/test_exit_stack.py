@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from types import FrameType
 from typing import Any
@@ -43,7 +44,15 @@ def fail() -> None:
 
 
 def outcomes(make: type[ExitStack]) -> list[type[BaseException]]:
-    """What leaving a stack raises, for a signal at each bytecode in turn; last without one."""
+    """What leaving a stack raises, for a signal at each bytecode in turn; last without one.
+
+    In a thread of its own: such a signal may leave an exception in `sys.exc_info()`.
+    """
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(_outcomes, make).result()
+
+
+def _outcomes(make: type[ExitStack]) -> list[type[BaseException]]:
     raised: list[type[BaseException]] = []
     while True:
         tracer = Tracer(len(raised) + 1)
