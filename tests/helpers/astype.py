@@ -6,6 +6,7 @@ Everywhere else the defaults of `castwise.cast` are bit-equal to astype, for eve
 
 from __future__ import annotations
 
+import platform
 from typing import NamedTuple
 
 import ml_dtypes
@@ -13,6 +14,7 @@ import numpy as np
 import oracle
 from oracle import FORMATS, Array, Format
 
+IS_X86 = platform.machine() in ("x86_64", "AMD64")
 KEEPS_PAYLOADS = ("float16", "bfloat16", "float32", "float64")
 
 
@@ -83,14 +85,16 @@ def undefined(case: Case) -> Array:
     """C leaves NaN, and a float beyond the range of the integer, undefined; so does numpy.
 
     ml_dtypes converts to int first, and keeps the low bits of those of fewer than 8; of more than
-    2**31 - 1, which only a float64 is that becomes an int, it makes 0.
+    2**31 - 1, which only a float64 is that becomes an int, it makes 0. To unsigned ones it converts
+    as such, so what is below zero is undefined too, and low bits on x86-64 alone.
     """
     if case.target.kind not in ("int", "uint") or case.source.kind != "float":
         return case.right
     cast = oracle.cast(case.codes, case.source, case.target)
     expected = cast.expected("towards-zero", "ieee")
     above = (cast.low == 2**31 - 1) & (cast.place != oracle.EXACT) & ~cast.value.negative
-    anything = (expected.overflows & ~(expected.wrapped & ~above)) | cast.value.nan
+    below = cast.value.negative & (case.target.kind == "uint") & (not IS_X86)
+    anything = (expected.overflows & ~(expected.wrapped & ~above & ~below)) | cast.value.nan
     return np.where(anything, case.theirs, case.right)
 
 
