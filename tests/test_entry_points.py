@@ -6,6 +6,7 @@ import importlib.metadata
 import sys
 import zipfile
 from collections.abc import Iterator
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,14 @@ GROUP = "castwise.example"
 
 
 @pytest.fixture(autouse=True)
-def afresh() -> Iterator[None]:
+def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Without what earlier tests know, and without the finders that libraries have installed."""
+    finders = [
+        finder
+        for finder in sys.meta_path
+        if finder is PathFinder or not hasattr(finder, "find_distributions")
+    ]
+    monkeypatch.setattr(sys, "meta_path", finders)
     _entry_points._offered_groups.cache_clear()
     yield
     _entry_points._offered_groups.cache_clear()
