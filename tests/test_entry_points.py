@@ -20,7 +20,12 @@ GROUP = "castwise.example"
 
 @pytest.fixture(autouse=True)
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Without what earlier tests know, and without the finders that libraries have installed."""
+    """Without what earlier tests know, and with Python's finders alone.
+
+    Libraries install their own: importlib_metadata takes `find_distributions` from Python's for it.
+    """
+    find = importlib.metadata.MetadataPathFinder.find_distributions
+    monkeypatch.setattr(PathFinder, "find_distributions", find, raising=False)
     finders = [
         finder
         for finder in sys.meta_path
