@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo, format_info
-from castwise.checkpoint.files import RemoteSource, SourceFile
+from castwise.checkpoint.containers._array_bytes import to_bytes
+from castwise.checkpoint.files import RemoteSource, SourceFile, Upload
 
 _BYTE_BITS = 8
 _File = TypeVar("_File", bound=SourceFile | RemoteSource)
@@ -290,6 +291,39 @@ class Writer(Protocol):
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         """Complete the container unless there was an error; some are complete as they are."""
         del kind, error, trace
+
+
+class PlacedWriter(Writer):
+    """A file in which the bytes of every tensor stand as they are, from `_begins` on.
+
+    What stands before them is written when it is made.
+    """
+
+    _file: BinaryIO
+    _begins: dict[str, int]
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
+        return None if isinstance(self._file, Upload) else (self._file, self._begins[name])
+
+    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
+        """Write a tensor from bytes that stand as they must in the file."""
+        self._go_to(name)
+        for piece in pieces:
+            self._file.write(piece)
+
+    def write(self, name: str, array: NDArray[Any]) -> None:
+        """Write an array of the planned format and shape."""
+        self._go_to(name)
+        self._file.write(to_bytes(array).data)
+
+    def _go_to(self, name: str) -> None:
+        """Go to the begin of a tensor; an upload goes from end to end, so that gaps are written."""
+        gap = self._begins[name] - self._file.tell()
+        if isinstance(self._file, Upload):
+            self._file.write(bytes(gap))
+        elif gap:
+            self._file.seek(self._begins[name])
 
 
 @lru_cache

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -19,9 +19,9 @@ from castwise.checkpoint._tensors import (
     format_named,
     numpy_dtype,
 )
-from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
-from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
-from castwise.checkpoint.files import RemoteSource, SourceFile, Upload, source_file
+from castwise.checkpoint.containers._array_bytes import from_bytes
+from castwise.checkpoint.containers._interface import Elements, PlacedReader, PlacedWriter, Reader
+from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
 
 
 class HeaderTensor(NamedTuple):
@@ -131,7 +131,7 @@ class PlainReader(PlacedReader[SourceFile | RemoteSource], ABC):
         return from_bytes(self._bytes(name), numpy_dtype(info.format or ""), info.shape)
 
 
-class PlainWriter(Writer):
+class PlainWriter(PlacedWriter):
     """Writes a file that a `PlainReader` reads: the header at once, and the tensors after it.
 
     Derived classes have `header_bytes`; all else is here.
@@ -165,7 +165,6 @@ class PlainWriter(Writer):
             end = begin + self.elements(name).nbytes(math.prod(plan.info.shape))
         header = self.header_bytes(tensors, metadata)
         file.write(header)
-        self._at = len(header)
         self._begins = {tensor.name: len(header) + tensor.begin for tensor in tensors}
 
     @abstractmethod
@@ -187,30 +186,3 @@ class PlainWriter(Writer):
                 "castwise, so that only the container that it is from can hold it"
             )
         return Elements(target)
-
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
-        return None if isinstance(self._file, Upload) else (self._file, self._begins[name])
-
-    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write a tensor from bytes that stand as they must in the file."""
-        self._go_to(name)
-        for piece in pieces:
-            self._at += len(piece)
-            self._file.write(piece)
-
-    def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of the planned format and shape."""
-        raw = to_bytes(array)
-        self._go_to(name)
-        self._at += raw.size
-        self._file.write(raw.data)
-
-    def _go_to(self, name: str) -> None:
-        """Go to the begin of a tensor; an upload goes from end to end, so that gaps are written."""
-        gap = self._begins[name] - self._at
-        if isinstance(self._file, Upload):
-            self._file.write(bytes(gap))
-        elif gap:
-            self._file.seek(self._begins[name])
-        self._at = self._begins[name]

@@ -24,9 +24,9 @@ from numpy.typing import NDArray
 from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo, format_info, numpy_dtype
-from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
+from castwise.checkpoint.containers._array_bytes import from_bytes
 from castwise.checkpoint.containers._gguf_header import Typed, pair_of, text_of
-from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
+from castwise.checkpoint.containers._interface import Elements, PlacedReader, PlacedWriter, Reader
 from castwise.checkpoint.files import SourceFile
 from castwise.quantization.producers import GGUF_BLOCKS
 
@@ -234,7 +234,7 @@ def _info(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
     return TensorInfo(name, "uint8", "uint", stored, shape, math.prod(shape))
 
 
-class GgufWriter(Writer):
+class GgufWriter(PlacedWriter):
     """Writes a GGUF file: the header at once, tensors at their places.
 
     Raises
@@ -289,20 +289,6 @@ class GgufWriter(Writer):
         format_name = plan.target or plan.info.format
         assert format_name is not None, "`_described` refuses others"  # noqa: S101
         return Elements(format_name)
-
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of a tensor's bytes."""
-        return self._file, self._begins[name]
-
-    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write a tensor from bytes that stand as they must in the file."""
-        self._file.seek(self._begins[name])
-        for piece in pieces:
-            self._file.write(piece)
-
-    def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of the planned format and shape."""
-        self.write_pieces(name, [to_bytes(array).tobytes()])
 
 
 def _padded(size: int) -> int:

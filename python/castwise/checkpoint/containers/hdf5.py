@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import io
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
@@ -37,7 +37,7 @@ from castwise.checkpoint._tensors import (
     format_of,
     numpy_dtype,
 )
-from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
+from castwise.checkpoint.containers._array_bytes import from_bytes
 from castwise.checkpoint.containers._hdf5_objects import (
     H5Dataset,
     H5File,
@@ -59,8 +59,8 @@ from castwise.checkpoint.containers._interface import (
     ChunkedReader,
     Elements,
     FileReader,
+    PlacedWriter,
     Reader,
-    Writer,
 )
 from castwise.checkpoint.files import SourceFile
 
@@ -237,7 +237,7 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
         super().__exit__(*error)
 
 
-class Hdf5Writer(Writer):
+class Hdf5Writer(PlacedWriter):
     """Writes an HDF5 file: all but the data at once, the data at its places."""
 
     def __init__(
@@ -356,21 +356,6 @@ class Hdf5Writer(Writer):
         target = plan.target or plan.info.format
         assert target is not None, "`_dtype` refuses others"  # noqa: S101
         return Elements(format_info(target).name)
-
-    def place(self, name: str) -> tuple[BinaryIO, int]:
-        """Return the file and the offset of a tensor's bytes."""
-        return self._file, self._begins[name]
-
-    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write a tensor from bytes that stand as they must in the file."""
-        self._file.seek(self._begins[name])
-        for piece in pieces:
-            self._file.write(piece)
-
-    def write(self, name: str, array: NDArray[Any]) -> None:
-        """Write an array of the planned format and shape."""
-        self._file.seek(self._begins[name])
-        self._file.write(to_bytes(array).data)
 
 
 def _new_group(tree: H5Group, name: str, group: H5Object) -> H5Group:

@@ -32,8 +32,8 @@ from castwise.checkpoint._tensors import (
     numpy_dtype,
 )
 from castwise.checkpoint.containers._array_bytes import from_bytes, pack_nibbles, to_bytes, unpack
-from castwise.checkpoint.containers._interface import Elements, PlacedReader, Reader, Writer
-from castwise.checkpoint.files import RemoteSource, SourceFile, Upload, source_file
+from castwise.checkpoint.containers._interface import Elements, PlacedReader, PlacedWriter, Reader
+from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
@@ -158,7 +158,7 @@ class JoinedShards(SafetensorsReader):
         return self._shards[name].layout(name)
 
 
-class SafetensorsWriter(Writer):
+class SafetensorsWriter(PlacedWriter):
     """Writes a safetensors file: the header at once, tensors at their places."""
 
     def __init__(
@@ -193,7 +193,6 @@ class SafetensorsWriter(Writer):
             raise CheckpointError(f"cannot be written as safetensors: {error}") from error
         self.order = list(self._begins)
         file.write(header)
-        self._at = len(header)
 
     def _layout(self, plan: Planned) -> StoredLayout:
         """Return the stored layout of a tensor that is kept, else the one of its format."""
@@ -218,30 +217,13 @@ class SafetensorsWriter(Writer):
         assert target is not None, "`_layout` refuses others"  # noqa: S101
         return _elements(target, self._layout(plan).code)
 
-    def place(self, name: str) -> tuple[BinaryIO, int] | None:
-        """Return the file and the offset of a tensor's bytes; None for an object of a store."""
-        return None if isinstance(self._file, Upload) else (self._file, self._begins[name])
-
-    def write_pieces(self, name: str, pieces: Iterable[bytes]) -> None:
-        """Write a tensor from bytes that stand as they must in the file."""
-        self._go_to(name)
-        for piece in pieces:
-            self._at += len(piece)
-            self._file.write(piece)
-
     def write(self, name: str, array: NDArray[Any]) -> None:
         """Write an array of the planned format and shape."""
         code = self._layout(self.planned[name]).code
         packed = _packed_bits(code) is not None  # in nibbles, by `_layout_for`
         raw = pack_nibbles(array) if packed else to_bytes(array)
         self._go_to(name)
-        self._at += raw.size
         self._file.write(raw.data)
-
-    def _go_to(self, name: str) -> None:
-        """Seek only if the engine wrote what stands before: an upload goes from end to end."""
-        if self._at != self._begins[name]:
-            self._at = self._file.seek(self._begins[name])
 
 
 def check_codes(planned: Iterable[Planned], *, keeps: bool) -> None:

@@ -407,12 +407,19 @@ class Upload:
     def __init__(self, path: Path, file: BinaryIO) -> None:
         self._path = path
         self._file = file
+        self._written = 0
 
     def write(self, data: ReadableBuffer) -> int:
         """Upload these bytes, or keep them until there is a block of them; returns how many."""
         with _errors_of(self._path):
             self._file.write(data)
-        return memoryview(data).nbytes
+        count = memoryview(data).nbytes
+        self._written += count
+        return count
+
+    def tell(self) -> int:
+        """Return how many bytes were written."""
+        return self._written
 
     def flush(self) -> None:
         """Do nothing: blocks are uploaded when they are full."""
