@@ -368,7 +368,7 @@ LIBRARIES = (_NUMPY, _TORCH, _TORCH_BEFORE_2_12, _JAX, _TENSORFLOW, _ONNX, _NUMK
 ALIASES: Mapping[Like, Like] = {"onnxruntime": "onnx"}
 """The packages that `like=` takes for a library, beside its name."""
 
-_DECIDED = ("rounding", "overflow", "nan", "scale", "seed")
+DECIDED = ("rounding", "overflow", "nan", "scale", "seed")
 """The options of `cast` that a library decides, or does not have."""
 
 
@@ -407,7 +407,7 @@ def cast_like(
         A value beyond the range, for which none do.
 
     """
-    for name in _DECIDED:
+    for name in DECIDED:
         if options.get(name) is not None:
             raise TypeError(f"{name}= does not go with like={like!r}, which decides it; give one.")
     rule = library_named(like).rule(source, target)

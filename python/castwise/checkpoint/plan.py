@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
 
 from castwise._core import cast
 from castwise._dtype_map import DTYPE, DtypeMap
-from castwise._library_casts import library_named
+from castwise._library_casts import DECIDED, library_named
 from castwise._seeding import tensor_seed
 from castwise._spelling import nearest
 from castwise._wording import argument, given
@@ -24,7 +24,6 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
 
 _STOCHASTIC = "stochastic"
-_USUAL = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,8 +49,9 @@ class CastOptions:
         """
         if (like := options.get("like")) is not None:
             library_named(like)
-            for name, usual in _USUAL.items():
-                if options.get(name, usual) != usual:
+            for field in fields(cls):
+                name, usual = field.name, field.default
+                if name in DECIDED and options.get(name, usual) != usual:
                     raise ValueError(
                         f"{argument(name, options[name])} does not go with "
                         f"{argument('like', like)}, which decides it; give one"

@@ -153,7 +153,8 @@ def known_recipe(name: str | None) -> Producer | None:
     return next(named, None)
 
 
-def quantizing_recipes(scheme: Scheme) -> dict[str, str]:
+@cache
+def quantizing_recipes(scheme: Scheme) -> Mapping[str, str]:
     """Return the producers as which arrays are quantised, each with whose arithmetic that is."""
     offered = (
         producer
