@@ -79,6 +79,20 @@ def test_the_documented_container_in_every_command(
     assert_same(checkpoint.load("folder")["fc.weight"], rounded.astype(np.float16))
 
 
+def test_an_empty_tensor_may_be_the_last(tmp_path: Path, jst: Container) -> None:
+    """Nothing is written of it, so that the file may end before the place where it begins."""
+    arrays = {"odd": np.arange(3, dtype=np.uint8), "nothing": np.zeros((0, 4), np.float32)}
+    checkpoint.save(tmp_path / "in.npz", arrays)
+    path, cast = tmp_path / "saved.jst", tmp_path / "cast.jst"
+    checkpoint.save(path, arrays)
+    checkpoint.cast_file(tmp_path / "in.npz", cast, "float16")
+    for made, dtype in ((path, np.float32), (cast, np.float16)):
+        found = checkpoint.load(made)
+        assert list(found) == ["odd", "nothing"]
+        assert_same(found["odd"], arrays["odd"])
+        assert_same(found["nothing"], arrays["nothing"].astype(dtype))
+
+
 def test_every_format_survives(tmp_path: Path, jst: Container) -> None:
     path = tmp_path / "model.Jst"
     checkpoint.save(path, ARRAYS, metadata={"step": "7"})

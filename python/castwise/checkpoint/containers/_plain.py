@@ -116,10 +116,12 @@ class PlainReader(PlacedReader[SourceFile | RemoteSource], ABC):
             raise CheckpointError(f"tensor {name!r} has the shape {tensor.shape} from byte {begin}")
         shape = check_shape(name, tensor.shape)
         nbytes = math.prod(shape) * row.itemsize
-        if start + begin + nbytes > self._file.size:
+        # Of a tensor without bytes nothing is missing, even if its place is behind the file's end.
+        place = start + begin if nbytes else 0
+        if place + nbytes > self._file.size:
             raise CheckpointError(f"tensor {name!r} is truncated, or stated to be too long")
         self.tensors[name] = TensorInfo(name, row.name, row.kind, tensor.format, shape, nbytes)
-        self._begins[name] = start + begin
+        self._begins[name] = place
 
     def elements(self, name: str) -> Elements:
         """Return how a tensor stands in the file."""
