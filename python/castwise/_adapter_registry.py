@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import functools
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
+
+import numpy as np
 
 from castwise._core import cast, finfo
 from castwise._entry_points import loaded, offered, package_of
@@ -87,10 +89,13 @@ class Adapter(ABC):
         if options.pop("out", None) is not None:
             kind = type(array).__name__
             raise TypeError(f"out= is not for a {kind}, which is cast to a new one; leave it out.")
-        result = cast(self.to_host(array), dtype, **options)
+        source = elements_of(self, array)
+        result = cast(source, dtype, **options)
+        if result is source:  # with copy=False
+            return array
         if options.get("report"):
-            return self.from_host(result[0], array), result[1]
-        return self.from_host(result, array)
+            return _moved(self, result[0], array), result[1]
+        return _moved(self, result, array)
 
     def cast_into(
         self, array: NDArray[Any], dtype: object = None, *, out: Any, **options: Any
@@ -117,11 +122,8 @@ class Adapter(ABC):
 
     def is_floating(self, array: Any) -> bool:
         """Tell whether an array holds real floats, which `cast_tree` casts by default."""
-        try:
-            dtype = self.dtype_of(array)
-            return dtype is not None and finfo(dtype).kind == "float"
-        except TypeError:  # a dtype that no format describes
-            return False
+        name = array_format(self, array)
+        return name is not None and finfo(name).kind == "float"
 
     def children(self, node: Any) -> Sequence[tuple[Any, Any]] | None:
         """Return the (key, value) pairs of a container of the library; None for any other value.
@@ -138,34 +140,44 @@ class Adapter(ABC):
 
 
 _adapters: dict[str, Adapter] = {}
+_adapters_by_predicate: list[tuple[Callable[[type], bool], Adapter]] = []
+"""Asked in order, the newest first, for classes whose modules have no adapter."""
 _adapters_by_class: WeakKeyDictionary[type, Adapter | None] = WeakKeyDictionary()
 """Replaced when an adapter is registered: what a search still under way finds goes to the old."""
 
 
-def register(module: str, adapter: Adapter | type[Adapter]) -> None:
+def register(module: str | Callable[[type], bool], adapter: Adapter | type[Adapter]) -> None:
     """Use an adapter for classes of a top-level module, instead of any that an entry point offers.
 
     Parameters
     ----------
-    module : str
-        As "cupy", without dots.
+    module : str, or callable
+        As "cupy", without dots. A function that takes a class and tells whether the adapter is for
+        it is asked about classes whose modules, and those of their bases, have no adapter; once for
+        each class. That registered last is asked first.
     adapter : Adapter, or class derived from it
         A class is called without arguments.
 
     Raises
     ------
     TypeError
-        `adapter` is not an Adapter, or `module` not a str.
+        `adapter` is not an Adapter, or `module` neither a str nor a function.
     ValueError
         `module` has a dot, or is numpy or another module that has no adapter.
 
     """
     global _adapters_by_class  # noqa: PLW0603
-    if not isinstance(module, str):
-        raise TypeError(f"module={module!r} must be a str, as 'cupy'.")
-    if not module.isidentifier() or module in _WITHOUT:
-        raise ValueError(f"module={module!r} is not valid; give a top-level module, as 'cupy'.")
-    _adapters[module] = _checked(adapter, f"adapter={adapter!r}")
+    if isinstance(module, str):
+        if not module.isidentifier() or module in _WITHOUT:
+            raise ValueError(f"module={module!r} is not valid; give a top-level module, as 'cupy'.")
+        _adapters[module] = _checked(adapter, f"adapter={adapter!r}")
+    elif callable(module) and not isinstance(module, type):
+        _adapters_by_predicate.insert(0, (module, _checked(adapter, f"adapter={adapter!r}")))
+    else:
+        raise TypeError(
+            f"module={module!r} must be a str, as 'cupy', or a function that tells whether the "
+            "adapter is for a class."
+        )
     _adapters_by_class = WeakKeyDictionary()
 
 
@@ -194,6 +206,91 @@ def array_adapter(x: object) -> Adapter | None:
     return adapter if adapter is not None and adapter.is_array(x) else None
 
 
+def format_name(dtype: object) -> str | None:
+    """Return the format that another library's dtype, an object or a class, means; None if none."""
+    adapter = find(dtype if isinstance(dtype, type) else type(dtype))
+    return None if adapter is None else adapter.format_of(dtype)
+
+
+def array_format(adapter: Adapter, array: object) -> str | None:
+    """Return the name of the format of an adapter's array; None if no format describes it.
+
+    Raises
+    ------
+    TypeError
+        `dtype_of` returns no dtype.
+
+    """
+    dtype = adapter.dtype_of(array)
+    if dtype is None:
+        return None
+    try:
+        name: str = finfo(dtype).name
+    except TypeError as error:
+        if isinstance(dtype, np.dtype):  # as of dates, and of objects
+            return None
+        raise TypeError(
+            f"{_method(adapter, 'dtype_of')} returned {dtype!r}, which castwise.finfo does not "
+            "take; return the name of a format or a dtype of numpy, or None if no format describes "
+            "the array; or let format_of give the name for that dtype."
+        ) from error
+    return name
+
+
+def elements_of(adapter: Adapter, array: object) -> NDArray[Any]:
+    """Return the elements of an adapter's array. TypeError if `to_host` returns something else."""
+    elements: Any = adapter.to_host(array)
+    if not isinstance(elements, np.ndarray):
+        kind = type(elements).__name__
+        raise TypeError(
+            f"{_method(adapter, 'to_host')} returned a {kind}; return a numpy array, as "
+            "numpy.asarray makes one."
+        )
+    return elements
+
+
+def children_of(adapter: Adapter, node: object) -> list[tuple[Any, Any]] | None:
+    """Return the children of another library's container; None for other values.
+
+    Raises
+    ------
+    TypeError
+        `children` returns no pairs.
+
+    """
+    children: Any = adapter.children(node)
+    if children is None:
+        return None
+    is_mapping = isinstance(children, Mapping)
+    pairs = [] if is_mapping else list(children)
+    if is_mapping or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+        hint = "list(....items())" if is_mapping else "a list of them"
+        raise TypeError(
+            f"{_method(adapter, 'children')} returned a {type(children).__name__}, which has no "
+            f"(key, value) pairs; return {hint}, or None for what is no container."
+        )
+    return pairs
+
+
+def rebuilt(adapter: Adapter, node: object, children: Sequence[tuple[Any, Any]]) -> object:
+    """Return another library's container with other children. TypeError if it is None."""
+    container = adapter.rebuild(node, children)
+    if container is None:
+        raise TypeError(f"{_method(adapter, 'rebuild')} returned None; return the container.")
+    return container
+
+
+def _moved(adapter: Adapter, array: NDArray[Any], like: object) -> object:
+    result = adapter.from_host(array, like)
+    if result is None:
+        raise TypeError(f"{_method(adapter, 'from_host')} returned None; return the array.")
+    return result
+
+
+def _method(adapter: Adapter, name: str) -> str:
+    return f"{type(adapter).__name__}.{name}"
+
+
 def _search(cls: type) -> Adapter | None:
     for base in cls.__mro__:
         module = str(base.__module__).partition(".")[0]
@@ -204,7 +301,9 @@ def _search(cls: type) -> Adapter | None:
             _adapters.setdefault(module, _loaded(entry))
         if module in _adapters:
             return _adapters[module]
-    return None
+    if str(cls.__module__).partition(".")[0] in _WITHOUT:
+        return None
+    return next((adapter for knows, adapter in _adapters_by_predicate if knows(cls)), None)
 
 
 @functools.cache

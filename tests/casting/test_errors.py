@@ -210,7 +210,7 @@ class Unreadable:
         (iter([1.0]), r"x is of type list_iterator, of which numpy makes no number; give"),
         (Unreadable(TypeError), r"x is of type .*Unreadable, which .* \(it is elsewhere\); give"),
         (
-            [Unreadable(RuntimeError)],
+            [Unreadable(TypeError)],
             r"x\[0\] is of type .*Unreadable.* \(it is elsewhere\); giv",
         ),
     ],

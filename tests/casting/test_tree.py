@@ -402,7 +402,6 @@ def test_what_cast_takes_for_an_array_is_cast(wrap: Any) -> None:
         (Dataset(), "Dataset is a container with attributes, .* give a dict of its arrays"),
         (deque([W]), "deque of arrays is not a node of a tree; give a list"),
         (quantization.quantize(np.ones((2, 32), np.float32), "mxfp4"), "QuantizedArray is decoded"),
-        (ArrayLike([[1], [1, 2]]), "cannot read a .*ArrayLike"),
         (SimpleNamespace(shape=(3,), dtype=np.float32), "is not an array that numpy can read"),
     ],
 )
@@ -410,6 +409,25 @@ def test_what_cannot_be_cast_is_said_with_its_path(leaf: Any, said: str) -> None
     for tree, path in (({"a": [leaf]}, "'a/0': "), (leaf, "")):
         with pytest.raises(TypeError, match=f"^{path}.*{said}"):
             castwise.cast_tree(tree, "float16")
+
+
+@pytest.mark.parametrize(
+    "error", [TypeError, ValueError, RuntimeError, NotImplementedError, OSError]
+)
+def test_an_error_of_an_array_keeps_its_class(error: type[Exception]) -> None:
+    class Elsewhere:
+        def __array__(self, dtype: Any = None, copy: bool | None = None) -> Any:
+            raise error("it is elsewhere")
+
+    for call in (
+        lambda: castwise.cast(Elsewhere(), "float16"),
+        lambda: castwise.cast([Elsewhere()], "float16"),
+        lambda: castwise.cast(W, "float16", scale=Elsewhere()),
+        lambda: castwise.cast_tree({"a": Elsewhere()}, "float16"),
+    ):
+        with pytest.raises(error, match="it is elsewhere") as caught:
+            call()
+        assert type(caught.value) is error
 
 
 def test_values_that_are_no_arrays_stay() -> None:
@@ -431,7 +449,7 @@ def test_a_key_that_matches_no_array_is_said() -> None:
     assert policies.explain(["kernel", "bias/0"]).unused == {"haed": "kernel"}
 
 
-@pytest.mark.parametrize("library", ["pandas", "xarray", "zarr", "polars", "astropy"])
+@pytest.mark.parametrize("library", ["pandas", "xarray", "zarr", "polars", "pyarrow", "astropy"])
 def test_arrays_of_other_libraries(library: str) -> None:
     """In a process of its own, because they change the search for modules."""
     if find_spec(library) is None:

@@ -69,7 +69,7 @@ impl Side {
 /// ------
 /// TypeError
 ///     An unknown dtype or option; complex to real. By a call: x of another dtype than source (lists and scalars are
-///     read as numpy.asarray reads them), an array of another library, or out of another dtype than target.
+///     read as numpy.asarray reads them), or out of another dtype than target.
 /// ValueError
 ///     An option with a wrong value. By a call: a wrong out, a scale that does not broadcast, NaN with nan="raise".
 /// OverflowError
@@ -134,22 +134,22 @@ impl Caster {
         out: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         let py = x.py();
-        if foreign::adapter_of(x)?.is_some() {
-            return Err(PyTypeError::new_err(format!(
-                "x is of type {}; a caster takes numpy arrays. Use castwise.cast, which takes those of other \
-                 libraries too.",
-                x.get_type().fully_qualified_name()?
-            )));
+        if let Some(adapter) = foreign::adapter_of(x)? {
+            let format = foreign::format_of_array(&adapter, x)?;
+            if format.as_deref() != Some(self.source.format.name()) {
+                let format = format.unwrap_or_else(|| "that no format describes".to_owned());
+                return Err(self.other_dtype(py, &format));
+            }
+            let options = self.options.bind(py).copy()?;
+            if let Some(out) = out {
+                options.set_item("out", out)?;
+            }
+            return cast(py)?.call((x, self.target.descr.bind(py)), Some(&options));
         }
         let array = Array::from_argument("x", x)?;
         let (source, target) = (self.source.descr.bind(py), self.target.descr.bind(py));
         if !array.object.dtype().is_equiv_to(source) {
-            return Err(PyTypeError::new_err(format!(
-                "x has dtype {}, but this caster is from {}; give an array of that dtype, or use castwise.cast, which \
-                 takes any.",
-                array.object.dtype(),
-                self.source.name(py)
-            )));
+            return Err(self.other_dtype(py, &array.object.dtype().to_string()));
         }
         let options = self.options.bind(py);
         let Some(out) = out else { return cast(py)?.call((array.object, target), Some(options)) };
@@ -218,6 +218,14 @@ fn shown(text: &str) -> String {
 }
 
 impl Caster {
+    fn other_dtype(&self, py: Python<'_>, dtype: &str) -> PyErr {
+        PyTypeError::new_err(format!(
+            "x has dtype {dtype}, but this caster is from {}; give an array of that dtype, or use castwise.cast, which \
+             takes any.",
+            self.source.name(py)
+        ))
+    }
+
     /// Reads the options for small calls, of dtypes in native byte order.
     fn request(
         py: Python<'_>,

@@ -12,6 +12,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
+use crate::foreign;
 use crate::names::unknown_format;
 
 /// numpy's own dtypes have smaller type numbers; `ml_dtypes` are given theirs when it is imported.
@@ -107,7 +108,14 @@ pub(crate) fn parse_argument<'py>(
     refuse_class(argument, value)?;
     let mut cause = None;
     if !value.is_none() {
-        match PyArrayDescr::new(py, value) {
+        let descr = PyArrayDescr::new(py, value);
+        // numpy makes a dtype of objects of any class.
+        let is_known = descr.as_ref().is_ok_and(|descr| format_of(descr).is_ok_and(|format| format.is_some()));
+        if !is_known && let Some(name) = foreign::format_name(value)? {
+            let format = find(&name).ok_or_else(|| unknown(argument, value))?;
+            return with_descr(argument, py, format);
+        }
+        match descr {
             Ok(descr) => return known(argument, descr),
             Err(error) => cause = raised_by(value, error)?,
         }

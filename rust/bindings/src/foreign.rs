@@ -2,6 +2,7 @@
 //! libraries make them.
 
 use numpy::PyUntypedArray;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
@@ -21,6 +22,18 @@ pub(crate) fn adapter_of<'py>(x: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'p
     static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let adapter = FIND.import(py, "castwise._adapter_registry", "array_adapter")?.call1((x,))?;
     Ok(Some(adapter).filter(|adapter| !adapter.is_none()))
+}
+
+/// The name of the format that a dtype of a library with an adapter means, or its class as a dtype.
+pub(crate) fn format_name(dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    static FORMAT_NAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    FORMAT_NAME.import(dtype.py(), "castwise._adapter_registry", "format_name")?.call1((dtype,))?.extract()
+}
+
+/// The name of the format of an adapter's array; None if no format describes it.
+pub(crate) fn format_of_array(adapter: &Bound<'_, PyAny>, x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
+    static ARRAY_FORMAT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    ARRAY_FORMAT.import(x.py(), "castwise._adapter_registry", "array_format")?.call1((adapter, x))?.extract()
 }
 
 fn is_builtin(x: &Bound<'_, PyAny>) -> bool {
@@ -65,7 +78,12 @@ impl<'py> Given<'py> {
         x: &Bound<'py, PyAny>,
         dtype: Option<&Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
-        adapter.call_method(method, (x, dtype), Some(&self.0))
+        let result = adapter.call_method(method, (x, dtype), Some(&self.0))?;
+        if result.is_none() {
+            let class = adapter.get_type().name()?;
+            return Err(PyTypeError::new_err(format!("{class}.{method} returned None; return the array.")));
+        }
+        Ok(result)
     }
 
     /// Returns what the library of "like" makes of an array, whose format and target are named.

@@ -1,4 +1,4 @@
-//! Arguments as numpy arrays, read as `numpy.asarray` reads them; a mask that would be lost is refused.
+//! Arguments as numpy arrays, read as `numpy.asarray` reads them; masks and nulls, which would be lost, are refused.
 
 use numpy::PyUntypedArray;
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
@@ -14,12 +14,12 @@ const MOST_AXES: usize = 64;
 /// What makes an object an array for numpy, which then does not look at its items.
 const PROTOCOLS: [&str; 3] = ["__array__", "__array_interface__", "__array_struct__"];
 
-/// Read an argument as numpy.asarray does, unless it has a mask.
+/// Read an argument as numpy.asarray does, unless it has a mask or nulls; arrays of other libraries by their adapters.
 ///
 /// Raises
 /// ------
 /// TypeError
-///     It has a mask, or numpy cannot read it; the message begins with the name of the argument.
+///     It has a mask or nulls, or numpy cannot read it; the message begins with the name of the argument.
 /// ValueError
 ///     Nested lists of unequal lengths.
 #[pyfunction]
@@ -34,24 +34,47 @@ pub(crate) fn read<'py>(argument: &str, x: &Bound<'py, PyAny>) -> PyResult<Bound
         refuse_masked(argument, array.as_any())?;
         return Ok(array.clone());
     }
-    let py = x.py();
     if is_number(x) {
         return as_plain(x);
     }
-    static SUBCLASSES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let with_subclasses = SUBCLASSES.import(py, "numpy", "asanyarray")?;
     if is_list(x) {
+        let mut fault = None;
         let is_wanted = &mut |item: &Bound<'py, PyAny>| {
-            let array = if has_protocol(item) { with_subclasses.call1((item,)).ok() } else { None };
-            is_masked(array.as_ref().unwrap_or(item))
+            if !has_protocol(item) {
+                return is_masked(item);
+            }
+            match host_array(item) {
+                Ok((array, has_nulls)) => has_nulls || is_masked(&array),
+                Err(error) => {
+                    fault = Some(error);
+                    true
+                }
+            }
         };
         if let Some((path, item)) = find(x, MOST_AXES, is_wanted) {
-            return Err(masked(&place(argument, &path), &item));
+            return Err(match fault {
+                Some(error) => unreadable(argument, x, error),
+                None => absent(&place(argument, &path), &item),
+            });
         }
+    } else if has_protocol(x) {
+        let (array, has_nulls) = host_array(x).map_err(|error| unreadable(argument, x, error))?;
+        return if has_nulls { Err(absent(argument, x)) } else { plain_of(argument, &array) };
     }
-    let array = with_subclasses.call1((x,)).map_err(|error| unreadable(argument, x, error))?;
-    refuse_masked(argument, &array)?;
-    as_plain(&array)
+    static SUBCLASSES: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let array = SUBCLASSES.import(x.py(), "numpy", "asanyarray")?.call1((x,));
+    plain_of(argument, &array.map_err(|error| unreadable(argument, x, error))?)
+}
+
+/// Reads an array of another library: those of its elements that are not null, and whether others are.
+fn host_array<'py>(x: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, bool)> {
+    static HOST_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    HOST_ARRAY.import(x.py(), "castwise._host_arrays", "host_array")?.call1((x,))?.extract()
+}
+
+fn plain_of<'py>(argument: &str, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {
+    refuse_masked(argument, array)?;
+    as_plain(array)
 }
 
 /// Returns what is wrong with an argument that is not an array of numpy; the rest of a message.
@@ -136,10 +159,24 @@ fn is_masked(value: &Bound<'_, PyAny>) -> bool {
 }
 
 fn refuse_masked(argument: &str, array: &Bound<'_, PyAny>) -> PyResult<()> {
-    if is_masked(array) { Err(masked(argument, array)) } else { Ok(()) }
+    if is_masked(array) { Err(absent(argument, array)) } else { Ok(()) }
 }
 
-fn masked(place: &str, array: &Bound<'_, PyAny>) -> PyErr {
+/// Makes the error for an array some of whose elements are absent: it has a mask, or nulls, which its library fills by a
+/// method of one of these names.
+fn absent(place: &str, array: &Bound<'_, PyAny>) -> PyErr {
+    let first = |names: &[&'static str]| {
+        names.iter().find(|name| array.get_type().hasattr(**name).unwrap_or(false)).copied()
+    };
+    let filled = first(&["fill_null", "fillna"]).map(|name| format!("`.{name}(value)`"));
+    let dropped = first(&["drop_nulls", "drop_null", "dropna"]).map(|name| format!("`.{name}()`"));
+    let remedies: Vec<_> = filled.into_iter().chain(dropped).collect();
+    if !remedies.is_empty() {
+        let remedy = remedies.join(" or its ");
+        return PyTypeError::new_err(format!(
+            "{place} has nulls, which would become numbers; give its {remedy} instead."
+        ));
+    }
     let plain = if array.hasattr("unmasked").unwrap_or(false) { "unmasked" } else { "data" };
     PyTypeError::new_err(format!(
         "{place} is a masked array, whose mask would be lost; give its `.{plain}` or its `.filled(value)` instead."
@@ -175,9 +212,8 @@ fn unreadable(argument: &str, x: &Bound<'_, PyAny>, error: PyErr) -> PyErr {
                 _ => "give a numpy array of its values",
             };
             let (place, class) = (place(argument, &path), class_of(&item));
-            PyTypeError::new_err(format!(
-                "{place} is of type {class}, which numpy cannot read ({text}); {remedy}."
-            ))
+            let message = format!("{place} is of type {class}, which numpy cannot read ({text}); {remedy}.");
+            PyErr::from_type(error.get_type(py), message)
         }
         Some((path, item)) => no_number(&place(argument, &path), &item),
         None => PyValueError::new_err(format!(
@@ -199,7 +235,9 @@ pub(super) fn no_numbers(argument: &str, x: &Bound<'_, PyAny>) -> Option<PyErr> 
 /// Makes the error for an item of which numpy makes an object.
 fn no_number(place: &str, item: &Bound<'_, PyAny>) -> PyErr {
     let has = |name| item.hasattr(name).unwrap_or(false);
-    let (fault, remedy) = if has("__dlpack__") {
+    let (fault, remedy) = if has_protocol(item) && has("__dlpack__") {
+        (", of which numpy makes objects", "give a numpy array of numbers".to_owned())
+    } else if has("__dlpack__") {
         (", which numpy reads by DLPack only", format!("give numpy.from_dlpack({place})"))
     } else if has("shape") && has("dtype") {
         (", which is not an array that numpy can read", "give a numpy array".to_owned())

@@ -1,0 +1,103 @@
+"""Read another library's arrays as numpy's: by their adapter, else as numpy reads them.
+
+Numpy reads nulls as NaN or zero, and integers beside nulls as rounded float64. So the elements that
+are not null are read alone, and frames column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._adapter_registry import array_adapter, elements_of
+
+_COLUMNS = ("iter_columns", "itercolumns")
+"""Methods that yield the columns of a frame: of polars and narwhals, of pyarrow."""
+
+_NULLS = {"is_null": ("drop_nulls", "drop_null"), "isna": ("dropna",)}
+"""Methods that tell which elements are null, with those that leave these out: of polars and
+narwhals, and of pyarrow; of pandas."""
+
+
+def host_array(x: Any) -> tuple[NDArray[Any], bool]:
+    """Return the elements that are not null, as numpy's array, and whether others are null.
+
+    Parameters
+    ----------
+    x : array-like
+        Of numpy or another library: what numpy reads as an array.
+
+    Raises
+    ------
+    TypeError
+        Integers of a frame's columns would be rounded, because no dtype of numpy holds them beside
+        those of the others.
+
+    """
+    if isinstance(x, np.ndarray):
+        return x, False
+    if (adapter := array_adapter(x)) is not None:
+        return elements_of(adapter, x), False
+    cls = type(x)
+    if hasattr(cls, "__dask_graph__"):
+        x = x.compute()
+    if hasattr(cls, "dims") and hasattr(cls, "data"):  # of xarray, which may hold those of pandas
+        return host_array(x.data)
+    columns = _columns(x)
+    return _series(x) if columns is None else _frame(x, columns)
+
+
+def _columns(x: Any) -> Iterable[Any] | None:
+    """Return the columns of a frame; None for other values."""
+    for name in _COLUMNS:
+        if hasattr(type(x), name):
+            columns: Iterable[Any] = getattr(x, name)()
+            return columns
+    if hasattr(type(x), "iloc") and hasattr(type(x), "columns"):  # of pandas, with names repeated
+        return (x.iloc[:, index] for index in range(x.shape[1]))
+    return None
+
+
+def _frame(x: Any, columns: Iterable[Any]) -> tuple[NDArray[Any], bool]:
+    arrays, nulls = zip(*map(host_array, columns), strict=True) if len(x.columns) else ((), ())
+    common = np.result_type(*arrays) if arrays else None
+    if any(nulls):
+        return np.empty(0, common), True
+    if len({array.dtype for array in arrays}) < 2:
+        whole = np.asanyarray(x)  # a view, where the columns lie in one block
+        if common in (None, whole.dtype):
+            return whole, False
+    for array in arrays:
+        if array.dtype.kind in "iu" and common is not None and common.kind == "f":
+            limit = 2 ** (np.finfo(common).nmant + 1)
+            if ((array > limit) | (array < -limit)).any():
+                raise TypeError(
+                    f"a column of {array.dtype} has integers that {common}, the dtype for all "
+                    "columns, rounds; cast each column by itself"
+                )
+    return np.stack(arrays, axis=1), False
+
+
+def _series(x: Any) -> tuple[NDArray[Any], bool]:
+    for name, dropping in _NULLS.items():
+        if not hasattr(type(x), name) or not _may_have_nulls(x):
+            continue
+        flat = x
+        while hasattr(getattr(flat, "dtype", None), "inner"):  # rows that are arrays, of polars
+            flat = flat.explode()
+        if np.asarray(getattr(flat, name)()).any():
+            drop = next(method for method in dropping if hasattr(type(flat), method))
+            return np.asanyarray(getattr(flat, drop)()), True
+    return np.asanyarray(x), False
+
+
+def _may_have_nulls(x: Any) -> bool:
+    """Tell whether what a library calls null can be more than a NaN among floats."""
+    dtype = getattr(x, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return False
+    is_nan = isinstance(getattr(dtype, "na_value", None), float)
+    return not (is_nan and getattr(dtype, "kind", None) in ("f", "c"))
