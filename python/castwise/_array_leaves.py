@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from castwise._trees import is_node
+from castwise._host_arrays import host_array
+from castwise._trees import is_node, is_registered
 
 _PROTOCOLS = ("__array__", "__array_interface__", "__array_struct__")
 """What numpy reads an array by; others are buffers."""
@@ -22,11 +23,13 @@ def is_rebuilt(node: object) -> bool:
     """Tell whether a value is a node of a tree, of a class that can be rebuilt.
 
     An array that is a dataclass, as of zarr, is not, nor is a mapping with attributes beside its
-    items, as a dataset of xarray or a group of HDF5.
+    items, as a dataset of xarray or a group of HDF5; unless jax knows how to rebuild it.
     """
-    if not is_node(node) or isinstance(node, dict | list | tuple):
-        return is_node(node)
-    return not (_is_array(node) or _has_attributes(node))
+    if isinstance(node, dict | list | tuple):
+        return True
+    if not is_node(node):
+        return False
+    return is_registered(node) or not (_is_array(node) or _has_attributes(node))
 
 
 def array_dtype(leaf: object) -> np.dtype[Any] | None:
@@ -75,9 +78,14 @@ def _dtype_of(leaf: object) -> np.dtype[Any] | None:
     """Return the dtype of what numpy reads, without reading it where it has one of numpy's."""
     dtype = getattr(leaf, "dtype", None)
     if not isinstance(dtype, np.dtype):
+        name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
         try:
-            dtype = np.asanyarray(leaf).dtype
-        except (TypeError, ValueError, RuntimeError, NotImplementedError) as error:
-            name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
-            raise TypeError(f"numpy cannot read a {name} ({error}); give a numpy array.") from error
+            dtype = host_array(leaf)[0].dtype
+        except (TypeError, ValueError, RuntimeError) as error:
+            if type(error) not in (TypeError, ValueError, RuntimeError):
+                error.add_note(f"in a {name}, which numpy reads")
+                raise
+            raise type(error)(
+                f"numpy cannot read a {name} ({error}); give a numpy array."
+            ) from error
     return dtype

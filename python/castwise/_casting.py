@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import dataclasses
 import warnings
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, TypeVar, Unpack, overload
+from collections.abc import Callable, Mapping
+from typing import Any, NoReturn, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._adapter_registry import Adapter, find
+from castwise._adapter_registry import array_format, children_of, find, rebuilt
 from castwise._array_leaves import array_dtype, is_rebuilt
-from castwise._core import cast
+from castwise._core import cast, caster, read_array
 from castwise._dtype_map import DtypeMap
 from castwise._floating import is_floating
 from castwise._options import Role, TreeOptions
@@ -140,7 +140,7 @@ def cast_tree(
     """
     check_tree_options(options, "cast_tree")
     walk = Walk(DtypeMap.of(dtype_or_policy_or_map, role), only_floating, options)
-    result = map_leaves(tree, walk.leaf, is_node=is_rebuilt)
+    result = walk.below(tree, "")
     walk.warn_of_unused()
     return result
 
@@ -151,7 +151,8 @@ def check_tree_options(options: Mapping[str, Any], function: str) -> None:
         if name in options:
             raise TypeError(f"{name}= is about one array; {function} does not take it.")
     # An array without elements, with which every scale broadcasts.
-    shape: tuple[int, ...] = np.shape(options.get("scale", 1.0))
+    scale = options.get("scale")
+    shape = () if scale is None else read_array("scale", scale).shape
     nothing = np.empty((0, *shape), np.float32)
     cast(nothing, nothing.dtype, **options)
 
@@ -169,10 +170,19 @@ def cast_at(
     try:
         return cast(array, target, **options)
     except (TypeError, ValueError, OverflowError) as error:
-        if type(error) in (TypeError, ValueError, OverflowError):
-            raise type(error)(f"{path!r}: {error}" if path else str(error)) from error
-        error.add_note(f"in the array at {path!r}")  # other classes may need more than a text
-        raise
+        raise_at(path, error)
+
+
+def _keep(array: object) -> object:
+    return array
+
+
+def raise_at(path: str, error: Exception) -> NoReturn:
+    """Raise an error about an array of a tree again, with its path."""
+    if type(error) in (TypeError, ValueError, OverflowError):
+        raise type(error)(f"{path!r}: {error}" if path else str(error)) from error
+    error.add_note(f"in the array at {path!r}")  # other classes may need more than a text
+    raise error
 
 
 @dataclasses.dataclass
@@ -187,25 +197,33 @@ class Walk:
     keeps its identity from being used again."""
     paths: list[str] = dataclasses.field(default_factory=list)
     """Those of the arrays."""
+    casters: dict[np.dtype[Any], Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
     used: set[str] = dataclasses.field(default_factory=set)
     """The keys of the map that matched one."""
 
     def leaf(self, leaf: object, path: str) -> object:
         """Return the leaf, cast if it is an array and has a target."""
         adapter = None if isinstance(leaf, np.ndarray | np.generic) else find(type(leaf))
-        if adapter is not None and adapter.is_array(leaf):
-            return self.array(leaf, path, adapter.is_floating(leaf))
-        if adapter is not None and (children := adapter.children(leaf)) is not None:
-            return self.container(leaf, path, adapter, children)
+        is_array, floating, has_format, children = False, False, True, None
         try:
-            dtype = array_dtype(leaf)
-        except TypeError as error:
-            raise TypeError(f"{path!r}: {error}" if path else str(error)) from error
-        return leaf if dtype is None else self.array(leaf, path, is_floating(dtype))
+            if adapter is not None and adapter.is_array(leaf):
+                is_array, floating = True, adapter.is_floating(leaf)
+                has_format = self.only_floating or array_format(adapter, leaf) is not None
+            elif adapter is None or (children := children_of(adapter, leaf)) is None:
+                dtype = array_dtype(leaf)
+                is_array, floating = dtype is not None, dtype is not None and is_floating(dtype)
+        except (TypeError, ValueError, OverflowError) as error:
+            raise_at(path, error)
+        if adapter is not None and children is not None:
+            walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
+            return rebuilt(adapter, leaf, walked)
+        # What no format describes, as jax's random keys, is cast only if a key of the map says so.
+        every = has_format and not self.only_floating
+        return self.array(leaf, path, floating or every) if is_array else leaf
 
-    def array(self, array: object, path: str, floating: bool) -> object:
-        """Return the array, cast if it has a target."""
-        target, key, _ = self.targets.decide(path, floating or not self.only_floating)
+    def array(self, array: object, path: str, by_default: bool) -> object:
+        """Return the array, cast if it has a target: that of a key, or the default."""
+        target, key, _ = self.targets.decide(path, by_default)
         self.paths.append(path)
         if key is not None:
             self.used.add(key)
@@ -216,21 +234,28 @@ class Walk:
             self.done[place] = (array, cast_at(array, target, path, self.options))
         return self.done[place][1]
 
-    def container(
-        self, node: object, path: str, adapter: Adapter, children: Sequence[tuple[Any, Any]]
-    ) -> object:
-        """Return another library's container with its arrays cast."""
-        walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
-        return adapter.rebuild(node, walked)
-
     def below(self, tree: object, path: str) -> object:
         """Cast a tree below a path."""
         path = path.removeprefix("/")
+        needs_paths = self.targets.keys.items() or self.options.get("seed") is not None
         return map_leaves(
             tree,
-            lambda leaf, rest: self.leaf(leaf, f"{path}/{rest}" if rest else path),
+            (lambda leaf, rest: self.leaf(leaf, f"{path}/{rest}" if rest else path))
+            if path
+            else self.leaf,
             is_node=is_rebuilt,
+            by_dtype=None if needs_paths else self.caster_of,
         )
+
+    def caster_of(self, dtype: np.dtype[Any]) -> Callable[[Any], Any]:
+        """Return what casts arrays of a dtype by default, or returns them."""
+        if dtype not in self.casters:
+            by_default = is_floating(dtype) or not self.only_floating
+            target = self.targets.decide("", by_default).target
+            options = {name: value for name, value in self.options.items() if name != "seed"}
+            cast = _keep if target is None else caster(dtype, target, **options)
+            self.casters[dtype] = cast
+        return self.casters[dtype]
 
     def warn_of_unused(self, stacklevel: int = 3) -> None:
         """Warn of keys that matched no array, with the paths that they may have meant.

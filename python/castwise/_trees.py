@@ -1,13 +1,16 @@
 """Take nested dicts, lists, tuples and dataclasses apart into leaves, and rebuild them.
 
-A leaf's path consists of the keys, indices and field names that lead to it, joined by "/".
+Once the program imported jax, so are containers of the classes that are registered with it, by its
+registry. A leaf's path consists of the keys, indices and field names that lead to it, joined by "/".
 """
 
 from __future__ import annotations
 
 import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+import operator
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -24,10 +27,53 @@ _NODES = (dict, list, tuple, Mapping)
 """The most common first, because `isinstance` of an abstract class is slow."""
 
 
+_NEVER_REGISTERED = frozenset({"builtins", "collections", "numpy", "ml_dtypes"})
+"""Modules whose classes are taken apart here, or not at all, whatever jax knows of them."""
+
+
 def is_node(tree: object) -> bool:
-    """Tell whether a value is a mapping, list, tuple, namedtuple or dataclass instance."""
+    """Tell whether a value is a mapping, list, tuple, namedtuple or dataclass instance.
+
+    Or of another class that is registered with jax.
+    """
     # The class is asked, so that a dataclass itself, not an instance, is a leaf.
-    return isinstance(tree, _NODES) or dataclasses.is_dataclass(type(tree))
+    return isinstance(tree, _NODES) or dataclasses.is_dataclass(type(tree)) or is_registered(tree)
+
+
+def is_registered(value: object) -> bool:
+    """Tell whether a value is a container of a class that is registered with jax.
+
+    jax is asked only if the program imported it, and each time, because classes are registered at
+    any time.
+    """
+    tree_util = _tree_util(value)
+    return tree_util is not None and tree_util.default_registry.flatten_one_level(value) is not None
+
+
+def _tree_util(value: object) -> Any:  # noqa: ANN401  (a module)
+    """Return `jax.tree_util` if the program imported it, and its registry decides about a value."""
+    if type(value).__module__ in _NEVER_REGISTERED:
+        return None
+    return getattr(sys.modules.get("jax"), "tree_util", None)  # not while jax is being imported
+
+
+def _registered_children(node: object) -> tuple[list[tuple[Any, Any]], Any]:
+    """Return the children of a registered container, by key, and the structure around them."""
+    pairs, structure = _tree_util(node).tree_flatten_with_path(
+        node, is_leaf=lambda child: child is not node
+    )
+    return [(joined_keys(keys), child) for keys, child in pairs], structure
+
+
+def joined_keys(keys: tuple[Any, ...]) -> str:
+    """Return a path of jax's as castwise writes it: dicts' keys, indices and fields."""
+    return "/".join(
+        str(next((getattr(key, name) for name in _KEYS if hasattr(key, name)), key)) for key in keys
+    )
+
+
+_KEYS = ("key", "idx", "name")
+"""Where classes of jax hold one part of a path."""
 
 
 def leaves(tree: object) -> Iterator[Leaf]:
@@ -64,26 +110,70 @@ def map_leaves(
     *,
     is_node: Callable[[Any], bool] = is_node,
     shared: bool = False,
+    by_dtype: Callable[[np.dtype[Any]], Callable[[Any], object]] | None = None,
 ) -> Any:  # noqa: ANN401  (as the tree)
     """Return a structure of the same classes, with `function(leaf, path)` for each leaf.
 
     The tree is not changed; mappings that cannot be copied with other values become plain dicts.
-    If `shared`, a node whose leaves all stay the same objects is not copied.
+    If `shared`, a node whose leaves all stay the same objects is not copied. `by_dtype` gives a
+    function for arrays of exactly `numpy.ndarray`, each of which is mapped once; `function` gets
+    those that it refuses.
     """
+    ndarray, mapped_by_id = np.ndarray, dict[int, Any]()
+    alive = []  # so that no identity is used again
+    last: Any = None  # the dtype that `convert` is for
+    convert: Any = None
 
-    def mapped(node: object, path: str) -> object:
-        if not is_node(node):
-            return function(node, path)
-        children = _children(node)
-        parts = [(key, mapped(child, _join(path, key))) for key, child in children]
-        if shared and all(
-            value is child for (_, value), (_, child) in zip(parts, children, strict=True)
-        ):
-            return node
-        return _rebuild(node, parts)
+    def mapped(node: Any, way: Any) -> object:
+        nonlocal last, convert
+        cls, keys = type(node), None
+        items: Iterable[tuple[Any, Any]]
+        values: Any
+        if cls is dict:
+            items, values = node.items(), {}
+        elif cls is list or cls is tuple:
+            items, values = enumerate(node), [None] * len(node)
+        elif not is_node(node):
+            return function(node, _path(way))
+        else:
+            pairs = _children(node)
+            keys, children = [key for key, _ in pairs], [child for _, child in pairs]
+            items, values = enumerate(children), [None] * len(children)
+        alive.append(node if keys is None else children)
+        # Trees have thousands of small arrays: for these the loop calls nothing else.
+        for key, child in items:
+            if by_dtype is not None and type(child) is ndarray:
+                result = mapped_by_id.get(id(child))
+                if result is None:
+                    try:
+                        if child.dtype is not last:
+                            convert = by_dtype(child.dtype)
+                            last = child.dtype
+                        result = mapped_by_id[id(child)] = convert(child)
+                    except (TypeError, ValueError, OverflowError):
+                        result = function(child, _path((way, key if keys is None else keys[key])))
+            else:
+                result = mapped(child, (way, key if keys is None else keys[key]))
+            values[key] = result
+        if shared:
+            before = children if keys is not None else node.values() if cls is dict else node
+            if all(map(operator.is_, before, values.values() if cls is dict else values)):
+                return node
+        if keys is None:
+            return tuple(values) if cls is tuple else values
+        return _rebuild(node, list(zip(keys, values, strict=True)))
 
     with _bounded(tree, is_node):
-        return mapped(tree, "")
+        return mapped(tree, None)
+
+
+def _path(way: Any) -> str:
+    """Return the path of nested pairs, of a way and the key that follows it; None is no way."""
+    keys: list[str] = []
+    while way is not None:
+        way, key = way
+        keys.append(str(key))
+    return "/".join(reversed(keys))
 
 
 def replace(tree: object, values: Iterator[Any]) -> Any:  # noqa: ANN401  (as the tree)
@@ -174,6 +264,8 @@ def _join(path: str, key: object) -> str:
 
 def _children(node: object) -> list[tuple[Any, Any]]:
     """Return the children of a node, by key, index or field name."""
+    if is_registered(node):
+        return _registered_children(node)[0]
     if isinstance(node, Mapping):
         return list(node.items())
     if isinstance(node, list | tuple):
@@ -184,6 +276,9 @@ def _children(node: object) -> list[tuple[Any, Any]]:
 
 def _rebuild(node: object, parts: list[tuple[Any, Any]]) -> object:
     """Return a node of the same class with other children."""
+    if is_registered(node):
+        structure = _registered_children(node)[1]
+        return structure.unflatten(value for _, value in parts)
     if isinstance(node, Mapping):
         # Of other classes a copy may share its items, or a file, with the original.
         is_copied = isinstance(node, dict) or hasattr(type(node), "__copy__")

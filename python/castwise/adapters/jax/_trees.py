@@ -8,6 +8,7 @@ from castwise._casting import Walk, check_tree_options
 from castwise._dtype_map import DtypeMap
 from castwise._frameworks import require
 from castwise._options import TreeOptions
+from castwise._trees import joined_keys
 
 jax: Any = require("jax")
 
@@ -71,7 +72,7 @@ def cast_tree(
         role = "variable"
     walk = Walk(DtypeMap.of(dtype_or_policy_or_map, role), only_floating, options)
     leaves, structure = jax.tree_util.tree_flatten_with_path(tree)
-    cast_leaves = [walk.leaf(leaf, _joined(keys)) for keys, leaf in leaves]
+    cast_leaves = [walk.leaf(leaf, joined_keys(keys)) for keys, leaf in leaves]
     walk.warn_of_unused()
     result: Tree = jax.tree_util.tree_unflatten(structure, cast_leaves)
     return result
@@ -91,7 +92,7 @@ def paths(tree: Any) -> list[str]:
 
     """
     leaves, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return [_joined(keys) for keys, _ in leaves]
+    return [joined_keys(keys) for keys, _ in leaves]
 
 
 def is_jmp_policy(value: Any) -> bool:
@@ -107,15 +108,3 @@ def _of_jmp(policy: Any, role: str) -> Any:
     if role not in _JMP:
         raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_JMP)}")
     return getattr(policy, f"{_JMP[role]}_dtype")
-
-
-def _joined(keys: tuple[Any, ...]) -> str:
-    return "/".join(map(_name, keys))
-
-
-def _name(key: Any) -> str:
-    """Return the name of one part of jax's path: a dict's key, an index, a field."""
-    for attribute in ("key", "idx", "name"):
-        if hasattr(key, attribute):
-            return str(getattr(key, attribute))
-    return str(key)
