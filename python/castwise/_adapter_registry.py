@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+_PAIR = 2
+
 GROUP = "castwise.adapters"
 """The group of entry points by which packages offer adapters."""
 
@@ -48,12 +50,17 @@ class Adapter(ABC):
 
     @abstractmethod
     def dtype_of(self, array: Any) -> Any:
-        """Return an array's dtype, as `castwise.finfo` takes it; None if no format describes it."""
+        """Return an array's dtype, as `castwise.finfo` takes it; None if no format describes it.
+
+        One of the library's own dtypes is taken if `format_of` names its format. An array without a
+        format is left alone by `cast_tree`, unless a key of a map names it.
+        """
 
     def format_of(self, dtype: object) -> str | None:
         """Return the name of the format that one of the library's own dtypes means, or None.
 
-        For maps and `cast_tree`, if the library has dtypes that numpy does not understand.
+        For every dtype argument of castwise, if the library has dtypes, objects or classes, that
+        numpy does not understand.
         """
         del dtype
         return None
@@ -75,6 +82,7 @@ class Adapter(ABC):
             One that `is_array` accepts.
         dtype, **options
             The arguments that `castwise.cast` was given. A class refuses those that it cannot obey.
+            With ``copy=False`` an array that has the dtype is returned itself.
 
         Returns
         -------
@@ -170,9 +178,9 @@ def register(module: str | Callable[[type], bool], adapter: Adapter | type[Adapt
     if isinstance(module, str):
         if not module.isidentifier() or module in _WITHOUT:
             raise ValueError(f"module={module!r} is not valid; give a top-level module, as 'cupy'.")
-        _adapters[module] = _checked(adapter, f"adapter={adapter!r}")
+        _adapters[module] = checked_adapter(adapter, f"adapter={adapter!r}")
     elif callable(module) and not isinstance(module, type):
-        _adapters_by_predicate.insert(0, (module, _checked(adapter, f"adapter={adapter!r}")))
+        _adapters_by_predicate.insert(0, (module, checked_adapter(adapter, f"adapter={adapter!r}")))
     else:
         raise TypeError(
             f"module={module!r} must be a str, as 'cupy', or a function that tells whether the "
@@ -230,7 +238,7 @@ def array_format(adapter: Adapter, array: object) -> str | None:
         if isinstance(dtype, np.dtype):  # as of dates, and of objects
             return None
         raise TypeError(
-            f"{_method(adapter, 'dtype_of')} returned {dtype!r}, which castwise.finfo does not "
+            f"{method_of(adapter, 'dtype_of')} returned {dtype!r}, which castwise.finfo does not "
             "take; return the name of a format or a dtype of numpy, or None if no format describes "
             "the array; or let format_of give the name for that dtype."
         ) from error
@@ -243,7 +251,7 @@ def elements_of(adapter: Adapter, array: object) -> NDArray[Any]:
     if not isinstance(elements, np.ndarray):
         kind = type(elements).__name__
         raise TypeError(
-            f"{_method(adapter, 'to_host')} returned a {kind}; return a numpy array, as "
+            f"{method_of(adapter, 'to_host')} returned a {kind}; return a numpy array, as "
             "numpy.asarray makes one."
         )
     return elements
@@ -263,10 +271,10 @@ def children_of(adapter: Adapter, node: object) -> list[tuple[Any, Any]] | None:
         return None
     is_mapping = isinstance(children, Mapping)
     pairs = [] if is_mapping else list(children)
-    if is_mapping or not all(isinstance(pair, tuple) and len(pair) == 2 for pair in pairs):
+    if is_mapping or not all(isinstance(pair, tuple) and len(pair) == _PAIR for pair in pairs):
         hint = "list(....items())" if is_mapping else "a list of them"
         raise TypeError(
-            f"{_method(adapter, 'children')} returned a {type(children).__name__}, which has no "
+            f"{method_of(adapter, 'children')} returned a {type(children).__name__}, which has no "
             f"(key, value) pairs; return {hint}, or None for what is no container."
         )
     return pairs
@@ -276,18 +284,25 @@ def rebuilt(adapter: Adapter, node: object, children: Sequence[tuple[Any, Any]])
     """Return another library's container with other children. TypeError if it is None."""
     container = adapter.rebuild(node, children)
     if container is None:
-        raise TypeError(f"{_method(adapter, 'rebuild')} returned None; return the container.")
+        raise TypeError(f"{method_of(adapter, 'rebuild')} returned None; return the container.")
     return container
+
+
+def moved_as(array: NDArray[Any], like: object) -> object:
+    """Return a numpy array as one of the library of `like`; as it is for numpy's."""
+    adapter = None if isinstance(like, np.ndarray) else array_adapter(like)
+    return array if adapter is None else _moved(adapter, array, like)
 
 
 def _moved(adapter: Adapter, array: NDArray[Any], like: object) -> object:
     result = adapter.from_host(array, like)
     if result is None:
-        raise TypeError(f"{_method(adapter, 'from_host')} returned None; return the array.")
+        raise TypeError(f"{method_of(adapter, 'from_host')} returned None; return the array.")
     return result
 
 
-def _method(adapter: Adapter, name: str) -> str:
+def method_of(adapter: Adapter, name: str) -> str:
+    """Return what a method of an adapter is called in messages."""
     return f"{type(adapter).__name__}.{name}"
 
 
@@ -315,10 +330,11 @@ def _offered() -> dict[str, EntryPoint]:
 
 def _loaded(entry: EntryPoint) -> Adapter:
     subject = f"the adapter for {entry.name}, {entry.value} of {package_of(entry)},"
-    return _checked(loaded(entry, subject), subject)
+    return checked_adapter(loaded(entry, subject), subject)
 
 
-def _checked(adapter: object, subject: str) -> Adapter:
+def checked_adapter(adapter: object, subject: str) -> Adapter:
+    """Return an adapter, or an instance of its class. TypeError for anything else."""
     instance = adapter() if isinstance(adapter, type) and issubclass(adapter, Adapter) else adapter
     if not isinstance(instance, Adapter):
         raise TypeError(

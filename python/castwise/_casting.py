@@ -89,8 +89,10 @@ def cast_tree(
         Leaves that are numpy arrays or numpy scalars are cast, and arrays of a library that has an
         adapter (`castwise.adapters`), to arrays of that library. What else `cast` takes for an
         array (of pandas, xarray, zarr, h5py, ...) becomes a numpy array. All other leaves (None,
-        Python numbers, strings, ...) are not changed, and neither is the tree itself. Mappings
-        that cannot be copied with other values become plain dicts.
+        Python numbers, strings, jax's random keys, ...) are not changed, and neither is the tree
+        itself. Once jax is imported, containers of classes that are registered with it are taken
+        apart and rebuilt by jax: what is static stays. Other mappings that cannot be copied with
+        other values become plain dicts.
     dtype_or_policy_or_map : dtype, policy, or mapping of str to dtype
         One target for all arrays, or a mapping of paths or regular expressions to targets. The path
         of a leaf consists of the keys, indices and field names that lead to it, joined by ``/``. A
@@ -122,8 +124,8 @@ def cast_tree(
     Raises
     ------
     TypeError
-        An unknown dtype or policy, an option that is about one array, an array that no format
-        describes, a container that castwise cannot rebuild (an xarray.Dataset, a file of h5py).
+        An unknown dtype or policy, an option that is about one array, an array with a mask or with
+        nulls, or that no format describes, a container that castwise cannot rebuild (an xarray.Dataset, a file of h5py).
     ValueError
         An invalid regular expression; a path that two keys match (the message has both).
     OverflowError, ValueError

@@ -21,9 +21,6 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
-
-from castwise._adapter_registry import find
 from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
 from castwise._parsed_files import parsed_mapping, text_in
@@ -336,14 +333,14 @@ def _policy(value: object) -> Any:  # noqa: ANN401  (of any library)
     return None
 
 
-def _target(value: object, role: str) -> str | None:
+def _target(value: Any, role: str) -> str | None:  # noqa: ANN401  (of any library)
     if isinstance(value, str) and value == KEEP:
         return None
     policy = _policy(value)
     if policy is not None:
         return _policy_target(policy, role)
     try:
-        row = finfo(_name(value))
+        row = finfo(value)
     except TypeError as error:
         if isinstance(value, str):
             raise TypeError(f"{error} Nor is it the name of a dtype policy.") from error
@@ -352,12 +349,6 @@ def _target(value: object, role: str) -> str | None:
         raise TypeError(f"{row.name} has no numpy dtype in the installed ml_dtypes")
     name: str = row.name
     return name
-
-
-def _name(dtype: object) -> Any:  # noqa: ANN401  (of any library)
-    """Return the format's name for another library's dtype, and other values as they are."""
-    adapter = None if isinstance(dtype, str | type | np.dtype) else find(type(dtype))
-    return dtype if adapter is None else adapter.format_of(dtype) or dtype
 
 
 def _policy_target(policy: Any, role: str) -> str | None:  # noqa: ANN401  (of any library)

@@ -22,7 +22,7 @@ _NULLS = {"is_null": ("drop_nulls", "drop_null"), "isna": ("dropna",)}
 narwhals, and of pyarrow; of pandas."""
 
 
-def host_array(x: Any) -> tuple[NDArray[Any], bool]:
+def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
     """Return the elements that are not null, as numpy's array, and whether others are null.
 
     Parameters
@@ -50,7 +50,7 @@ def host_array(x: Any) -> tuple[NDArray[Any], bool]:
     return _series(x) if columns is None else _frame(x, columns)
 
 
-def _columns(x: Any) -> Iterable[Any] | None:
+def _columns(x: Any) -> Iterable[Any] | None:  # noqa: ANN401
     """Return the columns of a frame; None for other values."""
     for name in _COLUMNS:
         if hasattr(type(x), name):
@@ -61,12 +61,12 @@ def _columns(x: Any) -> Iterable[Any] | None:
     return None
 
 
-def _frame(x: Any, columns: Iterable[Any]) -> tuple[NDArray[Any], bool]:
+def _frame(x: Any, columns: Iterable[Any]) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
     arrays, nulls = zip(*map(host_array, columns), strict=True) if len(x.columns) else ((), ())
     common = np.result_type(*arrays) if arrays else None
     if any(nulls):
         return np.empty(0, common), True
-    if len({array.dtype for array in arrays}) < 2:
+    if all(array.dtype == common for array in arrays):
         whole = np.asanyarray(x)  # a view, where the columns lie in one block
         if common in (None, whole.dtype):
             return whole, False
@@ -81,7 +81,7 @@ def _frame(x: Any, columns: Iterable[Any]) -> tuple[NDArray[Any], bool]:
     return np.stack(arrays, axis=1), False
 
 
-def _series(x: Any) -> tuple[NDArray[Any], bool]:
+def _series(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
     for name, dropping in _NULLS.items():
         if not hasattr(type(x), name) or not _may_have_nulls(x):
             continue
@@ -94,7 +94,7 @@ def _series(x: Any) -> tuple[NDArray[Any], bool]:
     return np.asanyarray(x), False
 
 
-def _may_have_nulls(x: Any) -> bool:
+def _may_have_nulls(x: Any) -> bool:  # noqa: ANN401
     """Tell whether what a library calls null can be more than a NaN among floats."""
     dtype = getattr(x, "dtype", None)
     if isinstance(dtype, np.dtype):

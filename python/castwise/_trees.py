@@ -1,7 +1,8 @@
 """Take nested dicts, lists, tuples and dataclasses apart into leaves, and rebuild them.
 
 Once the program imported jax, so are containers of the classes that are registered with it, by its
-registry. A leaf's path consists of the keys, indices and field names that lead to it, joined by "/".
+registry. A leaf's path consists of the keys, indices and field names that lead to it, with "/"
+between them.
 """
 
 from __future__ import annotations
@@ -124,7 +125,7 @@ def map_leaves(
     last: Any = None  # the dtype that `convert` is for
     convert: Any = None
 
-    def mapped(node: Any, way: Any) -> object:
+    def mapped(node: Any, way: Any) -> object:  # noqa: ANN401  (as the tree; pairs of pairs)
         nonlocal last, convert
         cls, keys = type(node), None
         items: Iterable[tuple[Any, Any]]
@@ -155,19 +156,24 @@ def map_leaves(
             else:
                 result = mapped(child, (way, key if keys is None else keys[key]))
             values[key] = result
-        if shared:
-            before = children if keys is not None else node.values() if cls is dict else node
-            if all(map(operator.is_, before, values.values() if cls is dict else values)):
-                return node
-        if keys is None:
-            return tuple(values) if cls is tuple else values
-        return _rebuild(node, list(zip(keys, values, strict=True)))
+        if shared and _is_same(children if keys else node, values):
+            return node
+        if keys is not None:
+            return _rebuild(node, list(zip(keys, values, strict=True)))
+        return tuple(values) if cls is tuple else values
 
     with _bounded(tree, is_node):
         return mapped(tree, None)
 
 
-def _path(way: Any) -> str:
+def _is_same(children: Any, values: Any) -> bool:  # noqa: ANN401  (dicts or lists)
+    """Tell whether the children of a node all stayed the same objects."""
+    if isinstance(values, dict):
+        return all(map(operator.is_, children.values(), values.values()))
+    return all(map(operator.is_, children, values))
+
+
+def _path(way: Any) -> str:  # noqa: ANN401  (pairs of pairs)
     """Return the path of nested pairs, of a way and the key that follows it; None is no way."""
     keys: list[str] = []
     while way is not None:

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import real_frameworks
 import stand_in_array
-from castwise import DTypePolicyMap
+from castwise import DTypePolicyMap, adapters, loss_scale, quantization
 from castwise import _adapter_registry as registry
 from castwise.adapters import protocol
 from castwise.adapters.protocol import Adapter
@@ -25,6 +25,7 @@ from castwise.adapters.protocol import Adapter
 def afresh(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """No adapters but those that are found again."""
     monkeypatch.setattr(registry, "_adapters", {})
+    monkeypatch.setattr(registry, "_adapters_by_predicate", [])
     monkeypatch.setattr(registry, "_adapters_by_class", WeakKeyDictionary())
     registry._offered.cache_clear()
     yield
@@ -178,6 +179,222 @@ def offered(monkeypatch: pytest.MonkeyPatch) -> list[Entry]:
     entries: list[Entry] = []
     monkeypatch.setattr("importlib.metadata.entry_points", lambda group: entries)
     return entries
+
+
+class Array:
+    """One of a library that has dtypes of its own."""
+
+    def __init__(self, values: Any) -> None:
+        self.values, self.shape = values, values.shape
+        self.dtype = Dtype(values.dtype.name)
+
+
+class Dtype(str):
+    """A dtype that is no dtype of numpy, though it prints as one."""
+
+    __slots__ = ()
+
+
+class Bag:
+    def __init__(self, **arrays: Any) -> None:
+        self.arrays = arrays
+
+
+class Half(Dtype):
+    """A dtype that is a class."""
+
+    __slots__ = ()
+
+
+class Correct(Adapter):
+    """It keeps every promise, which each case of the tests takes back one of."""
+
+    def is_array(self, value: Any) -> bool:
+        return isinstance(value, Array)
+
+    def dtype_of(self, array: Any) -> Any:
+        return array.values.dtype
+
+    def format_of(self, dtype: Any) -> str | None:
+        if dtype is Half:
+            return "float16"
+        return str(dtype) if isinstance(dtype, Dtype) else None
+
+    def to_host(self, array: Any) -> Any:
+        return array.values
+
+    def from_host(self, array: Any, like: Any) -> Any:
+        return Array(array)
+
+    def children(self, node: Any) -> Any:
+        return list(node.arrays.items()) if isinstance(node, Bag) else None
+
+    def rebuild(self, node: Any, children: Any) -> Any:
+        return Bag(**dict(children))
+
+
+def is_ours(cls: type) -> bool:
+    return cls in (Array, Bag, Dtype, Half)
+
+
+ROUNDED = np.array([0.1, -3.3, 7e4, np.nan], np.float32)
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "is_array": ({"is_array": lambda self, value: True}, "returned True for a"),
+    "is_array, not bool": ({"is_array": lambda self, value: 1 * isinstance(value, Array)}, "d 1 "),
+    "is_array, raises": ({"is_array": lambda self, value: bool(value.values.size)}, "raised Attr"),
+    "dtype_of": ({"dtype_of": lambda self, array: object()}, "which castwise.finfo does not take"),
+    "dtype_of, other": ({"dtype_of": lambda self, array: "float64"}, "says float64, but to_host"),
+    "format_of": ({"format_of": lambda self, dtype: "float32"}, "for an object; return None"),
+    "format_of, other": (
+        {"format_of": lambda self, dtype: "int8" if isinstance(dtype, Dtype) else None},
+        "returned 'int8' for the dtype",
+    ),
+    "to_host": ({"to_host": lambda self, array: array.values.tolist()}, "returned a list; return"),
+    "to_host, shape": ({"to_host": lambda self, array: array.values[1:]}, "returned shape (3,)"),
+    "to_host, raises": ({"to_host": lambda self, array: 1 / 0}, "raised ZeroDivisionError"),
+    "from_host": ({"from_host": lambda self, array, like: None}, "returned a NoneType; return an"),
+    "from_host, like": ({"from_host": lambda self, array, like: like}, "returned other elements"),
+    "cast, options": (
+        {"cast": lambda self, array, dtype=None, **_: Array(castwise.cast(array.values, dtype))},
+        "ignores rounding='no such'",
+    ),
+    "cast, values": (
+        {
+            "cast": lambda self, array, dtype=None, **options: Adapter.cast(
+                self, Array(array.values * 2), dtype, **options
+            )
+        },
+        "returned other elements",
+    ),
+    "cast, copy": (
+        {
+            "cast": lambda self, array, dtype=None, **options: Adapter.cast(
+                self, Array(array.values), dtype, **options
+            )
+        },
+        "copy=False) returned another array",
+    ),
+    "is_floating": (
+        {"is_floating": lambda self, array: False},
+        "returned False for an array of fl",
+    ),
+    "children": (
+        {"children": lambda self, node: getattr(node, "arrays", None)},
+        "list(....items())",
+    ),
+    "children, no pairs": (
+        {"children": lambda self, node: list(node.arrays) if isinstance(node, Bag) else None},
+        "which has no (key, value) pairs",
+    ),
+    "rebuild": ({"rebuild": lambda self, node, children: None}, "returned None; return the con"),
+    "rebuild, itself": ({"rebuild": lambda self, node, children: node}, "the container itself"),
+    "rebuild, class": (
+        {"rebuild": lambda self, node, children: dict(children)},
+        "a dict for a Bag",
+    ),
+    "rebuild, missing": ({"rebuild": Adapter.rebuild}, "raised NotImplementedError"),
+}
+
+
+def test_an_adapter_that_keeps_its_promises() -> None:
+    for values in (ROUNDED, ROUNDED[:0], ROUNDED[0:1].reshape(()), np.arange(3), ROUNDED * 1j):
+        adapters.check(Correct, Array(np.asarray(values)))
+    adapters.check(Correct(), Bag(a=Array(ROUNDED), inner=Bag(b=Array(ROUNDED)), text="text"))
+    with pytest.raises(TypeError, match=r"Correct\.is_array returned False for the sample"):
+        adapters.check(Correct, ROUNDED.tolist())
+    with pytest.raises(TypeError, match="derive it"):
+        adapters.check(dict, Array(ROUNDED))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", WRONG)
+def test_a_broken_promise_is_named_with_its_method(wrong: str) -> None:
+    methods, said = WRONG[wrong]
+    adapter = type("Wrong", (Correct,), methods)
+    with pytest.raises(TypeError) as caught:
+        adapters.check(adapter, Bag(a=Array(ROUNDED.copy())))
+    method = wrong.partition(",")[0]
+    lines = [line for line in str(caught.value).splitlines() if line.startswith(f"Wrong.{method}")]
+    assert any(said in line for line in lines), caught.value
+
+
+@pytest.mark.parametrize(
+    "wrong", ["dtype_of", "to_host", "from_host", "children", "children, no pairs", "rebuild"]
+)
+def test_a_mistake_is_named_where_it_happens(wrong: str) -> None:
+    registry.register(is_ours, type("Wrong", (Correct,), WRONG[wrong][0]))
+    method = wrong.partition(",")[0]
+    with pytest.raises(TypeError, match=rf"Wrong\.{method} returned"):
+        castwise.cast_tree({"a": Bag(a=Array(ROUNDED))}, "float16")
+
+
+def test_a_cast_that_returns_nothing_is_named() -> None:
+    registry.register(is_ours, type("Wrong", (Correct,), {"cast": lambda *_, **__: None}))
+    for call in (
+        lambda: castwise.cast(Array(ROUNDED), "float16"),
+        lambda: castwise.cast_tree([Array(ROUNDED)], "float16"),
+    ):
+        with pytest.raises(TypeError, match=r"Wrong\.cast returned None; return the array"):
+            call()
+
+
+def test_every_door_takes_a_librarys_arrays_and_dtypes() -> None:
+    registry.register(is_ours, Correct)
+    array, half = Array(ROUNDED), castwise.cast(ROUNDED, "float16")
+    for dtype in (Half, Dtype("float16"), Half("float16")):
+        assert castwise.finfo(dtype).name == "float16"
+        to_half = castwise.caster(Dtype("float32"), dtype)
+        for cast in (
+            castwise.cast(array, dtype),
+            castwise.cast_tree({"a": array}, dtype)["a"],
+            castwise.cast_tree([array], {"0": dtype})[0],
+            to_half(array),
+        ):
+            assert isinstance(cast, Array)
+            assert cast.values.tobytes() == half.tobytes()
+        assert castwise.cast(ROUNDED, dtype).tobytes() == half.tobytes()
+    with pytest.raises(TypeError, match="x has dtype float64, but this caster is from float32"):
+        castwise.caster("float32", Half)(Array(np.ones(2)))
+    scaled = castwise.cast(ROUNDED, "float16", scale=2.0)
+    scale = Array(np.full(4, 2.0))
+    for cast in (
+        castwise.cast(ROUNDED, "float16", scale=scale),
+        castwise.cast(array, "float16", scale=scale).values,
+        castwise.caster("float32", "float16", scale=scale)(ROUNDED),
+        castwise.cast_tree([ROUNDED], "float16", scale=scale)[0],
+    ):
+        assert cast.tobytes() == scaled.tobytes()
+    assert castwise.cast(array, "float32", copy=False) is array
+    assert castwise.cast(array, "float32") is not array
+    ones = Array(np.ones((2, 32), np.float32))
+    assert quantization.quantize(ones, "mxfp4").shape == (2, 32)
+    assert castwise.survey(array) == castwise.survey(ROUNDED)
+    grads, finite = loss_scale.unscale({"a": ones}, 2.0, dtype=Half)
+    assert (type(grads["a"]), grads["a"].values.dtype, finite) == (Array, np.float16, True)
+    assert not loss_scale.all_finite([array])
+    assert loss_scale.DelayedScaling().quantize(ones)[0].shape == (2, 32)
+
+
+def test_a_predicate_decides_where_no_module_has_an_adapter() -> None:
+    asked = []
+
+    def is_bag(cls: type) -> bool:
+        asked.append(cls)
+        return cls is Bag
+
+    class Newer(Correct):
+        pass
+
+    registry.register(is_ours, Correct)
+    registry.register(is_bag, Newer)
+    for _ in range(2):
+        assert type(registry.find(Bag)) is Newer
+        assert type(registry.find(Array)) is Correct
+    assert asked == [Bag, Array]
+    assert registry.find(int) is None
+    registry.register(__name__, Ones)
+    assert type(registry.find(Bag)) is Ones
+    with pytest.raises(TypeError, match="or a function that tells whether"):
+        registry.register(Bag, Correct)
 
 
 def test_an_entry_point_may_be_a_class_or_an_instance(offered: list[Entry]) -> None:

@@ -77,6 +77,7 @@ class StoredArrayAdapter(Adapter):
         """
         out = options.pop("out", None)
         if out is None:
+            options.pop("copy", None)  # the elements that are read are new
             return super().cast(array, dtype, **options)
         return _into(array, dtype, out, options)
 

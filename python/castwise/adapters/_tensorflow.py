@@ -56,6 +56,8 @@ class TensorFlowAdapter(Adapter):
         """Cast on the host to a tensor, through which gradients pass as through `tf.cast`."""
         if dtype is not None:
             dtype = _target(dtype)
+        if options == {"copy": False} and dtype == self.dtype_of(array):
+            return array
         scale = options.get("scale")
         if self.is_array(scale):
             options["scale"] = self.to_host(scale)

@@ -9,7 +9,9 @@ nothing. A package offers an adapter as an entry point, whose name is that modul
 cupy = "castwise_cupy:CupyAdapter"
 ```
 
-`castwise.adapters.registry.register` does the same for one process. This is a complete adapter,
+`castwise.adapters.registry.register` does the same for one process, also for the classes that a
+function accepts. `castwise.adapters.check` runs every promise on a sample, and names methods that
+break one. This is a complete adapter,
 for a library whose arrays are on a device, and are copied by `asnumpy` and `asarray`:
 
 ```python

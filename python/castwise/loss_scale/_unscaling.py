@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from castwise import _trees as trees
+from castwise._adapter_registry import moved_as
 from castwise._core import arrays_finite, unscale_arrays
 
 Tree = TypeVar("Tree")
@@ -52,7 +53,7 @@ def unscale(
     ----------
     grads : array or nested mapping, list, tuple or dataclass of arrays
         float16, bfloat16, float32, float64, float8, ...: any real float, any shape, strides and
-        byte order. None is a missing gradient, and stays None.
+        byte order; also of a library with an adapter. None is a missing gradient, and stays None.
     scale : float or loss scale
         A finite real scalar whose reciprocal a float32 holds. Of a FixedLossScale, DynamicLossScale
         or LossScaler the ``scale`` is used.
@@ -70,7 +71,8 @@ def unscale(
     Returns
     -------
     tuple
-        ``(grads, finite)`` or ``(grads, finite, norm)``: a tree of the same structure; whether
+        ``(grads, finite)`` or ``(grads, finite, norm)``: a tree of the same structure, of arrays of
+        the same libraries; whether
         every gradient is finite, both as given and as written; a float, infinite or NaN if they
         are not.
 
@@ -135,7 +137,10 @@ def _unscale(
     results, finite, norm = unscale_arrays(
         lambda index: _path(grads, index), sources, targets, dtype, scale, **options
     )
-    return trees.replace(grads, iter(results)) if out is None else out, finite, norm
+    if out is not None:
+        return out, finite, norm
+    moved = map(moved_as, results, sources)
+    return trees.replace(grads, moved), finite, norm
 
 
 def _targets(grads: object, out: object) -> list[Any]:

@@ -11,7 +11,6 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from castwise import _core
-from castwise._adapter_registry import array_adapter
 from castwise._brief import brief, counted
 from castwise._options import Overflow, Recipe
 from castwise.rendering import Exponents, FormatRange, Histogram, Lines, Rendered, Sheet, Table
@@ -326,6 +325,4 @@ def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:
     33
 
     """
-    adapter = array_adapter(x)
-    host = x if adapter is None else adapter.to_host(x)
-    return Survey(_core.survey_array(host, threads=threads))
+    return Survey(_core.survey_array(x, threads=threads))

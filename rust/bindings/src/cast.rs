@@ -21,8 +21,8 @@ use crate::runtime::{parse_threads, release};
 /// Parameters
 /// ----------
 /// x : array_like
-///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Masked arrays are refused, also in
-///     lists. Arrays of a library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that
+///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Arrays with masks or with nulls (of
+///     pandas, polars, pyarrow) are refused, also in lists. Arrays of a library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that
 ///     library.
 /// dtype : dtype or str, optional
 ///     The target: anything numpy.dtype takes, types of ml_dtypes and jax, dtypes of torch, names and aliases of
@@ -70,7 +70,7 @@ use crate::runtime::{parse_threads, release};
 /// Raises
 /// ------
 /// TypeError
-///     Unknown or unsupported dtype; complex to real; a mask; x is nothing that numpy makes numbers of; like= with an
+///     Unknown or unsupported dtype; complex to real; a mask or nulls; x is nothing that numpy makes numbers of; like= with an
 ///     option that it decides, or a library that lacks the cast.
 /// ValueError
 ///     Unknown option, wrong out, a scale that does not broadcast, NaN with nan="raise"; NaN, or any value, for which no

@@ -23,7 +23,7 @@ jax: Any = require("jax")
 __all__ = ["cast"]
 
 _SMALL = 1 << 14
-"""The bytes up to which `jax.numpy.asarray`, which copies, takes half the time of a `device_put`."""
+"""Bytes up to which `jax.numpy.asarray`, which copies, takes half the time of a `device_put`."""
 
 _ALIGNMENT = 64
 """The alignment in bytes of memory that jax's CPU client uses without copying it."""

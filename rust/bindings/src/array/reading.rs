@@ -40,7 +40,7 @@ pub(crate) fn read<'py>(argument: &str, x: &Bound<'py, PyAny>) -> PyResult<Bound
     if is_list(x) {
         let mut fault = None;
         let is_wanted = &mut |item: &Bound<'py, PyAny>| {
-            if !has_protocol(item) {
+            if !is_foreign(item) {
                 return is_masked(item);
             }
             match host_array(item) {
@@ -57,7 +57,7 @@ pub(crate) fn read<'py>(argument: &str, x: &Bound<'py, PyAny>) -> PyResult<Bound
                 None => absent(&place(argument, &path), &item),
             });
         }
-    } else if has_protocol(x) {
+    } else if is_foreign(x) {
         let (array, has_nulls) = host_array(x).map_err(|error| unreadable(argument, x, error))?;
         return if has_nulls { Err(absent(argument, x)) } else { plain_of(argument, &array) };
     }
@@ -139,10 +139,15 @@ fn is_list(value: &Bound<'_, PyAny>) -> bool {
     !value.is_instance_of::<PyUntypedArray>()
         && has("__len__")
         && has("__getitem__")
-        && !has_protocol(value)
+        && !is_foreign(value)
         && !value.is_instance_of::<PyDict>()
         && !value.is_instance_of::<PyString>()
         && !value.is_instance_of::<PyBytes>()
+}
+
+/// Returns whether a value is an array for numpy, or of a library with an adapter.
+fn is_foreign(value: &Bound<'_, PyAny>) -> bool {
+    has_protocol(value) || foreign::adapter_of(value).is_ok_and(|adapter| adapter.is_some())
 }
 
 fn has_protocol(value: &Bound<'_, PyAny>) -> bool {
