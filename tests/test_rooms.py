@@ -30,6 +30,7 @@ ROOMS = (
         "_acceleration",
         "_blocks",
         "_environment",
+        "_host_arrays",
         "_regular_files",
         "_parsed_files",
         "_switch",

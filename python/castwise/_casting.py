@@ -125,7 +125,8 @@ def cast_tree(
     ------
     TypeError
         An unknown dtype or policy, an option that is about one array, an array with a mask or with
-        nulls, or that no format describes, a container that castwise cannot rebuild (an xarray.Dataset, a file of h5py).
+        nulls, or that no format describes, a container that castwise cannot rebuild (an
+        xarray.Dataset, a file of h5py).
     ValueError
         An invalid regular expression; a path that two keys match (the message has both).
     OverflowError, ValueError

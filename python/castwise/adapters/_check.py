@@ -180,7 +180,7 @@ def _array_faults(adapter: Adapter, sample: Any) -> list[Fault]:
 def _cast_faults(adapter: Adapter, sample: object, host: NDArray[Any], name: str) -> list[Fault]:
     faults: list[Fault] = []
     is_complex = finfo(name).kind == "complex"
-    targets = ("complex64", "complex128") if is_complex else ("float16", "float32", "bfloat16")
+    targets = ("complex64", "complex128") if is_complex else ("float16", "float32")
     casts = 0
     for target in targets:
         for options in _OPTIONS:
@@ -197,8 +197,10 @@ def _cast_faults(adapter: Adapter, sample: object, host: NDArray[Any], name: str
                     continue
                 result = result[0]
             expected = cast(host, target, **{**options, "report": False})
-            found = _result_faults(adapter, "cast", result, expected)
-            faults += [(method, f"(array, {given}) {promise}") for method, promise in found]
+            faults += [
+                (method, f"(array, {given}) {promise}")
+                for method, promise in _result_faults(adapter, "cast", result, expected)
+            ]
     if not casts:
         faults.append(("cast", f"refused {', '.join(targets)}, whatever the options."))
     for wrong in ({"rounding": "no such"}, {"overflow": "no such"}, {"no_such": 1}):
@@ -230,12 +232,14 @@ def _result_faults(
     if not (isinstance(result, np.ndarray) or adapter.is_array(result)):
         kind = type(result).__name__
         return [(method, f"returned a {kind}; return an array of the library.")]
-    found: NDArray[Any] = result if isinstance(result, np.ndarray) else elements_of(adapter, result)
-    if found.dtype != expected.dtype:
-        return [(method, f"returned an array of {found.dtype}, not of {expected.dtype}.")]
-    if found.shape != expected.shape:
-        return [(method, f"returned an array of shape {found.shape}, not {expected.shape}.")]
-    return [] if _is_same(found, expected) else [(method, "returned other elements.")]
+    elements: NDArray[Any] = (
+        result if isinstance(result, np.ndarray) else elements_of(adapter, result)
+    )
+    if elements.dtype != expected.dtype:
+        return [(method, f"returned an array of {elements.dtype}, not of {expected.dtype}.")]
+    if elements.shape != expected.shape:
+        return [(method, f"returned an array of shape {elements.shape}, not {expected.shape}.")]
+    return [] if _is_same(elements, expected) else [(method, "returned other elements.")]
 
 
 def _container_faults(
@@ -245,14 +249,14 @@ def _container_faults(
     keys = [key for key, _ in children]
     if len(set(map(str, keys))) < len(keys):
         faults.append(("children", f"returned a key twice, among {keys}."))
-    others = [(key, object()) for key in keys]
-    for name, pairs in (("the same children", children), ("others", others)):
+    new_children = [(key, object()) for key in keys]
+    for name, pairs in (("the same children", children), ("new ones", new_children)):
         copy = rebuilt(adapter, node, pairs)
         if type(copy) is not type(node):
             kind = type(copy).__name__
             faults.append(("rebuild", f"returned a {kind} for a {type(node).__name__}."))
             return faults
-        if copy is node and pairs is others:
+        if copy is node and pairs is new_children:
             faults.append(("rebuild", "returned the container itself; return a new one."))
         elif not _are_same(children_of(adapter, copy), pairs):
             faults.append(("rebuild", f"returned a container with other children, given {name}."))
@@ -267,11 +271,11 @@ def _are_same(pairs: list[tuple[Any, Any]] | None, expected: list[tuple[Any, Any
     ]
 
 
-def _is_same(found: NDArray[Any], expected: NDArray[Any]) -> bool:
+def _is_same(elements: NDArray[Any], expected: NDArray[Any]) -> bool:
     """Tell whether two arrays have equal elements; a NaN equals every NaN."""
-    if found.dtype != expected.dtype or found.shape != expected.shape:
+    if elements.dtype != expected.dtype or elements.shape != expected.shape:
         return False
-    if found.tobytes() == expected.tobytes():
+    if elements.tobytes() == expected.tobytes():
         return True
-    both_nan = (found != found) & (expected != expected)  # noqa: PLR0124
-    return bool(((found == expected) | both_nan).all())
+    both_nan = (elements != elements) & (expected != expected)  # noqa: PLR0124
+    return bool(((elements == expected) | both_nan).all())
