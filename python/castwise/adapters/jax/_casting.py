@@ -134,10 +134,16 @@ def from_host(array: NDArray[Any], like: Any) -> Any:
     A large one is not copied where its address is aligned. It is on the device of `like`, and
     committed to that device if `like` is.
     """
-    if getattr(like, "committed", True):
-        return jax.device_put(array, like.sharding)
-    with jax.default_device(next(iter(like.devices()))):
-        return (jax.device_put if array.nbytes > _SMALL else jax.numpy.asarray)(array)
+    is_committed, sharding = getattr(like, "committed", True), like.sharding
+    (device, *others) = like.devices()
+    is_default = sharding.memory_kind in (None, device.default_memory().kind)
+    if others or not is_default or (is_committed and array.nbytes > _SMALL):
+        return jax.device_put(array, sharding)
+    with jax.default_device(device):
+        copied = (jax.device_put if array.nbytes > _SMALL else jax.numpy.asarray)(array)
+    if not is_committed:
+        return copied
+    return jax.make_array_from_single_device_arrays(copied.shape, sharding, [copied])
 
 
 def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
