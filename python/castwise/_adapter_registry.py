@@ -248,6 +248,8 @@ def array_format(adapter: Adapter, array: object) -> str | None:
 def elements_of(adapter: Adapter, array: object) -> NDArray[Any]:
     """Return the elements of an adapter's array. TypeError if `to_host` returns something else."""
     elements: Any = adapter.to_host(array)
+    if isinstance(elements, np.generic):  # as many a library reads an array of no axes
+        return np.asarray(elements)
     if not isinstance(elements, np.ndarray):
         kind = type(elements).__name__
         raise TypeError(

@@ -44,8 +44,7 @@ class TensorFlowAdapter(Adapter):
                 f"{tensor.name!r} has no elements inside of tf.function; cast outside of it, or "
                 "use tf.cast."
             )
-        elements: NDArray[Any] = tensor.numpy()
-        return elements
+        return np.asarray(tensor.numpy())
 
     def from_host(self, array: NDArray[Any], like: Any) -> Any:
         """Return the array as a tensor on the device of `like`."""
