@@ -15,11 +15,11 @@ from numpy.typing import NDArray
 from castwise._adapter_registry import array_adapter, elements_of
 
 _COLUMNS = ("iter_columns", "itercolumns")
-"""Methods that yield the columns of a frame: of polars and narwhals, of pyarrow."""
+"""Methods that yield the columns of a frame: of polars, of pyarrow."""
 
 _NULLS = {"is_null": ("drop_nulls", "drop_null"), "isna": ("dropna",)}
-"""Methods that tell which elements are null, with those that leave these out: of polars and
-narwhals, and of pyarrow; of pandas."""
+"""Methods that tell which elements are null, with those that leave these out: of polars and of
+pyarrow; of pandas."""
 
 
 def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
@@ -46,6 +46,8 @@ def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
         x = x.compute()
     if hasattr(cls, "dims") and hasattr(cls, "data"):  # of xarray, which may hold those of pandas
         return host_array(x.data)
+    if hasattr(cls, "to_native"):  # of narwhals, around those of another library
+        return host_array(x.to_native())
     columns = _columns(x)
     return _series(x) if columns is None else _frame(x, columns)
 
@@ -83,15 +85,28 @@ def _frame(x: Any, columns: Iterable[Any]) -> tuple[NDArray[Any], bool]:  # noqa
 
 def _series(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
     for name, dropping in _NULLS.items():
-        if not hasattr(type(x), name) or not _may_have_nulls(x):
-            continue
-        flat = x
-        while hasattr(getattr(flat, "dtype", None), "inner"):  # rows that are arrays, of polars
-            flat = flat.explode()
-        if np.asarray(getattr(flat, name)()).any():
-            drop = next(method for method in dropping if hasattr(type(flat), method))
-            return np.asanyarray(getattr(flat, drop)()), True
+        if hasattr(type(x), name) and _may_have_nulls(x) and _has_nulls(x, name):
+            drop = next(method for method in dropping if hasattr(type(x), method))
+            return np.asanyarray(getattr(x, drop)()), True
+    if _is_of_records(x):
+        return host_array(x.struct.unnest())
     return np.asanyarray(x), False
+
+
+def _has_nulls(x: Any, name: str) -> bool:  # noqa: ANN401
+    """Tell whether elements are null, or what is inside of them: of arrays and of records."""
+    if np.asarray(getattr(x, name)()).any():
+        return True
+    if hasattr(getattr(x, "dtype", None), "inner"):  # of polars, as are the records
+        return _has_nulls(x.explode(), name)
+    return _is_of_records(x) and any(
+        _has_nulls(column, name) for column in x.struct.unnest().iter_columns()
+    )
+
+
+def _is_of_records(x: Any) -> bool:  # noqa: ANN401
+    dtype = getattr(x, "dtype", None)
+    return not isinstance(dtype, np.dtype) and hasattr(dtype, "fields") and hasattr(x, "struct")
 
 
 def _may_have_nulls(x: Any) -> bool:  # noqa: ANN401

@@ -60,8 +60,10 @@ def _tree_util(value: object) -> Any:  # noqa: ANN401  (a module)
 
 def _registered_children(node: object) -> tuple[list[tuple[Any, Any]], Any]:
     """Return the children of a registered container, by key, and the structure around them."""
+    # All but the first that is asked about, the node: a child may be the node itself.
+    is_leaf = iter((False,))
     pairs, structure = _tree_util(node).tree_flatten_with_path(
-        node, is_leaf=lambda child: child is not node
+        node, is_leaf=lambda _: next(is_leaf, True)
     )
     return [(joined_keys(keys), child) for keys, child in pairs], structure
 

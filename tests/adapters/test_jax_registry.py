@@ -108,6 +108,23 @@ def test_a_class_may_be_registered_at_any_time() -> None:
     assert castwise.cast_tree([late], "float16")[0].dtype == jnp.float16
 
 
+@jax.tree_util.register_pytree_node_class
+class Itself:
+    def tree_flatten(self) -> Any:
+        return (self,), None
+
+    @classmethod
+    def tree_unflatten(cls, _: Any, children: Any) -> Any:
+        return children[0]
+
+
+def test_a_registered_container_may_hold_itself() -> None:
+    for tree in (Itself(), {"a": [Itself()]}):
+        with pytest.raises(ValueError, match="the tree contains itself"):
+            castwise.cast_tree(tree, "float16")
+    assert castwise.cast_tree({"a": ONES}, "float16")["a"].dtype == jnp.float16
+
+
 def test_pythons_own_containers_are_as_without_jax() -> None:
     tree = OrderedDict(z=ONES, a=Named(ONES, TABLE), n=None)
     cast = castwise.cast_tree(tree, "float16")

@@ -110,7 +110,8 @@ pub(crate) fn parse_argument<'py>(
     if !value.is_none() {
         let descr = PyArrayDescr::new(py, value);
         // numpy makes a dtype of objects of any class.
-        let is_known = descr.as_ref().is_ok_and(|descr| format_of(descr).is_ok_and(|format| format.is_some()));
+        let is_known =
+            descr.as_ref().is_ok_and(|descr| format_of(descr).is_ok_and(|format| format.is_some()));
         if !is_known && let Some(name) = foreign::format_name(value)? {
             let format = find(&name).ok_or_else(|| unknown(argument, value))?;
             return with_descr(argument, py, format);

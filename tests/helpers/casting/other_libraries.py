@@ -168,6 +168,18 @@ def polars(library: Any) -> None:
     rows = library.Array(library.Int64, 2)
     check_nulls(*(series([value, None]) for value in (BIG, 1.5, True)))
     check_nulls(frame({"a": [BIG, None]}), series([[BIG, None], [1, 2]], dtype=rows))
+    records = [series([{"a": BIG, "b": last}]) for last in (7, None)]
+    check_nulls(
+        records[1],
+        series(
+            [[{"a": None}, {"a": 1}]], dtype=library.Array(library.Struct({"a": library.Int64}), 2)
+        ),
+    )
+    check_exact(records[0])
+    if find_spec("narwhals"):
+        wrap = import_module("narwhals").from_native
+        check_nulls(wrap(series([BIG, None]), series_only=True), wrap(frame({"a": [BIG, None]})))
+        check_exact(wrap(series([BIG, 7]), series_only=True))
     check_exact(series([BIG, 7]), frame({"a": [BIG], "b": [7]}), series([[BIG, 7]], dtype=rows))
     check_rounded(frame({"a": [BIG], "b": [0.5]}))
     for nan in (series([1.0, np.nan]), frame({"a": [1.0, np.nan]})):
