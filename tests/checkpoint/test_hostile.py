@@ -21,6 +21,7 @@ from castwise.checkpoint.running import _batches
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
 from processes import run_limited
 from system_parts import LINKS, need
+from torch_files import state_dict, torch_file
 
 BYTE = {"dtype": "U8", "shape": [4], "data_offsets": [0, 4]}
 
@@ -547,3 +548,42 @@ def test_a_model_type_of_another_type_is_as_good_as_none(tmp_path: Path, kind: A
     (tmp_path / "model" / "config.json").write_text(json.dumps({"model_type": kind}))
     summary = checkpoint.quantize_file(tmp_path / "model", tmp_path / "out", "nvfp4")
     assert [row.name for row in summary.rows if row.target is not None]
+
+
+LEADING_OUT = ("../x", "a/../../x", "/etc/x", "C:x", "a\\..\\..\\x", "a//x", "./x")
+
+
+@pytest.mark.parametrize("name", LEADING_OUT)
+@pytest.mark.parametrize("suffix", [".npz", ".bin"])
+def test_members_that_lead_out_of_their_archive(tmp_path: Path, suffix: str, name: str) -> None:
+    """Whoever unpacks what castwise writes would write them elsewhere."""
+    path, out = tmp_path / f"in{suffix}", tmp_path / "out.npz"
+    buffer = io.BytesIO(_npz(zipfile.ZIP_STORED) if suffix == ".npz" else torch_file(state_dict()))
+    with zipfile.ZipFile(buffer, "a") as archive:
+        archive.writestr(name, b"evil")
+    path.write_bytes(buffer.getvalue())
+    assert_refused(path, out, "the zip file has .* could lead out of it; rename it there")
+    assert not out.exists()
+
+
+def test_names_of_arrays_that_lead_out_of_their_archive(tmp_path: Path) -> None:
+    for name in ("../x", "/x", "a//x", "a\\x"):
+        source = tmp_path / "in.safetensors"
+        checkpoint.save(source, {name: floats(4)}, overwrite=True)
+        with pytest.raises(checkpoint.CheckpointError, match="could lead out of it"):
+            checkpoint.cast_file(source, tmp_path / "out.npz", "bfloat16")
+    assert os.listdir(tmp_path) == ["in.safetensors"]
+    names = ["w:0", "dense/kernel:0", "onnx::MatMul_1", "linear/~/w", "a.b"]  # of TensorFlow, ...
+    np.savez(tmp_path / "in.npz", **dict.fromkeys(names, floats(4)))
+    checkpoint.cast_file(tmp_path / "in.npz", tmp_path / "out.npz", "float16")
+    assert sorted(np.load(tmp_path / "out.npz")) == sorted(names)
+
+
+def test_a_file_whose_name_leads_out_on_another_system(tmp_path: Path) -> None:
+    need("os.fork")  # Windows has no such names
+    source = tmp_path / "in"
+    write_sharded(source, SHARDS)
+    (source / "a\\..\\..\\x").write_bytes(b"evil")
+    with pytest.raises(checkpoint.CheckpointError, match=r"in lists 'a.*could lead out of it"):
+        checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
+    assert os.listdir(tmp_path) == ["in"]

@@ -21,6 +21,7 @@ from castwise.cli import main
 from checkpoint_samples import floats, write_sharded
 from hub import TOKEN, Hub
 from sharded_folder import contents
+from system_parts import need
 
 pytestmark = pytest.mark.filterwarnings(
     # Of huggingface_hub's uploads.
@@ -208,6 +209,28 @@ def test_files_of_a_repository_are_replaced_on_request_and_as_a_whole(
     checkpoint.cast_file(folder, "hf://org/there@branch", "bfloat16")
     assert hub.files("org/there", "branch").keys() == {".gitattributes", *contents(folder)}
     assert "others.txt" in hub.files("org/there")
+
+
+@pytest.mark.parametrize("name", ["a/../../x", "../x", "a\\..\\..\\x"])
+def test_a_file_of_a_repository_that_leads_out(
+    folder: Path, tmp_path: Path, hub: Hub, name: str
+) -> None:
+    """Neither read, nor removed by a push that replaces all files."""
+    hub.put("org/model", {**contents(folder), name: b"evil"})
+    before = hub.files("org/model")
+    for source, target in ((folder, "hf://org/model"), ("hf://org/model", tmp_path / "new")):
+        with pytest.raises(CheckpointError, match=r"hf://org/model.* lists .*could lead out of it"):
+            checkpoint.cast_file(source, target, "bfloat16", overwrite=True)
+    assert hub.files("org/model") == before
+    assert os.listdir(tmp_path) == ["source"]
+
+
+def test_a_file_is_not_pushed_under_a_name_that_leads_out(tmp_path: Path, hub: Hub) -> None:
+    need("os.fork")  # Windows has no such names
+    checkpoint.save(tmp_path / "a\\..\\x.npz", {"w": floats(64)})
+    with pytest.raises(CheckpointError, match=r"hf://user/new would have .*could lead out of it"):
+        checkpoint.cast_file(tmp_path / "a\\..\\x.npz", "hf://user/new", "bfloat16")
+    assert hub.repositories == {}
 
 
 def test_a_file_becomes_the_file_of_a_repository(tmp_path: Path, hub: Hub) -> None:

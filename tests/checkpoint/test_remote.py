@@ -393,6 +393,55 @@ def test_objects_that_stand_for_folders(folder: Path, tmp_path: Path, store: Sto
     }
 
 
+OUTSIDE = (
+    *("a/../../x", "../x", "..", "a/..", "a/./x", "/x", "a//x", "a\\..\\..\\x", "C:x", "C:/x"),
+    *("a/nul\0x", " ", "... /x", "file::x"),
+)
+"""Paths of objects whose copies could land outside of the target, on one system or another."""
+
+
+@pytest.mark.parametrize("name", OUTSIDE)
+@pytest.mark.parametrize("side", ["read", "replaced"])
+def test_an_object_whose_name_leads_out(
+    folder: Path, tmp_path: Path, framework: Callable[[str], ModuleType], side: str, name: str
+) -> None:
+    """Of what is read nothing is opened; of what is there nothing is removed."""
+    framework("upath")
+    memory = framework("fsspec.implementations.memory")
+    objects = memory.MemoryFileSystem.store
+    files = {f"m/{path.name}": path.read_bytes() for path in folder.glob("*.*")}
+    objects.update(
+        (f"/{key}", memory.MemoryFile(None, f"/{key}", data))
+        for key, data in {**files, f"m/{name}": b"evil", "x": b"other"}.items()
+    )
+    before = set(objects)
+    work = tmp_path / "work" / "inside"
+    work.mkdir(parents=True)
+    source, target = ("memory://m", work / "new") if side == "read" else (folder, "memory://m")
+    try:
+        with pytest.raises(CheckpointError, match=r"memory://m\S* lists .*rename it there"):
+            checkpoint.cast_file(source, target, "bfloat16", overwrite=True)
+        assert set(objects) == before
+        assert list((tmp_path / "work").rglob("*")) == [work]
+        if side == "read":
+            code = main(["cast", source, str(work / "one.safetensors"), "--dtype", "bfloat16"])
+            assert code == 2
+            with pytest.raises(CheckpointError, match="rename it there"):
+                checkpoint.inspect(source)
+    finally:
+        objects.clear()
+
+
+def test_a_key_of_a_bucket_that_leads_out(folder: Path, tmp_path: Path, store: Store) -> None:
+    for name in ("a/../../x", "a//x"):
+        store.put(folder, "source")
+        store.write(f"source/{name}", b"evil")
+        with pytest.raises(CheckpointError, match=r"source.* lists .*could lead out of it"):
+            checkpoint.cast_file(f"s3://{BUCKET}/source", tmp_path / "new", "bfloat16")
+        store.client.delete_object(Bucket=BUCKET, Key=f"source/{name}")
+    assert {path.name for path in tmp_path.iterdir()} == {"source"}
+
+
 def test_links_are_not_uploaded(
     folder: Path, store: Store, caplog: pytest.LogCaptureFixture
 ) -> None:

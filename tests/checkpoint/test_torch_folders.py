@@ -216,8 +216,8 @@ def test_in_place_nothing_is_lost(
 LIES: dict[str, tuple[dict[str, str], str]] = {
     "a missing shard": ({"x": "pytorch_model-00009-of-00002.bin"}, "'pytorch_model-00009.* is mis"),
     "a missing tensor": ({"w": NAMES[0]}, "tensor 'w' is not in this shard"),
-    "a path that climbs out": ({"x": "../in/" + NAMES[0]}, "not the name of a file in this folder"),
-    "a folder": ({"x": ".."}, "not the name of a file in this folder"),
+    "a path that climbs out": ({"x": "../in/" + NAMES[0]}, "not the name of a file in its folder"),
+    "a folder": ({"x": ".."}, "not the name of a file in its folder"),
     "two names become one": (
         {"x": NAMES[0], "z": NAMES[1], "v": NAMES[0].removeprefix("pytorch_")},
         "would have the same name",

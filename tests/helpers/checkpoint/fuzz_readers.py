@@ -28,6 +28,7 @@ import sys
 import tempfile
 import time
 import traceback
+import zipfile
 from collections.abc import Callable, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -395,10 +396,56 @@ def journal_targets(folder: Path) -> dict[str, Target]:
     }
 
 
+def name_targets(folder: Path) -> dict[str, Target]:
+    """Return the names that a store, an index and an archive list, none of which may lead out."""
+    if find_spec("upath") is None:
+        print("universal-pathlib is not installed: names of stores are not tried")
+        return {}
+    memory = importlib.import_module("fsspec.implementations.memory")
+    objects, out = memory.MemoryFileSystem.store, folder / "out"
+    indexed = folder / "indexed"
+    write_sharded(indexed, {f"{name}.safetensors": {name: floats(4)} for name in ("one", "two")})
+    index, shard = indexed / "model.safetensors.index.json", (indexed / "one.safetensors")
+    archive = folder / "in.npz"
+
+    def outside() -> set[Path]:
+        return {path for path in folder.rglob("*") if out / "new" not in (path, *path.parents)}
+
+    def read(data: bytes) -> None:
+        try:
+            names = json.loads(data)
+        except (ValueError, RecursionError):
+            return
+        if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+            return
+        keys = [f"/m/{name}" for name in ("model.safetensors", *names)]
+        objects.clear()
+        objects.update((key, memory.MemoryFile(None, key, shard.read_bytes())) for key in keys)
+        index.write_text(json.dumps({"weight_map": dict.fromkeys(["one"], *names[:1])}))
+        with zipfile.ZipFile(archive, "w") as members, contextlib.suppress(IndexError):
+            for name in names:  # zipfile's IndexError: an empty one
+                members.writestr(name.encode(errors="replace").decode(), b"")
+        out.mkdir(exist_ok=True)
+        before = outside()
+        for source, target in (
+            ("memory://m", out / "new"),
+            (indexed, out / "new"),
+            (archive, out / "new" / "x.npz"),
+            (indexed / "two.safetensors", "memory://m"),
+        ):
+            command(out, "cast", source, target, "--dtype", "float16", "--quiet")
+            assert outside() == before, outside() ^ before
+        assert {key for key in objects if not key.startswith("/m/")} == set()
+
+    seeds = ["a.txt", "sub/b.json"], ["one.safetensors"], ["one.npy", "a/two.npy"]
+    return {"names": Target(read, [json.dumps(seed).encode() for seed in seeds])}
+
+
 STRANGE: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 2, 0.5, -0.0, 1e308, float("nan"), float("inf")),
     *(2**31, 2**53 + 1, 2**63, 2**64, -(2**63) - 1, 10**30, 10**400),
     *("", "x", "0", "-1", "\0", "\n", "\ud800", "é", "../x", "/x", "a" * 300, "nan", "0x1p99999"),
+    *("a/../../x", "..", ".", "..\\x", "C:x", "a//x", "file::x"),
     *("float16", "float8_e4m3fn", "int4", "mixed_float16", "(", ".*", "[]", "null", "1e400"),
     *([], {}, [[]], {"": None}, [{}], [0, 0], [128, 128], {"a": {"b": [1]}}),
 )
@@ -539,7 +586,10 @@ def main() -> int:
     folder = root / "work"
     folder.mkdir()
     targets: dict[str, Target] = {}
-    for make in (state_targets, text_targets, file_targets, folder_targets):
+    for make in (
+        *(state_targets, text_targets, name_targets),
+        *(file_targets, folder_targets),
+    ):
         if not options.targets or {*options.targets} - {*targets}:
             targets |= make(folder)
     if unknown := {*options.targets} - {*targets}:

@@ -15,8 +15,12 @@ from pathlib import Path
 from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files import check_name
 
 _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's construction
+ARRAY_SUFFIX = ".npy"
+"""What the names of arrays in an `.npz` end with."""
+
 _ENCRYPTED, _UTF8 = 1, 0x800
 _PIECE_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")
@@ -60,7 +64,7 @@ def explained(path: Path) -> Iterator[None]:
 
 
 def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: str) -> None:
-    """Refuse a directory that cannot be true in a file of `size` bytes.
+    """Refuse a directory that cannot be true in a file of `size` bytes, or leads out of it.
 
     `remedy` is for members that are neither stored nor deflated.
     """
@@ -74,10 +78,18 @@ def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: s
         raise CheckpointError("the zip file is damaged: it has contents and lists no members")
     available = size
     for member in members:
+        check_member_name(member.orig_filename)
         _check_member(member, remedy)
         available -= member.compress_size
         if available < 0:
             raise CheckpointError("members of the zip file overlap or are cut off")
+
+
+def check_member_name(name: str, where: str = "the zip file has") -> None:
+    """Refuse a member that could be unpacked outside of its folder; `where` begins the error."""
+    if name.endswith(ARRAY_SUFFIX):  # TensorFlow names a variable `w:0`, which is no drive
+        name = name.replace(":", "_")
+    check_name(name, where, is_path=True)
 
 
 def _stated_count(file: BinaryIO, size: int) -> int:

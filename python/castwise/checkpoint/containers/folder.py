@@ -14,7 +14,6 @@ files are just carried along.
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -39,23 +38,18 @@ from castwise.checkpoint.containers._weight_files import (
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.files import is_remote, read_file
+from castwise.checkpoint.files import check_name, is_remote, list_store, read_file
 
 PIPELINE = "model_index.json"
 _MAX_INDEX_BYTES = 100_000_000
-_PLAIN_NAME = re.compile(r"[^/\\:\0]+")
 
 
 def entries(folder: Path) -> list[Path]:
-    """List what is in a folder, by name.
-
-    Without the empty object `name/` that consoles of stores make for a folder, and that fsspec
-    lists in that folder.
-    """
-    listing = sorted(folder.iterdir(), key=lambda entry: entry.name)
-    if is_remote(folder):
-        listing = [entry for entry in listing if entry.name != folder.name or entry.exists()]
-    return listing
+    """List what is in a folder, by name; CheckpointError if a name could lead out of it."""
+    listing = list_store(folder) if is_remote(folder) else list(folder.iterdir())
+    for entry in listing:
+        check_name(entry.name, f"{folder} lists")
+    return sorted(listing, key=lambda entry: entry.name)
 
 
 def walk(root: Path, enters: Callable[[str], bool]) -> Iterator[tuple[str, Path]]:
@@ -326,11 +320,8 @@ def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[s
     """Return the tensors of each shard, whose name is checked to stay in the folder."""
     shards: dict[str, list[str]] = {}
     for tensor, shard in index["weight_map"].items():
-        if not _PLAIN_NAME.fullmatch(shard) or shard in {".", ".."}:
-            raise CheckpointError(
-                f"{path}: tensor {tensor!r} is said to be in {shard!r}, "
-                "which is not the name of a file in this folder"
-            )
+        if shard not in shards:
+            check_name(shard, f"{path}: tensor {tensor!r} is said to be in")
         shards.setdefault(shard, []).append(tensor)
     return {shard: tuple(shards[shard]) for shard in sorted(shards)}
 

@@ -12,7 +12,7 @@ import zipfile
 import zlib
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from pathlib import Path, PureWindowsPath
+from pathlib import Path
 from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
@@ -61,8 +61,6 @@ class KerasReader(Hdf5Reader):
             names = {member.filename: member for member in self.members}
             if len(names) < len(self.members):
                 raise CheckpointError("two members of the zip file have the same name")
-            for name in names:
-                _check_name(name)
             if _WEIGHTS not in names:
                 raise CheckpointError(f"not a file of Keras 3: it has no {_WEIGHTS}; {_REMEDY}")
             weights = names[_WEIGHTS]
@@ -108,13 +106,6 @@ class KerasReader(Hdf5Reader):
             name.rpartition("/")[0] for name, info in self.tensors.items() if info.format in BYTES
         }
         return stated_layers(self.model(), self.layer_names, coded)
-
-
-def _check_name(name: str) -> None:
-    """Refuse a member that would be unpacked outside of its folder."""
-    path = PureWindowsPath(name)
-    if ".." in path.parts or path.anchor:
-        raise CheckpointError(f"member {name!r} of the zip file leads out of it")
 
 
 class KerasWriter(Hdf5Writer):

@@ -26,7 +26,14 @@ from castwise.checkpoint.containers._interface import (
     Writer,
 )
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
-from castwise.checkpoint.containers._zip import check_members, copy_member, explained, like
+from castwise.checkpoint.containers._zip import (
+    ARRAY_SUFFIX,
+    check_member_name,
+    check_members,
+    copy_member,
+    explained,
+    like,
+)
 from castwise.checkpoint.containers.npy import (
     new_elements,
     new_header,
@@ -38,7 +45,6 @@ from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
 
 METADATA_MEMBER = "__metadata__.json"
 
-_SUFFIX = ".npy"
 _PIECE_BYTES = 1 << 20
 _MAX_NAME_BYTES = 65_535
 _MAX_METADATA_BYTES = 100_000_000
@@ -58,7 +64,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
                 self._headers = {
                     name: self._read_header(name, member, assume)
                     for name, member in self._members.items()
-                    if member.filename.endswith(_SUFFIX)
+                    if member.filename.endswith(ARRAY_SUFFIX)
                 }
         except BaseException:
             self._file.close()
@@ -122,7 +128,7 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
         members: dict[str, zipfile.ZipInfo] = {}
         check_members(self._zip, self._file.stream, self._file.size, _REMEDY)
         for member in self._zip.infolist():
-            name = member.filename.removesuffix(_SUFFIX)
+            name = member.filename.removesuffix(ARRAY_SUFFIX)
             if name in members:
                 raise CheckpointError(f"two members stand for the name {name!r}")
             if name == member.filename:  # not an array, and so not opened for its header
@@ -214,7 +220,7 @@ class NpzWriter(Writer):
         compression = self._compression
         if self._archive is not None:
             compression = self._archive.entry(name).compress_type
-        return _new_entry(name + _SUFFIX, compression)
+        return _new_entry(name + ARRAY_SUFFIX, compression)
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         try:
@@ -241,5 +247,6 @@ def _new_entry(filename: str, compression: int) -> zipfile.ZipInfo:
     entry = zipfile.ZipInfo(filename)
     if entry.filename != filename or len(filename.encode()) > _MAX_NAME_BYTES:
         raise CheckpointError(f"{filename!r} cannot be the name of a member of a zip file")
+    check_member_name(filename, "the new .npz would have")
     entry.compress_type = compression
     return entry

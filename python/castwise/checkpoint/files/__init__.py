@@ -3,6 +3,7 @@
 These names are what other rooms of castwise take from this one; all else is private to it.
 """
 
+from castwise.checkpoint.files._entry_names import check_name
 from castwise.checkpoint.files._free_space import Room, check_room
 from castwise.checkpoint.files._hub import HubRepository, absent_file, hub_path, target_path
 from castwise.checkpoint.files._paths import checked_path, is_same, real_path
@@ -12,6 +13,7 @@ from castwise.checkpoint.files._remote import (
     is_hub,
     is_remote,
     is_url,
+    list_store,
 )
 from castwise.checkpoint.files._replacing import (
     check_absent,
@@ -51,6 +53,7 @@ __all__ = [
     "Upload",
     "absent_file",
     "check_absent",
+    "check_name",
     "check_own_start",
     "check_place",
     "check_room",
@@ -64,6 +67,7 @@ __all__ = [
     "is_temporary",
     "is_url",
     "journal_name",
+    "list_store",
     "locked",
     "new_file",
     "open_file",

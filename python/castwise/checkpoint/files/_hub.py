@@ -14,6 +14,7 @@ from typing import Any
 
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files._entry_names import check_name
 from castwise.checkpoint.files._paths import checked_path
 from castwise.checkpoint.files._remote import HUB, PACKAGES, Store, is_hub, is_remote, remote_path
 
@@ -160,6 +161,8 @@ class HubRepository:
         self._head = info.sha
         files = [file.rfilename for file in info.siblings or ()]
         self._old_files = [file for file in files if file != _ATTRIBUTES]
+        for file in self._old_files:
+            check_name(file, f"{self.path} lists", is_path=True)
         if self._old_files and not overwrite:
             raise CheckpointError(
                 f"{self.path} has files; choose another name, or allow them to be replaced "
@@ -180,6 +183,8 @@ class HubRepository:
         if not self._exists:
             self._api.create_repo(self.name)
         files = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+        for name in files:
+            check_name(name, f"{folder} has", is_path=True)
         operations = [
             *(CommitOperationAdd(name, str(path)) for name, path in files.items()),
             *(CommitOperationDelete(name) for name in self._old_files if name not in files),

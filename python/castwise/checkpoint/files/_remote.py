@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from castwise._wording import is_for_command
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files._entry_names import check_name
 
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
@@ -368,6 +369,41 @@ def _fetches(spans: Iterable[tuple[int, int]]) -> Iterator[tuple[int, int]]:
 def _cut(begin: int, end: int) -> Iterator[tuple[int, int]]:
     if begin < end:
         yield begin, end
+
+
+def list_store(folder: Path) -> list[Path]:
+    """List what is in a folder of a store; its names are checked as the store gives them.
+
+    Without the empty object `name/` that consoles of stores make for a folder.
+
+    Raises
+    ------
+    CheckpointError
+        A name could lead out of the folder.
+    OSError
+        The folder cannot be listed.
+
+    """
+    store, base = _store(folder)
+    base, where = base.rstrip("/"), f"{folder} lists"
+    paths: list[Path] = []
+    for entry in store.listdir(base or "/"):
+        path = str(entry["name"]).rstrip("/")
+        if path == base:
+            # gcsfs lists `name/` like a folder without a name, which `name//file` makes.
+            if entry["type"] == "directory" and any(
+                key.startswith(f"{base}//") for key in store.find(base)
+            ):
+                check_name("", where)
+            continue
+        prefix = f"{base}/"
+        name = path.removeprefix(prefix) if path.startswith(prefix) else path.rpartition("/")[2]
+        check_name(name, where)
+        try:
+            paths.append(folder / name)
+        except ValueError as error:  # it begins like a URL of another store
+            raise CheckpointError(f"{where} {name!r}: {error}; rename it there") from error
+    return paths
 
 
 @contextmanager

@@ -11,7 +11,7 @@ from pathlib import Path
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._model_card import Base, write_card
 from castwise.checkpoint.containers import container_of
-from castwise.checkpoint.files import HubRepository
+from castwise.checkpoint.files import HubRepository, check_name
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.summary import CastSummary
 
@@ -74,6 +74,7 @@ def push_conversion(
     if suffix is not None:
         root.mkdir()
         local = root / f"{source.stem}{suffix}"
+        check_name(local.name, f"{destination} would have")
     is_kept = False
     try:
         summary = replace(convert(local), destination=str(destination))

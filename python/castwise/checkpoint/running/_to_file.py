@@ -14,6 +14,7 @@ from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import Reader, are_alike, check_store, container_of
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.folder import entries
 from castwise.checkpoint.containers.npz import NpzReader
 from castwise.checkpoint.files import (
     Room,
@@ -186,7 +187,7 @@ class ToFile:
         """Warn of the files of a folder that the one file does not have."""
         if self._folder is not None:
             done = {self._component.index_name, *self._component.shards, *self._consumed}
-            if names := sorted({path.name for path in self._folder.iterdir()} - done):
+            if names := sorted({path.name for path in entries(self._folder)} - done):
                 contents = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
                 _LOGGER.warning(
                     "%s has the %s alone, not %s", self._destination, contents, listed(names)
