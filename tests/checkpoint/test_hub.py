@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable
@@ -243,6 +244,74 @@ def test_a_file_becomes_the_file_of_a_repository(tmp_path: Path, hub: Hub) -> No
     source = tmp_path / "a.safetensors"
     checkpoint.cast_file(source, "hf://user/shards", "float16", max_shard_size=200)
     assert sum(name.endswith(".safetensors") for name in hub.files("user/shards")) == 2
+
+
+@pytest.mark.parametrize(
+    ("card", "message"),
+    [
+        (b"---\nlicense: mit\n---\ncaf\xe9\n", r"is not UTF-8 \(byte 24\); mend it, or leave it"),
+        (b"---\ntags: 5\n---\n", "has tags that are not a list of texts: 5; mend it"),
+        (b"---\ntags: [a, [b]]\n---\n", r"has tags that are not a list of texts: \['a', \['b'\]\]"),
+        (b"---\ntags: {a: b}\n---\n", "has tags that are not a list of texts: {'a': 'b'}"),
+        (
+            b"---\nbase_model_relation: x\n---\n",
+            "refused by the Hub: .*base_model_relation.*; mend",
+        ),
+    ],
+)
+@pytest.mark.parametrize("source", ["folder", "hf://org/model"])
+def test_a_card_that_cannot_be_kept_is_refused_before_the_work(  # noqa: PLR0917
+    folder: Path, tmp_path: Path, hub: Hub, source: str, card: bytes, message: str
+) -> None:
+    (folder / "README.md").write_bytes(card)
+    hub.put("org/model", contents(folder))
+    before = dict(hub.repositories)
+    path = folder if source == "folder" else source
+
+    def refuse(progress: checkpoint.Progress) -> None:
+        raise AssertionError(progress)
+
+    with pytest.raises(CheckpointError, match=rf"/README\.md, which becomes the .*{message}"):
+        checkpoint.cast_file(path, "hf://user/new", "bfloat16", progress=refuse)
+    assert hub.repositories == before
+    checkpoint.cast_file(path, "hf://user/new", "bfloat16", exclude="README.md")
+    assert card_of(hub, "user/new")[0]["tags"] == ["castwise"]
+    checkpoint.cast_file(path, tmp_path / "new", "bfloat16")  # without a push it is one more file
+    assert (tmp_path / "new" / "README.md").read_bytes() == card
+
+
+def _interrupt() -> None:
+    os.kill(os.getpid(), signal.SIGINT)
+
+
+@pytest.mark.parametrize("fault", ["a card that is a folder", "a folder .git", "an interrupt"])
+def test_whatever_fails_after_the_conversion_leaves_it(  # noqa: PLR0917
+    folder: Path,
+    tmp_path: Path,
+    hub: Hub,
+    fault: str,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    hub.put("user/new", {}, "branch")
+    before = dict(hub.files("user/new", "branch"))
+    (folder / "README.md").unlink()
+    error: type[BaseException] = CheckpointError
+    if fault == "an interrupt":
+        error, hub.on_commit, hub.refuses_commits = KeyboardInterrupt, _interrupt, True
+    else:
+        inside = folder / ("README.md" if "card" in fault else ".git")
+        inside.mkdir()
+        (inside / "HEAD").write_bytes(b"")
+    with pytest.raises(error) as raised:
+        checkpoint.cast_file(folder, "hf://user/new@branch", "bfloat16", include=".git/*")
+    text = caplog.text if error is KeyboardInterrupt else str(raised.value)
+    found = re.search(r"the result is complete in (\S+)\. To push it: (hf upload .*)", text)
+    assert found
+    assert checkpoint.load(found[1])[NAMES[0]].dtype == "bfloat16"
+    assert found[2].split() == ["hf", "upload", "--revision", "branch", "user/new", found[1]]
+    assert hub.files("user/new", "branch") == before
 
 
 def test_a_result_that_cannot_be_pushed_stays(

@@ -15,7 +15,7 @@ import pytest
 from castwise import checkpoint
 from castwise.cli._progress import rate_text
 from checkpoint_samples import assert_same, floats, random_array, safetensors_file, write_sharded
-from processes import run_on_terminal, run_python
+from processes import run_limited, run_on_terminal, run_python
 from support import run_castwise as run
 from system_parts import LINKS, need, no_such_file
 
@@ -374,6 +374,49 @@ def test_the_report_survives_a_full_standard_output(
     )
     assert json.loads(report.read_text())["total"]["count"] == 16
     assert checkpoint.load(out)["dense/bias"].dtype.itemsize == 2
+
+
+@pytest.mark.parametrize(
+    ("command", "options", "written", "shown"),
+    [
+        ("cast", ("OUT", "--dtype", "bf16", "--report", "REPORT"), "OUT", "2 tensors cast"),
+        ("cast", ("OUT", "--dtype", "bf16", "--dry-run"), None, "would be cast"),
+        ("inspect", (), None, "dense/kernel"),
+        ("advise", ("--bits", "1000", "-o", "MAP"), None, "dense/kernel"),
+    ],
+)
+def test_a_page_that_a_full_disk_does_not_take_leaves_all_else(  # noqa: PLR0917
+    model: Path,
+    tmp_path: Path,
+    command: str,
+    options: tuple[str, ...],
+    written: str | None,
+    shown: str,
+) -> None:
+    paths = {
+        "OUT": tmp_path / "out.safetensors",
+        "REPORT": tmp_path / "r",
+        "MAP": tmp_path / "m.toml",
+    }
+    words, page = [str(paths.get(word, word)) for word in options], tmp_path / "page.html"
+    limit = 1500 if command == "inspect" else 3000
+    result = run_limited("RLIMIT_FSIZE", limit, command, model, *words, "--html", page)
+    assert result.returncode == 2
+    beginning = f"{paths[written]} was written, but not" if written else "could not write"
+    assert result.stderr == f"castwise: error: {beginning} the page {page}: File too large\n"
+    assert shown in result.stdout
+    made = {path for word, path in paths.items() if word in options and "--dry-run" not in options}
+    assert {*tmp_path.iterdir()} == {model, *made}
+    assert all(path.read_bytes() for path in made)
+
+
+def test_standard_error_that_is_full_changes_no_exit_code(model: Path, tmp_path: Path) -> None:
+    need("/dev/full")
+    big, out = tmp_path / "big.safetensors", tmp_path / "out.safetensors"
+    checkpoint.save(big, {"w": np.full(4, 1e6, np.float32)})
+    for source, code in ((model, 0), (big, 1), (tmp_path / "none.safetensors", 2)):
+        words = (source, out, "--dtype", "float16", "--overwrite")
+        assert _sh('"$@" 2>/dev/full', "cast", *words).returncode == code
 
 
 @pytest.mark.parametrize("command", ["cast", pytest.param("inspect", marks=pytest.mark.exhaustive)])

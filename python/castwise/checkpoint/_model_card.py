@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
@@ -12,12 +13,16 @@ from typing import Any, NamedTuple
 
 from castwise._brief import listed
 from castwise._core import __version__
+from castwise._wording import argument
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files import read_file
 from castwise.checkpoint.summary import TOTALS, CastSummary, summary_sheet
 from castwise.rendering import text_lines
 
 CARD = "README.md"
 _HUB_PAGE = "https://huggingface.co"
 _TAG = "castwise"
+_MAX_CARD_BYTES = 10_000_000
 _QUANTISED_BITS = 10  # of an element with its scales
 _LOGGER = logging.getLogger(__name__)
 
@@ -29,15 +34,71 @@ class Base(NamedTuple):
     commit: str
 
 
+def read_card(path: Path | None) -> Any:  # noqa: ANN401  (a RepoCard of an optional package)
+    """Read the card of the source, of which that of the result keeps text and metadata.
+
+    Metadata that are not YAML are left out, which a warning says.
+
+    Parameters
+    ----------
+    path
+        Its path; None if there is none.
+
+    Raises
+    ------
+    CheckpointError
+        It is not UTF-8, too long, or its tags are neither text nor a list of texts.
+    OSError
+        It cannot be read.
+
+    """
+    from huggingface_hub import RepoCard  # noqa: PLC0415  (optional)
+
+    remedy = f"mend it, or leave it out ({argument('exclude', CARD)})"
+    try:
+        text = "" if path is None else read_file(path, _MAX_CARD_BYTES).decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise CheckpointError(
+            f"{path}, which becomes the model card, is not UTF-8 (byte {error.start:,}); {remedy}"
+        ) from error
+    text = text.replace("\r\n", "\n").replace("\r", "\n")
+    if not text.lstrip().startswith("---"):
+        text = f"---\n{{}}\n---\n{text}"
+    try:
+        card = RepoCard(text)
+        str(card)
+    except Exception as error:
+        reason = " ".join(str(error).split())
+        _LOGGER.warning("the metadata of %s is not kept: %s", CARD, reason)
+        card = RepoCard(f"---\n{{}}\n---\n{text.partition('---')[2].partition('---')[2]}")
+    tags = card.data.get("tags") or []
+    tags = [tags] if isinstance(tags, str) else tags
+    if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
+        raise CheckpointError(
+            f"{path}, which becomes the model card, has tags that are not a list of texts: "
+            f"{reprlib.repr(tags)}; {remedy}"
+        )
+    card.data["tags"] = tags
+    return card
+
+
 def write_card(
-    folder: Path, summary: CastSummary, *, command: str, base: Base | None, max_zeros: float
+    folder: Path,
+    card: Any,  # noqa: ANN401  (as `read_card` returns it)
+    summary: CastSummary,
+    *,
+    command: str,
+    base: Base | None,
+    max_zeros: float,
 ) -> None:
-    """Write the card of a converted model; one that was copied to the folder keeps what it says.
+    """Write the card of a converted model, which keeps what that of the source says.
 
     Parameters
     ----------
     folder
         The converted model.
+    card
+        That of the source.
     summary
         What became of it.
     command
@@ -48,21 +109,7 @@ def write_card(
         As in `CastSummary.findings`.
 
     """
-    from huggingface_hub import RepoCard  # noqa: PLC0415  (optional)
-
-    path = folder / CARD
-    text = path.read_text("utf-8") if path.is_file() else ""
-    if not text.startswith("---"):
-        text = f"---\n{{}}\n---\n{text}"
-    try:
-        card = RepoCard(text)
-    except Exception as error:
-        reason = " ".join(str(error).split())
-        _LOGGER.warning("the metadata of %s is not kept: %s", CARD, reason)
-        card = RepoCard(f"---\n{{}}\n---\n{text.partition('---')[2].partition('---')[2]}")
     data = card.data
-    tags = data.get("tags") or []
-    data["tags"] = [*([tags] if isinstance(tags, str) else tags)]
     if _TAG not in data["tags"]:
         data["tags"].append(_TAG)
     if base is not None:
@@ -72,7 +119,7 @@ def write_card(
             data["base_model_relation"] = "quantized"
     body = card.text.strip() or f"# {folder.name}"
     card.text = f"\n{body}\n\n{_section(summary, command, base, max_zeros)}"
-    path.write_text(str(card), "utf-8", newline="\n")
+    (folder / CARD).write_text(str(card), "utf-8", newline="\n")
 
 
 def _is_quantised(summary: CastSummary) -> bool:

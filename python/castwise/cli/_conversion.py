@@ -5,19 +5,17 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from castwise import checkpoint
-from castwise._exit_stack import SafeExitStack
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.preview import preview_sheet
 from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
 from castwise.cli._arguments import check_top, file_options
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, abandon_output, json_text, say, show, show_sheet
+from castwise.cli._output import OK, json_text, say, show, show_and_check, show_sheet
 from castwise.cli._progress import ProgressLine
-from castwise.cli._written_files import open_file, write_page
+from castwise.cli._written_files import page_of, pending_file
 from castwise.rendering import Sheet
 
 
@@ -59,23 +57,23 @@ def show_conversion(
             "--report is of a conversion, and --dry-run makes none; for what it would be use "
             "--json, or --html for a page"
         )
-    with SafeExitStack() as stack:
-        # Before the work, so that what can only fail does so while nothing is written.
-        report, page = (open_file(options, name, stack) for name in ("report", "html"))
+    failures: list[str] = []
+    with (
+        pending_file(options, "report", failures) as report,
+        pending_file(options, "html", failures) as page,
+    ):
         summary = convert()
-        sheet = _sheet(summary, options, done)
-        with _written(summary, options):
-            if report is not None:
-                report.writelines(f"{line}\n".encode() for line in _json_lines(summary, options))
-            if page is not None:
-                write_page(page, options, sheet)
-            stack.close()
-    with _written(summary, None):
+        report.make_lines = lambda: (f"{line}\n" for line in _json_lines(summary, options))
+        page.make_lines = lambda: page_of(options, _sheet(summary, options, done))
+
+    def show_summary() -> None:
         if options.json:
             show(_json_lines(summary, options))
         elif options.dry_run or not options.quiet:
-            show_sheet(sheet, options)
-        sys.stdout.flush()
+            show_sheet(_sheet(summary, options, done), options)
+
+    written = None if isinstance(summary, CastPlan) else summary.destination
+    show_and_check(show_summary, failures, written)
     return summary
 
 
@@ -105,25 +103,3 @@ def _json_lines(summary: CastSummary, options: argparse.Namespace) -> Iterator[s
         text = json_text(row.to_dict()).replace("\n", "\n    ")
         yield f"    {text}{',' if index < last_index else ''}"
     yield f"  ]{after}"
-
-
-@contextmanager
-def _written(summary: CastSummary, options: argparse.Namespace | None) -> Iterator[None]:
-    """Say in the errors of the block that the checkpoint itself is complete.
-
-    The block writes the files of the options, or without options to standard output.
-    """
-    try:
-        yield
-    except BrokenPipeError:
-        raise
-    except OSError as error:
-        if options is None:
-            abandon_output()
-            target = "standard output"
-        else:
-            files = (("the report", options.report), ("the page", options.html))
-            target = " and ".join(f"{name} {path}" for name, path in files if path is not None)
-        raise checkpoint.CheckpointError(
-            f"{summary.destination} was written, but not {target}: {error.strerror or error}"
-        ) from error

@@ -6,10 +6,11 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
+from castwise.checkpoint import CheckpointError
 from castwise.rendering import BARS, Sheet, printable, text_lines
 
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -30,15 +31,68 @@ _ASCII_BARS = str.maketrans(BARS, " .:-=+*#@")
 _COLUMNS = 80  # of a terminal that does not say
 
 
-def abandon_output() -> None:
-    """Send what is left of standard output nowhere, or Python would fail on it at exit."""
+def abandon_output(stream: TextIO | None = None) -> None:
+    """Send what is left of a stream nowhere, or Python would fail on it at exit.
+
+    Without one that is standard output.
+    """
     with suppress(OSError, ValueError, AttributeError):  # a stream of a test or notebook
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        os.dup2(os.open(os.devnull, os.O_WRONLY), (stream or sys.stdout).fileno())
 
 
 def say(text: str) -> None:
-    """Print a message to standard error, after the name of the program."""
-    print(f"castwise: {printable(text)}", file=sys.stderr)
+    """Print a message to standard error, after the name of the program.
+
+    Where that is full, or nobody reads it, the exit code still tells how the command ended.
+    """
+    try:
+        print(f"castwise: {printable(text)}", file=sys.stderr)
+    except (OSError, ValueError):
+        abandon_output(sys.stderr)
+
+
+def show_and_check(show: Callable[[], None], failures: list[str], written: str | None) -> None:
+    """Show a result on standard output, and say which files of it, and that, could not be written.
+
+    Parameters
+    ----------
+    show
+        Prints it.
+    failures
+        The files that could not be written, each with the reason.
+    written
+        The checkpoint that is complete all the same; None if there is none.
+
+    Raises
+    ------
+    BrokenPipeError
+        Whoever read standard output has gone, and all files are written.
+    OSError
+        Standard output is full, and nothing else is to be said.
+    CheckpointError
+        A file, or beside a checkpoint standard output, could not be written.
+
+    """
+    try:
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not failures:
+            raise
+        abandon_output()
+    except Exception as error:
+        if written is None and not failures:
+            raise
+        abandon_output()
+        failures.append(f"standard output: {reason_of(error)}")
+    if failures:
+        beginning = "could not write" if written is None else f"{written} was written, but not"
+        raise CheckpointError(f"{beginning} {'; nor '.join(failures)}")
+
+
+def reason_of(error: Exception) -> str:
+    """Return what an error says, without the file that it is about."""
+    return str(getattr(error, "strerror", None) or error) or type(error).__name__
 
 
 def json_text(value: object) -> str:

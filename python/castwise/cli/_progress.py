@@ -28,11 +28,20 @@ class ProgressLine:
 
     def __exit__(self, *_error: object) -> None:
         if self.visible:
-            self._stream.write(_CLEAR)
+            self._draw("")
+
+    def _draw(self, line: str) -> None:
+        """Draw a line, as long as the terminal is there: the work does not depend on it."""
+        try:
+            self._stream.write(_CLEAR + line)
             self._stream.flush()
+        except OSError:
+            self.visible = False
 
     def show(self, progress: Progress) -> None:
         """Draw the bar, if the last time was long enough ago."""
+        if not self.visible:
+            return
         seconds = time.monotonic()
         if self._begin is None:
             self._begin = seconds
@@ -47,8 +56,7 @@ class ProgressLine:
         )
         # Of this terminal: standard output may be another one, or none.
         width = (terminal_columns(self._stream) or len(line) + 1) - 1
-        self._stream.write(_CLEAR + line[:width])
-        self._stream.flush()
+        self._draw(line[:width])
 
 
 def rate_text(progress: Progress, seconds: float) -> str:

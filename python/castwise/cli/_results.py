@@ -8,8 +8,8 @@ from typing import Any, Protocol, TypeVar
 
 from castwise._exit_stack import SafeExitStack
 from castwise.cli._arguments import check_top
-from castwise.cli._output import json_text, show, show_sheet
-from castwise.cli._written_files import open_file, write_page
+from castwise.cli._output import json_text, show, show_and_check, show_sheet
+from castwise.cli._written_files import page_of, pending_file
 from castwise.rendering import Sheet
 
 
@@ -26,6 +26,7 @@ def show_result(
     find: Callable[[], _Result],
     sheet_of: Callable[[_Result], Sheet] | None = None,
     values_of: Callable[[_Result], dict[str, Any]] | None = None,
+    map_of: Callable[[_Result], str] | None = None,
 ) -> _Result:
     """Find a result and show it; returns it.
 
@@ -40,17 +41,26 @@ def show_result(
     values_of
         Returns what is printed as JSON, of the rows that --top asks for; by default its `to_dict`,
         and --top is refused.
+    map_of
+        Returns what is written for --output, which the command then has.
 
     """
     if values_of is None:
         check_top(options)
+    failures: list[str] = []
     with SafeExitStack() as stack:
-        page = open_file(options, "html", stack)
+        page = stack.enter_context(pending_file(options, "html", failures))
+        if map_of is not None:
+            output = stack.enter_context(pending_file(options, "output", failures))
+            output.make_lines = lambda: [map_of(result)]
+        page.make_lines = lambda: page_of(options, result.__sheet__())
         result = find()
-        if page is not None:
-            write_page(page, options, result.__sheet__())
-    if options.json:
-        show([json_text((values_of or type(result).to_dict)(result))])
-    elif not getattr(options, "quiet", False):
-        show_sheet((sheet_of or type(result).__sheet__)(result), options)
+
+    def show_found() -> None:
+        if options.json:
+            show([json_text((values_of or type(result).to_dict)(result))])
+        elif not getattr(options, "quiet", False):
+            show_sheet((sheet_of or type(result).__sheet__)(result), options)
+
+    show_and_check(show_found, failures, None)
     return result

@@ -6,13 +6,16 @@ import argparse
 import os
 import stat
 import sys
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import castwise
 from castwise import checkpoint
+from castwise._exit_stack import SafeExitStack
 from castwise.checkpoint.files import check_own_start, real_path, replacing_file
+from castwise.cli._output import reason_of
 from castwise.rendering import PAGE_START, Lines, Sheet, page_lines
 
 _STARTS = {
@@ -22,15 +25,47 @@ _STARTS = {
 }
 """How the files begin, by their option; no other file is replaced."""
 
+_NOUNS = {"report": "the report", "html": "the page", "output": "the map"}
+
 _CHECKPOINTS = ("source", "destination", "file", "first", "second", "reference")
 """The arguments of commands that name checkpoints."""
 
 
-def open_file(options: argparse.Namespace, name: str, stack: ExitStack) -> BinaryIO | None:
-    """Open the file of an option, which appears when `stack` is closed; None without it."""
+class PendingFile:
+    """The file of an option, which is written when the work is done."""
+
+    make_lines: Callable[[], Iterable[str]] = tuple
+    """Makes what is to be written."""
+
+
+@contextmanager
+def pending_file(
+    options: argparse.Namespace, name: str, failures: list[str]
+) -> Iterator[PendingFile]:
+    """Open the file of an option, if that is given, for a block, at whose end it is written.
+
+    What can be known before the block raises there. What fails after it is added to `failures`: the
+    work that the file tells of is done.
+    """
     path: Path | None = getattr(options, name)
-    if path is None:
-        return None
+    pending, is_done = PendingFile(), False
+    try:
+        with SafeExitStack() as stack:
+            file = None if path is None else _open_file(options, name, path, stack)
+            yield pending
+            is_done = True
+            if file is not None:
+                file.writelines(
+                    line.encode(errors="backslashreplace") for line in pending.make_lines()
+                )
+    except Exception as error:
+        if not is_done:
+            raise
+        failures.append(f"{_NOUNS[name]} {path}: {reason_of(error)}")
+
+
+def _open_file(options: argparse.Namespace, name: str, path: Path, stack: ExitStack) -> BinaryIO:
+    """Open the file of an option, which appears when `stack` is closed."""
     _check(options, name, path)
     try:
         return stack.enter_context(replacing_file(path))
@@ -38,11 +73,10 @@ def open_file(options: argparse.Namespace, name: str, stack: ExitStack) -> Binar
         raise checkpoint.CheckpointError(f"--{name}: {error}") from error
 
 
-def write_page(file: BinaryIO, options: argparse.Namespace, sheet: Sheet) -> None:
-    """Write a sheet as a page, under the command that it is of."""
+def page_of(options: argparse.Namespace, sheet: Sheet) -> Iterator[str]:
+    """Make a page of a sheet, under the command that it is of."""
     version = Lines((f"by castwise {castwise.__version__}",))
-    for text in page_lines(f"castwise {options.command_line}", [version, *sheet]):
-        file.write(text.encode())
+    return page_lines(f"castwise {options.command_line}", [version, *sheet])
 
 
 def _check(options: argparse.Namespace, name: str, path: Path) -> None:

@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 from castwise import checkpoint
-from castwise._exit_stack import SafeExitStack
 from castwise._parsed_files import parsed_file
 from castwise.checkpoint import Advice, CheckpointError
 from castwise.checkpoint.advice import check_map_file
@@ -18,7 +17,6 @@ from castwise.cli._parser import describe
 from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
-from castwise.cli._written_files import open_file
 from castwise.quantization import consumers
 
 _ADVISE = """\
@@ -143,11 +141,7 @@ def _advise(options: argparse.Namespace) -> int:
                 progress=progress.show if progress.visible else None,
             )
 
-    with SafeExitStack() as stack:
-        if options.output is not None:
-            check_map_file(options.output)
-        output = open_file(options, "output", stack)
-        advice = show_result(options, advise)
-        if output is not None:
-            output.write(advice.to_toml().encode())
+    if options.output is not None:
+        check_map_file(options.output)
+    show_result(options, advise, map_of=Advice.to_toml)
     return OK

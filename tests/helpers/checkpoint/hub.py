@@ -72,6 +72,7 @@ class Hub:
         self.gated: set[str] = set()
         self.read_only: set[str] = set()
         self.refuses_commits = False
+        self.on_commit: Callable[[], object] = lambda: None
 
     def put(self, name: str, files: dict[str, bytes], branch: str = "main") -> str:
         if name not in self.repositories:
@@ -334,6 +335,7 @@ class _Handler(BaseHTTPRequestHandler):
     def _receive(self, name: str, branch: str) -> None:
         repository = self._repository(name, writes=True)
         head = self._commit(name, branch)
+        self.hub.on_commit()
         if self.hub.refuses_commits:
             raise _Refusal(403, "", "storage quota exceeded")
         files = dict(head.files)

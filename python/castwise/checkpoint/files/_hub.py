@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import re
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -168,6 +169,35 @@ class HubRepository:
                 f"{self.path} has files; choose another name, or allow them to be replaced "
                 f"({argument('overwrite', True)})"
             )
+
+    def validate(self, card: Any, path: Path) -> None:  # noqa: ANN401  (a RepoCard)
+        """Refuse a card, read from `path`, whose metadata the Hub would refuse after the work.
+
+        Raises
+        ------
+        CheckpointError
+            The Hub refuses it.
+        OSError
+            The Hub is out of reach.
+
+        """
+        try:
+            Store(card, str(self.path)).validate()
+        except OSError as error:
+            if not isinstance(error.__cause__, ValueError):
+                raise
+            reason = " ".join(str(error.__cause__).split())
+            raise CheckpointError(
+                f"{path}, which becomes the model card, is refused by the Hub: {reason}; mend it, "
+                f"or leave it out ({argument('exclude', path.name)})"
+            ) from error
+
+    def upload_command(self, folder: Path) -> str:
+        """Return the command that pushes the files of a folder."""
+        words = ["hf", "upload", self.name, str(folder)]
+        if self._revision != _BRANCH:
+            words[2:2] = ["--revision", self._revision]
+        return shlex.join(words)
 
     def push(self, folder: Path, title: str) -> None:
         """Replace all that the branch holds by the files of a folder, in one commit.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 import tempfile
 from collections.abc import Callable, Sequence
@@ -9,12 +10,13 @@ from dataclasses import replace
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._model_card import Base, write_card
+from castwise.checkpoint._model_card import Base, read_card, write_card
 from castwise.checkpoint.containers import container_of
 from castwise.checkpoint.files import HubRepository, check_name
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.summary import CastSummary
 
+_LOGGER = logging.getLogger(__name__)
 _GGUF = ".gguf"
 
 
@@ -23,6 +25,7 @@ def push_conversion(
     source: Path,
     convert: Callable[[Path], CastSummary],
     *,
+    card_path: Path | None,
     command: str,
     suffix: str | None,
     zeros: Callable[[Sequence[CastRow]], float],
@@ -39,6 +42,8 @@ def push_conversion(
         What is converted.
     convert
         Converts the source into a path of this machine.
+    card_path
+        The model card of the source, which is copied to the result; None if there is none.
     command
         The name of the command, for the card.
     suffix
@@ -53,8 +58,9 @@ def push_conversion(
     Raises
     ------
     CheckpointError
-        `destination` is not a repository, is the source, or has files that may not be replaced; or
-        the result, which then stays on this machine, could not be pushed.
+        `destination` is not a repository, is the source, or has files that may not be replaced; the
+        model card of the source cannot become that of the result; or the result, which then stays
+        on this machine, could not be pushed.
     OSError
         The Hub is out of reach, or nobody is logged in.
 
@@ -64,36 +70,45 @@ def push_conversion(
         raise CheckpointError(
             f"{destination} is the repository that is read; choose another destination"
         )
-    base = None
+    base, card = None, read_card(card_path)
     if not dry_run:
         repository.prepare(overwrite=overwrite)
+        if card_path is not None:
+            repository.validate(card, card_path)
         base = None if origin is None else Base(origin.name, origin.commit())
+    file_name = "" if suffix is None else f"{source.stem}{suffix}"
+    if file_name:
+        check_name(file_name, f"{destination} would have")
     folder = Path(tempfile.mkdtemp(prefix="castwise-"))
     root = folder / repository.name.partition("/")[2]
-    local = root
-    if suffix is not None:
+    if file_name:
         root.mkdir()
-        local = root / f"{source.stem}{suffix}"
-        check_name(local.name, f"{destination} would have")
-    is_kept = False
+    local = root / file_name
+    is_complete = False
     try:
         summary = replace(convert(local), destination=str(destination))
+        is_complete = not dry_run
         if not dry_run:
             allowed = zeros(summary.rows)
-            write_card(root, summary, command=command, base=base, max_zeros=allowed)
-            title = f"castwise {command} of {base.name if base else source.name}"
-            try:
-                repository.push(root, title)
-            except OSError as error:
-                is_kept = True
-                raise CheckpointError(
-                    f"{destination}: {error.strerror or error}; the result is complete in {root}. "
-                    f"To push it: hf upload {repository.name} {root}"
-                ) from error
-        return summary
+            write_card(root, card, summary, command=command, base=base, max_zeros=allowed)
+            repository.push(root, f"castwise {command} of {base.name if base else source.name}")
+            is_complete = False
+    except BaseException as error:
+        if not is_complete:
+            raise
+        remedy = f"To push it: {repository.upload_command(root)}"
+        if not isinstance(error, Exception):  # a signal
+            _LOGGER.warning("the result is complete in %s. %s", root, remedy)
+            raise
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise CheckpointError(
+            f"{destination}: {reason or type(error).__name__}; the result is complete in {root}. "
+            f"{remedy}"
+        ) from error
     finally:
-        if not is_kept:
+        if not is_complete:
             shutil.rmtree(folder, ignore_errors=True)
+    return summary
 
 
 def suffix_of(source: Path, *, wanted: str) -> str | None:

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from castwise._options import FindingKind
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._model_card import CARD
 from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import is_hub, is_remote, target_path
@@ -25,7 +26,14 @@ from castwise.checkpoint.report import (
     ProgressMeter,
 )
 from castwise.checkpoint.requests._push import push_conversion, suffix_of
-from castwise.checkpoint.running import OutputOptions, RunPart, ToFile, ToFolder, convert_part
+from castwise.checkpoint.running import (
+    OutputOptions,
+    Patterns,
+    RunPart,
+    ToFile,
+    ToFolder,
+    convert_part,
+)
 from castwise.checkpoint.summary import CastSummary, check_losses, chosen_kinds
 
 SAFETENSORS = ".safetensors"
@@ -180,6 +188,11 @@ class Request:
         """Let a source that would be replaced stay if something is lost."""
         planned.protect(fail_on, self.allowed_zeros if max_zeros is None else lambda _: max_zeros)
 
+    def card_path(self, source: Path) -> Path | None:
+        """Return the path of the model card that is copied from a folder; None if there is none."""
+        is_excluded = Patterns(self.include, self.exclude).excludes(CARD)
+        return source / CARD if not is_excluded and (source / CARD).is_file() else None
+
     def check_part(self, **arguments: object) -> None:
         """Refuse what does not go together with `part`; `arguments` are those beside it.
 
@@ -264,13 +277,15 @@ def carry_out(
             f"and {path} is not one"
         )
     is_folder = request.max_shard_size is not None
+    suffix = None if is_folder else suffix_of(paths[1], wanted=request.suffix)
     return push_conversion(
         path,
         paths[1],
         convert,
         command=request.command,
+        card_path=request.card_path(paths[1]) if suffix is None else None,
         zeros=request.allowed_zeros if max_zeros is None else lambda _: max_zeros,
-        suffix=None if is_folder else suffix_of(paths[1], wanted=request.suffix),
+        suffix=suffix,
         overwrite=request.overwrite,
         dry_run=dry_run,
     )

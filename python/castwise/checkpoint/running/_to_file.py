@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
@@ -137,9 +137,10 @@ class ToFile:
         yield rows
         if not self._output.overwrite:
             check_absent(self._destination)
+        left_out = self._left_out()
         self._close_replaced()
         put_file(folder / self._target.name, self._destination)
-        self._tell_others()
+        self._tell_others(left_out)
 
     def preview(self) -> list[CastRow]:
         """Return the rows as they will be; refuse what cannot be written."""
@@ -159,6 +160,7 @@ class ToFile:
 
     def write(self, meter: ProgressMeter, executor: Executor | None) -> list[CastRow]:
         """Write the file, which appears when it is complete."""
+        left_out = self._left_out()  # now, as nothing may fail once the file is there
         with (
             replacing_file(
                 self._destination,
@@ -175,7 +177,7 @@ class ToFile:
             meter.starts(None)
             self.judge(rows)
             self._close_replaced()
-        self._tell_others()
+        self._tell_others(left_out)
         return rows
 
     def _close_replaced(self) -> None:
@@ -183,15 +185,20 @@ class ToFile:
         if self.is_in_place:
             self._source.close()
 
-    def _tell_others(self) -> None:
-        """Warn of the files of a folder that the one file does not have."""
-        if self._folder is not None:
-            done = {self._component.index_name, *self._component.shards, *self._consumed}
-            if names := sorted({path.name for path in entries(self._folder)} - done):
-                contents = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
-                _LOGGER.warning(
-                    "%s has the %s alone, not %s", self._destination, contents, listed(names)
-                )
+    def _left_out(self) -> list[str]:
+        """List the files of a folder that the one file does not have."""
+        if self._folder is None:
+            return []
+        done = {self._component.index_name, *self._component.shards, *self._consumed}
+        return sorted({path.name for path in entries(self._folder)} - done)
+
+    def _tell_others(self, names: Sequence[str]) -> None:
+        """Warn of files that the one file does not have."""
+        if names:
+            contents = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
+            _LOGGER.warning(
+                "%s has the %s alone, not %s", self._destination, contents, listed(names)
+            )
 
 
 def refuse_patterns(path: Path, patterns: Patterns) -> None:
