@@ -15,7 +15,9 @@ import safetensors
 from castwise import checkpoint
 from checkpoint_samples import NUMPY_FORMATS, assert_same, floats, random_array, write_sharded
 from numpy.typing import NDArray
+from producer_models.gguf import gguf_file
 from system_parts import LINKS, PERMISSIONS, need
+from torch_files import FOLDER
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FLOATS = tuple(name for name in NUMPY_FORMATS if castwise.finfo(name).kind == "float")
@@ -468,3 +470,51 @@ def test_copied_files_are_flushed_to_disk(tmp_path: Path, monkeypatch: pytest.Mo
     checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
     written = [tmp_path / "out", *(tmp_path / "out").rglob("*")]
     assert [path.name for path in written if path.stat().st_ino not in synced] == []
+
+
+CONTENTS = ("x.safetensors", "x.npz", "x.npy", "zip.pt", "legacy.pt", "x.gguf")
+
+
+@pytest.mark.parametrize(
+    "name", ["sha256-0123abcd", "x.pth.tar", "x.ckpt.pt", "x.bin", "X.SAFETENSORS"]
+)
+@pytest.mark.parametrize("file", CONTENTS)
+def test_the_first_bytes_tell_what_a_file_is(tmp_path: Path, file: str, name: str) -> None:
+    """Names of ollama, of trainings in torch, and any other."""
+    path, other = tmp_path / file, tmp_path / name
+    if file.endswith(".pt"):
+        path = FOLDER / file
+    elif file == "x.gguf":
+        gguf_file(path, {"w": (8, (2, 64), bytes(34 * 4)), "b": (0, (3,), bytes(12))})
+    else:
+        checkpoint.save(path, floats(48) if file == "x.npy" else _model())
+    other.write_bytes(path.read_bytes())
+    if file == "x.npy":  # whose tensor is named after the file
+        (tmp_path / f"{other.stem}.npy").write_bytes(path.read_bytes())
+        path = tmp_path / f"{other.stem}.npy"
+    assert checkpoint.inspect(other).tensors == checkpoint.inspect(path).tensors
+    suffix = ".npy" if file == "x.npy" else ".safetensors"
+    made = [tmp_path / f"{folder}/out{suffix}" for folder in ("one", "two")]
+    for source, out in zip((path, other), made, strict=True):
+        out.parent.mkdir()
+        if file == "x.gguf":
+            checkpoint.dequantize_file(source, out, "float32")
+        else:
+            checkpoint.cast_file(source, out, "bfloat16")
+    assert made[0].read_bytes() == made[1].read_bytes()
+    if suffix == ".npy":
+        with pytest.raises(checkpoint.CheckpointError, match=r"\.npy can only become \.npy"):
+            checkpoint.cast_file(other, tmp_path / "out.npz", "bfloat16")
+        assert_same(checkpoint.load(other), floats(48))
+    elif file != "x.gguf":
+        checkpoint.cast_file(other, tmp_path / "folder", "bfloat16", max_shard_size=10**6)
+
+
+@pytest.mark.parametrize("content", [b"", b"PK\3\4", b"\x80\x02.", b"text", bytes(600)])
+@pytest.mark.parametrize("name", ["sha256-0123abcd", "x.pth.tar"])
+def test_a_file_of_which_neither_name_nor_bytes_tell(
+    tmp_path: Path, name: str, content: bytes
+) -> None:
+    (tmp_path / name).write_bytes(content)
+    with pytest.raises(checkpoint.CheckpointError, match="names no container; use"):
+        checkpoint.inspect(tmp_path / name)

@@ -489,3 +489,19 @@ def test_without_h5py_the_remedy_is_named(tmp_path: Path) -> None:
     result = run_python("-c", program, "inspect", tmp_path / "in.h5")
     assert result.returncode == 2
     assert "pip install 'castwise[h5]'" in result.stderr
+
+
+@pytest.mark.parametrize("name", ["sha256-0123abcd", "x.keras.bak", "x.bin"])
+def test_the_first_bytes_tell_what_a_file_is(tmp_path: Path, name: str) -> None:
+    model = keras.Sequential([keras.Input((4,)), keras.layers.Dense(3)])
+    model.save(tmp_path / "x.keras")
+    model.save_weights(tmp_path / "x.weights.h5")
+    for file in ("x.keras", "x.weights.h5"):
+        path, other = tmp_path / file, tmp_path / name
+        other.write_bytes(path.read_bytes())
+        checkpoint.cast_file(path, tmp_path / "one.npz", "bfloat16", overwrite=True)
+        checkpoint.cast_file(other, tmp_path / "two.npz", "bfloat16", overwrite=True)
+        assert (tmp_path / "one.npz").read_bytes() == (tmp_path / "two.npz").read_bytes()
+    other.write_bytes((tmp_path / "x.keras").read_bytes())
+    checkpoint.cast_file(other, tmp_path / "new.keras", "float16")
+    assert keras.saving.load_model(tmp_path / "new.keras").summary

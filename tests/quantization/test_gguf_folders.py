@@ -419,6 +419,80 @@ def test_a_single_file_keeps_the_names(tmp_path: Path) -> None:
     assert "blk.0.ffn_gate_exps.weight_packed" in checkpoint.load(out)
 
 
+def split(file: Path, count: int) -> list[Path]:
+    """Divide a file as llama.cpp's gguf-split does."""
+    values, tensors = parsed(file)
+    size, paths = -(-len(tensors) // count), []
+    for index in range(count):
+        stated = dict.fromkeys(values if index else ())
+        others = dict.fromkeys(set(tensors) - set(list(tensors)[index * size :][:size]))
+        stated |= dict(zip(SPLIT_KEYS, (index, count, len(tensors)), strict=True))
+        paths.append(file.with_name(f"model-{index + 1:05d}-of-{count:05d}.gguf"))
+        changed(file, stated, others).rename(paths[-1])
+    return paths
+
+
+SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+
+
+def test_a_model_in_several_files(tmp_path: Path) -> None:
+    """Its first file stands for all: each way of reading gives what the whole file gives."""
+    file = gguf_of(tmp_path)
+    first, *_ = split(file, 3)
+    for out, target in (("back", "gpt-oss"), ("out.safetensors", "compressed-tensors")):
+        for source, folder in ((file, "of-one"), (first, "of-many")):
+            (tmp_path / folder).mkdir(exist_ok=True)
+            checkpoint.transcode_file(source, tmp_path / folder / out, target)
+    one, many = tmp_path / "of-one", tmp_path / "of-many"
+    for path in [path for path in one.rglob("*") if path.is_file()]:
+        assert (many / path.relative_to(one)).read_bytes() == path.read_bytes()
+    assert checkpoint.verify(first, file).equal
+    assert checkpoint.inspect(first).tensors[0] == checkpoint.inspect(file).tensors[0]
+    with ThreadPoolExecutor(2) as executor:
+        checkpoint.dequantize_file(first, tmp_path / "plain", executor=executor)
+    checkpoint.dequantize_file(file, tmp_path / "wanted")
+    assert_same_folders(tmp_path / "plain", tmp_path / "wanted")
+
+
+def test_files_that_are_no_whole_model(tmp_path: Path) -> None:
+    file = gguf_of(tmp_path)
+    first, second, third = split(file, 3)
+    out = tmp_path / "out.safetensors"
+
+    def refused(path: Path, match: str) -> None:
+        for run in (checkpoint.inspect, lambda path: checkpoint.dequantize_file(path, out)):
+            with pytest.raises(CheckpointError, match=match):
+                run(path)
+        assert not out.exists()
+
+    refused(second, r"one of 3 files of a model; give the first of them, model-00001-of-00003")
+    renamed = first.rename(tmp_path / "part1.gguf")
+    refused(renamed, r"one of 3 files .* must end with -00001-of-00003\.gguf and so on; .*--merge")
+    renamed.rename(first)
+    whole = third.read_bytes()
+    third.unlink()
+    refused(first, r"model-00003-of-00003\.gguf, of the same model, is missing beside it; fetch it")
+    third.write_bytes(whole[:-40])
+    refused(first, r"model-00003-of-00003\.gguf, of the same model: .* leaves no room for")
+    third.write_bytes(second.read_bytes())
+    refused(first, r"model-00003-of-00003\.gguf, of the same model: .* is there twice")
+    for stated, match in (
+        ({"split.no": 1}, "does not state that it is number 3 of 3 files"),
+        ({"split.count": 4}, "does not state that it is number 3 of 3 files"),
+    ):
+        third.write_bytes(whole)
+        changed(third, stated).rename(third)
+        refused(first, match)
+    third.write_bytes(whole)
+    for stated, match in (
+        ({"split.tensors.count": 7}, r"states 7 tensors in 3 files, which have \d+; fetch"),
+        ({"split.count": 4}, "one of 4 files of a model, whose names must end with"),
+        ({"split.count": "x"}, "one of x files of a model, whose names must end with"),
+    ):
+        first.write_bytes(changed(first, stated).read_bytes())
+        refused(first, match)
+
+
 def test_ways_of_running(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """A dry run, an executor and shards give what one run gives."""
     file = gguf_of(tmp_path)
@@ -472,7 +546,6 @@ KEY = "gpt-oss.attention.key_length"
             "is 'mamba', and castwise knows what .* of gpt-oss,",
         ),
         ({"general.type": "adapter"}, {}, "it is not a model but adapter"),
-        ({"split.count": 3}, {}, "one of 3 files; llama-gguf-split --merge joins them"),
         ({KEY: None}, {}, "states gpt-oss.attention.key_length None, and a model needs"),
         ({KEY: 16}, {}, r"value_length 32, and elsewhere 16 of the same \(head_dim\)"),
         ({"gpt-oss.rope.dimension_count": 16}, {}, "rope.dimension_count 16, and elsewhere 32"),

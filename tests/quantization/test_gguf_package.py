@@ -100,6 +100,24 @@ def test_values_are_those_of_the_package(
     assert main(["diff", str(source), str(out)]) == 0
 
 
+def test_files_that_the_package_splits(tmp_path: Path, framework: Framework) -> None:
+    gguf = framework("gguf")
+    for name, limit in (("whole", 0), ("model", 2)):
+        writer = gguf.GGUFWriter(tmp_path / f"{name}.gguf", "llama", split_max_tensors=limit)
+        for index in range(5):
+            raw = random_blocks("Q4_K", (index + 1, 2))
+            kind = gguf.GGMLQuantizationType.Q4_K
+            writer.add_tensor(f"{index}.weight", raw.reshape(index + 1, -1), raw_dtype=kind)
+        for write in ("header_to_file", "kv_data_to_file", "tensors_to_file"):
+            getattr(writer, f"write_{write}")()
+        writer.close()
+    first, out = tmp_path / "model-00001-of-00003.gguf", tmp_path / "out.safetensors"
+    checkpoint.dequantize_file(first, out, "float32")
+    assert len(checkpoint.load(out)) == 5
+    assert checkpoint.verify(tmp_path / "whole.gguf", out).equal
+    assert checkpoint.metadata(out) == checkpoint.metadata(tmp_path / "whole.gguf")
+
+
 @pytest.mark.parametrize("name", ["Q4_K", "Q6_K", "IQ3_S"])
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_losses_are_counted(

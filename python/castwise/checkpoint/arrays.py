@@ -153,7 +153,7 @@ def load(
     chosen = None if names is None else _names(names)
     with open_checkpoint(where, assume) as source:
         arrays = _load(source, chosen)
-    if chosen is None and not source.is_folder and container_of(where) == _NPY:
+    if chosen is None and source.suffix == _NPY:
         return arrays[where.stem]
     return arrays
 

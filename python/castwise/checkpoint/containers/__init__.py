@@ -13,6 +13,7 @@ from castwise.checkpoint._tensors import Planned, check_texts
 from castwise.checkpoint.containers._array_bytes import from_bytes, native, to_bytes
 from castwise.checkpoint.containers._container import Container
 from castwise.checkpoint.containers._exclusion import excluded_by
+from castwise.checkpoint.containers._first_bytes import suffix_of_contents
 from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, FLOAT, INTEGER, TEXT, typed
 from castwise.checkpoint.containers._interface import (
     Arrangement,
@@ -61,6 +62,7 @@ __all__ = [
     "open_checkpoint",
     "safetensors_name",
     "source_path",
+    "source_suffix",
     "to_bytes",
     "typed",
     "written_suffixes",
@@ -118,16 +120,35 @@ def _container(path: Path) -> Container:
 
 def check_store(path: Path) -> None:
     """Refuse what cannot be read, or written, on an object store."""
-    if is_remote(path) and not _container(path).on_stores:
+    _check_store(path, path.suffix, _container(path))
+
+
+def _check_store(path: Path, suffix: str, container: Container) -> None:
+    if is_remote(path) and not container.on_stores:
         raise CheckpointError(
-            f"{path}: {path.suffix} files cannot be read from a store or written to it; copy it to "
+            f"{path}: {suffix} files cannot be read from a store or written to it; copy it to "
             "this machine first, or from it"
         )
 
 
-def are_alike(path: Path, other: Path) -> bool:
-    """Return True if two names are those of the same container."""
-    return _container(path) is _container(other)
+def are_alike(suffix: str, path: Path) -> bool:
+    """Return True if a file with such contents and one of that name have the same container."""
+    return find(suffix) is _container(path)
+
+
+def source_suffix(path: Path) -> str:
+    """Return the suffix that decides the container of a file to read.
+
+    That of its name, unless the first bytes tell that it is another container of castwise's own.
+    The refusal is that of `container_of`.
+    """
+    named = path.suffix.lower()
+    if is_suffix(named) and not is_built_in(named):
+        return named
+    known = suffix_of_contents(path, named)
+    if known is None or find(known) is find(named):
+        return container_of(path)
+    return known
 
 
 def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
@@ -172,7 +193,8 @@ def open_checkpoint(
             raise absent_file(path) from error
     elif not is_folder and not path.exists():
         raise absent_file(path)
-    container = None if is_folder else _container(path)
+    suffix = "" if is_folder else source_suffix(path)
+    container = find(suffix)
     if assume is not None and (container is None or not container.assumes):
         raise CheckpointError(
             f"{path}: {argument('assume')} is for arrays that numpy saved as raw bytes, "
@@ -182,20 +204,22 @@ def open_checkpoint(
     if container is None:
         with excluded_by(has_argument=excludes is not None):
             return open_folder(path, excludes or (lambda _: False))
-    check_store(path)
-    if container_of(path) in _ONLY_DECODED and not decodes:
+    _check_store(path, suffix, container)
+    if suffix in _ONLY_DECODED and not decodes:
         raise CheckpointError(
-            f"{path}: castwise dequantize makes a folder or a .safetensors file of {path.suffix}, "
+            f"{path}: castwise dequantize makes a folder or a .safetensors file of {suffix}, "
             "plain tensors as they are (checkpoint.dequantize_file); llama-quantize of llama.cpp "
             "changes its types"
         )
-    return Checkpoint.of_file(_opened(path, container, assume))
+    if is_built_in(suffix):
+        return Checkpoint.of_file(container.open_file(path, assume), suffix)
+    return Checkpoint.of_file(_offered_reader(path, container, assume), suffix)
 
 
-def _opened(path: Path, container: Container, assume: str | Mapping[str, str] | None) -> Reader:
-    """Open a file; of what a package offers, say that it is the package that fails."""
-    if is_built_in(path.suffix.lower()):
-        return container.open_file(path, assume)
+def _offered_reader(
+    path: Path, container: Container, assume: str | Mapping[str, str] | None
+) -> Reader:
+    """Open a file by what a package offers, and say that it is the package that fails."""
     try:
         reader = container.open_file(path, assume)
         _ = reader.tensors, reader.metadata, reader.other_entries, reader.reopens, reader.path

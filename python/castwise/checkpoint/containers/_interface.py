@@ -27,10 +27,10 @@ from numpy.typing import NDArray
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo, format_info
 from castwise.checkpoint.containers._array_bytes import to_bytes
-from castwise.checkpoint.files import RemoteSource, SourceFile, Upload
+from castwise.checkpoint.files import JoinedFiles, RemoteSource, SourceFile, Upload
 
 _BYTE_BITS = 8
-_File = TypeVar("_File", bound=SourceFile | RemoteSource)
+_File = TypeVar("_File", bound=SourceFile | RemoteSource | JoinedFiles)
 
 
 class Elements(NamedTuple):

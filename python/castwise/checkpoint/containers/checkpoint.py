@@ -81,6 +81,8 @@ class Checkpoint:
         Paths of files and indexes that hold the tensors of a component in another form.
     consumed
         Paths of files that tell how tensors are stored, and hold for no others.
+    suffix
+        The suffix that decided the container of a single file; empty for a folder.
 
     """
 
@@ -89,13 +91,18 @@ class Checkpoint:
     is_folder: bool
     other_forms: frozenset[str] = frozenset()
     consumed: frozenset[str] = frozenset()
+    suffix: str = ""
 
     @classmethod
-    def of_file(cls, reader: Reader) -> Checkpoint:
+    def of_file(cls, reader: Reader, suffix: str) -> Checkpoint:
         """Make the checkpoint of a single file, which is open."""
         name = reader.path.name
         component = Component("", None, {}, {name: reader}, {name: ()})
-        return cls(reader.path, [component], is_folder=False)
+        return cls(reader.path, [component], is_folder=False, suffix=suffix)
+
+    def suffix_of(self, reader: Reader) -> str:
+        """Return the suffix that decided the container of a file of its tensors."""
+        return self.suffix or reader.path.suffix.lower()
 
     @property
     def shards(self) -> dict[str, Reader]:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import struct
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
@@ -27,7 +28,7 @@ from castwise.checkpoint._tensors import Planned, TensorInfo, format_info, numpy
 from castwise.checkpoint.containers._array_bytes import from_bytes
 from castwise.checkpoint.containers._gguf_header import Typed, pair_of, text_of
 from castwise.checkpoint.containers._interface import Elements, PlacedReader, PlacedWriter, Reader
-from castwise.checkpoint.files import SourceFile
+from castwise.checkpoint.files import JoinedFiles, SourceFile
 from castwise.quantization.producers import GGUF_BLOCKS
 
 _MAGIC = b"GGUF"
@@ -38,6 +39,10 @@ _GATHERED = 1 << 18
 
 _ALIGNMENT = 32
 ARCHITECTURE = "general.architecture"
+_SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+"""What each file of a model that was split states."""
+
+_PART = re.compile(r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
 _PLAIN = {
     0: "float32",
     1: "float16",
@@ -83,27 +88,29 @@ class Gathered(NamedTuple):
     sources: Sequence[GatheredSource]
 
 
-class GgufReader(PlacedReader[SourceFile]):
-    """A GGUF file whose header was checked on opening.
+class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
+    """A GGUF file whose header was checked on opening, with the others of a model that was split.
 
     Raises
     ------
     CheckpointError
         It is not one, is truncated, of a version or byte order that is not read, or has a tensor of
-        a type that cannot be decoded.
+        a type that cannot be decoded; or it is not the first of several, or another is missing.
 
     """
 
     def __init__(self, path: Path) -> None:
-        super().__init__(SourceFile(path))
+        file = SourceFile(path)
+        super().__init__(file)
         self.tensors: dict[str, TensorInfo] = {}
         self.metadata: dict[str, str] = {}
         self._begins: dict[str, int] = {}
         self._gathered: dict[str, Gathered] = {}
-        self._arrays: dict[str, int] = {}
-        self._values: dict[str, str | float] = {}
         try:
-            self._read_header()
+            self._values, self._arrays = self._read_header(file, 0)
+            self._read_parts(file)
+            self.metadata = {key: str(value) for key, value in self._values.items()}
+            self.other_entries += self._arrays
         except CheckpointError as error:
             self._file.close()
             raise CheckpointError(f"{path}: {error}") from error
@@ -111,25 +118,73 @@ class GgufReader(PlacedReader[SourceFile]):
             self._file.close()
             raise
 
-    def _read_header(self) -> None:
+    def _read_header(
+        self, file: SourceFile, begin: int
+    ) -> tuple[dict[str, str | float], dict[str, int]]:
+        """Take the tensors of a file; returns its values, and where its arrays begin.
+
+        `begin` is added to the places of the tensors.
+        """
         places: list[tuple[TensorInfo, int]] = []
-        self._values, self._arrays, start, alignment = parse_gguf_header(
-            self._file.read,
-            self._file.size,
+        values, arrays, start, alignment = parse_gguf_header(
+            file.read,
+            file.size,
             lambda name, shape, kind, offset: places.append((_info(name, shape, kind), offset)),
             CheckpointError,
         )
-        self.metadata = {key: str(value) for key, value in self._values.items()}
-        self.other_entries += self._arrays
         for info, offset in places:
             if info.name in self.tensors:
                 raise CheckpointError(f"tensor {info.name!r} is there twice")
-            if offset % alignment or start + offset + info.nbytes > self._file.size:
+            if offset % alignment or start + offset + info.nbytes > file.size:
                 raise CheckpointError(
                     f"tensor {info.name!r} is said to begin at {offset:,}, which is not a multiple "
                     f"of {alignment} or leaves no room for its {info.nbytes:,} bytes"
                 )
-            self.tensors[info.name], self._begins[info.name] = info, start + offset
+            self.tensors[info.name], self._begins[info.name] = info, begin + start + offset
+        return values, arrays
+
+    def _read_parts(self, first: SourceFile) -> None:
+        """Take the tensors of the other files that llama.cpp's gguf-split made with this one.
+
+        The first states all that a model states, and names tell the others, as llama.cpp finds
+        them.
+        """
+        number, count, tensors = (self._values.get(key, 0) for key in _SPLIT_KEYS)
+        if count in {0, 1}:
+            return
+        named = _PART.fullmatch(self.path.name)
+        if named is None or not isinstance(count, int) or int(named["count"]) != count:
+            raise CheckpointError(
+                f"it is one of {count} files of a model, whose names must end with -00001-of-"
+                f"{count!s:0>5}.gguf and so on; rename them, or join them: llama-gguf-split --merge"
+            )
+        names = [f"{named['stem']}-{index + 1:05}-of-{count:05}.gguf" for index in range(count)]
+        if number != 0:
+            raise CheckpointError(
+                f"it is one of {count} files of a model; give the first of them, {names[0]}"
+            )
+        self._file = joined = JoinedFiles(first)
+        for index, name in enumerate(names[1:], 1):
+            path = self.path.with_name(name)
+            if not path.is_file():
+                raise CheckpointError(f"{name}, of the same model, is missing beside it; fetch it")
+            file = SourceFile(path)
+            try:
+                values, _ = self._read_header(file, joined.append(file))
+            except CheckpointError as error:
+                raise CheckpointError(f"{name}, of the same model: {error}") from error
+            if (values.get(_SPLIT_KEYS[0]), values.get(_SPLIT_KEYS[1])) != (index, count):
+                raise CheckpointError(
+                    f"{name} does not state that it is number {index + 1} of {count} files of the "
+                    "same model; fetch it again"
+                )
+        if tensors not in {0, len(self.tensors)}:
+            raise CheckpointError(
+                f"it states {tensors} tensors in {count} files, which have {len(self.tensors)}; "
+                "fetch them again"
+            )
+        for key in _SPLIT_KEYS:
+            self._values.pop(key, None)
 
     def values(self) -> dict[str, Any]:
         """Return all that the header states, by key, with its arrays."""

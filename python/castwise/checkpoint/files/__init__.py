@@ -31,6 +31,7 @@ from castwise.checkpoint.files._replacing import (
     sync_folder,
 )
 from castwise.checkpoint.files._source_files import (
+    JoinedFiles,
     SourceFile,
     handle,
     open_file,
@@ -47,6 +48,7 @@ from castwise.checkpoint.files._temporary_names import (
 
 __all__ = [
     "HubRepository",
+    "JoinedFiles",
     "RemoteSource",
     "Room",
     "SourceFile",

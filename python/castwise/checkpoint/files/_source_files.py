@@ -3,6 +3,7 @@
 import ctypes
 import os
 import sys
+from bisect import bisect_right
 from collections.abc import Iterable
 from io import BufferedReader
 from pathlib import Path
@@ -101,6 +102,71 @@ class SourceFile:
         """Return which file it is, with its size and the time of its last change."""
         status = os.fstat(self.stream.fileno())
         return status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns
+
+
+class JoinedFiles:
+    """Files that are read as one, each from where the one before ends; as `SourceFile`.
+
+    It is named by the first of them.
+    """
+
+    def __init__(self, first: SourceFile) -> None:
+        self.path = first.path
+        self._files = [first]
+        self._begins = [0, first.size]
+
+    def append(self, file: SourceFile) -> int:
+        """Add a file; returns where it begins."""
+        self._files.append(file)
+        self._begins.append(self.size + file.size)
+        return self._begins[-2]
+
+    @property
+    def size(self) -> int:
+        """The bytes of all together."""
+        return self._begins[-1]
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of the last change of each."""
+        return [number for file in self._files for number in file.state]
+
+    def reopen(self) -> None:
+        """Open them again if they were closed."""
+        for file in self._files:
+            file.reopen()
+
+    def check_unchanged(self) -> None:
+        """Refuse them if one is not as it was when it was first opened."""
+        for file in self._files:
+            file.check_unchanged()
+
+    def close(self) -> None:
+        """Close them; `reopen` opens them again."""
+        for file in self._files:
+            file.close()
+
+    def place(self, begin: int) -> None:
+        """Return None: there is no single file that can be read without this object."""
+        del begin
+
+    def expect(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Do nothing: the system reads ahead."""
+
+    def read(self, begin: int, count: int) -> bytes:
+        """Return so many bytes; fewer where the file that they begin in ends."""
+        file, place = self._at(begin)
+        return file.read(place, count)
+
+    def read_into(self, data: memoryview, begin: int) -> int:
+        """Fill `data` from there on, as far as one file goes; returns how many bytes there were."""
+        file, place = self._at(begin)
+        return file.read_into(data, place)
+
+    def _at(self, begin: int) -> tuple[SourceFile, int]:
+        """Return the file in which a byte is, and its place there."""
+        index = min(bisect_right(self._begins, begin), len(self._files)) - 1
+        return self._files[index], begin - self._begins[index]
 
 
 def open_file(path: Path) -> BufferedReader:

@@ -110,10 +110,8 @@ def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> ModelFi
 
 def _model(reader: GgufReader, dtype: str | None) -> ModelFiles:
     path, values = reader.path, reader.values()
-    kind, count = values.get("general.type", "model"), values.get("split.count", 0)
-    if kind != "model" or count not in (0, 1):
-        part = f"one of {count} files; llama-gguf-split --merge joins them" if count else kind
-        raise CheckpointError(f"it is not a model but {part}")
+    if (kind := values.get("general.type", "model")) != "model":
+        raise CheckpointError(f"it is not a model but {kind}")
     row, config = configuration(values)
     if not any(_is_blocks(info) for info in reader.tensors.values()):
         dtype = None

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._model_card import Base, read_card, write_card
-from castwise.checkpoint.containers import container_of
+from castwise.checkpoint.containers import source_suffix
 from castwise.checkpoint.files import HubRepository, check_name
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.summary import CastSummary
@@ -113,6 +113,6 @@ def push_conversion(
 
 def suffix_of(source: Path, *, wanted: str) -> str | None:
     """Return the suffix of the file that a source becomes in a repository; None for a folder."""
-    if wanted != _GGUF and (source.is_dir() or container_of(source) == _GGUF):
+    if wanted != _GGUF and (source.is_dir() or source_suffix(source) == _GGUF):
         return None
     return wanted

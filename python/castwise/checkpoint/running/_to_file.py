@@ -37,7 +37,7 @@ from castwise.checkpoint.running._output_options import OutputOptions
 from castwise.checkpoint.running._sharding import one_file
 
 _LOGGER = logging.getLogger(__name__)
-_NPY = ".npy"
+_NPY, _NPZ = ".npy", ".npz"
 _SAFETENSORS, _GGUF = ".safetensors", ".gguf"
 
 
@@ -62,7 +62,7 @@ class ToFile:
                 f"it, such as {destination / source.path.name}, or give "
                 f"{argument('max_shard_size')} for shards"
             )
-        is_npy = source.path.suffix.lower() == _NPY  # which becomes no folder
+        is_npy = source.suffix == _NPY  # which becomes no folder
         suffix = _NPY if is_npy else _SAFETENSORS
         shards = f", or give {argument('max_shard_size')} for a folder of shards"
         container_of(
@@ -89,7 +89,7 @@ class ToFile:
             refuse_patterns(source.path, output.patterns)
             (self._component,), self._folder = source.components, None
         for reader in self._component.shards.values():
-            check_container(reader, destination)
+            check_container(reader, source.suffix_of(reader), destination)
         self.plans: dict[str, list[Planned]] = {}
         self.planned: list[Planned] = []
 
@@ -207,11 +207,11 @@ def refuse_patterns(path: Path, patterns: Patterns) -> None:
         patterns.refuse(option, f"this is for folders, and {path} is a file")
 
 
-def check_container(reader: Reader, destination: Path) -> None:
-    """Refuse, or warn of, what another container cannot hold."""
-    if are_alike(reader.path, destination):
+def check_container(reader: Reader, suffix: str, destination: Path) -> None:
+    """Refuse, or warn of, what another container than that of a suffix cannot hold."""
+    if are_alike(suffix, destination):
         return
-    if container_of(reader.path) == _NPY:
+    if suffix == _NPY:
         raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
     if container_of(destination) == _NPY:
         raise CheckpointError(f"{destination}: .npy holds one array without a name; write .npz")
@@ -240,7 +240,7 @@ def _only_component(folder: Checkpoint, destination: Path) -> Component:
 def _least_nbytes(target: OutputFile, destination: Path) -> int:
     """Return the bytes that a file takes at least; nobody knows those of compressed members."""
     reader = target.sources[0][0]
-    if isinstance(reader, NpzReader) and container_of(destination) == container_of(reader.path):
+    if isinstance(reader, NpzReader) and container_of(destination) == _NPZ:
         stored = [
             tensor
             for tensor in target.planned

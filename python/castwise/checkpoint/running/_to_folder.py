@@ -106,7 +106,7 @@ class ToFolder:
         else:
             refuse_patterns(source.path, patterns)
         for reader in self.sources.values():
-            check_container(reader, destination / "model.safetensors")
+            check_container(reader, source.suffix_of(reader), destination / "model.safetensors")
         self._copied: set[str] = set()
         self.plans: dict[str, list[Planned]] = {}
         self.planned: list[Planned] = []

@@ -1,0 +1,63 @@
+"""What the first bytes of a file tell of its container, whatever its name is."""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Mapping
+from pathlib import Path
+
+from castwise.checkpoint.files import is_remote, open_file, source_file
+
+_COUNT = 512
+_STARTS: Mapping[bytes, str] = {
+    b"GGUF": ".gguf",
+    b"\x93NUMPY": ".npy",
+    b"\x89HDF\r\n\x1a\n": ".h5",
+}
+_OLD_TORCH = re.compile(rb"\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", re.DOTALL)
+"""A pickle of the number with which files of torch before 1.6 begin."""
+
+_SAFETENSORS = re.compile(rb"(.{8})\{[\"} \n]", re.DOTALL)
+_MAX_HEADER_BYTES = 100_000_000
+
+_ZIP_START = b"PK\3\4"
+_NAME_LENGTH, _NAME = 26, 30  # where they stand in the header of a zip file's member
+_OF_TORCH = re.compile(rb"[^/]+/data\.pkl")
+_OF_KERAS = (b"metadata.json", b"config.json", b"model.weights.h5")
+_ZIPS = (".npz", ".keras")
+
+
+def suffix_of_contents(path: Path, suffix: str) -> str | None:
+    """Return the suffix that files with such first bytes have; None if nothing is known of them.
+
+    `suffix` is that of its name: a zip file may have members that others have as well.
+    """
+    if is_remote(path):
+        first = source_file(path).read(0, _COUNT)
+    else:
+        with open_file(path) as file:
+            first = file.read(_COUNT)
+    for start, known in _STARTS.items():
+        if first.startswith(start):
+            return known
+    if first.startswith(_ZIP_START) and len(first) >= _NAME:
+        (length,) = struct.unpack_from("<H", first, _NAME_LENGTH)
+        return _suffix_of_zip(first[_NAME : _NAME + length], suffix)
+    if _OLD_TORCH.match(first):
+        return ".pt"
+    header = _SAFETENSORS.match(first)
+    if header and int.from_bytes(header[1], "little") <= _MAX_HEADER_BYTES:
+        return ".safetensors"
+    return None
+
+
+def _suffix_of_zip(member: bytes, suffix: str) -> str | None:
+    """Return what a zip file is by the name of its first member."""
+    if _OF_TORCH.fullmatch(member):
+        return ".pt"
+    if suffix in _ZIPS:
+        return None
+    if member.endswith(b".npy"):
+        return ".npz"
+    return ".keras" if member in _OF_KERAS else None
