@@ -36,7 +36,7 @@ SAFETENSORS = {
     "cut in the header": (safetensors_file(_entry(), length=1000), "promise"),
     "length beyond 2**63": (b"\xff" * 8 + b"{}", "promise"),
     "length beyond the limit": ((100_000_001).to_bytes(8, "little") + b"{}", "limit"),
-    "another format": (b"GGUF" + b"\0" * 60, "promise|JSON"),
+    "another format": (b"RIFF" + b"\0" * 60, "promise|JSON"),
     "not JSON": (safetensors_file(b"not json"), "JSON"),
     "not UTF-8": (safetensors_file(b'{"\xff":1}'), "UTF-8"),
     "a list": (safetensors_file([]), "JSON"),

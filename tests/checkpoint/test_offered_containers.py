@@ -104,7 +104,7 @@ def test_every_format_survives(tmp_path: Path, jst: Container) -> None:
     stated = json.loads(path.read_bytes().partition(b"\n")[0])
     assert stated["tensors"]["fc.weight"] == ["float32", [64, 64], 0]
     assert {begin % 64 for _, _, begin in stated["tensors"].values()} == {0}
-    assert are_alike(path, tmp_path / "b.jst")
+    assert are_alike(".jst", tmp_path / "b.jst")
     assert registry.find(".jst") is jst
     back = tmp_path / "back.safetensors"
     checkpoint.cast_file(path, back, "float32", executor=ThreadPoolExecutor(2))

@@ -177,3 +177,42 @@ def test_a_file_that_cannot_be_named(
         checkpoint.save(path, floats(3), overwrite=True)
     assert caught.value.filename == str(path)
     assert [file.read_bytes() for file in tmp_path.iterdir()] == [b"old"] * replaces
+
+
+REMOVING = """
+import os, signal, sys
+from pathlib import Path
+sys.path.insert(0, sys.argv[1])
+from signal_at_every_step import Tracer
+from castwise import checkpoint
+from castwise.cli import main
+
+checkpoint.save("in.safetensors", {name: __import__("numpy").ones(600, "f4") for name in "abc"})
+command = ["cast", "in.safetensors", "out", "--dtype", "bf16", "--max-shard-size", "1KB", "--quiet"]
+
+class Removals(Tracer):
+    def __call__(self, frame, event, argument):
+        if "rmtree" in frame.f_code.co_name:
+            return super().__call__(frame, event, argument)
+
+step, code = 0, 143
+while code == 143:
+    step += 1
+    leftover = Path(".out.0123456789ab.castwise-tmp", "folder", "another")  # of a run that was killed
+    leftover.mkdir(parents=True, exist_ok=True)
+    (leftover / "file").write_bytes(b"")
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    code = Removals(("/shutil.py",), {step: signal.SIGTERM}).run(lambda: sys.exit(main(command)))
+    names = set(os.listdir()) - {".out.0123456789ab.castwise-tmp", "in.safetensors"}
+    assert names == (set() if code == 143 else {"out"}), (step, code, names)
+print(step, code)
+"""
+
+
+def test_a_signal_while_a_leftover_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """At each bytecode of `shutil`, which then may close a file twice."""
+    monkeypatch.chdir(tmp_path)
+    step, code = run(REMOVING, SIGNALLER.parent)[-1].split()
+    assert (int(step) > 100, code) == (True, "0")

@@ -124,7 +124,7 @@ def test_nothing_is_written_as_torch(tmp_path: Path, suffix: str) -> None:
 @pytest.mark.parametrize(("suffix", "tool"), [(".onnx", "onnxconv")])
 def test_other_tools_are_named(tmp_path: Path, suffix: str, tool: str) -> None:
     path = tmp_path / f"in{suffix}"
-    path.write_bytes(b"GGUF")
+    path.write_bytes(b"\x08\x0a")
     for action in (checkpoint.load, checkpoint.inspect):
         with pytest.raises(checkpoint.CheckpointError, match=f"does not read {suffix}; {tool}"):
             action(path)
@@ -169,7 +169,7 @@ LIES: dict[str, tuple[bytes, str]] = {
     "empty": (b"", "neither like a zip file nor like a pickle"),
     "text": (b"version https://git-lfs.github.com/spec/v1\n", "neither like"),
     "cut zip": (torch_file({})[:-30], "damaged"),
-    "another zip": (plain_zip({"a.npy": b""}), "no data.pkl"),
+    "another zip": (plain_zip({"a.json": b""}), "no data.pkl"),
     "deflated": (plain_zip({"data.pkl": pickled({})}, zipfile.ZIP_DEFLATED), "compressed"),
     "lzma": (plain_zip({"data.pkl": pickled({})}, zipfile.ZIP_LZMA), "neither stored"),
     "TorchScript": (torch_file({}, **{"constants.pkl": b""}), "TorchScript"),

@@ -34,7 +34,8 @@ def suffix_of_contents(path: Path, suffix: str) -> str | None:
     `suffix` is that of its name: a zip file may have members that others have as well.
     """
     if is_remote(path):
-        first = source_file(path).read(0, _COUNT)
+        source = source_file(path)
+        first = source.read(0, min(source.size, _COUNT)) if source.size else b""
     else:
         with open_file(path) as file:
             first = file.read(_COUNT)

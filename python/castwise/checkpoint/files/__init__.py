@@ -44,6 +44,7 @@ from castwise.checkpoint.files._temporary_names import (
     journal_name,
     locked,
     parts_name,
+    remove_folder,
 )
 
 __all__ = [
@@ -78,6 +79,7 @@ __all__ = [
     "put_folder",
     "read_file",
     "real_path",
+    "remove_folder",
     "replacing_file",
     "replacing_folder",
     "resumable_folder",

@@ -128,6 +128,49 @@ class TemporaryName:
                 signal.signal(number, before)
 
 
+class _SignalDelay:
+    """Handles the signals that come in its block only at the end of that.
+
+    `shutil.rmtree` closes a descriptor twice where a handler raises between the first time and the
+    note of it: OSError takes the place of what was raised, or a file of another thread is closed.
+    """
+
+    def __enter__(self) -> None:
+        self._before: dict[int, Any] = {}  # handlers, which may raise
+        self._delayed: list[int] = []
+        try:
+            with suppress(ValueError):  # not the main thread, which alone handles signals
+                for number in _SIGNALS:
+                    if callable(before := signal.getsignal(number)):
+                        self._before[number] = before
+                        signal.signal(number, self)
+        except BaseException:
+            self._restore()
+            raise
+
+    def __exit__(self, *_error: object) -> None:
+        try:
+            self._restore()
+        finally:
+            self._restore()  # if a signal whose handler was back stopped the first
+            while self._delayed:
+                signal.raise_signal(self._delayed.pop())
+
+    def __call__(self, number: int, _frame: FrameType | None) -> None:
+        self._delayed.append(number)
+
+    def _restore(self) -> None:
+        for number, before in self._before.items():
+            if signal.getsignal(number) is self:
+                signal.signal(number, before)
+
+
+def remove_folder(path: Path) -> None:
+    """Remove a folder and all in it, as far as that can be; signals wait for the end."""
+    with _SignalDelay():
+        shutil.rmtree(path, ignore_errors=True)
+
+
 def resumable_name(path: Path) -> Path:
     """Return the temporary name of a folder that another run can go on with."""
     return path.with_name(f"{_prefix(path)}resumable{_SUFFIX}")
@@ -269,7 +312,7 @@ def _remove_with_journal(temporary: Path) -> None:
 
 def _remove(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
-        shutil.rmtree(path, ignore_errors=True)
+        remove_folder(path)
     else:
         with suppress(OSError):
             path.unlink()

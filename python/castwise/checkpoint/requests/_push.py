@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-import shutil
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -12,7 +11,7 @@ from pathlib import Path
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._model_card import Base, read_card, write_card
 from castwise.checkpoint.containers import source_suffix
-from castwise.checkpoint.files import HubRepository, check_name
+from castwise.checkpoint.files import HubRepository, check_name, remove_folder
 from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.summary import CastSummary
 
@@ -107,7 +106,7 @@ def push_conversion(
         ) from error
     finally:
         if not is_complete:
-            shutil.rmtree(folder, ignore_errors=True)
+            remove_folder(folder)
     return summary
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import shutil
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +26,7 @@ from castwise.checkpoint.files import (
     locked,
     parts_name,
     read_file,
+    remove_folder,
     replacing_file,
     shared_folder,
     sync_file,
@@ -171,7 +171,7 @@ class RunParts:
             destination
         ):
             with self._held():
-                shutil.rmtree(self._folder)
+                remove_folder(self._folder)
             raise CheckpointError(
                 f"{destination} is complete: a run before this one was stopped only when its parts "
                 "were to be removed, which they are now"
@@ -208,7 +208,7 @@ class RunParts:
                 file.write(_identity(files))
                 sync_file(file)
             next(steps, None)
-            shutil.rmtree(self._folder)
+            remove_folder(self._folder)
         return rows
 
     @contextmanager
