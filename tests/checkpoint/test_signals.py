@@ -198,7 +198,7 @@ class Removals(Tracer):
 step, code = 0, 143
 while code == 143:
     step += 1
-    leftover = Path(".out.0123456789ab.castwise-tmp", "folder", "another")  # of a run that was killed
+    leftover = Path(".out.0123456789ab.castwise-tmp", "folder", "another")
     leftover.mkdir(parents=True, exist_ok=True)
     (leftover / "file").write_bytes(b"")
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
