@@ -126,7 +126,7 @@ def test_an_end_that_was_stopped(
     alone = checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
     checkpoint.cast_file(folder, new, "bfloat16", part="1/1")
 
-    def stop(path: Path) -> None:
+    def stop(path: Path, **_options: object) -> None:
         raise KeyboardInterrupt(path)
 
     with monkeypatch.context() as patch:

@@ -11,7 +11,8 @@ import pytest
 from castwise import checkpoint
 from castwise.cli import main
 from checkpoint_samples import floats, write_sharded
-from system_parts import LINKS, need
+from processes import run_python
+from system_parts import LINKS, PERMISSIONS, need
 from torch_files import write_tensors
 
 OF_THE_MODEL = (
@@ -205,6 +206,29 @@ def test_what_is_left_out_need_not_be_readable(
     with pytest.raises(PermissionError, match="vocab"):
         cast(source, "other")
     assert sorted(os.listdir(source.parent)) == ["in", "out"]
+
+
+def test_what_is_copied_is_readable_before_the_work() -> None:
+    need(PERMISSIONS)
+    program = """
+import os, tempfile
+from pathlib import Path
+import numpy as np
+from castwise import checkpoint
+if os.getuid() == 0:
+    os.setuid(65534)  # whom permissions hold for
+with tempfile.TemporaryDirectory() as folder:
+    source = Path(folder, "in")
+    source.mkdir()
+    checkpoint.save(source / "model.safetensors", {"w": np.ones(8, "f4")})
+    (source / "notes.txt").touch(mode=0)
+    try:
+        checkpoint.cast_file(source, Path(folder, "out"), "bfloat16", progress=print)
+    except PermissionError as error:
+        print(os.path.basename(error.filename), os.listdir(folder))
+"""
+    result = run_python("-c", program)
+    assert result.stdout == "notes.txt ['in']\n", result.stderr
 
 
 @pytest.mark.thinned(3)

@@ -13,9 +13,9 @@ from castwise.checkpoint.preview import preview_sheet
 from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
 from castwise.cli._arguments import check_top, file_options
 from castwise.cli._findings import say_findings
-from castwise.cli._output import OK, json_text, say, show, show_and_check, show_sheet
+from castwise.cli._output import OK, json_text, say, show, show_sheet
 from castwise.cli._progress import ProgressLine
-from castwise.cli._written_files import page_of, pending_file
+from castwise.cli._written_files import page_of, pending_file, show_and_check
 from castwise.rendering import Sheet
 
 

@@ -6,11 +6,10 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
-from castwise.checkpoint import CheckpointError
 from castwise.rendering import BARS, Sheet, printable, text_lines
 
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
@@ -49,45 +48,6 @@ def say(text: str) -> None:
         print(f"castwise: {printable(text)}", file=sys.stderr)
     except (OSError, ValueError):
         abandon_output(sys.stderr)
-
-
-def show_and_check(show: Callable[[], None], failures: list[str], written: str | None) -> None:
-    """Show a result on standard output, and say which files of it, and that, could not be written.
-
-    Parameters
-    ----------
-    show
-        Prints it.
-    failures
-        The files that could not be written, each with the reason.
-    written
-        The checkpoint that is complete all the same; None if there is none.
-
-    Raises
-    ------
-    BrokenPipeError
-        Whoever read standard output has gone, and all files are written.
-    OSError
-        Standard output is full, and nothing else is to be said.
-    CheckpointError
-        A file, or beside a checkpoint standard output, could not be written.
-
-    """
-    try:
-        show()
-        sys.stdout.flush()
-    except BrokenPipeError:
-        if not failures:
-            raise
-        abandon_output()
-    except Exception as error:
-        if written is None and not failures:
-            raise
-        abandon_output()
-        failures.append(f"standard output: {reason_of(error)}")
-    if failures:
-        beginning = "could not write" if written is None else f"{written} was written, but not"
-        raise CheckpointError(f"{beginning} {'; nor '.join(failures)}")
 
 
 def reason_of(error: Exception) -> str:

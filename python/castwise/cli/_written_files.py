@@ -1,4 +1,7 @@
-"""The files of `--report`, `--html`, `-o`: checked before the work, complete when they appear."""
+"""The files of `--report`, `--html`, `-o`: checked before the work, complete when they appear.
+
+What fails after the work, standard output too, is said when all else is written and shown.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +18,7 @@ import castwise
 from castwise import checkpoint
 from castwise._exit_stack import SafeExitStack
 from castwise.checkpoint.files import check_own_start, real_path, replacing_file
-from castwise.cli._output import reason_of
+from castwise.cli._output import abandon_output, reason_of
 from castwise.rendering import PAGE_START, Lines, Sheet, page_lines
 
 _STARTS = {
@@ -62,6 +65,45 @@ def pending_file(
         if not is_done:
             raise
         failures.append(f"{_NOUNS[name]} {path}: {reason_of(error)}")
+
+
+def show_and_check(show: Callable[[], None], failures: list[str], written: str | None) -> None:
+    """Show a result on standard output, and say which files of it, and that, could not be written.
+
+    Parameters
+    ----------
+    show
+        Prints it.
+    failures
+        The files that could not be written, each with the reason.
+    written
+        The checkpoint that is complete all the same; None if there is none.
+
+    Raises
+    ------
+    BrokenPipeError
+        Whoever read standard output has gone, and all files are written.
+    OSError
+        Standard output is full, and nothing else is to be said.
+    CheckpointError
+        A file, or beside a checkpoint standard output, could not be written.
+
+    """
+    try:
+        show()
+        sys.stdout.flush()
+    except BrokenPipeError:
+        if not failures:
+            raise
+        abandon_output()
+    except Exception as error:
+        if written is None and not failures:
+            raise
+        abandon_output()
+        failures.append(f"standard output: {reason_of(error)}")
+    if failures:
+        beginning = "could not write" if written is None else f"{written} was written, but not"
+        raise checkpoint.CheckpointError(f"{beginning} {'; nor '.join(failures)}")
 
 
 def _open_file(options: argparse.Namespace, name: str, path: Path, stack: ExitStack) -> BinaryIO:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import logging
 import os
 import shutil
@@ -123,13 +124,22 @@ class OtherFiles:
             self._homes.add("")
 
     def size(self) -> tuple[int, list[tuple[str, int]]]:
-        """Return the bytes to be copied, and what is left out with the bytes of each."""
+        """Return the bytes to be copied, and what is left out with the bytes of each.
+
+        Raises
+        ------
+        PermissionError
+            A file to be copied may not be read, which would end the run after its work.
+
+        """
         nbytes, left_out = 0, dict[str, int]()
         for path, entry, fate in self._fates():
             if path.endswith("/") or fate == _EXCLUDED:
                 continue
             size = entry.stat().st_size if entry.is_file() else 0
             if fate in _COPIED:
+                if not (is_remote(entry) or os.access(entry, os.R_OK)):
+                    raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(entry))
                 nbytes += size
             else:
                 left_out[fate] = left_out.get(fate, 0) + size
