@@ -49,10 +49,10 @@ def show_result(
         check_top(options)
     failures: list[str] = []
     with SafeExitStack() as stack:
-        page = stack.enter_context(pending_file(options, "html", failures))
         if map_of is not None:
             output = stack.enter_context(pending_file(options, "output", failures))
             output.make_lines = lambda: [map_of(result)]
+        page = stack.enter_context(pending_file(options, "html", failures))
         page.make_lines = lambda: page_of(options, result.__sheet__())
         result = find()
 
