@@ -27,6 +27,7 @@ _CHANGING = re.compile(
     r"|0x[0-9a-f]{6,}"  # addresses
     r"|\b\d{1,3}(?:,\d{3}){3,}\b"  # bytes of a file system
     r"|\b[\d,]+(?= bytes, and its file system)|(?<=has only )[\d,]+(?= free)"  # room on a disk
+    r"|\b\d{4}-\d\d-\d\dT[\d:.]+Z"  # when a file was changed
     r"|(?<=\[Errno )\d+"  # a number of the system
     r"|(?:No module named|Unsupported filesystem:) '\w+'"  # with or without a package
 )

@@ -33,7 +33,7 @@ from castwise.checkpoint.containers._weight_files import (
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
 from castwise.checkpoint.containers.registry import find, is_built_in, is_suffix, suffixes
-from castwise.checkpoint.files import absent_file, checked_path, hub_path, is_remote
+from castwise.checkpoint.files import absent_file, checked_path, hub_path, is_remote, offline_source
 
 __all__ = [
     "BOOL",
@@ -155,20 +155,21 @@ def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
     """Return the path of a checkpoint to read, as `checked_path`.
 
     A name such as `org/name` that this machine does not have is that of a repository of the
-    Hugging Face Hub.
+    Hugging Face Hub. If the Hub is offline, it is read from the Hub's cache.
 
     Raises
     ------
     CheckpointError, TypeError
         As for `checked_path`.
     FileNotFoundError
-        It could be such a name, but the packages for the Hub are not installed.
+        It could be such a name, but the packages for the Hub are not installed; or the Hub is
+        offline, and its cache does not have it.
 
     """
     checked = checked_path(path, argument)
-    if is_remote(checked) or is_container(checked):
-        return checked
-    return hub_path(checked) or checked
+    if not is_remote(checked) and not is_container(checked):
+        checked = hub_path(checked) or checked
+    return offline_source(checked)
 
 
 def open_checkpoint(

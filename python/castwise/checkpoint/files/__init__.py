@@ -5,7 +5,13 @@ These names are what other rooms of castwise take from this one; all else is pri
 
 from castwise.checkpoint.files._entry_names import check_name
 from castwise.checkpoint.files._free_space import Room, check_room
-from castwise.checkpoint.files._hub import HubRepository, absent_file, hub_path, target_path
+from castwise.checkpoint.files._hub import (
+    HubRepository,
+    absent_file,
+    hub_path,
+    offline_source,
+    target_path,
+)
 from castwise.checkpoint.files._paths import checked_path, is_same, real_path
 from castwise.checkpoint.files._remote import (
     RemoteSource,
@@ -20,13 +26,14 @@ from castwise.checkpoint.files._replacing import (
     check_own_start,
     check_place,
     folder_of,
+    make_once,
+    make_shared_folder,
     new_file,
     put_file,
     put_folder,
     replacing_file,
     replacing_folder,
     resumable_folder,
-    shared_folder,
     sync_file,
     sync_folder,
 )
@@ -40,6 +47,7 @@ from castwise.checkpoint.files._source_files import (
     system_error,
 )
 from castwise.checkpoint.files._temporary_names import (
+    TemporaryName,
     is_temporary,
     journal_name,
     locked,
@@ -53,6 +61,7 @@ __all__ = [
     "RemoteSource",
     "Room",
     "SourceFile",
+    "TemporaryName",
     "Upload",
     "absent_file",
     "check_absent",
@@ -72,7 +81,10 @@ __all__ = [
     "journal_name",
     "list_store",
     "locked",
+    "make_once",
+    "make_shared_folder",
     "new_file",
+    "offline_source",
     "open_file",
     "parts_name",
     "put_file",
@@ -83,7 +95,6 @@ __all__ = [
     "replacing_file",
     "replacing_folder",
     "resumable_folder",
-    "shared_folder",
     "source_file",
     "sync_file",
     "sync_folder",

@@ -8,10 +8,11 @@ import re
 import shlex
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
+from urllib.parse import unquote
 
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
@@ -21,6 +22,12 @@ from castwise.checkpoint.files._remote import HUB, PACKAGES, Store, is_hub, is_r
 
 _NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
 _REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
+_CACHED = re.compile(
+    rf"(?:(?P<kind>models|datasets|spaces)/)?(?P<name>{_NAME.pattern})"
+    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<rest>.*))?"
+)
+"""A repository of any kind, and what is in it."""
+_OFFLINE = "the Hub is offline for this process (HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE)"
 _SPELLED = re.compile(r"(?P<scheme>\w+):/*(?P<rest>[^/].*)", re.ASCII)
 """What may be a URL, as a `Path` has it: with a slash less."""
 _OF_HUB = re.compile(rf"{_NAME.pattern}(?:@[^/]+|/[^/]+\.\w+)")
@@ -49,6 +56,48 @@ def hub_path(path: Path) -> Path | None:
         remedy = "for a model of the Hugging Face Hub: pip install 'castwise[hf]'"
         raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; {remedy}", name)
     return remote_path(f"{HUB}://{name}")
+
+
+def offline_source(path: Path) -> Path:
+    """Return where the Hub's cache has what a path of the Hub names; the path itself if online.
+
+    Raises
+    ------
+    FileNotFoundError
+        The library of the Hub is offline, and the cache does not have it.
+
+    """
+    remote: Any = path
+    if not is_hub(path) or not _is_offline():
+        return path
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  (optional)
+
+    if (match := _CACHED.fullmatch(remote.path)) is not None:
+        kind, revision = match["kind"], match["revision"]
+        with suppress(OSError, ValueError):  # of the library: nothing is there, or a bad name
+            folder = snapshot_download(
+                match["name"],
+                repo_type=kind and kind.removesuffix("s"),
+                revision=revision and unquote(revision),
+                local_files_only=True,
+            )
+            found = Path(folder, *filter(None, (match["rest"] or "").split("/")))
+            if found.exists() and ".." not in found.parts:
+                return found
+    name = match["name"] if match is not None else "org/name"
+    raise FileNotFoundError(
+        errno.ENOENT,
+        f"{_OFFLINE}, and its cache on this machine does not have this; download it first (hf "
+        f"download {name}), or unset HF_HUB_OFFLINE",
+        str(path),
+    )
+
+
+def _is_offline() -> bool:
+    """Return True if the library of the Hub was told not to ask it."""
+    from huggingface_hub import constants  # noqa: PLC0415  (optional)
+
+    return bool(constants.HF_HUB_OFFLINE)
 
 
 def absent_file(path: Path) -> FileNotFoundError:
@@ -152,6 +201,12 @@ class HubRepository:
             The Hub is out of reach, or nobody is logged in.
 
         """
+        if _is_offline():
+            raise OSError(
+                errno.ENETUNREACH,
+                f"{_OFFLINE}, so nothing can be pushed; unset it, or write to this machine",
+                str(self.path),
+            )
         self._api.whoami()
         self._exists = self._api.repo_exists(self.name)
         if not self._exists or not self._api.revision_exists(self.name, self._revision):

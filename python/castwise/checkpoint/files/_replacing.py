@@ -8,6 +8,7 @@ Whatever stops the run before that, the destination is as it was.
 import ctypes
 import errno
 import os
+import secrets
 import shutil
 import stat
 import sys
@@ -33,6 +34,7 @@ _BUFFER_BYTES = 1 << 20
 _OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
 _CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow
 _RENAME_EXCHANGE = 2  # of <linux/fs.h>
+_TOKEN_BYTES = 6
 _RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
 
 
@@ -292,27 +294,40 @@ def put_folder(temporary: Path, destination: Path, *, may_replace: bool) -> None
     sync_folder(path.parent)
 
 
-@contextmanager
-def shared_folder(folder: Path, destination: Path) -> Iterator[None]:
-    """Make a folder that several runs write into, or use the one that is there, during a block.
+def make_shared_folder(folder: Path, destination: Path) -> None:
+    """Make a folder that several runs write into, unless it is there.
 
     Raises
     ------
     CheckpointError
-        It is not a folder of this user, or is held by a run that puts it together.
+        What is there is not a folder of this user.
 
     """
     try:
         _make_resumable(folder)
     except OSError as error:
         raise OSError(error.errno, error.strerror, str(destination)) from error
+
+
+def make_once(path: Path, data: bytes) -> None:
+    """Make a file that is complete when it appears; one that is there, or comes first, stays.
+
+    Of several runs that do this at the same time, on any machine, one succeeds.
+    """
+    temporary = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}")
+    with new_file(temporary) as file:
+        file.write(data)
     try:
-        with locked(folder, shared=True):
-            yield
-    except BlockingIOError as error:
-        raise CheckpointError(
-            f"the parts of {destination} are being put together; wait for the end of that"
-        ) from error
+        with suppress(FileExistsError):
+            os.link(temporary, path)
+    except FileNotFoundError:  # the folder was removed
+        raise
+    except OSError:  # there are no links
+        with suppress(FileExistsError), new_file(path) as file:
+            file.write(data)
+    finally:
+        temporary.unlink(missing_ok=True)
+    sync_folder(path.parent)
 
 
 def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:

@@ -236,7 +236,11 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[int | None]:
         yield None
         return
     # Whatever stands there: without following a link, or waiting for the other end of a pipe.
-    descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    flags = os.O_NOFOLLOW | os.O_NONBLOCK
+    try:  # NFS locks for one alone only what can be written, and a folder on its own machine only
+        descriptor = os.open(path, os.O_RDWR | flags)
+    except OSError:
+        descriptor = os.open(path, os.O_RDONLY | flags)
     try:
         yield descriptor if lock(descriptor, shared=shared) else None
     finally:

@@ -85,6 +85,7 @@ class CastRequest(Request):
         patterns = Patterns(self.include, self.exclude)
         config = None if self.keep_config else Config
         output = OutputOptions(
+            arguments=self.described(),
             overwrite=self.overwrite,
             limit=limit,
             patterns=patterns,

@@ -110,6 +110,7 @@ class DeriveRequest(Request):
             for reader in _readers(result.source):
                 reader.again = again
             output = OutputOptions(
+                arguments=self.described(),
                 overwrite=self.overwrite,
                 limit=limit,
                 patterns=patterns,

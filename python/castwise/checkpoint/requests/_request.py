@@ -6,8 +6,8 @@ import json
 import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -33,6 +33,7 @@ from castwise.checkpoint.running import (
     ToFile,
     ToFolder,
     convert_part,
+    refuse_parts,
 )
 from castwise.checkpoint.summary import CastSummary, check_losses, chosen_kinds
 
@@ -146,32 +147,23 @@ class Request:
 
     def plain_values(self) -> dict[str, Any]:
         """Return the arguments by name, with paths that hold in any folder."""
-        values = asdict(self)
-        values["source"] = os.path.abspath(self.source)
+        values = {field.name: getattr(self, field.name) for field in fields(self)}
+        source = source_path(self.source, "source")
+        values["source"] = str(source) if is_remote(source) else os.path.abspath(source)
         for name in values.keys() & {"dtype_map", "policy"}:
             path = values[name]
             if isinstance(path, os.PathLike) or (isinstance(path, str) and os.path.isfile(path)):
                 values[name] = os.path.abspath(path)
         return values
 
-    def as_text(self) -> dict[str, Any]:
-        """Return plain values, from which another process makes the same request.
-
-        Raises
-        ------
-        TypeError
-            A dtype, map or policy is an object that JSON cannot hold.
-
-        """
+    def described(self) -> dict[str, Any]:
+        """Return plain values by name, objects that JSON cannot hold by what they are called."""
         values = {"command": self.command, **self.plain_values()}
         for name, value in values.items():
-            try:
+            with suppress(TypeError, ValueError):  # ValueError: it holds itself
                 values[name] = json.loads(json.dumps(value))
-            except TypeError as error:
-                raise TypeError(
-                    f"with part, {name} must be text, or a mapping of text, so that the other "
-                    f"parts and the end can be told of it: {error}"
-                ) from error
+                continue
+            values[name] = repr(value)
         return values
 
     def allowed_zeros(self, rows: Sequence[CastRow]) -> float:
@@ -200,6 +192,8 @@ class Request:
         ------
         CheckpointError
             One of `arguments` is true.
+        TypeError
+            A dtype, map or policy is an object that JSON cannot hold.
 
         """
         if given := sorted(name for name, value in arguments.items() if value):
@@ -207,6 +201,14 @@ class Request:
                 f"{argument('part')} and {', '.join(map(argument, given))} do not go "
                 "together; leave out one of them"
             )
+        for name, value in self.plain_values().items():
+            try:
+                json.dumps(value)
+            except TypeError as error:
+                raise TypeError(
+                    f"with part, {name} must be text, or a mapping of text, so that the other "
+                    f"parts and the end can be told of it: {error}"
+                ) from error
 
 
 def carry_out(
@@ -252,6 +254,8 @@ def carry_out(
     mine = None if part is None else RunPart.of(part)
     if mine is not None:
         request.check_part(executor=executor, dry_run=dry_run, resumable=resumable or resume)
+    else:
+        refuse_parts(path)
 
     def convert(place: Path) -> CastSummary:
         with request.planned(place, threads, resumable=resumable, resume=resume) as planned:
@@ -264,7 +268,6 @@ def carry_out(
                 planned.run,
                 place,
                 mine,
-                arguments=request.as_text(),
                 progress=progress,
             )
             return planned.summary(rows)

@@ -102,6 +102,12 @@ class TensorRange(NamedTuple):
         return self.length if self.casting is None else self.casting.target.nbytes(self.length)
 
     @property
+    def target_span(self) -> tuple[int, int]:
+        """Where its bytes begin and end in the target."""
+        before = self._replace(length=self.begin, made_nbytes=None).target_nbytes
+        return self.target + before, self.target + before + self.target_nbytes
+
+    @property
     def nbytes(self) -> int:
         """Bytes that are read and written."""
         return self.source_nbytes + self.target_nbytes

@@ -5,9 +5,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor, Future
+from contextlib import suppress
 from pathlib import Path
 from typing import BinaryIO, Self
 
+from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
 from castwise.checkpoint.running._conversion import Conversion
@@ -32,7 +34,8 @@ class Executing:
     def __exit__(self, *_error: object) -> None:
         for submitted in self._all():
             if submitted.future is not None:
-                submitted.future.cancel()
+                with suppress(Exception):  # of any executor; another error may be under way
+                    submitted.future.cancel()
 
     def begin(self, target: OutputFile, file: BinaryIO) -> None:
         """Write the header into a new file that has a name, and let the executor begin with it.
@@ -109,16 +112,18 @@ class _Submitted:
         self.future: Future[Outcome] | None = None
         try:
             self.future = executor.submit(convert_batch, batch)
-        except RuntimeError as error:  # BrokenExecutor, or it was shut down
+        except Exception as error:  # of any executor: it is closed, or its scheduler is lost
             self._warn_of_loss(error)
 
     def outcome(self) -> Outcome:
         """Wait for it; a batch whose worker is lost is converted here."""
         if self.future is not None:
             try:
-                return self.future.result()
+                outcomes, error = self.future.result()
             except Exception as error:  # of any executor: a worker died, or cannot be reached
                 self._warn_of_loss(error)
+            else:
+                return outcomes, None if error is None else _of_worker(error)
         return convert_batch(self.batch)
 
     def _warn_of_loss(self, error: Exception) -> None:
@@ -127,3 +132,16 @@ class _Submitted:
             self.batch.source,
             str(error) or type(error).__name__,
         )
+
+
+def _of_worker(error: Exception) -> Exception:
+    """Return the error of a worker as one that says so."""
+    by = "in a worker of the executor"
+    if not isinstance(error, OSError):
+        with suppress(TypeError):  # it takes more than a text
+            return type(error)(f"{by}: {error}")
+        return CheckpointError(f"{by}: {error}")
+    if isinstance(error, FileNotFoundError):
+        by += ", which must see the files of this process under the same paths"
+    names = (error.filename,) if error.filename is not None else ()
+    return OSError(error.errno, f"{error.strerror or error} {by}", *names)

@@ -10,7 +10,6 @@ that are as their lines say, so that it ends with the same bytes and the same re
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
 import os
@@ -21,26 +20,22 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Self
 
-from castwise._core import CastReport, __version__, finfo, restore_report
+from castwise._core import CastReport, finfo, restore_report
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.files import (
     journal_name,
-    open_file,
     read_file,
     replacing_file,
     sync_folder,
 )
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.planning import DerivedReader
 from castwise.checkpoint.report import CastRow, DecodeReport, Report
-from castwise.quantization.producers import CONFIGS
+from castwise.checkpoint.running._job import ARGUMENTS, checksum, differences
 
 _SEEDS = 1 << 64
 _MAX_BYTES = 1 << 30  # of a journal; a tensor takes some 500 bytes
-_MAX_CONFIG_BYTES = 10_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +44,7 @@ class _Shard:
 
     shard: str
     size: int
-    checksum: str
+    checksum: int
     rows: list[dict[str, Any]]
 
 
@@ -122,7 +117,7 @@ class Journal:
         ]
         for parent in path.relative_to(self._folder).parents:
             sync_folder(self._folder / parent)
-        self._write(asdict(_Shard(shard, path.stat().st_size, _checksum(path), states)))
+        self._write(asdict(_Shard(shard, path.stat().st_size, checksum(path), states)))
 
     def _write(self, line: dict[str, Any]) -> None:
         self._file.write(_line(line))
@@ -132,7 +127,7 @@ class Journal:
     def _is_complete(self, line: _Shard) -> bool:
         path = self._folder / line.shard
         return (
-            path.is_file() and path.stat().st_size == line.size and _checksum(path) == line.checksum
+            path.is_file() and path.stat().st_size == line.size and checksum(path) == line.checksum
         )
 
 
@@ -160,11 +155,11 @@ def _kept(
 ) -> dict[str, tuple[_Shard, list[CastRow]]]:
     """Return the shards in a journal, which must be that of this job, with their rows."""
     kept, lines = _read(folder)
-    if kept and kept != job:
-        differing = ", ".join(key for key in job if kept.get(key) != job[key])
+    # Other arguments that come to the same, such as another name of a dtype, make no difference.
+    if kept and {**kept, ARGUMENTS: None} != {**job, ARGUMENTS: None}:
         raise CheckpointError(
-            f"{folder} keeps shards of another conversion ({differing}); repeat that one, or "
-            f"leave out {argument('resume')} to begin anew"
+            f"{folder} keeps shards of another conversion: {differences(kept, job)}; repeat that "
+            f"one, or leave out {argument('resume')} to begin anew"
         )
     with _damage(journal_name(folder)):
         return {
@@ -172,40 +167,6 @@ def _kept(
             for line in lines
             if line.shard in planned
         }
-
-
-def job_of(
-    sources: Mapping[str, Reader],
-    options: CastOptions,
-    planned: Mapping[str, Sequence[Planned]],
-) -> dict[str, Any]:
-    """Return all that decides the result, by what an error calls it."""
-    plans = [
-        [shard, plan.info.name, plan.info.stored, plan.info.shape, plan.info.format, plan.target]
-        for shard, plans in planned.items()
-        for plan in plans
-    ]
-    return {
-        "version": __version__,
-        "source": {shard: reader.state for shard, reader in sources.items()},
-        "options": options.to_dict(),
-        "tensors": hashlib.sha256(json.dumps(plans).encode()).hexdigest(),
-        "configurations": _configurations(sources),
-    }
-
-
-def _configurations(sources: Mapping[str, Reader]) -> dict[str, str]:
-    """Return the checksums of what states how the tensors are stored that are made of others."""
-    derived = (
-        (path, reader) for path, reader in sources.items() if isinstance(reader, DerivedReader)
-    )
-    folders = {os.path.dirname(path): reader.path.parent for path, reader in derived}
-    return {
-        f"{prefix}/{name}": hashlib.sha256(read_file(folder / name, _MAX_CONFIG_BYTES)).hexdigest()
-        for prefix, folder in folders.items()
-        for name in CONFIGS
-        if (folder / name).is_file()
-    }
 
 
 def _read(folder: Path) -> tuple[dict[str, Any], list[_Shard]]:
@@ -251,11 +212,6 @@ def _damage(journal: Path) -> Iterator[None]:
             f"{journal} is not a journal that a resumable cast wrote, or was damaged; leave out "
             f"{argument('resume')} to begin anew"
         ) from error
-
-
-def _checksum(path: Path) -> str:
-    with open_file(path) as file:
-        return hashlib.file_digest(file, "blake2b").hexdigest()
 
 
 def _size(path: Path) -> int | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 from castwise.checkpoint._config import Config
 from castwise.checkpoint.running._other_files import Patterns
@@ -16,6 +17,8 @@ class OutputOptions:
 
     Attributes
     ----------
+    arguments
+        All that the caller gave for the conversion, as plain values by name.
     overwrite
         What is there may be replaced.
     limit
@@ -33,6 +36,7 @@ class OutputOptions:
 
     """
 
+    arguments: Mapping[str, Any]
     overwrite: bool
     limit: int | None
     patterns: Patterns

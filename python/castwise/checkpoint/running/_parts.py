@@ -1,17 +1,23 @@
 """Convert a checkpoint in parts, each in a run of its own, and put these together at the end.
 
-All runs see the same files. Each plans the whole from the headers, writes its part of the bytes
-into files that all write into, and then a page beside them: of what job it is, and what was lost.
+All runs see the same files. Each plans the whole from the headers. The first one names the job in
+the folder of the parts before it writes a byte of the result, and no run of another job writes into
+that folder. A part writes its bytes into files that all write into, and then a page beside them:
+what was lost, and the checksums of what it wrote. Whatever stops it, it is run again.
 """
 
 from __future__ import annotations
 
+import hashlib
+import io
 import json
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import groupby
 from operator import index
 from pathlib import Path
 from typing import Any, Protocol
@@ -19,32 +25,38 @@ from typing import Any, Protocol
 from castwise._core import CastReport
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
-from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.files import (
     Room,
+    TemporaryName,
     is_remote,
     locked,
+    make_once,
+    make_shared_folder,
+    open_file,
     parts_name,
     read_file,
-    remove_folder,
     replacing_file,
-    shared_folder,
     sync_file,
 )
-from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.report import CastRow, Progress, ProgressMeter, Report
 from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._executors import summed
-from castwise.checkpoint.running._journal import job_of, report_of, state_of
+from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
+from castwise.checkpoint.running._journal import report_of, state_of
 from castwise.checkpoint.running._output_files import OutputFile, opened
 
 _FILES = "files"  # the folder that all parts write into
-_PLACED = "placed"  # says which folder has become the destination
+_JOB = "job.json"  # is there before any of the files; its lock is that of the folder
+_PLACED = "placed"  # says which file or folder has become the destination
 _MAX_PARTS = 100_000
 _PAGE = re.compile(r"part-(\d{1,6})-of-(\d{1,6})\.json")
 _PIECE_BYTES = 64 << 20
 _MAX_PAGE_BYTES = 1 << 30  # a tensor takes some 500 bytes
+_MOST_READERS = 8  # threads that compute checksums
+
+Span = tuple[str, int, int, int]
+"""Bytes that a part wrote: the file, where they begin and end, and their checksum."""
 
 
 class Run(Protocol):
@@ -53,9 +65,8 @@ class Run(Protocol):
     @property
     def files(self) -> Sequence[OutputFile]: ...
     @property
-    def sources(self) -> Mapping[str, Reader]: ...
-    @property
-    def options(self) -> CastOptions: ...
+    def job(self) -> Job: ...
+    def product(self, folder: Path) -> Path: ...
     def room(self) -> Room: ...
     def put_together(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
@@ -103,12 +114,9 @@ def convert_part(
     destination: Path,
     part: RunPart,
     *,
-    arguments: Mapping[str, Any],
     progress: Callable[[Progress], None] | None,
 ) -> list[CastRow]:
     """Carry out a part of a conversion; the rows tell of the elements in it.
-
-    `arguments` are kept for the end.
 
     Raises
     ------
@@ -119,28 +127,61 @@ def convert_part(
 
     """
     folder = _folder(destination)
-    job = _job(run)
+    job = _job(run, part.count)
+    work = _divided(run)
+    mine = _part_of(work, part)
+    page = folder / f"part-{part.number}-of-{part.count}.json"
     rows: list[CastRow] = []
     states: list[tuple[str, str, Any]] = []
-    work = _divided(run, part)
-    meter = ProgressMeter(sum(span.source_nbytes for *_, mine in work for span in mine), progress)
+    meter = ProgressMeter(sum(span.source_nbytes for one in mine for span in one), progress)
     if not folder.exists():
         run.room()
-    with shared_folder(folder, destination):
-        _check_same(folder, _pages(folder), part.count, job, arguments)
-        for target in run.files:
-            _begin(target, folder / _FILES)
-        for target, conversion, mine in work:
-            path = folder / _FILES / target.name
-            converted = _converted(mine, conversion, path, meter)
-            for span, report in zip(mine, summed(converted), strict=True):
+    make_shared_folder(folder, destination)
+    with _held(folder, destination, job), ThreadPoolExecutor(1) as executor:
+        pages = _pages(folder)
+        page.unlink(missing_ok=True)  # until its bytes are all written again
+        for target, size in _sizes(work):
+            if _begin(target, folder / _FILES, size):
+                _remove_pages(folder, pages, target.name)
+        futures: list[Future[Span]] = []
+        for (target, conversion, _), ranges in zip(work, mine, strict=True):
+            converted: list[tuple[TensorRange, Report | None]] = []
+            for piece in _pieces(ranges):
+                _check_job(folder, job)  # somebody may have begun anew
+                meter.starts(piece[0].name)
+                batch = conversion.batch(piece, folder / _FILES / target.name)
+                reports, error = convert_batch(batch)
+                if error is not None:
+                    raise error
+                converted += zip(piece, reports, strict=True)
+                for begin, end in _joined(piece):
+                    futures.append(executor.submit(_span, batch.target, target.name, begin, end))
+                meter.finished(sum(span.source_nbytes for span in piece))
+            with opened(conversion.reader) as reader:
+                reader.check_unchanged()
+            for span, report in zip(ranges, summed(converted), strict=True):
                 rows.append(_row(conversion, span, report, target.name))
                 states.append((target.name, span.name, state_of(report)))
-        page = {"job": job, "arguments": dict(arguments), "reports": states}
-        with replacing_file(folder / f"part-{part.number}-of-{part.count}.json") as file:
-            file.write(json.dumps(page).encode())
+        content = {
+            "part": str(part),
+            "job": _digest(job),
+            "reports": states,
+            "spans": [future.result() for future in futures],
+        }
+        _check_job(folder, job)
+        with replacing_file(page) as file:
+            file.write(_sealed(content))
         meter.starts(None)
     return rows
+
+
+def refuse_parts(destination: Path) -> None:
+    """CheckpointError if parts of a destination are there, of which `finish` makes it."""
+    if not is_remote(destination) and (_folder(destination) / _JOB).exists():
+        raise CheckpointError(
+            f"{_folder(destination)} holds parts of {destination}; make it of them (castwise "
+            f"finish {destination}), or remove that folder first"
+        )
 
 
 class RunParts:
@@ -161,7 +202,7 @@ class RunParts:
             )
         self._destination = destination
         self._folder = _folder(destination)
-        if not self._folder.is_dir():
+        if self._folder.is_symlink() or not (self._folder / _JOB).exists():
             raise CheckpointError(
                 f"there are no parts of {destination}; castwise cast, quantize, dequantize and "
                 "transcode make them with --part 1/N to N/N"
@@ -170,24 +211,23 @@ class RunParts:
         if placed.exists() and read_file(placed, _MAX_PAGE_BYTES).decode() == _identity(
             destination
         ):
-            with self._held():
-                remove_folder(self._folder)
+            with _locked(self._folder, destination):
+                self._remove()
             raise CheckpointError(
                 f"{destination} is complete: a run before this one was stopped only when its parts "
                 "were to be removed, which they are now"
             )
+        self._job = _read_job(self._folder)
         self._reports: _Reports = {}
         self._pages = _pages(self._folder, self._reports)
-        count = max((part.count for part in self._pages), default=0)
-        every = [RunPart(number + 1, count) for number in range(count)]
-        missing = [str(part) for part in every if part not in self._pages]
-        if missing or not every:
-            names = listed(missing) or "all"
+        every = [RunPart(number + 1, self._job["parts"]) for number in range(self._job["parts"])]
+        if missing := [str(part) for part in every if part not in self._pages]:
+            names = "all" if len(missing) == len(every) else listed(missing)
             raise CheckpointError(
                 f"{self._folder}: parts are not complete: {names}; make them "
                 f"({argument('part')}) first"
             )
-        self.arguments: dict[str, Any] = self._pages[every[0]]["arguments"]
+        self.arguments: dict[str, Any] = self._job[ARGUMENTS]
 
     def put_together(self, run: Run) -> list[CastRow]:
         """Make the destination of them, and remove them.
@@ -195,33 +235,44 @@ class RunParts:
         Raises
         ------
         CheckpointError
-            The source was changed since, or a part is still being converted.
+            The source was changed since, a part is still being converted, or a file does not hold
+            what the parts wrote.
 
         """
-        count = next(iter(self._pages)).count
         files = self._folder / _FILES
-        with self._held():
-            _check_same(self._folder, self._pages, count, _job(run), self.arguments)
+        # Of the arguments the caller may have changed whether the destination may be replaced.
+        job = {**_job(run, self._job["parts"]), ARGUMENTS: self.arguments}
+        with _held(self._folder, self._destination, job, shared=False):
+            self._check_files(run, files)
             steps = run.put_together(files, self._rows)
             rows = next(steps)
             with (self._folder / _PLACED).open("w", encoding="utf-8") as file:
-                file.write(_identity(files))
+                file.write(_identity(run.product(files)))
                 sync_file(file)
             next(steps, None)
-            remove_folder(self._folder)
+            self._remove()
         return rows
 
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Let no part be converted meanwhile."""
-        try:
-            with locked(self._folder):
-                yield
-        except BlockingIOError as error:
-            raise CheckpointError(
-                f"a part of {self._destination} is being converted, or they are put together; "
-                "wait for the end of that"
-            ) from error
+    def _check_files(self, run: Run, files: Path) -> None:
+        """CheckpointError unless all files are as the parts wrote them."""
+        for target, size in _sizes(_divided(run)):
+            path = files / target.name
+            if (fault := _fault(target, path, size)) is not None:
+                writers = [part for part in self._pages if _writes(self._pages[part], target.name)]
+                raise _to_be_run_again(f"{path} {fault}", writers)
+        with ThreadPoolExecutor(min(_MOST_READERS, os.cpu_count() or 1)) as executor:
+            for part, page in sorted(self._pages.items()):
+                spans = page["spans"]
+                sums = executor.map(lambda span: checksum(files / span[0], *span[1:3]), spans)
+                for (name, begin, end, value), found in zip(spans, sums, strict=True):
+                    if value != found:
+                        fault = f"{files / name} has other bytes from {begin} to {end}"
+                        raise _to_be_run_again(fault, [part])
+
+    def _remove(self) -> None:
+        """Remove the folder: in one step for all who look for it."""
+        with TemporaryName(_real(self._destination)) as temporary:
+            self._folder.rename(temporary)
 
     def _rows(self, target: OutputFile) -> list[CastRow]:
         """Return what the parts say of a file."""
@@ -236,27 +287,122 @@ class RunParts:
         return target.in_order(rows, conversions[0].file_order) if conversions else rows
 
 
+def _real(destination: Path) -> Path:
+    return Path(os.path.realpath(destination))
+
+
 def _folder(destination: Path) -> Path:
-    return parts_name(Path(os.path.realpath(destination)))
+    return parts_name(_real(destination))
 
 
-def _job(run: Run) -> dict[str, Any]:
-    job = job_of(run.sources, run.options, {target.name: target.planned for target in run.files})
-    return dict(json.loads(json.dumps(job)))  # as it comes from a page
+def _job(run: Run, count: int) -> Job:
+    return {**run.job, "parts": count}
+
+
+def _digest(job: Job) -> str:
+    return hashlib.sha256(json.dumps(job, sort_keys=True).encode()).hexdigest()
+
+
+def _sealed(content: dict[str, Any]) -> bytes:
+    """Return a page of JSON that tells whether it was damaged."""
+    plain = json.loads(json.dumps(content))
+    return json.dumps({"seal": _digest(plain), **plain}).encode()
+
+
+def _unsealed(path: Path) -> dict[str, Any]:
+    """Return what is on such a page.
+
+    Raises
+    ------
+    ValueError, TypeError, LookupError, RecursionError
+        It is none, or was damaged.
+
+    """
+    content: dict[str, Any] = json.loads(read_file(path, _MAX_PAGE_BYTES))
+    if content.pop("seal") != _digest(content):
+        raise ValueError(path)
+    return content
+
+
+_DAMAGES = (AttributeError, TypeError, ValueError, LookupError, RecursionError)
+"""What is raised of a page that is not as it was written."""
+
+
+def _read_job(folder: Path) -> Job:
+    """Return the job of the parts in a folder."""
+    path = folder / _JOB
+    try:
+        job = _unsealed(path)
+        "".join((job[ARGUMENTS]["command"], job[ARGUMENTS]["source"]))  # both are texts
+        RunPart.of((1, job["parts"]))
+    except _DAMAGES as error:
+        raise CheckpointError(
+            f"{path} is not what the first part wrote, or was damaged; remove {folder}, and "
+            "convert all parts again"
+        ) from error
+    return job
+
+
+def _check_job(folder: Path, job: Job) -> None:
+    """CheckpointError if the folder is gone, or is there for parts of another conversion."""
+    try:
+        differing = differences(_read_job(folder), job)
+    except FileNotFoundError as error:
+        raise CheckpointError(
+            f"{folder} was removed, or became the destination; run again if that is not complete"
+        ) from error
+    if differing:
+        raise CheckpointError(
+            f"{folder} holds parts of another conversion: {differing}; repeat that one, or, when "
+            "none of its parts is running, remove the folder"
+        )
+
+
+@contextmanager
+def _held(folder: Path, destination: Path, job: Job, *, shared: bool = True) -> Iterator[None]:
+    """Hold the folder for a job during a block, which is named in it if none is."""
+    if not (folder / _JOB).exists():
+        # Those of another job, whose name somebody removed, must not become parts of this one.
+        if any(page["job"] != _digest(job) for page in _pages(folder).values()):
+            raise CheckpointError(
+                f"{folder / _JOB} is missing, and parts of another conversion are there; "
+                "remove the folder"
+            )
+        make_once(folder / _JOB, _sealed(job))
+    _check_job(folder, job)
+    with _locked(folder, destination, shared=shared):
+        _check_job(folder, job)  # it may have been put together meanwhile
+        yield
+
+
+@contextmanager
+def _locked(folder: Path, destination: Path, *, shared: bool = False) -> Iterator[None]:
+    """Let no part be converted meanwhile; if `shared`, let parts not be put together."""
+    try:
+        with locked(folder / _JOB, shared=shared):
+            yield
+    except BlockingIOError as error:
+        doing = "the parts of {} are being put together"
+        if not shared:
+            doing = "a part of {} is being converted, or they are put together"
+        raise CheckpointError(f"{doing.format(destination)}; wait for the end of that") from error
 
 
 def _identity(path: Path) -> str:
-    """Name the folder or file at a path, whatever its path is."""
+    """Name the folder or file at a path, whatever its path is, on all machines."""
     try:
-        status = path.stat()
+        return str(path.stat().st_ino)
     except FileNotFoundError:
         return ""
-    return f"{status.st_dev} {status.st_ino}"
 
 
-def _divided(run: Run, part: RunPart) -> list[tuple[OutputFile, Conversion, list[TensorRange]]]:
-    """Return what belongs to a part of each conversion of each file."""
-    work: list[tuple[OutputFile, Conversion, list[TensorRange]]] = []
+_Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
+"""The conversions of each file, with all that belongs to them."""
+
+
+def _divided(run: Run) -> _Work:
+    """Return all that is to be converted, in its order."""
+    work: _Work = []
     for target in run.files:
         conversions = target.conversions()
         if conversions is None:
@@ -266,52 +412,111 @@ def _divided(run: Run, part: RunPart) -> list[tuple[OutputFile, Conversion, list
                 f"{argument('part')}"
             )
         work += ((target, conversion, conversion.ranges()) for conversion in conversions)
-    total = sum(span.nbytes for *_, ranges in work for span in ranges)
-    ends = [total * number // part.count for number in (part.number - 1, part.number)]
-    done = 0
-    for place, (target, conversion, ranges) in enumerate(work):
-        nbytes = sum(span.nbytes for span in ranges)
-        mine = list(cut(ranges, [min(max(end - done, 0), nbytes) for end in ends]))[1]
-        work[place] = (target, conversion, mine)
-        done += nbytes
     return work
 
 
-def _begin(target: OutputFile, files: Path) -> None:
-    """Write the header of a file; every part writes the same one."""
-    path = files / target.name
+def _part_of(work: _Work, part: RunPart) -> list[list[TensorRange]]:
+    """Return what belongs to a part of each conversion."""
+    sizes = [sum(span.nbytes for span in ranges) for *_, ranges in work]
+    ends = [sum(sizes) * number // part.count for number in (part.number - 1, part.number)]
+    mine: list[list[TensorRange]] = []
+    done = 0
+    for (*_, ranges), nbytes in zip(work, sizes, strict=True):
+        mine.append(list(cut(ranges, [min(max(end - done, 0), nbytes) for end in ends]))[1])
+        done += nbytes
+    return mine
+
+
+def _sizes(work: _Work) -> Iterator[tuple[OutputFile, int]]:
+    """Return each file with the bytes that it will have."""
+    for _, group in groupby(work, lambda one: one[0].name):
+        targets, _, ranges = zip(*group, strict=True)
+        ends = (span.target_span[1] for one in ranges for span in one)
+        yield targets[0], max(ends, default=0)
+
+
+def _header(target: OutputFile) -> bytes:
+    file = io.BytesIO()
+    target.write_header(file)
+    return file.getvalue()
+
+
+def _begin(target: OutputFile, files: Path, size: int) -> bool:
+    """Give a file its header and its size; returns True if it had another size.
+
+    Every part does that, with the same bytes.
+    """
+    path, header = files / target.name, _header(target)
     path.parent.mkdir(parents=True, exist_ok=True)
+    if os.path.lexists(path) and not _is_plain(path):
+        raise CheckpointError(f"{path} is not a file that a part made; remove it")
+    size = max(size, len(header))
     with open(path, "r+b", opener=_opened_or_created) as file:
-        target.write_header(file)
+        is_other = os.fstat(file.fileno()).st_size != size
+        file.write(header)
+        file.truncate(size)
         sync_file(file)
+    return is_other
+
+
+def _is_plain(path: Path) -> bool:
+    """Return True for a regular file to which no link leads."""
+    return os.path.realpath(path) == str(path) and path.is_file()
+
+
+def _fault(target: OutputFile, path: Path, size: int) -> str | None:
+    """Say what is wrong with a file, from its kind, its size and its header."""
+    if not os.path.lexists(path):
+        return "is missing"
+    if not _is_plain(path):
+        return "is not a file that a part made; remove it"
+    header = _header(target)
+    size = max(size, len(header))
+    if (now := path.stat().st_size) != size:
+        return f"has {now:,} bytes, not {size:,}"
+    with open_file(path) as file:
+        return None if file.read(len(header)) == header else "has another header"
 
 
 def _opened_or_created(path: str, flags: int) -> int:
     return os.open(path, flags | os.O_CREAT, 0o666)
 
 
-def _converted(
-    ranges: Sequence[TensorRange],
-    conversion: Conversion,
-    path: Path,
-    meter: ProgressMeter,
-) -> list[tuple[TensorRange, Report | None]]:
-    """Convert ranges of one file, in pieces; returns these with their reports."""
-    done: list[tuple[TensorRange, Report | None]] = []
+def _remove_pages(folder: Path, pages: Mapping[RunPart, dict[str, Any]], name: str) -> None:
+    """Remove the pages of the parts that have to write into a file again, which was lost or cut."""
+    for part, page in pages.items():
+        if _writes(page, name):
+            (folder / f"part-{part.number}-of-{part.count}.json").unlink(missing_ok=True)
+
+
+def _writes(page: Mapping[str, Any], name: str) -> bool:
+    return any(span[0] == name for span in page["spans"])
+
+
+def _to_be_run_again(fault: str, parts: Sequence[RunPart]) -> CheckpointError:
+    names = listed([argument("part", str(part)) for part in sorted(parts)]) or "any part"
+    return CheckpointError(f"{fault}; convert again: {names}; then castwise finish")
+
+
+def _pieces(ranges: Sequence[TensorRange]) -> Iterator[list[TensorRange]]:
+    """Cut ranges into what is converted and brought to the disk at once."""
     total = sum(span.nbytes for span in ranges)
-    reader = conversion.reader
-    for piece in cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)):
-        if not piece:
-            continue
-        meter.starts(piece[0].name)
-        reports, error = convert_batch(conversion.batch(piece, path))
-        if error is not None:
-            raise error
-        done += zip(piece, reports, strict=True)
-        meter.finished(sum(span.source_nbytes for span in piece))
-    with opened(reader):
-        reader.check_unchanged()
-    return done
+    return filter(None, cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)))
+
+
+def _joined(ranges: Iterable[TensorRange]) -> list[tuple[int, int]]:
+    """Return the bytes of a file that ranges take, those in a row as one span."""
+    spans: list[tuple[int, int]] = []
+    for begin, end in sorted(span.target_span for span in ranges):
+        if spans and spans[-1][1] == begin:
+            spans[-1] = spans[-1][0], end
+        else:
+            spans.append((begin, end))
+    return spans
+
+
+def _span(path: Path, name: str, begin: int, end: int) -> Span:
+    return name, begin, end, checksum(path, begin, end)
 
 
 def _row(conversion: Conversion, span: TensorRange, report: Report | None, shard: str) -> CastRow:
@@ -329,18 +534,20 @@ def _pages(folder: Path, reports: _Reports | None = None) -> dict[RunPart, dict[
     pages: dict[RunPart, dict[str, Any]] = {}
     for path in folder.iterdir():
         if match := _PAGE.fullmatch(path.name):
+            part = RunPart(int(match[1]), int(match[2]))
             try:
-                page = json.loads(read_file(path, _MAX_PAGE_BYTES))
-                dict(page["job"])
-                arguments = dict(page["arguments"])
-                "".join((arguments["command"], arguments["source"]))  # both are texts
+                page = _unsealed(path)
+                if page["part"] != str(part):
+                    raise ValueError(path)
                 _add(page.pop("reports"), {} if reports is None else reports)
-            except (TypeError, ValueError, LookupError, RecursionError) as error:
+            except FileNotFoundError:  # that part is run again
+                continue
+            except _DAMAGES as error:
                 raise CheckpointError(
-                    f"{path} is not a page that a part wrote, or was damaged; remove it "
-                    "and convert that part again"
+                    f"{path} is not a page that a part wrote, or was damaged; remove it and "
+                    f"convert that part again ({argument('part', str(part))})"
                 ) from error
-            pages[RunPart(int(match[1]), int(match[2]))] = page
+            pages[part] = page
     return pages
 
 
@@ -350,23 +557,3 @@ def _add(states: list[tuple[str, str, Any]], reports: _Reports) -> None:
         if (report := report_of(state)) is not None:
             before = reports.get((file, name))
             reports[file, name] = report if before is None else before + report
-
-
-def _check_same(
-    folder: Path,
-    pages: Mapping[RunPart, dict[str, Any]],
-    count: int,
-    job: Mapping[str, Any],
-    arguments: Mapping[str, Any],
-) -> None:
-    """CheckpointError if a page is of another conversion."""
-    for part, page in pages.items():
-        differing = [key for key in arguments if page["arguments"].get(key) != arguments[key]]
-        differing += [key for key in job if page["job"].get(key) != job[key]]
-        if part.count != count:
-            differing.append(f"{part.count} parts")
-        if differing:
-            raise CheckpointError(
-                f"{folder} holds parts of another conversion ({', '.join(differing)}); repeat that "
-                "one, or remove the folder"
-            )

@@ -29,6 +29,7 @@ from castwise.checkpoint.files import (
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._job import Job, job_of
 from castwise.checkpoint.running._measuring import measured_rows
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
 from castwise.checkpoint.running._other_files import Patterns
@@ -128,6 +129,16 @@ class ToFile:
         """The files that are read, by path."""
         return self._component.shards
 
+    @property
+    def job(self) -> Job:
+        """All that decides the result."""
+        planned = {self._target.name: self.planned}
+        return job_of(self.sources, self.options, planned, self._output.arguments)
+
+    def product(self, folder: Path) -> Path:
+        """Return what of a folder with the file becomes the destination."""
+        return folder / self._target.name
+
     def put_together(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
     ) -> Iterator[list[CastRow]]:
@@ -139,7 +150,7 @@ class ToFile:
             check_absent(self._destination)
         left_out = self._left_out()
         self._close_replaced()
-        put_file(folder / self._target.name, self._destination)
+        put_file(self.product(folder), self._destination)
         self._tell_others(left_out)
 
     def preview(self) -> list[CastRow]:

@@ -8,7 +8,6 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 from castwise._exit_stack import SafeExitStack
 from castwise._wording import argument
@@ -36,9 +35,9 @@ from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.report import CastRow, Judge, ProgressMeter, judge_nothing
 from castwise.checkpoint.running._executors import Executing
 from castwise.checkpoint.running._in_place import refuse_losses, refuse_other_forms
+from castwise.checkpoint.running._job import Job, job_of
 from castwise.checkpoint.running._journal import (
     Journal,
-    job_of,
     kept_by_size,
     kept_shards,
     remove_all_but,
@@ -146,7 +145,7 @@ class ToFolder:
         done: Sequence[str] = ()
         if self._output.resume:
             temporary = resumable_folder(self._destination)
-            done = kept_by_size(temporary, self._job, self._plans)
+            done = kept_by_size(temporary, self.job, self._plans)
         room = self._check_room(done)
         if self._other_files is not None:
             self._other_files.warn()
@@ -172,7 +171,7 @@ class ToFolder:
         ):
             journal = None
             if resumable:
-                journal = stack.enter_context(Journal(folder, self._job, self._plans))
+                journal = stack.enter_context(Journal(folder, self.job, self._plans))
                 # Only now, when what is kept is known to be of this conversion.
                 telling.enter_context(_told_what_is_kept(self._destination, len(self.files)))
             room = self._check_room(journal.shards if journal is not None else ())
@@ -203,6 +202,10 @@ class ToFolder:
         for name in before - kept - self._copied:
             (folder / name).unlink(missing_ok=True)
         return rows
+
+    def product(self, folder: Path) -> Path:
+        """Return what of a folder with the shards becomes the destination: all of it."""
+        return folder
 
     def put_together(
         self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
@@ -274,8 +277,9 @@ class ToFolder:
         return {target.name: target.planned for target in self.files}
 
     @property
-    def _job(self) -> dict[str, Any]:
-        return job_of(self.sources, self.options, self._plans)
+    def job(self) -> Job:
+        """All that decides the result."""
+        return job_of(self.sources, self.options, self._plans, self._output.arguments)
 
     @property
     def sources(self) -> dict[str, Reader]:
