@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
@@ -177,10 +178,11 @@ def test_a_drawn_seed_is_kept(source: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "differing"),
     [
-        ({"rounding": "towards-zero"}, "options"),
-        ({"dtype": "float16"}, "tensors"),
-        ({"max_shard_size": 1}, "tensors"),
-        ({"touch": True}, "source"),
+        ({"rounding": "towards-zero"}, "rounding is not given there and 'towards-zero' here"),
+        ({"dtype": "float16"}, "dtype is 'bfloat16' there and 'float16' here"),
+        ({"dtype": np.dtype("float16")}, "dtype is 'bfloat16' there and 'float16' here"),
+        ({"max_shard_size": 1}, "max_shard_size is not given there and 1 here"),
+        ({"touch": True}, r"d\.safetensors of the source is 20,\d* bytes of 20.* of 1970-01-01T"),
     ],
 )
 def test_another_conversion_does_not_go_on(
@@ -192,10 +194,26 @@ def test_another_conversion_does_not_go_on(
     if options.pop("touch", False):
         os.utime(source / "d.safetensors", (1, 1))
     arguments = {"dtype": "bfloat16", **options}
-    with pytest.raises(checkpoint.CheckpointError, match=rf"another conversion \({differing}\)"):
+    with pytest.raises(checkpoint.CheckpointError, match=f"another conversion: {differing}"):
         checkpoint.cast_file(source, source.with_name("out"), resume=True, **arguments)
     assert contents(kept) == before
     assert caplog.text == ""  # not that a run can go on with them
+
+
+def test_other_arguments_of_the_same_conversion_go_on(source: Path) -> None:
+    out, whole = source.with_name("out"), source.with_name("whole")
+    interrupt(source, "c", resumable=True)
+    seen: list[str | None] = []
+    checkpoint.cast_file(
+        source,
+        out,
+        np.dtype(ml_dtypes.bfloat16),
+        resume=True,
+        progress=lambda one: seen.append(one.name),
+    )
+    assert not {"a", "b"} & set(seen)
+    checkpoint.cast_file(source, whole, "bfloat16")
+    assert contents(out) == contents(whole)
 
 
 @pytest.mark.parametrize("damage", ["other bytes", "cut", "gone", "half a line"])

@@ -196,9 +196,13 @@ def test_a_worker_finds_that_the_source_was_changed(tmp_path: Path) -> None:
 def test_parts_of_another_scheme(tmp_path: Path) -> None:
     source, new = write_plain(tmp_path / "model"), tmp_path / "new"
     checkpoint.quantize_file(source, new, "nvfp4", part="1/2")
-    with pytest.raises(CheckpointError, match=r"another conversion \(scheme, "):
+    with pytest.raises(
+        CheckpointError, match=r"conversion: scheme is 'nvfp4' there and 'mxfp4' here;"
+    ):
         checkpoint.quantize_file(source, new, "mxfp4", part="2/2")
-    with pytest.raises(CheckpointError, match=r"another conversion \(command, "):
+    with pytest.raises(
+        CheckpointError, match=r"conversion: command is 'quantize' there and 'cast' h"
+    ):
         checkpoint.cast_file(source, new, "float16", part="2/2")
     with pytest.raises(CheckpointError, match=r"not complete: 2/2; make them"):
         checkpoint.finish(new)
@@ -214,7 +218,7 @@ def test_a_configuration_that_was_changed(tmp_path: Path) -> None:
         lambda: checkpoint.dequantize_file(source, new, part="2/2"),
         lambda: checkpoint.dequantize_file(source, new, part="1/2"),
     ):
-        with pytest.raises(CheckpointError, match=r"another conversion \(configurations\)"):
+        with pytest.raises(CheckpointError, match=r"another conversion: config\.json was changed;"):
             do()
     assert not new.exists()
 
@@ -232,7 +236,7 @@ def test_a_folder_that_is_named_otherwise(tmp_path: Path, monkeypatch: pytest.Mo
 def test_an_infinite_weight_in_a_part(tmp_path: Path) -> None:
     array = np.ones((64, 64), np.float32)
     array[3, 5] = np.inf
-    source, new = tmp_path / "model.safetensors", tmp_path / "new.safetensors"
+    source, new, other = (tmp_path / f"{name}.safetensors" for name in ("model", "new", "other"))
     checkpoint.save(source, {"a.weight": np.ones((64, 64), np.float32), "b.weight": array})
     checkpoint.quantize_file(source, new, "mxfp4", part="1/2")
     with pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantised: .* infinite"):
@@ -241,8 +245,9 @@ def test_an_infinite_weight_in_a_part(tmp_path: Path) -> None:
         ThreadPoolExecutor(2) as executor,
         pytest.raises(CheckpointError, match=r"'b\.weight' cannot be quantised: .* infinite"),
     ):
-        checkpoint.quantize_file(source, new, "mxfp4", executor=executor)
+        checkpoint.quantize_file(source, other, "mxfp4", executor=executor)
     assert not new.exists()
+    assert not other.exists()
 
 
 def test_what_cannot_be_told_to_other_parts(tmp_path: Path) -> None:

@@ -163,7 +163,7 @@ class Request:
             with suppress(TypeError, ValueError):  # ValueError: it holds itself
                 values[name] = json.loads(json.dumps(value))
                 continue
-            values[name] = repr(value)
+            values[name] = str(value)
         return values
 
     def allowed_zeros(self, rows: Sequence[CastRow]) -> float:

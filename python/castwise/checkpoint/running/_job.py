@@ -53,10 +53,12 @@ def job_of(
         ARGUMENTS: dict(arguments),
         "options": options.to_dict(),
         "version": __version__,
-        "source": {shard: reader.state for shard, reader in sources.items()},
+        "source": {shard: reader.state[:2] for shard, reader in sources.items()},
         "configurations": _configurations(sources),
         "maps": _texts(arguments),
-        "tensors": hashlib.sha256(json.dumps(plans).encode()).hexdigest(),
+        "tensors": hashlib.sha256(
+            json.dumps([plans, [reader.state[2:] for reader in sources.values()]]).encode()
+        ).hexdigest(),
     }
     return dict(json.loads(json.dumps(job)))
 
@@ -104,9 +106,9 @@ def _said(value: object) -> str:
 
 def _state(state: object) -> str:
     """Say the size of a source, and when it was changed, or the hash that its store has."""
-    if not isinstance(state, list) or len(state) < 2:  # noqa: PLR2004
+    if not isinstance(state, list) or len(state) != 2:  # noqa: PLR2004
         return "missing"
-    size, change = state[:2]
+    size, change = state
     if isinstance(change, int):
         seconds, rest = divmod(change, _NANOSECONDS)
         change = f"{datetime.fromtimestamp(seconds, UTC):%Y-%m-%dT%H:%M:%S}.{rest:09}Z"

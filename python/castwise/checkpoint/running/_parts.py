@@ -13,9 +13,10 @@ import io
 import json
 import os
 import re
+import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from itertools import groupby
 from operator import index
@@ -48,6 +49,7 @@ from castwise.checkpoint.running._output_files import OutputFile, opened
 
 _FILES = "files"  # the folder that all parts write into
 _JOB = "job.json"  # is there before any of the files; its lock is that of the folder
+_NONCE = "nonce"  # of the job's page; tells folders apart that had the same name one by one
 _PLACED = "placed"  # says which file or folder has become the destination
 _MAX_PARTS = 100_000
 _PAGE = re.compile(r"part-(\d{1,6})-of-(\d{1,6})\.json")
@@ -137,9 +139,10 @@ def convert_part(
     if not folder.exists():
         run.room()
     make_shared_folder(folder, destination)
-    with _held(folder, destination, job), ThreadPoolExecutor(1) as executor:
-        pages = _pages(folder)
-        page.unlink(missing_ok=True)  # until its bytes are all written again
+    with _held(folder, destination, job) as seal, ThreadPoolExecutor(1) as executor:
+        pages = _pages(folder, seal)
+        for old in (page, folder / _PLACED):  # until its bytes are all written again
+            old.unlink(missing_ok=True)
         for target, size in _sizes(work):
             if _begin(target, folder / _FILES, size):
                 _remove_pages(folder, pages, target.name)
@@ -147,11 +150,12 @@ def convert_part(
         for (target, conversion, _), ranges in zip(work, mine, strict=True):
             converted: list[tuple[TensorRange, Report | None]] = []
             for piece in _pieces(ranges):
-                _check_job(folder, job)  # somebody may have begun anew
+                _check_job(folder, job, seal)  # somebody may have begun anew
                 meter.starts(piece[0].name)
                 batch = conversion.batch(piece, folder / _FILES / target.name)
                 reports, error = convert_batch(batch)
                 if error is not None:
+                    _check_job(folder, job, seal)  # that it is gone explains more
                     raise error
                 converted += zip(piece, reports, strict=True)
                 for begin, end in _joined(piece):
@@ -164,11 +168,11 @@ def convert_part(
                 states.append((target.name, span.name, state_of(report)))
         content = {
             "part": str(part),
-            "job": _digest(job),
+            "job": seal,
             "reports": states,
             "spans": [future.result() for future in futures],
         }
-        _check_job(folder, job)
+        _check_job(folder, job, seal)
         with replacing_file(page) as file:
             file.write(_sealed(content))
         meter.starts(None)
@@ -208,9 +212,8 @@ class RunParts:
                 "transcode make them with --part 1/N to N/N"
             )
         placed = self._folder / _PLACED
-        if placed.exists() and read_file(placed, _MAX_PAGE_BYTES).decode() == _identity(
-            destination
-        ):
+        identity = read_file(placed, _MAX_PAGE_BYTES) if placed.exists() else b""
+        if destination.exists() and identity == _identity(destination):
             with _locked(self._folder, destination):
                 self._remove()
             raise CheckpointError(
@@ -219,7 +222,7 @@ class RunParts:
             )
         self._job = _read_job(self._folder)
         self._reports: _Reports = {}
-        self._pages = _pages(self._folder, self._reports)
+        self._pages = _pages(self._folder, _digest(self._job), self._reports)
         every = [RunPart(number + 1, self._job["parts"]) for number in range(self._job["parts"])]
         if missing := [str(part) for part in every if part not in self._pages]:
             names = "all" if len(missing) == len(every) else listed(missing)
@@ -246,28 +249,33 @@ class RunParts:
             self._check_files(run, files)
             steps = run.put_together(files, self._rows)
             rows = next(steps)
-            with (self._folder / _PLACED).open("w", encoding="utf-8") as file:
+            with replacing_file(self._folder / _PLACED) as file:
                 file.write(_identity(run.product(files)))
-                sync_file(file)
             next(steps, None)
             self._remove()
         return rows
 
     def _check_files(self, run: Run, files: Path) -> None:
         """CheckpointError unless all files are as the parts wrote them."""
+        spans = sorted(
+            (*span, part) for part, page in self._pages.items() for span in page["spans"]
+        )
         for target, size in _sizes(_divided(run)):
-            path = files / target.name
-            if (fault := _fault(target, path, size)) is not None:
-                writers = [part for part in self._pages if _writes(self._pages[part], target.name)]
+            mine = [span for span in spans if span[0] == target.name]
+            writers = {part for *_, part in mine}
+            path, header = files / target.name, _header(target)
+            ends = [len(header), *(end for _, _, end, *_ in mine)]
+            fault = _fault(path, header, max(size, len(header)))
+            if [*(begin for _, begin, *_ in mine), max(size, len(header))] != ends:
+                fault, writers = "has bytes that no part wrote", set(self._pages)
+            if fault is not None:
                 raise _to_be_run_again(f"{path} {fault}", writers)
         with ThreadPoolExecutor(min(_MOST_READERS, os.cpu_count() or 1)) as executor:
-            for part, page in sorted(self._pages.items()):
-                spans = page["spans"]
-                sums = executor.map(lambda span: checksum(files / span[0], *span[1:3]), spans)
-                for (name, begin, end, value), found in zip(spans, sums, strict=True):
-                    if value != found:
-                        fault = f"{files / name} has other bytes from {begin} to {end}"
-                        raise _to_be_run_again(fault, [part])
+            sums = executor.map(lambda span: checksum(files / span[0], *span[1:3]), spans)
+            for (name, begin, end, value, part), found in zip(spans, sums, strict=True):
+                if value != found:
+                    fault = f"{files / name} has other bytes from {begin} to {end}"
+                    raise _to_be_run_again(fault, [part])
 
     def _remove(self) -> None:
         """Remove the folder: in one step for all who look for it."""
@@ -343,36 +351,45 @@ def _read_job(folder: Path) -> Job:
     return job
 
 
-def _check_job(folder: Path, job: Job) -> None:
-    """CheckpointError if the folder is gone, or is there for parts of another conversion."""
-    try:
-        differing = differences(_read_job(folder), job)
-    except FileNotFoundError as error:
-        raise CheckpointError(
-            f"{folder} was removed, or became the destination; run again if that is not complete"
-        ) from error
-    if differing:
+def _check_job(folder: Path, job: Job, seal: str | None = None) -> str:
+    """Return the seal of the page of the job, which must be this one, with this seal if given.
+
+    Raises
+    ------
+    CheckpointError
+        The folder is gone, or is another one, or is there for another conversion.
+
+    """
+    there: Job = {}
+    with suppress(FileNotFoundError):
+        there = _read_job(folder)
+    found = _digest(there)
+    there.pop(_NONCE, None)
+    if there and (differing := differences(there, job)):
         raise CheckpointError(
             f"{folder} holds parts of another conversion: {differing}; repeat that one, or, when "
             "none of its parts is running, remove the folder"
         )
+    if not there or seal not in {None, found}:
+        raise CheckpointError(
+            f"{folder} was removed, or became the destination; run again if that is not complete"
+        )
+    return found
 
 
 @contextmanager
-def _held(folder: Path, destination: Path, job: Job, *, shared: bool = True) -> Iterator[None]:
+def _held(folder: Path, destination: Path, job: Job, *, shared: bool = True) -> Iterator[str]:
     """Hold the folder for a job during a block, which is named in it if none is."""
-    if not (folder / _JOB).exists():
-        # Those of another job, whose name somebody removed, must not become parts of this one.
-        if any(page["job"] != _digest(job) for page in _pages(folder).values()):
+    path = folder / _JOB
+    if not path.exists():
+        if any(_PAGE.fullmatch(one.name) for one in folder.iterdir()):
             raise CheckpointError(
-                f"{folder / _JOB} is missing, and parts of another conversion are there; "
-                "remove the folder"
+                f"{path} is missing, and parts of some conversion are there; remove the folder"
             )
-        make_once(folder / _JOB, _sealed(job))
+        make_once(path, _sealed({**job, _NONCE: secrets.token_hex()}))
     _check_job(folder, job)
     with _locked(folder, destination, shared=shared):
-        _check_job(folder, job)  # it may have been put together meanwhile
-        yield
+        yield _check_job(folder, job)  # it may have been put together meanwhile
 
 
 @contextmanager
@@ -388,12 +405,9 @@ def _locked(folder: Path, destination: Path, *, shared: bool = False) -> Iterato
         raise CheckpointError(f"{doing.format(destination)}; wait for the end of that") from error
 
 
-def _identity(path: Path) -> str:
+def _identity(path: Path) -> bytes:
     """Name the folder or file at a path, whatever its path is, on all machines."""
-    try:
-        return str(path.stat().st_ino)
-    except FileNotFoundError:
-        return ""
+    return str(path.stat().st_ino).encode()
 
 
 _Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
@@ -464,14 +478,12 @@ def _is_plain(path: Path) -> bool:
     return os.path.realpath(path) == str(path) and path.is_file()
 
 
-def _fault(target: OutputFile, path: Path, size: int) -> str | None:
+def _fault(path: Path, header: bytes, size: int) -> str | None:
     """Say what is wrong with a file, from its kind, its size and its header."""
     if not os.path.lexists(path):
         return "is missing"
     if not _is_plain(path):
         return "is not a file that a part made; remove it"
-    header = _header(target)
-    size = max(size, len(header))
     if (now := path.stat().st_size) != size:
         return f"has {now:,} bytes, not {size:,}"
     with open_file(path) as file:
@@ -493,7 +505,7 @@ def _writes(page: Mapping[str, Any], name: str) -> bool:
     return any(span[0] == name for span in page["spans"])
 
 
-def _to_be_run_again(fault: str, parts: Sequence[RunPart]) -> CheckpointError:
+def _to_be_run_again(fault: str, parts: Iterable[RunPart]) -> CheckpointError:
     names = listed([argument("part", str(part)) for part in sorted(parts)]) or "any part"
     return CheckpointError(f"{fault}; convert again: {names}; then castwise finish")
 
@@ -529,16 +541,24 @@ _Reports = dict[tuple[str, str], Report]
 """Reports by file and tensor."""
 
 
-def _pages(folder: Path, reports: _Reports | None = None) -> dict[RunPart, dict[str, Any]]:
-    """Read the pages of the parts that are complete; their reports are added to others."""
+def _pages(
+    folder: Path, seal: str, reports: _Reports | None = None
+) -> dict[RunPart, dict[str, Any]]:
+    """Read the pages of the parts that are complete, of the job whose page has this seal.
+
+    Their reports are added to others.
+    """
     pages: dict[RunPart, dict[str, Any]] = {}
     for path in folder.iterdir():
         if match := _PAGE.fullmatch(path.name):
             part = RunPart(int(match[1]), int(match[2]))
             try:
                 page = _unsealed(path)
-                if page["part"] != str(part):
+                if (page["part"], page["job"]) != (str(part), seal):
                     raise ValueError(path)
+                for name, *numbers in page["spans"]:
+                    if type(name) is not str or list(map(type, numbers)) != [int] * 3:
+                        raise TypeError(path)
                 _add(page.pop("reports"), {} if reports is None else reports)
             except FileNotFoundError:  # that part is run again
                 continue
