@@ -1,5 +1,8 @@
 """Casting checkpoints by executors: the same bytes and report whoever converts which batch."""
 
+import dataclasses
+import errno
+import itertools
 import json
 import multiprocessing
 import os
@@ -186,6 +189,40 @@ def test_workers_of_other_clusters(
     assert contents(tmp_path / "new") == contents(tmp_path / "alone")
 
 
+@pytest.mark.parametrize("is_client", [True, False], ids=["closed client", "lost scheduler"])
+def test_a_cluster_that_is_lost(
+    folder: Path,
+    framework: Callable[[str], ModuleType],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+    *,
+    is_client: bool,
+) -> None:
+    distributed = framework("distributed")
+    new, alone = folder.with_name("new"), folder.with_name("alone")
+    rows = checkpoint.cast_file(folder, alone, "bfloat16").rows
+    monkeypatch.setattr(_executors, "convert_batch", convert_slowly)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        cluster = distributed.LocalCluster(
+            n_workers=1, threads_per_worker=1, dashboard_address=None, silence_logs=50
+        )
+        client = distributed.Client(cluster)
+        executor = client.get_executor(pure=False)
+        losing = threading.Timer(0.3, cluster.close)
+        client.close() if is_client else losing.start()
+        try:
+            summary = checkpoint.cast_file(folder, new, "bfloat16", executor=executor)
+        finally:
+            if not is_client:
+                losing.join()
+            client.close()
+            cluster.close()
+    assert contents(new) == contents(alone)
+    assert summary.rows == rows
+    assert "converted in this process, because the executor did not" in caplog.text
+
+
 def convert_slowly(batch: _batches.Batch) -> _batches.Outcome:
     time.sleep(0.1)
     return _batches.convert_batch(batch)
@@ -258,3 +295,86 @@ def test_ranges_are_cut_at_tiles() -> None:
             assert sum(piece.length for piece in mine) == one.length
             assert all(piece.begin % 1024 == 0 for piece in mine)
         assert all(sum(piece.nbytes for piece in pieces) <= step + 6144 for pieces in lists[:-1])
+
+
+class Refusing(ThreadPoolExecutor):
+    """Takes some batches, and refuses the others with an error of its own."""
+
+    def submit(self, *call: Any, **keywords: Any) -> Future[Any]:
+        if self._counter() % 2:
+            raise ExecutorError("no more")
+        return super().submit(*call, **keywords)
+
+    _counter = itertools.count().__next__
+
+
+class ExecutorError(Exception):
+    """Of an executor that has errors of its own."""
+
+
+class Uncancellable(Waiting):
+    """Its futures are those of a client that was closed."""
+
+    def submit(self, *call: Any, **keywords: Any) -> Future[Any]:
+        future = super().submit(*call, **keywords)
+        future.cancel = refuse  # type: ignore[method-assign]
+        return future
+
+
+def refuse() -> bool:
+    raise ExecutorError("the client is closed")
+
+
+def test_an_executor_that_refuses_batches(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    alone = checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16")
+    with Refusing(2) as executor:
+        summary = checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=executor)
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")
+    assert summary.rows == alone.rows
+    assert "is converted in this process, because the executor did not: no more" in caplog.text
+
+
+@pytest.mark.parametrize(
+    ("error", "kind", "message"),
+    [
+        (
+            FileNotFoundError(errno.ENOENT, "No such file", "/data/a"),
+            FileNotFoundError,
+            r"No such file in a worker of the executor, which must see the files of this process "
+            r"under the same paths: '/data/a'",
+        ),
+        (OSError(errno.ENOSPC, "No space"), OSError, "No space in a worker of the executor"),
+        (OverflowError("too large"), OverflowError, "^in a worker of the executor: too large"),
+        (
+            UnicodeDecodeError("utf-8", b"a", 0, 1, "bad"),
+            checkpoint.CheckpointError,
+            "^in a worker of the executor: 'utf-8' codec can't decode",
+        ),
+    ],
+    ids=["path", "disk", "value", "other"],
+)
+def test_the_error_of_a_worker_says_so(
+    folder: Path, tmp_path: Path, error: Exception, kind: type[Exception], message: str
+) -> None:
+    with pytest.raises(kind, match=message):
+        checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=Uncancellable(error))
+    assert [one.name for one in tmp_path.iterdir()] == ["source"]
+
+
+def test_a_worker_that_sees_other_files(folder: Path, tmp_path: Path) -> None:
+    """Of a process that has no such folder: here one that looks for it under another root."""
+    with ThreadPoolExecutor(1) as executor:
+
+        def elsewhere(batch: _batches.Batch) -> Future[_batches.Outcome]:
+            other = dataclasses.replace(batch, source=Path("/nowhere") / batch.source.name)
+            return executor.submit(_batches.convert_batch, other)
+
+        class Elsewhere(Executor):
+            def submit(self, _function: Any, batch: Any) -> Future[Any]:  # type: ignore[override]
+                return elsewhere(batch)
+
+        with pytest.raises(FileNotFoundError, match="in a worker of the executor, which must see"):
+            checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=Elsewhere())
+    assert [one.name for one in tmp_path.iterdir()] == ["source"]
