@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -469,3 +470,106 @@ def test_the_command_in_a_process_of_its_own(
     assert line.startswith("castwise: error: hf://user/new has files; ")
     assert line.endswith("(--overwrite)")
     assert hub.messages("user/new")[1:] == ["castwise quantize of org/model"]
+
+
+@pytest.fixture
+def cached(
+    folder: Path, tmp_path: Path, hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> Callable[[], None]:
+    """Have a model in the Hub's cache; what this returns takes this process offline."""
+    import huggingface_hub  # noqa: PLC0415  (`hub` asks for it)
+
+    constants = huggingface_hub.constants
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    hub.put("org/model", contents(folder))
+    huggingface_hub.snapshot_download("org/model")
+
+    def go_offline() -> None:
+        hub.requests.clear()
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+
+    return go_offline
+
+
+@pytest.mark.parametrize(
+    "source", ["org/model", "hf://org/model", "hf://org/model@main", "hf://models/org/model"]
+)
+def test_a_cached_model_is_read_offline(
+    folder: Path, hub: Hub, cached: Callable[[], None], source: str
+) -> None:
+    cached()
+    alone = checkpoint.quantize_file(folder, "alone", "mxfp8_e4m3")
+    expected = contents(Path("alone"))
+    assert checkpoint.inspect(source).tensors == checkpoint.inspect(folder).tensors
+    assert checkpoint.diff(source, folder).same
+    # Parts and workers are for files of this machine, as the cache is.
+    for part in ("1/2", "2/2"):
+        checkpoint.quantize_file(source, "parts", "mxfp8_e4m3", part=part)
+    with ThreadPoolExecutor(2) as executor:
+        checkpoint.quantize_file(source, "whole", "mxfp8_e4m3", executor=executor)
+    assert checkpoint.finish("parts").rows == alone.rows
+    for name in ("parts", "whole"):
+        made = contents(Path(name))
+        made.pop(".gitattributes", None)
+        assert made == expected
+    assert hub.requests == []
+
+
+def test_one_cached_file_is_read_offline(
+    folder: Path, hub: Hub, cached: Callable[[], None]
+) -> None:
+    cached()
+    name = next(folder.glob("*.safetensors")).name
+    loaded = checkpoint.load(f"hf://org/model/{name}")
+    assert loaded.keys() == checkpoint.load(folder / name).keys()
+    assert hub.requests == []
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "org/other",
+        "hf://org/other",
+        "hf://org/model@v2",
+        "hf://org/model/none.safetensors",
+        "hf://org/model/../../refs/main",
+        "hf://datasets/org/model",
+    ],
+)
+def test_what_is_not_cached_is_refused_offline(
+    hub: Hub, cached: Callable[[], None], source: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cached()
+    with pytest.raises(FileNotFoundError, match=r"is offline .*HF_HUB_OFFLINE.*hf download org/"):
+        checkpoint.cast_file(source, "new", "bfloat16")
+    assert main(["inspect", source]) == 2
+    assert "rights" not in (err := capsys.readouterr().err)
+    assert "HF_HUB_OFFLINE" in err
+    assert hub.requests == []
+
+
+def test_nothing_is_pushed_offline(folder: Path, hub: Hub, cached: Callable[[], None]) -> None:
+    cached()
+    with pytest.raises(OSError, match=r"is offline .*HF_HUB_OFFLINE.* nothing can be pushed"):
+        checkpoint.cast_file(folder, "hf://org/new", "bfloat16")
+    assert hub.requests == []
+
+
+def test_the_environment_says_that_the_hub_is_offline(
+    tmp_path: Path, cached: Callable[[], None]
+) -> None:
+    cached()
+    program = [sys.executable, "-m", "castwise", "inspect"]
+    offline = {"HF_HUB_OFFLINE": "1", "HF_HUB_CACHE": str(tmp_path / "cache")}
+    paths = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    for source, code in (("org/model", 0), ("org/other", 2)):
+        result = subprocess.run(
+            [*program, source],
+            env={**os.environ, **offline, **paths},
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert result.returncode == code, result.stderr
+        assert ("HF_HUB_OFFLINE" in result.stderr) == bool(code)

@@ -299,6 +299,22 @@ def test_a_damaged_journal(source: Path, damage: Callable[[bytes], bytes]) -> No
     assert sorted(os.listdir(source.parent)) == ["in", "out"]
 
 
+@pytest.mark.parametrize("value", [None, 3, "a", [1], {"a": 1}], ids=repr)
+def test_a_job_with_other_types(source: Path, value: object) -> None:
+    out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)
+    before, journal = contents(kept), kept.with_name(JOURNAL)
+    text = journal.read_bytes()
+    for key in json.loads(text.splitlines()[0]):
+        journal.write_bytes(
+            _edited(0, lambda job, key=key: {**job, key: value, "tensors": ""})(text)
+        )
+        with pytest.raises(
+            checkpoint.CheckpointError, match=r"of another conversion: |is not a journal"
+        ):
+            checkpoint.cast_file(source, out, "bfloat16", resume=True)
+    assert contents(kept) == before
+
+
 @pytest.mark.parametrize("kind", ["pipe", "folder", "link"])
 def test_a_journal_that_is_not_a_file(source: Path, kind: str) -> None:
     out, kept = source.with_name("out"), interrupt(source, "d", resumable=True)

@@ -31,8 +31,9 @@ def finish(
 ) -> CastSummary:
     """Make a checkpoint of its parts, which runs with `part` have converted.
 
-    These are runs of `cast_file`, `dequantize_file`, `quantize_file` or `transcode_file`. It
-    appears when it is complete, and the parts are gone then.
+    These are runs of `cast_file`, `dequantize_file`, `quantize_file` or `transcode_file`. All bytes
+    are read and compared with the checksums of the parts. It appears when it is complete, and the
+    parts are gone then.
 
     Parameters
     ----------
@@ -50,8 +51,9 @@ def finish(
     Raises
     ------
     CheckpointError
-        A part is missing, still being converted, or of another conversion; the source was changed
-        since; or `destination` is there, and is to stay.
+        A part is missing, or still being converted; a file of theirs is missing, or was changed,
+        and the message names the parts to convert again; the source was changed since; or
+        `destination` is there, and is to stay.
     OSError
         A file cannot be read or written, or the disk is full.
 

@@ -164,16 +164,18 @@ def cast_file(
     part
         Cast only this part of the bytes, such as "3/16" or `(3, 16)`, and keep it beside
         `destination`; the rows are of its elements. When all parts are cast, by runs that see the
-        same files, at the same time or not, `finish` makes the checkpoint of them. Only into
-        `.safetensors` and `.npy` files and folders, of tensors that stand uncompressed.
+        same files, at the same time or not, `finish` makes the checkpoint of them. A part with
+        other arguments is refused, and so is a run without `part` as long as there are parts.
+        Only into `.safetensors` and `.npy` files and folders, of tensors that stand uncompressed.
     executor
         Who casts the tensors, in batches of about 256 MiB: a `concurrent.futures.Executor` of
         threads or processes, or of a cluster whose workers see the same files under the same
         paths: `distributed.Client.get_executor()`, `mpi4py.futures.MPIPoolExecutor()`; for Ray a
         class whose `submit(function, batch)` returns
         `ray.remote(function).remote(batch).future()`. The result does not depend on it. A batch
-        whose worker is lost is cast in this process. `threads` is for each batch. Files that
-        `part` is not for are cast in this process.
+        whose worker is lost, or that is not taken, is cast in this process; an error of a worker
+        says that it is one. `threads` is for each batch. Files that `part` is not for are cast in
+        this process.
     fail_on
         The kinds of findings (`Finding`), or one, that leave `source` as it was if `destination` is
         the same; () to replace it whatever is lost. Elsewhere the result is written, and

@@ -30,6 +30,7 @@ import time
 import traceback
 import zipfile
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -52,6 +53,7 @@ if is_guided := find_spec("atheris") is not None:
 import castwise
 import numpy as np
 from castwise import checkpoint, cli, dtype_policies, loss_scale, surveys
+from castwise.checkpoint.running import _parts
 
 sys.path += [str(Path(__file__).parents[1]), str(Path(__file__).parents[1] / "quantization")]
 
@@ -372,11 +374,19 @@ def journal_targets(folder: Path) -> dict[str, Target]:
         (out / ".new.resumable.journal.castwise-tmp").write_bytes(data)
         _quietly(*cast, "--resume")
 
-    def finish(data: bytes) -> None:
+    def finish(data: bytes, *, name: str) -> None:
+        """Finish as the page is, and with the seal of what it says."""
+        with contextlib.suppress(ValueError, TypeError, AttributeError, RecursionError):
+            content = json.loads(data)
+            content.pop("seal", None)
+            _finish(_parts._sealed(content), name)
+        _finish(data, name)
+
+    def _finish(data: bytes, name: str) -> None:
         shutil.rmtree(out, ignore_errors=True)
         out.mkdir()
         shutil.copytree(parts, out / ".new.parts.castwise-tmp")
-        (out / ".new.parts.castwise-tmp" / "part-1-of-1.json").write_bytes(data)
+        (out / ".new.parts.castwise-tmp" / name).write_bytes(data)
         _quietly("finish", out / "new", "--quiet")
 
     def _quietly(*arguments: object) -> None:
@@ -392,7 +402,10 @@ def journal_targets(folder: Path) -> dict[str, Target]:
 
     return {
         "journal": Target(resume, [journal.read_bytes()]),
-        "page": Target(finish, [(parts / "part-1-of-1.json").read_bytes()]),
+        **{
+            target: Target(partial(finish, name=name), [(parts / name).read_bytes()])
+            for target, name in (("page", "part-1-of-1.json"), ("job", "job.json"))
+        },
     }
 
 

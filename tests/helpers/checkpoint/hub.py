@@ -237,7 +237,9 @@ class _Handler(BaseHTTPRequestHandler):
         self.hub.large[digest] = data
         linked = {"X-Linked-Size": str(len(data)), "X-Linked-ETag": f'"{digest}"'}
         self.hub.names[digest] = f"{name}/{path}"
-        location = {"Location": f"{self.hub.url}/cdn/{digest}"}
+        # On another host, as the Hub's: its library goes there for contents only.
+        host = self.hub.url.replace("127.0.0.1", "localhost")
+        location = {"Location": f"{host}/cdn/{digest}"}
         self._send(b"", 302, {**headers, **linked, **location})
 
     def _range(self, data: bytes, headers: dict[str, str], name: str) -> None:
@@ -382,7 +384,7 @@ def hub(framework: Callable[[str], ModuleType], monkeypatch: pytest.MonkeyPatch)
         "HF_ENDPOINT": hub.url,
         "HF_TOKEN": TOKEN,
         "HF_HUB_DISABLE_XET": "1",
-        "NO_PROXY": "127.0.0.1",
+        "NO_PROXY": "127.0.0.1,localhost",
     }.items():
         monkeypatch.setenv(name, value)
     framework("fsspec").get_filesystem_class("hf").clear_instance_cache()

@@ -75,8 +75,8 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     return listed(found) or "the dtypes, the shapes or the files of the tensors"
 
 
+_NAMES = {"": "arguments", "parts": "the number of parts", "version": "the version of castwise"}
 _LABELS: dict[str, Callable[[str], str]] = {
-    "": {"parts": "the number of parts", "version": "the version of castwise"}.__getitem__,
     "source": "{} of the source".format,
     "configurations": lambda path: path.removeprefix("/"),
 }
@@ -97,7 +97,7 @@ def _differing(
         yield f"{name} was changed"
     else:
         said = _state if key == "source" else _said
-        yield f"{name or _LABELS[''](key)} is {said(there)} there and {said(here)} here"
+        yield f"{name or _NAMES.get(key, key)} is {said(there)} there and {said(here)} here"
 
 
 def _said(value: object) -> str:
