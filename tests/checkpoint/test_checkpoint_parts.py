@@ -502,7 +502,7 @@ DAMAGES: dict[str, tuple[str, Callable[[Path], object]]] = {
     "cut": (r"has [\d,]+ bytes, not ", lambda path: os.truncate(path, 3000)),
     "emptied": ("has 0 bytes, not ", lambda path: os.truncate(path, 0)),
     "enlarged": (r"has [\d,]+ bytes, not ", lambda path: os.truncate(path, 1_000_000)),
-    "header": ("has another header", lambda path: patched(path, 20)),
+    "header": ("has other bytes from 0 to", lambda path: patched(path, 20)),
     "first byte": ("has other bytes from ", lambda path: patched(path, -1)),
     "holes": ("has other bytes from ", holes),
     "folder": ("is not a file that a part made; remove it", lambda path: replaced(path, "folder")),

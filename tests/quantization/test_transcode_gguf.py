@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from concurrent.futures import ThreadPoolExecutor
 from hashlib import sha256
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -174,6 +175,14 @@ def test_ways_of_running(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     parts = tmp_path / "parts.gguf"
     for number in (2, 1):
         checkpoint.transcode_file(source, parts, "gguf", part=(number, 2))
+    (file,) = tmp_path.glob(".parts.gguf*/files/*")
+    pages = [json.loads(page.read_text()) for page in file.parents[1].glob("part-*.json")]
+    spans = sorted(span[1:3] for page in pages for span in page["spans"])
+    gap = next(end for (_, end), (begin, _) in pairwise(spans) if end < begin)
+    file.write_bytes(whole[:gap] + b"\1" + whole[gap + 1 :])  # padding, which no part wrote
+    with pytest.raises(checkpoint.CheckpointError, match=r"has other bytes from .*part='1/2'"):
+        checkpoint.finish(parts)
+    checkpoint.transcode_file(source, parts, "gguf", part=(1, 2))
     checkpoint.finish(parts)
     assert parts.read_bytes() == whole
     with ThreadPoolExecutor(2) as executor:

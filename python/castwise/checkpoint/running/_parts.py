@@ -9,16 +9,16 @@ what was lost, and the checksums of what it wrote. Whatever stops it, it is run 
 from __future__ import annotations
 
 import hashlib
-import io
 import json
 import os
 import re
 import secrets
+import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, pairwise
 from operator import index
 from pathlib import Path
 from typing import Any, Protocol
@@ -143,9 +143,9 @@ def convert_part(
         pages = _pages(folder, seal)
         for old in (page, folder / _PLACED):  # until its bytes are all written again
             old.unlink(missing_ok=True)
-        for target, size in _sizes(work):
-            if _begin(target, folder / _FILES, size):
-                _remove_pages(folder, pages, target.name)
+        for outline in _outlines(work):
+            if _begin(outline, folder / _FILES):
+                _remove_pages(folder, pages, outline.target.name)
         futures: list[Future[Span]] = []
         for (target, conversion, _), ranges in zip(work, mine, strict=True):
             converted: list[tuple[TensorRange, Report | None]] = []
@@ -158,7 +158,7 @@ def convert_part(
                     _check_job(folder, job, seal)  # that it is gone explains more
                     raise error
                 converted += zip(piece, reports, strict=True)
-                for begin, end in _joined(piece):
+                for begin, end in _joined(span.target_span for span in piece):
                     futures.append(executor.submit(_span, batch.target, target.name, begin, end))
                 meter.finished(sum(span.source_nbytes for span in piece))
             with opened(conversion.reader) as reader:
@@ -260,13 +260,12 @@ class RunParts:
         spans = sorted(
             (*span, part) for part, page in self._pages.items() for span in page["spans"]
         )
-        for target, size in _sizes(_divided(run)):
-            mine = [span for span in spans if span[0] == target.name]
+        for outline in _outlines(_divided(run)):
+            path, name = files / outline.target.name, outline.target.name
+            mine = [span for span in spans if span[0] == name]
             writers = {part for *_, part in mine}
-            path, header = files / target.name, _header(target)
-            ends = [len(header), *(end for _, _, end, *_ in mine)]
-            fault = _fault(path, header, max(size, len(header)))
-            if [*(begin for _, begin, *_ in mine), max(size, len(header))] != ends:
+            fault = _fault(path, outline)
+            if _joined(span[1:3] for span in mine) != outline.spans:
                 fault, writers = "has bytes that no part wrote", set(self._pages)
             if fault is not None:
                 raise _to_be_run_again(f"{path} {fault}", writers)
@@ -441,34 +440,60 @@ def _part_of(work: _Work, part: RunPart) -> list[list[TensorRange]]:
     return mine
 
 
-def _sizes(work: _Work) -> Iterator[tuple[OutputFile, int]]:
-    """Return each file with the bytes that it will have."""
+@dataclass(frozen=True, slots=True)
+class _Outline:
+    """What is known of a file before it is converted.
+
+    Attributes
+    ----------
+    target
+        The file.
+    rest
+        The header, and what lies between tensors and after the last, by where it begins.
+    size
+        The bytes of all.
+    spans
+        Where tensors lie, those in a row as one span.
+
+    """
+
+    target: OutputFile
+    rest: list[tuple[int, bytes]]
+    size: int
+    spans: list[tuple[int, int]]
+
+
+def _outlines(work: _Work) -> Iterator[_Outline]:
+    """Return the outline of each file."""
     for _, group in groupby(work, lambda one: one[0].name):
         targets, _, ranges = zip(*group, strict=True)
-        ends = (span.target_span[1] for one in ranges for span in one)
-        yield targets[0], max(ends, default=0)
+        spans = _joined(span.target_span for one in ranges for span in one)
+        with tempfile.TemporaryFile() as file:
+            targets[0].write_header(file)
+            size = max([file.seek(0, os.SEEK_END), *(end for _, end in spans)])
+            file.truncate(size)
+            rest = []
+            for (_, begin), (end, _) in pairwise([(0, 0), *spans, (size, size)]):
+                file.seek(begin)
+                rest.append((begin, file.read(end - begin)))
+        yield _Outline(targets[0], rest, size, spans)
 
 
-def _header(target: OutputFile) -> bytes:
-    file = io.BytesIO()
-    target.write_header(file)
-    return file.getvalue()
-
-
-def _begin(target: OutputFile, files: Path, size: int) -> bool:
-    """Give a file its header and its size; returns True if it had another size.
+def _begin(outline: _Outline, files: Path) -> bool:
+    """Give a file its size, and all but its tensors; returns True if it had another size.
 
     Every part does that, with the same bytes.
     """
-    path, header = files / target.name, _header(target)
+    path = files / outline.target.name
     path.parent.mkdir(parents=True, exist_ok=True)
     if os.path.lexists(path) and not _is_plain(path):
         raise CheckpointError(f"{path} is not a file that a part made; remove it")
-    size = max(size, len(header))
     with open(path, "r+b", opener=_opened_or_created) as file:
-        is_other = os.fstat(file.fileno()).st_size != size
-        file.write(header)
-        file.truncate(size)
+        is_other = os.fstat(file.fileno()).st_size != outline.size
+        file.truncate(outline.size)
+        for begin, content in outline.rest:
+            file.seek(begin)
+            file.write(content)
         sync_file(file)
     return is_other
 
@@ -478,16 +503,20 @@ def _is_plain(path: Path) -> bool:
     return os.path.realpath(path) == str(path) and path.is_file()
 
 
-def _fault(path: Path, header: bytes, size: int) -> str | None:
-    """Say what is wrong with a file, from its kind, its size and its header."""
+def _fault(path: Path, outline: _Outline) -> str | None:
+    """Say what is wrong with a file, from all but its tensors."""
     if not os.path.lexists(path):
         return "is missing"
     if not _is_plain(path):
         return "is not a file that a part made; remove it"
-    if (now := path.stat().st_size) != size:
-        return f"has {now:,} bytes, not {size:,}"
+    if (size := path.stat().st_size) != outline.size:
+        return f"has {size:,} bytes, not {outline.size:,}"
     with open_file(path) as file:
-        return None if file.read(len(header)) == header else "has another header"
+        for begin, content in outline.rest:
+            file.seek(begin)
+            if file.read(len(content)) != content:
+                return f"has other bytes from {begin} to {begin + len(content)}"
+    return None
 
 
 def _opened_or_created(path: str, flags: int) -> int:
@@ -516,15 +545,15 @@ def _pieces(ranges: Sequence[TensorRange]) -> Iterator[list[TensorRange]]:
     return filter(None, cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)))
 
 
-def _joined(ranges: Iterable[TensorRange]) -> list[tuple[int, int]]:
-    """Return the bytes of a file that ranges take, those in a row as one span."""
-    spans: list[tuple[int, int]] = []
-    for begin, end in sorted(span.target_span for span in ranges):
-        if spans and spans[-1][1] == begin:
-            spans[-1] = spans[-1][0], end
+def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """Return spans of a file in their order, those in a row as one."""
+    joined: list[tuple[int, int]] = []
+    for begin, end in sorted(spans):
+        if joined and joined[-1][1] == begin:
+            joined[-1] = joined[-1][0], end
         else:
-            spans.append((begin, end))
-    return spans
+            joined.append((begin, end))
+    return joined
 
 
 def _span(path: Path, name: str, begin: int, end: int) -> Span:
