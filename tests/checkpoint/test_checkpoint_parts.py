@@ -17,6 +17,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
+from castwise.checkpoint.files import _temporary_names
 from castwise.checkpoint.running import _parts
 from castwise.cli import main
 from checkpoint_samples import floats
@@ -394,8 +395,13 @@ def test_a_part_of_another_conversion_does_not_run_beside_others(
     assert all(one == sized for one in sizes)  # from the first byte on
 
 
-def test_parts_that_begin_at_the_same_instant(folder: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("has_locks", [True, False])
+def test_parts_that_begin_at_the_same_instant(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, has_locks: bool
+) -> None:
     """One conversion wins, whichever; all parts of others are refused, and touch nothing."""
+    if not has_locks:
+        monkeypatch.setattr(_temporary_names, "lock", lambda *_, **__: False)
     for attempt in range(10):
         new = tmp_path / str(attempt)
         barrier = threading.Barrier(8)
@@ -565,13 +571,35 @@ def test_a_page_under_another_name(folder: Path, tmp_path: Path) -> None:
         checkpoint.finish(new)
 
 
+@pytest.mark.parametrize("kind", ["link", "broken link", "file", "empty folder"])
+def test_a_folder_that_no_part_made(folder: Path, tmp_path: Path, kind: str) -> None:
+    """A link leads to a folder with parts, which stay as they are."""
+    for part in ("1/2", "2/2"):
+        checkpoint.cast_file(folder, tmp_path / "other", "bfloat16", part=part)
+    theirs, ours = tmp_path / ".other.parts.castwise-tmp", temporary(tmp_path)
+    if kind == "file":
+        ours.touch()
+    elif kind == "empty folder":
+        ours.mkdir()
+    else:
+        need(LINKS)
+        ours.symlink_to(theirs if kind == "link" else tmp_path / "none")
+    before = states(theirs)
+    with pytest.raises(CheckpointError, match=r"remove it"):
+        checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", part="1/2")
+    with pytest.raises(CheckpointError, match="there are no parts of"):
+        checkpoint.finish(tmp_path / "new")
+    assert states(theirs) == before
+    assert sorted(path.name for path in tmp_path.iterdir()) == [ours.name, theirs.name, "source"]
+
+
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_a_job_that_was_removed(folder: Path, tmp_path: Path, dtype: str) -> None:
     new = tmp_path / "new"
     checkpoint.cast_file(folder, new, "bfloat16", part="1/2")
     (temporary(tmp_path) / "job.json").unlink()
     before = states(temporary(tmp_path))
-    with pytest.raises(CheckpointError, match=r"job\.json is missing, .* remove the folder"):
+    with pytest.raises(CheckpointError, match=r"or has no job\.json; remove it if it is there"):
         checkpoint.cast_file(folder, new, dtype, part="2/2")
     with pytest.raises(CheckpointError, match="there are no parts of"):
         checkpoint.finish(new)
@@ -656,6 +684,7 @@ def test_another_run_does_not_make_what_parts_are_there_for(
 RUN_OR_DIE = """
 import json, os, signal, sys
 from castwise import checkpoint
+from castwise.checkpoint.files import _temporary_names
 from castwise.checkpoint.running import _parts
 _parts._PIECE_BYTES = 20_000
 source, new, runs = sys.argv[1:]

@@ -8,7 +8,6 @@ Whatever stops the run before that, the destination is as it was.
 import ctypes
 import errno
 import os
-import secrets
 import shutil
 import stat
 import sys
@@ -34,7 +33,6 @@ _BUFFER_BYTES = 1 << 20
 _OPEN_FILES = "/proc/self/fd"  # Linux: a link to each open file, by its descriptor
 _CURRENT_FOLDER = -100  # AT_FDCWD of <fcntl.h>; paths are absolute anyhow
 _RENAME_EXCHANGE = 2  # of <linux/fs.h>
-_TOKEN_BYTES = 6
 _RENAME_SWAP = 2  # of macOS' <sys/stdio.h>
 
 
@@ -223,14 +221,18 @@ def _make_resumable(temporary: Path) -> None:
     try:
         temporary.mkdir()
     except FileExistsError:
-        status = temporary.lstat()
-        if not stat.S_ISDIR(status.st_mode) or (
-            sys.platform != "win32" and status.st_uid != os.getuid()
-        ):
-            raise CheckpointError(
-                f"{temporary}, where a resumable cast keeps its shards, is not a folder of this "
-                "user; remove it, or choose another destination"
-            ) from None
+        _check_own(temporary)
+
+
+def _check_own(folder: Path) -> None:
+    """Refuse what stands under the name of a folder and is not one of this user."""
+    status = folder.lstat()
+    is_other = sys.platform != "win32" and status.st_uid != os.getuid()
+    if is_other or not stat.S_ISDIR(status.st_mode):
+        raise CheckpointError(
+            f"{folder}, where a run keeps its work, is not a folder of this user; remove it, or "
+            "choose another destination"
+        )
 
 
 @contextmanager
@@ -294,8 +296,11 @@ def put_folder(temporary: Path, destination: Path, *, may_replace: bool) -> None
     sync_folder(path.parent)
 
 
-def make_shared_folder(folder: Path, destination: Path) -> None:
-    """Make a folder that several runs write into, unless it is there.
+def make_shared_folder(folder: Path, destination: Path, name: str, content: bytes) -> None:
+    """Make a folder with a file, for several runs to write into, unless it is there.
+
+    Of several runs that do this at the same time, on any machine, one succeeds: a folder is not
+    renamed to that of another one with contents. Nobody sees it without the file.
 
     Raises
     ------
@@ -303,31 +308,26 @@ def make_shared_folder(folder: Path, destination: Path) -> None:
         What is there is not a folder of this user.
 
     """
-    try:
-        _make_resumable(folder)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, str(destination)) from error
+    if not os.path.lexists(folder):
+        try:
+            _make_with_file(folder, Path(os.path.realpath(destination)), name, content)
+        except OSError as error:
+            raise OSError(error.errno, error.strerror, str(destination)) from error
+    _check_own(folder)
 
 
-def make_once(path: Path, data: bytes) -> None:
-    """Make a file that is complete when it appears; one that is there, or comes first, stays.
-
-    Of several runs that do this at the same time, on any machine, one succeeds.
-    """
-    temporary = path.with_name(f"{path.name}.{secrets.token_hex(_TOKEN_BYTES)}")
-    with new_file(temporary) as file:
-        file.write(data)
-    try:
-        with suppress(FileExistsError):
-            os.link(temporary, path)
-    except FileNotFoundError:  # the folder was removed
-        raise
-    except OSError:  # there are no links
-        with suppress(FileExistsError), new_file(path) as file:
-            file.write(data)
-    finally:
-        temporary.unlink(missing_ok=True)
-    sync_folder(path.parent)
+def _make_with_file(folder: Path, path: Path, name: str, content: bytes) -> None:
+    with TemporaryName(path) as temporary:
+        temporary.mkdir()
+        with locked(temporary), new_file(temporary / name) as file:
+            file.write(content)
+        sync_folder(temporary)
+        try:
+            temporary.rename(folder)
+        except OSError:
+            if not os.path.lexists(folder):
+                raise
+    sync_folder(folder.parent)
 
 
 def _put_in_place(temporary: Path, path: Path, *, may_replace: bool) -> None:

@@ -31,7 +31,6 @@ from castwise.checkpoint.files import (
     TemporaryName,
     is_remote,
     locked,
-    make_once,
     make_shared_folder,
     open_file,
     parts_name,
@@ -138,7 +137,8 @@ def convert_part(
     meter = ProgressMeter(sum(span.source_nbytes for one in mine for span in one), progress)
     if not folder.exists():
         run.room()
-    make_shared_folder(folder, destination)
+    page_of_job = _sealed({**job, _NONCE: secrets.token_hex()})
+    make_shared_folder(folder, destination, _JOB, page_of_job)
     with _held(folder, destination, job) as seal, ThreadPoolExecutor(1) as executor:
         pages = _pages(folder, seal)
         for old in (page, folder / _PLACED):  # until its bytes are all written again
@@ -371,21 +371,15 @@ def _check_job(folder: Path, job: Job, seal: str | None = None) -> str:
         )
     if not there or seal not in {None, found}:
         raise CheckpointError(
-            f"{folder} was removed, or became the destination; run again if that is not complete"
+            f"{folder} was removed, became the destination, or has no {_JOB}; remove it if it is "
+            "there, and run again if the destination is not complete"
         )
     return found
 
 
 @contextmanager
 def _held(folder: Path, destination: Path, job: Job, *, shared: bool = True) -> Iterator[str]:
-    """Hold the folder for a job during a block, which is named in it if none is."""
-    path = folder / _JOB
-    if not path.exists():
-        if any(_PAGE.fullmatch(one.name) for one in folder.iterdir()):
-            raise CheckpointError(
-                f"{path} is missing, and parts of some conversion are there; remove the folder"
-            )
-        make_once(path, _sealed({**job, _NONCE: secrets.token_hex()}))
+    """Hold the folder, which is there for this job, during a block; yields the job's seal."""
     _check_job(folder, job)
     with _locked(folder, destination, shared=shared):
         yield _check_job(folder, job)  # it may have been put together meanwhile
@@ -471,11 +465,10 @@ def _outlines(work: _Work) -> Iterator[_Outline]:
         with tempfile.TemporaryFile() as file:
             targets[0].write_header(file)
             size = max([file.seek(0, os.SEEK_END), *(end for _, end in spans)])
-            file.truncate(size)
             rest = []
             for (_, begin), (end, _) in pairwise([(0, 0), *spans, (size, size)]):
                 file.seek(begin)
-                rest.append((begin, file.read(end - begin)))
+                rest.append((begin, file.read(end - begin).ljust(end - begin, b"\0")))
         yield _Outline(targets[0], rest, size, spans)
 
 
