@@ -13,12 +13,10 @@ import json
 import os
 import re
 import secrets
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from itertools import groupby, pairwise
 from operator import index
 from pathlib import Path
 from typing import Any, Protocol
@@ -32,11 +30,9 @@ from castwise.checkpoint.files import (
     is_remote,
     locked,
     make_shared_folder,
-    open_file,
     parts_name,
     read_file,
     replacing_file,
-    sync_file,
 )
 from castwise.checkpoint.report import CastRow, Progress, ProgressMeter, Report
 from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut
@@ -45,6 +41,7 @@ from castwise.checkpoint.running._executors import summed
 from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
 from castwise.checkpoint.running._journal import report_of, state_of
 from castwise.checkpoint.running._output_files import OutputFile, opened
+from castwise.checkpoint.running._part_files import Work, begin_file, fault_of, joined, outlines
 
 _FILES = "files"  # the folder that all parts write into
 _JOB = "job.json"  # is there before any of the files; its lock is that of the folder
@@ -143,8 +140,8 @@ def convert_part(
         pages = _pages(folder, seal)
         for old in (page, folder / _PLACED):  # until its bytes are all written again
             old.unlink(missing_ok=True)
-        for outline in _outlines(work):
-            if _begin(outline, folder / _FILES):
+        for outline in outlines(work):
+            if begin_file(outline, folder / _FILES):
                 _remove_pages(folder, pages, outline.target.name)
         futures: list[Future[Span]] = []
         for (target, conversion, _), ranges in zip(work, mine, strict=True):
@@ -158,7 +155,7 @@ def convert_part(
                     _check_job(folder, job, seal)  # that it is gone explains more
                     raise error
                 converted += zip(piece, reports, strict=True)
-                for begin, end in _joined(span.target_span for span in piece):
+                for begin, end in joined(span.target_span for span in piece):
                     futures.append(executor.submit(_span, batch.target, target.name, begin, end))
                 meter.finished(sum(span.source_nbytes for span in piece))
             with opened(conversion.reader) as reader:
@@ -260,12 +257,12 @@ class RunParts:
         spans = sorted(
             (*span, part) for part, page in self._pages.items() for span in page["spans"]
         )
-        for outline in _outlines(_divided(run)):
+        for outline in outlines(_divided(run)):
             path, name = files / outline.target.name, outline.target.name
             mine = [span for span in spans if span[0] == name]
             writers = {part for *_, part in mine}
-            fault = _fault(path, outline)
-            if _joined(span[1:3] for span in mine) != outline.spans:
+            fault = fault_of(path, outline)
+            if joined(span[1:3] for span in mine) != outline.spans:
                 fault, writers = "has bytes that no part wrote", set(self._pages)
             if fault is not None:
                 raise _to_be_run_again(f"{path} {fault}", writers)
@@ -403,13 +400,9 @@ def _identity(path: Path) -> bytes:
     return str(path.stat().st_ino).encode()
 
 
-_Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
-"""The conversions of each file, with all that belongs to them."""
-
-
-def _divided(run: Run) -> _Work:
+def _divided(run: Run) -> Work:
     """Return all that is to be converted, in its order."""
-    work: _Work = []
+    work: Work = []
     for target in run.files:
         conversions = target.conversions()
         if conversions is None:
@@ -422,7 +415,7 @@ def _divided(run: Run) -> _Work:
     return work
 
 
-def _part_of(work: _Work, part: RunPart) -> list[list[TensorRange]]:
+def _part_of(work: Work, part: RunPart) -> list[list[TensorRange]]:
     """Return what belongs to a part of each conversion."""
     sizes = [sum(span.nbytes for span in ranges) for *_, ranges in work]
     ends = [sum(sizes) * number // part.count for number in (part.number - 1, part.number)]
@@ -432,88 +425,6 @@ def _part_of(work: _Work, part: RunPart) -> list[list[TensorRange]]:
         mine.append(list(cut(ranges, [min(max(end - done, 0), nbytes) for end in ends]))[1])
         done += nbytes
     return mine
-
-
-@dataclass(frozen=True, slots=True)
-class _Outline:
-    """What is known of a file before it is converted.
-
-    Attributes
-    ----------
-    target
-        The file.
-    rest
-        The header, and what lies between tensors and after the last, by where it begins.
-    size
-        The bytes of all.
-    spans
-        Where tensors lie, those in a row as one span.
-
-    """
-
-    target: OutputFile
-    rest: list[tuple[int, bytes]]
-    size: int
-    spans: list[tuple[int, int]]
-
-
-def _outlines(work: _Work) -> Iterator[_Outline]:
-    """Return the outline of each file."""
-    for _, group in groupby(work, lambda one: one[0].name):
-        targets, _, ranges = zip(*group, strict=True)
-        spans = _joined(span.target_span for one in ranges for span in one)
-        with tempfile.TemporaryFile() as file:
-            targets[0].write_header(file)
-            size = max([file.seek(0, os.SEEK_END), *(end for _, end in spans)])
-            rest = []
-            for (_, begin), (end, _) in pairwise([(0, 0), *spans, (size, size)]):
-                file.seek(begin)
-                rest.append((begin, file.read(end - begin).ljust(end - begin, b"\0")))
-        yield _Outline(targets[0], rest, size, spans)
-
-
-def _begin(outline: _Outline, files: Path) -> bool:
-    """Give a file its size, and all but its tensors; returns True if it had another size.
-
-    Every part does that, with the same bytes.
-    """
-    path = files / outline.target.name
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if os.path.lexists(path) and not _is_plain(path):
-        raise CheckpointError(f"{path} is not a file that a part made; remove it")
-    with open(path, "r+b", opener=_opened_or_created) as file:
-        is_other = os.fstat(file.fileno()).st_size != outline.size
-        file.truncate(outline.size)
-        for begin, content in outline.rest:
-            file.seek(begin)
-            file.write(content)
-        sync_file(file)
-    return is_other
-
-
-def _is_plain(path: Path) -> bool:
-    """Return True for a regular file to which no link leads."""
-    return os.path.realpath(path) == str(path) and path.is_file()
-
-
-def _fault(path: Path, outline: _Outline) -> str | None:
-    """Say what is wrong with a file, from all but its tensors."""
-    if not os.path.lexists(path):
-        return "is missing"
-    if not _is_plain(path):
-        return "is not a file that a part made; remove it"
-    if (size := path.stat().st_size) != outline.size:
-        return f"has {size:,} bytes, not {outline.size:,}"
-    with open_file(path) as file:
-        for begin, content in outline.rest:
-            file.seek(begin)
-            if file.read(len(content)) != content:
-                return f"has other bytes from {begin} to {begin + len(content)}"
-    return None
-
-
-def _opened_or_created(path: str, flags: int) -> int:
-    return os.open(path, flags | os.O_CREAT, 0o666)
 
 
 def _remove_pages(folder: Path, pages: Mapping[RunPart, dict[str, Any]], name: str) -> None:
@@ -536,17 +447,6 @@ def _pieces(ranges: Sequence[TensorRange]) -> Iterator[list[TensorRange]]:
     """Cut ranges into what is converted and brought to the disk at once."""
     total = sum(span.nbytes for span in ranges)
     return filter(None, cut(ranges, range(_PIECE_BYTES, total, _PIECE_BYTES)))
-
-
-def _joined(spans: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
-    """Return spans of a file in their order, those in a row as one."""
-    joined: list[tuple[int, int]] = []
-    for begin, end in sorted(spans):
-        if joined and joined[-1][1] == begin:
-            joined[-1] = joined[-1][0], end
-        else:
-            joined.append((begin, end))
-    return joined
 
 
 def _span(path: Path, name: str, begin: int, end: int) -> Span:
