@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, Any, Literal, NoReturn, Unpack, overload
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, NoReturn, Unpack, overload
 
 import numpy as np
 
@@ -108,6 +108,45 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
             return tensor
         return _Cast.apply(tensor, target, options)
     return _on_host(tensor.detach() if tensor.requires_grad else tensor, target, options)
+
+
+class Loss(NamedTuple):
+    """How many elements of a tensor a cast lost."""
+
+    infinite: int
+    """Finite before, and infinite (in a format without infinities: NaN) after."""
+    zero: int
+    """Zero after, and not before."""
+
+    def __str__(self) -> str:
+        facts = (
+            f"{count:,} {'value' if count == 1 else 'values'} became {kind}"
+            for kind, count in self._asdict().items()
+            if count
+        )
+        return ", ".join(facts)
+
+
+def cast_with_loss(tensor: Any, target: Any, **options: Any) -> tuple[Any, Loss]:
+    """Cast a tensor, and count the elements that became infinite or zero."""
+    if not (target.is_floating_point or target.is_complex) or tensor.is_meta:
+        return cast(tensor, target, **options), Loss(0, 0)
+    if is_on_host(tensor):
+        result, report = cast(tensor, target, report=True, **options)
+        return result, Loss(report.overflowed, report.underflowed)
+    result = cast(tensor, target, **options)
+    before, after = (_wide_elements(each, target) for each in (tensor, result))
+    lost = before.isfinite() & ~after.isfinite(), (before != 0) & (after == 0)
+    return result, Loss(*(int(each.sum()) for each in lost))
+
+
+def _wide_elements(tensor: Any, target: Any) -> Any:
+    """Return the stored elements of a tensor in a dtype in which torch compares them."""
+    if tensor.layout is torch.sparse_coo:
+        tensor = tensor._values()
+    elif tensor.layout not in (torch.strided, torch.jagged):
+        tensor = tensor.values()
+    return tensor if tensor.is_complex() else _wide(tensor, target)
 
 
 def target_dtype(dtype: Any) -> Any:

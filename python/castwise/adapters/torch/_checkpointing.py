@@ -7,16 +7,17 @@ implementations get a function that notes castwise's.
 
 from __future__ import annotations
 
-import functools
 import inspect
+import threading
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
 from castwise._frameworks import require
 from castwise.adapters._replaced_function import ReplacedFunction
-from castwise.adapters.torch._in_force import autocasts_in_force, in_force_again
+from castwise.adapters.torch._in_force import force_of_thread, forced
 
 torch: Any = require("torch")
 
@@ -27,31 +28,46 @@ _GENERATORS = (
 
 
 class Recomputed:
-    """A checkpointed function, and the autocasts that are in force when it is made."""
+    """A checkpointed function, and what is in force when it is made."""
 
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
-        self._autocasts = autocasts_in_force()
+        force = force_of_thread()
+        self._force = None if force is None else force.copy()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with in_force_again(self._autocasts):
+        with forced(self._force):
             return self._function(*args, **kwargs)
 
 
-@functools.cache
-def follow_checkpoints() -> None:
-    """Let checkpoints that begin from now on note which autocasts are in force."""
-    ReplacedFunction(_reentrant().forward, _begin_reentrant)
-    generators = list(_generators())
-    for function in generators:
-        ReplacedFunction(function, _begin)
-    if not generators:
-        warnings.warn(
-            f"torch {torch.__version__} has a torch.utils.checkpoint that castwise does not know: "
-            "call backward before an autocast ends.",
-            RuntimeWarning,
-            stacklevel=4,
-        )
+_lock = threading.RLock()
+_replaced: list[ReplacedFunction] = []
+_blocks: list[object] = []
+
+
+@contextmanager
+def followed_checkpoints() -> Iterator[None]:
+    """Let checkpoints that begin in a block note what is in force."""
+    block = object()
+    with _lock:
+        if not _blocks:
+            _replaced[:] = [ReplacedFunction(_reentrant().forward, _begin_reentrant)]
+            _replaced.extend(ReplacedFunction(function, _begin) for function in _generators())
+        _blocks.append(block)
+        if len(_replaced) == 1:
+            warnings.warn(
+                f"torch {torch.__version__} has a torch.utils.checkpoint that castwise does not "
+                "know: call backward before an autocast ends.",
+                RuntimeWarning,
+                stacklevel=4,
+            )
+    try:
+        yield
+    finally:
+        with _lock:
+            _blocks.remove(block)
+            for function in () if _blocks else _replaced:
+                function.restore()
 
 
 def _reentrant() -> Any:

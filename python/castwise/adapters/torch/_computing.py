@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 from castwise._core import finfo
 from castwise._frameworks import require
 from castwise.adapters.torch._bridge import dtype_name, numpy_dtype, torch_dtype
+from castwise.adapters.torch._in_force import AUTOCAST_DTYPES
 from castwise.adapters.torch._plan import Named, NameMap, prefix_of, tensor_names
 
 torch: Any = require("torch")
@@ -28,8 +29,8 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
     TypeError
         torch.jit has compiled the calls of one.
     ValueError
-        torch stores a dtype but does not compute in it; a module has two names with different
-        dtypes.
+        torch stores a dtype but does not compute in it, or does not cast parameters to it; a module
+        has two names with different dtypes; threads of torch.nn.DataParallel would lose a dtype.
 
     """
     names.prefix = prefix_of(tensor_names(module))
@@ -48,10 +49,30 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
         if isinstance(child, torch.jit.ScriptModule):
             raise TypeError(
                 f"{_where(path)} is compiled by torch.jit, whose calls cannot be changed; do this "
-                "before it is scripted, or give cast_module inputs=False."
+                "before it is scripted."
             )
         computing[path] = Computing(child, dtype, key)
+    for path, child in module.named_modules():
+        _refuse_several_in_threads(path, child, computing)
     return computing
+
+
+def _refuse_several_in_threads(path: str, module: Any, computing: dict[str, Computing]) -> None:
+    """Raise ValueError for a DataParallel whose modules compute in several dtypes.
+
+    Its threads get the state of torch's autocast, and nothing else.
+    """
+    if not isinstance(module, torch.nn.DataParallel) or len(module.device_ids) < 2:  # noqa: PLR2004
+        return
+    ids = set(map(id, module.modules()))
+    dtypes = {each.dtype: name for name, each in computing.items() if id(each.module) in ids}
+    if len(dtypes) > 1 or (dtypes and path not in computing):
+        raise ValueError(
+            f"{_where(path)} is a torch.nn.DataParallel, whose threads follow one dtype, but "
+            f"{' and '.join(map(repr, dtypes.values()))} compute in "
+            f"{' and '.join(map(dtype_name, dtypes))}; give one dtype for all of it, or use "
+            "torch.nn.parallel.DistributedDataParallel."
+        )
 
 
 _COMPILED = "_orig_mod"
@@ -67,36 +88,63 @@ def _shown(dtype: Any) -> str:
 
 
 def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
-    """Return the dtype in which a module computes (None for that of its inputs), and the key.
+    """Return the dtype in which a module computes (None for that of its caller), and the key.
 
     Raises
     ------
     ValueError
-        torch stores the dtype but does not compute in it.
+        torch stores the dtype but does not compute in it, or does not cast the parameters to it.
 
     """
     target, key, _ = names.module(path)
+    own = _own_floating(path, module)
     if key is not None or names.is_uniform or names.of_modules:
         dtype = None if target is None else torch_dtype(target)
     else:
-        dtype = None
-        for name, parameter in module.named_parameters(recurse=False):
-            if parameter.is_floating_point():
-                full = f"{path}.{name}" if path else name
-                map_dtype = names.tensor(Named(full, path, parameter)).target
-                parameter_dtype = parameter.dtype if map_dtype is None else torch_dtype(map_dtype)
-                if map_dtype is None and not _computable(parameter_dtype):
-                    continue  # its author is responsible for it
-                dtype = parameter_dtype if dtype is None else _promoted(dtype, parameter_dtype)
-    if dtype is not None and not _computable(dtype):
+        dtype = _dtype_of_keys(own, names)
+    if dtype is None:
+        return None, key
+    if not computable(dtype):
         raise ValueError(
-            f"{_where(path)} would compute in {dtype}, in which torch does not; say what to "
-            "compute in, as inputs='bfloat16' of cast_module."
+            f"{_where(path)} would compute in {dtype}, in which torch does not; give a dtype such "
+            'as "bfloat16".'
         )
+    for named in own:
+        if dtype not in AUTOCAST_DTYPES and named.tensor.dtype != dtype:
+            raise ValueError(
+                f"{_where(path)} would compute in {dtype}, but {named.path!r} is "
+                f"{dtype_name(named.tensor.dtype)}, and torch's autocast casts to 16 bits only; "
+                "cast it by cast_module, or give the module another dtype."
+            )
     return dtype, key
 
 
-def _computable(dtype: Any) -> bool:
+def _own_floating(path: str, module: Any) -> list[Named]:
+    """Return the floating parameters of a module itself."""
+    return [
+        Named(f"{path}.{name}" if path else name, path, parameter)
+        for name, parameter in module.named_parameters(recurse=False)
+        if parameter.is_floating_point()
+    ]
+
+
+def _dtype_of_keys(own: list[Named], names: NameMap) -> Any:
+    """Return the dtype that keys give to a module's parameters, else that which these have.
+
+    None where they have several, or one in which torch does not compute.
+    """
+    dtype = None
+    for named in own:
+        target = names.tensor(named).target
+        each = named.tensor.dtype if target is None else torch_dtype(target)
+        if target is None and not computable(each):
+            return None  # its author is responsible for it
+        dtype = each if dtype is None else _promoted(dtype, each)
+    return dtype
+
+
+def computable(dtype: Any) -> bool:
+    """Tell whether torch computes in a dtype."""
     known = numpy_dtype(dtype)
     if known is None:
         return False
@@ -106,6 +154,6 @@ def _computable(dtype: Any) -> bool:
 
 def _promoted(left: Any, right: Any) -> Any:
     """Return the dtype of a sum; torch has no sums in dtypes that it only stores."""
-    if left == right or not _computable(left):
+    if left == right or not computable(left):
         return left
-    return torch.promote_types(left, right) if _computable(right) else right
+    return torch.promote_types(left, right) if computable(right) else right

@@ -1,103 +1,133 @@
-"""Which autocasts are in force: in the process, or where a checkpointed call runs again."""
+"""What is in force in a thread: the regions of modules, and the one that runs."""
 
 from __future__ import annotations
 
-import itertools
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol
-from weakref import WeakSet
+from typing import Any, NamedTuple
+
+from castwise._frameworks import require
+from castwise._trees import is_node, map_leaves
+from castwise.adapters.torch._forwards import Owner, replace_forwards, restore_forwards
+
+torch: Any = require("torch")
+
+AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)
+"""The dtypes that `torch.autocast` has on every device."""
 
 
-class AutocastLike(Protocol):
-    """What changes the calls of modules, and has an end.
+class Region(NamedTuple):
+    """How a module computes: what its calls give to `torch.autocast`."""
+
+    dtype: Any
+    """In another dtype than `AUTOCAST_DTYPES`, torch's autocast is off and inputs are cast up."""
+    devices: tuple[str, ...]
+    caches: bool
+    """Whether torch may keep the weights that it casts."""
+
+
+class Force:
+    """The regions that are in force in a thread. torch.compile reads it, and guards what it read.
 
     Attributes
     ----------
-    number
-        When it began; the last that is in force decides.
-    is_begun
-        Whether it has begun and has not ended.
+    modules
+        Those of the regions; held, so that nothing else gets the identity of one.
+    regions
+        Each region by the identity of its module.
+    owners
+        What has the `forward` of a module.
+    running
+        The dtype of the innermost region that runs; None outside of all.
 
     """
 
-    number: int
-    is_begun: bool
+    def __init__(
+        self,
+        modules: Sequence[Any],
+        regions: Mapping[int, Region],
+        owners: Sequence[Owner],
+        running: Any = None,
+    ) -> None:
+        self.modules = modules
+        self.regions = regions
+        self.owners = owners
+        self.running = running
 
-    def link(self) -> None:
-        """Change the calls of the modules, unless they are changed; `unlink` as often."""
-
-    def unlink(self) -> None:
-        """Undo a `link`; after the last the modules compute as before."""
-
-    def follow(self, module: Any, dtype: Any) -> bool:
-        """Count a copy of a module among the modules, unless it has ended."""
-
-    def run(self, call: Any, dtype: Any, args: Any, kwargs: Any) -> Any:
-        """Run a call of a module with its inputs and variables cast to `dtype`."""
+    def copy(self) -> Force:
+        """Return what is in force now, whatever runs later."""
+        return Force(self.modules, self.regions, self.owners, self.running)
 
 
-_PROCESS: WeakSet[AutocastLike] = WeakSet()
 _thread = threading.local()
-_numbers = itertools.count()
-_lock = threading.RLock()
 
 
-def is_in_force(autocast: AutocastLike) -> bool:
-    """Tell whether an autocast is in force for the calls of this thread."""
-    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
-    return autocast.is_begun if rerun is None else autocast in rerun
-
-
-def autocasts_in_force() -> tuple[AutocastLike, ...]:
-    """Return all autocasts that are in force for the calls of this thread."""
-    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
-    with _lock:
-        return tuple(_PROCESS if rerun is None else rerun)
-
-
-def begin(autocast: AutocastLike) -> None:
-    """Put an autocast in force, as the last; in all threads."""
-    with _lock:
-        autocast.number = next(_numbers)
-        if not autocast.is_begun:
-            autocast.is_begun = True
-            _PROCESS.add(autocast)
-            autocast.link()
-    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
-    if rerun is not None:
-        rerun.add(autocast)
-
-
-def end(autocast: AutocastLike) -> None:
-    """Let an autocast be in force no longer."""
-    rerun: set[AutocastLike] | None = getattr(_thread, "rerun", None)
-    if rerun is not None:
-        rerun.discard(autocast)
-    with _lock:
-        if autocast.is_begun:
-            autocast.is_begun = False
-            _PROCESS.discard(autocast)
-            autocast.unlink()
+def force_of_thread() -> Force | None:
+    """Return what is in force in this thread."""
+    force: Force | None = getattr(_thread, "force", None)
+    return force
 
 
 @contextmanager
-def in_force_again(autocasts: Iterable[AutocastLike]) -> Iterator[None]:
-    """Put these autocasts, and no others, in force in this thread for a block.
-
-    Those that begin within the block are in force in it as well.
-    """
-    linked = tuple(autocasts)
-    previous = getattr(_thread, "rerun", None)
-    with _lock:
-        for autocast in linked:
-            autocast.link()
-    _thread.rerun = set(linked)
+def forced(force: Force | None) -> Iterator[None]:
+    """Put this in force in this thread for a block, and nothing else."""
+    outer = force_of_thread()
+    owners = () if force is None else force.owners
+    replace_forwards(owners, call)
+    _thread.force = force
     try:
         yield
     finally:
-        _thread.rerun = previous
-        with _lock:
-            for autocast in linked:
-                autocast.unlink()
+        _thread.force = outer
+        restore_forwards(owners)
+
+
+def call(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    """Call a `forward` in the region of its module; where that runs already, as it is.
+
+    Code of the model that leaves torch's autocast, or changes it, is obeyed by what it calls.
+    """
+    force: Force | None = getattr(_thread, "force", None)
+    region = None if force is None else force.regions.get(id(module))
+    if force is None or region is None:
+        return forward(*args, **kwargs)
+    if region.dtype not in AUTOCAST_DTYPES:
+        args = tuple(cast_floating(value, region.dtype, up=True) for value in args)
+        kwargs = {name: cast_floating(each, region.dtype, up=True) for name, each in kwargs.items()}
+    running = force.running
+    if region.dtype is running:
+        return forward(*args, **kwargs)
+    force.running = region.dtype
+    try:
+        return _within(region.devices, region, forward, args, kwargs)
+    finally:
+        force.running = running
+
+
+def _within(devices: Any, region: Region, forward: Any, args: Any, kwargs: Any) -> Any:
+    if not devices:
+        return forward(*args, **kwargs)
+    enabled = region.dtype in AUTOCAST_DTYPES
+    dtype = region.dtype if enabled else None
+    caches = None if region.caches else False
+    with torch.autocast(devices[0], dtype=dtype, enabled=enabled, cache_enabled=caches):
+        return _within(devices[1:], region, forward, args, kwargs)
+
+
+def cast_floating(value: Any, dtype: Any, *, up: bool = False) -> Any:
+    """Cast floating tensors, also inside of dicts, lists, tuples and dataclasses.
+
+    With `up`, only those of fewer bytes. A container in which nothing is cast stays the caller's.
+    """
+    tensor_class = torch.Tensor
+
+    def cast(leaf: Any, path: str = "") -> Any:
+        del path
+        if not isinstance(leaf, tensor_class) or not leaf.is_floating_point():
+            return leaf
+        return leaf if up and leaf.dtype.itemsize >= dtype.itemsize else leaf.to(dtype)
+
+    if isinstance(value, tensor_class):
+        return cast(value)
+    return map_leaves(value, cast, shared=True) if is_node(value) else value

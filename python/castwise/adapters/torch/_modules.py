@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import functools
 from collections import Counter
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
 from castwise._brief import brief
 from castwise._casting import cast_at, check_tree_options
 from castwise._frameworks import require
 from castwise._options import Role, TreeOptions
-from castwise.adapters.torch._autocast import Autocast
-from castwise.adapters.torch._casting import cast
+from castwise.adapters.torch._casting import Loss, cast_with_loss
+from castwise.adapters.torch._computing import computable
+from castwise.adapters.torch._in_force import cast_floating
 from castwise.adapters.torch._plan import (
     Named,
     NameMap,
@@ -33,25 +35,28 @@ __all__ = ["ModuleCast", "cast_module", "explain"]
 
 @dataclass(frozen=True)
 class ModuleCast:
-    """What `cast_module` did, and a handle to let the module compute as before.
+    """What `cast_module` did, and a handle to let the module take its inputs as before.
 
     Attributes
     ----------
     summary : Summary
         Each parameter and buffer with its dtypes and the key that matched; unused keys, with the
         nearest name. Prints as a table.
-    autocast : Autocast or None
-        What the modules compute in.
+    losses : dict of str to Loss
+        The tensors of which elements became infinite (in a format without infinities: NaN) or zero,
+        each with their numbers. Prints below the table.
 
     """
 
     summary: Summary
-    autocast: Autocast | None
+    losses: dict[str, Loss]
+    hooks: tuple[Any, ...] = field(repr=False)
+    """torch's handles of the hooks that cast inputs."""
 
     def remove(self) -> None:
         """Let the modules no longer cast their inputs; parameters and buffers stay cast."""
-        if self.autocast is not None:
-            self.autocast.remove()
+        for hook in self.hooks:
+            hook.remove()
 
     def __enter__(self) -> ModuleCast:
         return self
@@ -60,20 +65,21 @@ class ModuleCast:
         self.remove()
 
     def __repr__(self) -> str:
-        return brief(self, repr(self.summary), None if self.autocast is None else "inputs cast")
+        lost = "; ".join(f"{name!r}: {loss}" for name, loss in self.losses.items()) or None
+        return brief(self, repr(self.summary), "inputs cast" if self.hooks else None, lost)
 
     def __str__(self) -> str:
-        return str(self.summary)
+        return "\n".join([str(self.summary), *(f"{k!r}: {v}" for k, v in self.losses.items())])
 
 
 def cast_module(
     module: Module,
     dtype_or_policy_or_map: Any,
     *,
-    inputs: Any = True,
+    inputs: bool = True,
     **options: Unpack[TreeOptions],
 ) -> ModuleCast:
-    r"""Cast the parameters and buffers of a module, and let it compute in their dtypes.
+    r"""Cast the parameters and buffers of a module, and let its layers cast their inputs to them.
 
     It works in place, as `Module.to`: parameters stay the same objects, with the same
     ``requires_grad``, so that optimizers and tied layers keep them; gradients are cast, too.
@@ -91,10 +97,10 @@ def cast_module(
         like add. ``"default"`` is for names that no key matches, ``"keep"`` changes
         nothing. Integer, bool and complex tensors are left alone, unless a key is equal to the
         name of one.
-    inputs : bool, or what `dtype_or_policy_or_map` may be
-        True: modules compute in the dtypes that the map gives them (`autocast`). False: their
-        calls stay as they are. Anything else is what they compute in, such as "bfloat16" for
-        parameters in float8.
+    inputs : bool
+        True: each module that has floating parameters casts its floating inputs to their dtype, by
+        a hook that copies and files of the model have as well. False: calls stay as they are, and
+        run in an `autocast` where parameters are stored in a dtype that torch does not compute in.
     **options
         ``rounding``, ``overflow``, ``nan``, ``scale``, ``seed``, ``threads``, as in
         `castwise.cast_tree`. Nothing is changed if one tensor cannot be cast with them.
@@ -102,7 +108,8 @@ def cast_module(
     Returns
     -------
     ModuleCast
-        What was done to each tensor, and `remove`, which undoes what `inputs` did.
+        What was done to each tensor, the values that became infinite or zero, and `remove`, which
+        undoes what `inputs` did.
 
     Raises
     ------
@@ -111,7 +118,8 @@ def cast_module(
         an integer dtype for a parameter that requires a gradient.
     ValueError
         Two keys match a name, or no key matches any; a tensor has two names with different dtypes;
-        torch does not compute in a dtype; an option is wrong.
+        an option is wrong. With ``inputs=True``: torch does not compute in a dtype, or a policy
+        computes in another dtype than that of its variables.
     OverflowError, ValueError
         What `castwise.cast` raises for a tensor, with its name.
 
@@ -122,6 +130,11 @@ def cast_module(
     """
     if not isinstance(module, torch.nn.Module):
         raise TypeError(f"module is of type {type(module).__name__}; give a torch.nn.Module.")
+    if not isinstance(inputs, bool):
+        raise TypeError(
+            f"inputs={inputs!r} is not True or False; give inputs=False, and run the model in an "
+            "autocast of that dtype."
+        )
     check_tree_options(options, "cast_module")
     names = NameMap.of(dtype_or_policy_or_map, "variable")
     plan = list(decide(named_tensors(module), names))
@@ -133,30 +146,71 @@ def cast_module(
                 'floating dtype or "keep", or call requires_grad_(False).'
             )
     summary = names.summary({planned.named.path: planned.cast for planned in plan})
-    # It checks everything before it changes anything, so that the two succeed or fail together.
-    autocast = None
-    if inputs is not False:
-        autocast = _autocast(module, dtype_or_policy_or_map, inputs)
-    try:
-        _cast_all(plan, options)
-    except BaseException:
-        if autocast is not None:
-            autocast.remove()
-        raise
+    layers = list(_input_casters(module, plan, dtype_or_policy_or_map)) if inputs else []
+    losses = _cast_all(plan, options)
     for child in module.modules():
         if isinstance(child, torch.nn.RNNBase):
             child.flatten_parameters()
-    return ModuleCast(summary, autocast)
+    hooks = [each.register_forward_pre_hook(_cast_inputs, with_kwargs=True) for each in layers]
+    return ModuleCast(summary, losses, tuple(hooks))
 
 
-def _autocast(module: Any, dtype_or_policy_or_map: Any, inputs: Any) -> Autocast:
-    """Make the `Autocast` that the argument `inputs` asks for."""
-    if inputs is True:
-        return Autocast(module, dtype_or_policy_or_map)
-    try:
-        return Autocast(module, inputs)
-    except (TypeError, ValueError) as error:
-        raise type(error)(f"inputs={inputs!r}: {error}") from error
+def _input_casters(module: Any, plan: list[PlannedTensorCast], value: Any) -> Iterator[Any]:
+    """Yield the modules that cast their inputs: those that have floating parameters.
+
+    Raises
+    ------
+    TypeError
+        torch.jit has compiled the calls of one.
+    ValueError
+        torch does not compute in the dtype of its parameters, or a policy in another than theirs.
+
+    """
+    for path, target in ((planned.named.path, planned.target) for planned in plan):
+        if target is not None and target.is_floating_point and not computable(target):
+            raise ValueError(
+                f"{path!r} would be {target}, in which torch does not compute; give inputs=False, "
+                'and run the model in an autocast, as autocast(model, "bfloat16").'
+            )
+    stored, computed = (NameMap.of(value, role) for role in ("variable", "compute"))
+    for path, child in module.named_modules():
+        if not any(parameter.is_floating_point() for parameter in _parameters(child)):
+            continue
+        dtypes = [names.module(path).target for names in (stored, computed)]
+        if dtypes[0] != dtypes[1]:
+            raise ValueError(
+                f"{path!r} would have variables in {dtypes[0]} and compute in {dtypes[1]}, which "
+                "only an autocast does; give inputs=False, and run the model in "
+                "autocast(model, policies)."
+            )
+        if isinstance(child, torch.jit.ScriptModule):
+            raise TypeError(
+                f"module {path!r} is compiled by torch.jit, whose calls cannot be changed; do this "
+                "before it is scripted, or give inputs=False."
+            )
+        yield child
+
+
+def _parameters(module: Any) -> Iterator[Any]:
+    """Yield a module's own parameters, also those that its parametrizations compute from."""
+    # The copies that torch.nn.DataParallel makes have tensors for parameters.
+    own = {**module._parameters, **vars(module).get("_former_parameters", {})}
+    yield from (parameter for parameter in own.values() if parameter is not None)
+    if torch.nn.utils.parametrize.is_parametrized(module):
+        yield from module.parametrizations.parameters()
+
+
+def _cast_inputs(module: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
+    """Cast a module's floating inputs to the dtype of its parameters, as a hook before calls."""
+    dtypes = [parameter.dtype for parameter in _parameters(module)]
+    dtypes = [dtype for dtype in dtypes if dtype.is_floating_point and computable(dtype)]
+    if not dtypes:
+        return None
+    dtype = functools.reduce(torch.promote_types, dtypes)
+    return (
+        tuple(cast_floating(value, dtype) for value in args),
+        {name: cast_floating(value, dtype) for name, value in kwargs.items()},
+    )
 
 
 def explain(
@@ -198,7 +252,7 @@ def named_tensors(module: Any) -> Iterator[Named]:
                     yield Named(f"{path}.{name}" if path else name, path, tensor)
 
 
-def _cast_all(plan: list[PlannedTensorCast], options: Mapping[str, Any]) -> None:
+def _cast_all(plan: list[PlannedTensorCast], options: Mapping[str, Any]) -> dict[str, Loss]:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
     tensors = {id(planned.named.tensor): planned for planned in plan if planned.target is not None}
@@ -207,12 +261,15 @@ def _cast_all(plan: list[PlannedTensorCast], options: Mapping[str, Any]) -> None
     shared = {place for place, count in places.items() if count > 1}
     done: dict[Any, tuple[Any, Any]] = {}
     pending: list[tuple[Any, Any]] = []
+    losses: dict[str, Loss] = {}
     for named, _, target, place in tensors.values():
         tensor = named.tensor
         if place in done:
             value = done[place][1]
         else:
-            value = cast_at(tensor.detach(), target, named.path, options, cast)
+            value, loss = cast_at(tensor.detach(), target, named.path, options, cast_with_loss)
+            if any(loss):
+                losses[named.path] = loss
             if place in shared:
                 done[place] = tensor.data, value
         pending.append((tensor, value))
@@ -220,6 +277,7 @@ def _cast_all(plan: list[PlannedTensorCast], options: Mapping[str, Any]) -> None
             _put(*pending.pop())
     for pair in pending:
         _put(*pair)
+    return losses
 
 
 def _put(tensor: Any, value: Any) -> None:
