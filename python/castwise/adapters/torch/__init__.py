@@ -2,8 +2,8 @@
 
 `to_numpy` and `from_numpy` share memory in every dtype that both libraries have; `cast` casts a
 tensor with all options of `castwise.cast`; `cast_module` casts a model, and `autocast` runs it,
-in the dtypes of a map; `cast_state_dict` casts state dicts; `GradScaler` has the interface of torch.amp's;
-`survey_gradients` logs where gradients lie while a model is trained.
+in the dtypes of a map; `cast_state_dict` casts state dicts; `GradScaler` has the interface of
+torch.amp's; `survey_gradients` logs where gradients lie while a model is trained.
 """
 
 from castwise.adapters.torch._autocast import Autocast, autocast

@@ -11,7 +11,6 @@ from castwise.adapters.torch._bridge import dtype_name
 from castwise.adapters.torch._cached_weights import cached_weights
 from castwise.adapters.torch._checkpointing import followed_checkpoints
 from castwise.adapters.torch._computing import Computing, compute_dtypes
-from castwise.adapters.torch._forwards import owner_of
 from castwise.adapters.torch._in_force import (
     AUTOCAST_DTYPES,
     Force,
@@ -66,9 +65,8 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
       graphs as under `torch.autocast`.
     - What `torch.utils.checkpoint` runs again in backward computes as in its first run, also after
       the end, as under `torch.autocast`.
-    - While any is in force, the classes of its modules have another `forward`, which calls their
-      own at once for other modules and threads; so have the two functions of torch that begin a
-      checkpoint.
+    - While one is in force, its modules have another `forward`, and so have the two functions of
+      torch that begin a checkpoint.
     - `torch.jit.script` refuses the model; `torch.jit.trace` and `torch.export` keep the casts.
 
     Examples
@@ -114,12 +112,13 @@ class Autocast:
     def __enter__(self) -> Autocast:
         devices = _devices(self._module)
         with ExitStack() as stack:
+            # Before the cache is used, and until it is cleared.
+            caches = stack.enter_context(cached_weights(self._weights(), devices))
             # As in one `with` of torch's: its cache lasts for all calls of the block.
             for device in devices:
                 dtype, is_on = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=is_on))
             stack.enter_context(followed_checkpoints())
-            caches = stack.enter_context(cached_weights(self._weights(), devices))
             stack.enter_context(forced(self._force(devices, caches)))
             self._blocks.__dict__.setdefault("stacks", []).append(stack.pop_all())
         return self
@@ -137,14 +136,10 @@ class Autocast:
         ]
 
     def _force(self, devices: tuple[str, ...], caches: bool) -> Force:
-        outer = force_of_thread() or Force((), {}, ())
-        modules = [module for module, _, _ in self._computing]
-        regions = {id(each[0]): Region(each[1], devices, caches) for each in self._computing}
-        return Force(
-            (*outer.modules, *modules),
-            {**outer.regions, **regions},
-            (*outer.owners, *{id(owner): owner for owner in map(owner_of, modules)}.values()),
-        )
+        outer = force_of_thread() or Force((), {})
+        modules = {id(each.module): each.module for each in self._computing}
+        regions = {id(each.module): Region(each.dtype, devices, caches) for each in self._computing}
+        return Force((*outer.modules, *modules.values()), {**outer.regions, **regions})
 
 
 def _devices(module: Any) -> tuple[str, ...]:

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from castwise._core import finfo
 from castwise._frameworks import require
-from castwise.adapters.torch._bridge import dtype_name, numpy_dtype, torch_dtype
-from castwise.adapters.torch._in_force import AUTOCAST_DTYPES
+from castwise.adapters.torch._bridge import dtype_name, torch_dtype
+from castwise.adapters.torch._in_force import AUTOCAST_DTYPES, COMPUTE_DTYPES
 from castwise.adapters.torch._plan import Named, NameMap, prefix_of, tensor_names
 
 torch: Any = require("torch")
@@ -104,7 +103,7 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
         dtype = _dtype_of_keys(own, names)
     if dtype is None:
         return None, key
-    if not computable(dtype):
+    if dtype not in COMPUTE_DTYPES:
         raise ValueError(
             f"{_where(path)} would compute in {dtype}, in which torch does not; give a dtype such "
             'as "bfloat16".'
@@ -137,23 +136,14 @@ def _dtype_of_keys(own: list[Named], names: NameMap) -> Any:
     for named in own:
         target = names.tensor(named).target
         each = named.tensor.dtype if target is None else torch_dtype(target)
-        if target is None and not computable(each):
+        if target is None and each not in COMPUTE_DTYPES:
             return None  # its author is responsible for it
         dtype = each if dtype is None else _promoted(dtype, each)
     return dtype
 
 
-def computable(dtype: Any) -> bool:
-    """Tell whether torch computes in a dtype."""
-    known = numpy_dtype(dtype)
-    if known is None:
-        return False
-    row = finfo(known)
-    return row.kind == "float" and row.itemsize >= 2  # noqa: PLR2004 - no arithmetic in 8 bits
-
-
 def _promoted(left: Any, right: Any) -> Any:
     """Return the dtype of a sum; torch has no sums in dtypes that it only stores."""
-    if left == right or not computable(left):
+    if left == right or left not in COMPUTE_DTYPES:
         return left
-    return torch.promote_types(left, right) if computable(right) else right
+    return torch.promote_types(left, right) if right in COMPUTE_DTYPES else right

@@ -1,88 +1,102 @@
-"""Replace the `forward` of classes while something is in force, and restore it.
+"""Give modules another `forward` while something is in force, and their own back.
 
-Nothing is written into modules, so that their copies and files hold nothing of it. A module with a
-`forward` of its own, as accelerate makes, is the exception: that one is replaced.
+It stands in the module, because torch.compile compiles anew for that, and for no change of a class.
 """
 
 from __future__ import annotations
 
 import functools
 import inspect
+import sys
 import threading
 from collections.abc import Callable, Iterable
-from types import FunctionType
+from types import MethodType
 from typing import Any, TypeAlias
 
 from castwise._frameworks import require
 
 torch: Any = require("torch")
 
-Owner: TypeAlias = Any
-"""What has a `forward` in its namespace or inherits it: a class of modules, or a module."""
-
 Call: TypeAlias = Callable[[Any, Callable[..., Any], Any, Any], Any]
 
 
 class _Replacement:
-    """The `forward` of an owner, its replacement, and how many need it."""
+    """The `forward` that a module has for a while, and how many need it."""
 
-    def __init__(self, owner: Owner, call: Call) -> None:
-        self.owner = owner
-        self.original = vars(owner).get("forward")
-        self.function = _replaced(owner, call)
+    def __init__(self, module: Any, call: Call) -> None:
+        self.module = module
+        self.previous = vars(module).get("forward")
         self.uses = 0
+        if self.previous is None:
+            original = inspect.getattr_static(type(module), "forward")
+            self.forward: Any = MethodType(_replaced(original, call), module)
+        else:
+            # Also the copies of modules have copies of what accelerate, for one, has put here.
+            self.forward = functools.partial(call_previous, call, module, self.previous)
+
+    def restore(self) -> None:
+        attributes = vars(self.module)
+        if attributes.get("forward") is not self.forward:
+            return  # somebody else has replaced it meanwhile
+        del attributes["forward"]
+        if self.previous is not None:
+            attributes["forward"] = self.previous
 
 
 _replacements: dict[int, _Replacement] = {}
 _lock = threading.RLock()
 
 
-def owner_of(module: Any) -> Owner:
-    """Return what has the `forward` that a call of a module runs."""
-    return module if "forward" in vars(module) else type(module)
-
-
-def replace_forwards(owners: Iterable[Owner], call: Call) -> None:
-    """Let calls go through `call`; `restore_forwards` as often."""
+def replace_forwards(modules: Iterable[Any], call: Call) -> None:
+    """Let the calls of modules go through `call`; `restore_forwards` as often."""
     with _lock:
-        for owner in owners:
-            replacement = _replacements.get(id(owner))
+        for module in modules:
+            replacement = _replacements.get(id(module))
             if replacement is None:
-                replacement = _replacements[id(owner)] = _Replacement(owner, call)
-                owner.forward = replacement.function
+                replacement = _replacements[id(module)] = _Replacement(module, call)
+                vars(module)["forward"] = replacement.forward
             replacement.uses += 1
 
 
-def restore_forwards(owners: Iterable[Owner]) -> None:
-    """Undo `replace_forwards`; after the last, an owner has its own `forward` again."""
+def restore_forwards(modules: Iterable[Any]) -> None:
+    """Undo `replace_forwards`; after the last, a module has its own `forward` again."""
     with _lock:
-        for owner in owners:
-            replacement = _replacements[id(owner)]
+        for module in modules:
+            replacement = _replacements[id(module)]
             replacement.uses -= 1
-            if replacement.uses:
-                continue
-            del _replacements[id(owner)]
-            if vars(owner).get("forward") is not replacement.function:
-                continue  # somebody else replaced it meanwhile
-            if replacement.original is None:
-                del owner.forward
-            else:
-                setattr(owner, "forward", replacement.original)
+            if not replacement.uses:
+                del _replacements[id(module)]
+                replacement.restore()
 
 
-def _replaced(owner: Owner, call: Call) -> Callable[..., Any]:
-    if isinstance(owner, torch.nn.Module):
-        bound = owner.forward
-
-        @functools.wraps(bound)
-        def own_forward(*args: Any, **kwargs: Any) -> Any:
-            return call(owner, bound, args, kwargs)
-
-        return own_forward
-    original = inspect.getattr_static(owner, "forward")
-
+@functools.lru_cache(maxsize=1024)
+def _replaced(original: Any, call: Call) -> Callable[..., Any]:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not torch.compiler.is_compiling():
+            self = _called(forward, self, sys._getframe(1).f_locals.get("self"))
         return call(self, original.__get__(self), args, kwargs)
 
     return forward
+
+
+def call_previous(call: Call, module: Any, previous: Any, *args: Any, **kwargs: Any) -> Any:
+    """Call the `forward` that a module had of its own."""
+    return call(module, previous, args, kwargs)
+
+
+def _called(forward: Any, module: Any, caller: Any) -> Any:
+    """Return the module that is called: this one, or a copy that has its `forward`.
+
+    `copy.copy` and `torch.nn.DataParallel` copy attributes; so do `copy.deepcopy` and `pickle`, and
+    give methods the copy. What a copy has got is removed.
+    """
+    if caller is not module and isinstance(caller, torch.nn.Module):
+        method = vars(caller).get("forward")
+        if isinstance(method, MethodType) and method.__func__ is forward:
+            module = caller
+    if id(module) not in _replacements:
+        with _lock:
+            if getattr(vars(module).get("forward"), "__func__", None) is forward:
+                del vars(module)["forward"]
+    return module

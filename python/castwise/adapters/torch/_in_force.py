@@ -9,12 +9,15 @@ from typing import Any, NamedTuple
 
 from castwise._frameworks import require
 from castwise._trees import is_node, map_leaves
-from castwise.adapters.torch._forwards import Owner, replace_forwards, restore_forwards
+from castwise.adapters.torch._forwards import replace_forwards, restore_forwards
 
 torch: Any = require("torch")
 
 AUTOCAST_DTYPES = (torch.bfloat16, torch.float16)
 """The dtypes that `torch.autocast` has on every device."""
+
+COMPUTE_DTYPES = (*AUTOCAST_DTYPES, torch.float32, torch.float64)
+"""The dtypes in which torch computes; others it only stores."""
 
 
 class Region(NamedTuple):
@@ -33,11 +36,9 @@ class Force:
     Attributes
     ----------
     modules
-        Those of the regions; held, so that nothing else gets the identity of one.
+        Those of the regions.
     regions
         Each region by the identity of its module.
-    owners
-        What has the `forward` of a module.
     running
         The dtype of the innermost region that runs; None outside of all.
 
@@ -47,17 +48,15 @@ class Force:
         self,
         modules: Sequence[Any],
         regions: Mapping[int, Region],
-        owners: Sequence[Owner],
         running: Any = None,
     ) -> None:
         self.modules = modules
         self.regions = regions
-        self.owners = owners
         self.running = running
 
     def copy(self) -> Force:
         """Return what is in force now, whatever runs later."""
-        return Force(self.modules, self.regions, self.owners, self.running)
+        return Force(self.modules, self.regions, self.running)
 
 
 _thread = threading.local()
@@ -73,14 +72,14 @@ def force_of_thread() -> Force | None:
 def forced(force: Force | None) -> Iterator[None]:
     """Put this in force in this thread for a block, and nothing else."""
     outer = force_of_thread()
-    owners = () if force is None else force.owners
-    replace_forwards(owners, call)
+    modules = () if force is None else force.modules
+    replace_forwards(modules, call)
     _thread.force = force
     try:
         yield
     finally:
         _thread.force = outer
-        restore_forwards(owners)
+        restore_forwards(modules)
 
 
 def call(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> Any:

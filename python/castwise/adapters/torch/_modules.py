@@ -13,8 +13,7 @@ from castwise._casting import cast_at, check_tree_options
 from castwise._frameworks import require
 from castwise._options import Role, TreeOptions
 from castwise.adapters.torch._casting import Loss, cast_with_loss
-from castwise.adapters.torch._computing import computable
-from castwise.adapters.torch._in_force import cast_floating
+from castwise.adapters.torch._in_force import COMPUTE_DTYPES, cast_floating
 from castwise.adapters.torch._plan import (
     Named,
     NameMap,
@@ -167,7 +166,7 @@ def _input_casters(module: Any, plan: list[PlannedTensorCast], value: Any) -> It
 
     """
     for path, target in ((planned.named.path, planned.target) for planned in plan):
-        if target is not None and target.is_floating_point and not computable(target):
+        if target is not None and target.is_floating_point and target not in COMPUTE_DTYPES:
             raise ValueError(
                 f"{path!r} would be {target}, in which torch does not compute; give inputs=False, "
                 'and run the model in an autocast, as autocast(model, "bfloat16").'
@@ -203,7 +202,7 @@ def _parameters(module: Any) -> Iterator[Any]:
 def _cast_inputs(module: Any, args: Any, kwargs: Any) -> tuple[Any, Any] | None:
     """Cast a module's floating inputs to the dtype of its parameters, as a hook before calls."""
     dtypes = [parameter.dtype for parameter in _parameters(module)]
-    dtypes = [dtype for dtype in dtypes if dtype.is_floating_point and computable(dtype)]
+    dtypes = [dtype for dtype in dtypes if dtype in COMPUTE_DTYPES]
     if not dtypes:
         return None
     dtype = functools.reduce(torch.promote_types, dtypes)
