@@ -8,7 +8,7 @@ from typing import Any
 
 from castwise._frameworks import require
 from castwise.adapters.torch._bridge import dtype_name
-from castwise.adapters.torch._cached_weights import cached_weights
+from castwise.adapters.torch._cached_dtype import cached_dtypes
 from castwise.adapters.torch._checkpointing import followed_checkpoints
 from castwise.adapters.torch._computing import Computing, compute_dtypes
 from castwise.adapters.torch._in_force import (
@@ -112,11 +112,16 @@ class Autocast:
     def __enter__(self) -> Autocast:
         devices = _devices(self._module)
         with ExitStack() as stack:
+            states = [
+                (each, torch.get_autocast_dtype(each), torch.is_autocast_enabled(each))
+                for each in devices
+            ]
+            dtypes = {each.dtype for each in self._computing if each.dtype in AUTOCAST_DTYPES}
+            dtypes.update(dtype for _, dtype, is_on in states if is_on)
             # Before the cache is used, and until it is cleared.
-            caches = stack.enter_context(cached_weights(self._weights(), devices))
+            caches = stack.enter_context(cached_dtypes(dtypes))
             # As in one `with` of torch's: its cache lasts for all calls of the block.
-            for device in devices:
-                dtype, is_on = torch.get_autocast_dtype(device), torch.is_autocast_enabled(device)
+            for device, dtype, is_on in states:
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=is_on))
             stack.enter_context(followed_checkpoints())
             stack.enter_context(forced(self._force(devices, caches)))
@@ -125,15 +130,6 @@ class Autocast:
 
     def __exit__(self, *_: object) -> None:
         self._blocks.stacks.pop().close()
-
-    def _weights(self) -> list[tuple[Any, Any]]:
-        """Return each parameter with the dtype to which torch casts it."""
-        return [
-            (parameter, dtype)
-            for module, dtype, _ in self._computing
-            if dtype in AUTOCAST_DTYPES
-            for parameter in module.parameters(recurse=False)
-        ]
 
     def _force(self, devices: tuple[str, ...], caches: bool) -> Force:
         outer = force_of_thread() or Force((), {})
