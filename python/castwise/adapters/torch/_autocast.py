@@ -17,6 +17,7 @@ from castwise.adapters.torch._in_force import (
     Region,
     force_of_thread,
     forced,
+    is_in_backward,
 )
 from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_lazy, refuse_unused
 
@@ -59,15 +60,15 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
     Notes
     -----
     - Of several on the same module, the innermost is in force.
-    - Code outside of the model's calls, and a copy of the model, are not changed. Within a call,
-      what a model's own code does with `torch.autocast` is obeyed.
+    - Code outside of the model's calls, and copies of the model (deepcopy, pickle, torch.jit.script)
+      are not changed. Within a call, what a model's own code does with `torch.autocast` is obeyed.
     - Enter it outside of functions that torch.compile compiles: calls within it compile to as many
       graphs as under `torch.autocast`.
     - What `torch.utils.checkpoint` runs again in backward computes as in its first run, also after
       the end, as under `torch.autocast`.
     - While one is in force, its modules have another `forward`, and so have the two functions of
       torch that begin a checkpoint.
-    - `torch.jit.script` refuses the model; `torch.jit.trace` and `torch.export` keep the casts.
+    - In other threads it is not in force; those of torch.nn.DataParallel follow torch's autocast.
 
     Examples
     --------
@@ -135,7 +136,11 @@ class Autocast:
         outer = force_of_thread() or Force((), {})
         modules = {id(each.module): each.module for each in self._computing}
         regions = {id(each.module): Region(each.dtype, devices, caches) for each in self._computing}
-        return Force((*outer.modules, *modules.values()), {**outer.regions, **regions})
+        return Force(
+            (*outer.modules, *modules.values()),
+            {**outer.regions, **regions},
+            in_backward=is_in_backward(),
+        )
 
 
 def _devices(module: Any) -> tuple[str, ...]:

@@ -33,7 +33,7 @@ class Recomputed:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         force = force_of_thread()
-        self._force = None if force is None else force.copy()
+        self._force = None if force is None else force.noted()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         with forced(self._force):

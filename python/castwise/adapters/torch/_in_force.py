@@ -41,6 +41,9 @@ class Force:
         Each region by the identity of its module.
     running
         The dtype of the innermost region that runs; None outside of all.
+    in_backward
+        Whether it is in force in backward: it was noted for calls there, or began there. Other
+        calls in backward are those that began outside of any autocast.
 
     """
 
@@ -49,14 +52,16 @@ class Force:
         modules: Sequence[Any],
         regions: Mapping[int, Region],
         running: Any = None,
+        in_backward: bool = False,
     ) -> None:
         self.modules = modules
         self.regions = regions
         self.running = running
+        self.in_backward = in_backward
 
-    def copy(self) -> Force:
-        """Return what is in force now, whatever runs later."""
-        return Force(self.modules, self.regions, self.running)
+    def noted(self) -> Force:
+        """Return what is in force now, for a call that may run again in backward."""
+        return Force(self.modules, self.regions, self.running, in_backward=True)
 
 
 _thread = threading.local()
@@ -89,7 +94,7 @@ def call(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> An
     """
     force: Force | None = getattr(_thread, "force", None)
     region = None if force is None else force.regions.get(id(module))
-    if force is None or region is None:
+    if force is None or region is None or (is_in_backward() and not force.in_backward):
         return forward(*args, **kwargs)
     if region.dtype not in AUTOCAST_DTYPES:
         args = tuple(cast_floating(value, region.dtype, up=True) for value in args)
@@ -102,6 +107,11 @@ def call(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> An
         return _within(region.devices, region, forward, args, kwargs)
     finally:
         force.running = running
+
+
+def is_in_backward() -> bool:
+    """Tell whether autograd calls this."""
+    return not torch.compiler.is_compiling() and torch._C._current_graph_task_id() != -1
 
 
 def _within(devices: Any, region: Region, forward: Any, args: Any, kwargs: Any) -> Any:
