@@ -254,7 +254,10 @@ def named_tensors(module: Any) -> Iterator[Named]:
 def _cast_all(plan: list[PlannedTensorCast], options: Mapping[str, Any]) -> dict[str, Loss]:
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
-    tensors = {id(planned.named.tensor): planned for planned in plan if planned.target is not None}
+    tensors: dict[int, PlannedTensorCast] = {}
+    for planned in plan:
+        if planned.target is not None:
+            tensors.setdefault(id(planned.named.tensor), planned)
     # Several tensors may share memory; its address identifies it while the old tensor is held.
     places = Counter(planned.place for planned in tensors.values())
     shared = {place for place, count in places.items() if count > 1}
