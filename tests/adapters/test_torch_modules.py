@@ -201,7 +201,7 @@ def test_values_that_became_infinite_or_zero_are_reported() -> None:
     model[1].bias = model[0].bias
     model.register_buffer("seen", torch.tensor([7e4 + 0j, 1e-9 + 1e-9j]))
     wanted = {"0.weight": (1, 1), "0.bias": (0, 2)}
-    for options in ({}, {"rounding": "toward-zero"}, {"overflow": "saturate"}):
+    for options in ({}, {"rounding": "towards-zero"}, {"overflow": "saturate"}):
         done = cast_module(copy.deepcopy(model), "float16", inputs=False, **options)
         assert done.losses["0.bias"] == wanted["0.bias"]
         assert done.losses["0.weight"].zero == 1

@@ -129,6 +129,9 @@ class Layer(Builder):
         """The policy or map. If it is a map, setting this sets the map's policy of the path."""
         return self._dtype_policy
 
+    _mixed_precision_policy = dtype_policy
+    """The name of the policy in TF 1.14, for layers that were written for it."""
+
     @dtype_policy.setter
     def dtype_policy(self, value: object) -> None:
         rules = self._checked_rules()

@@ -106,7 +106,8 @@ class TfKerasRules(Rules):
         inputs = structures.map_leaves(_as_array, inputs)
         if layer.compute_dtype is None and not layer.built:
             self._infer(layer, inputs)
-        return (layer.cast_inputs(inputs), *further), kwargs
+        # Layers may cast otherwise, to plain arrays.
+        return (structures.map_leaves(narrowed, layer.cast_inputs(inputs)), *further), kwargs
 
     def _infer(self, layer: Ruled, inputs: object) -> None:
         """Set the policy of a layer that has left it open, from the dtype of the first input."""
@@ -155,11 +156,11 @@ class TfKerasRules(Rules):
 
 
 def _as_array(leaf: object) -> Any:
-    """Make an array of a Python number, with the dtype that TensorFlow uses."""
-    if isinstance(leaf, float):  # np.float64 is a subclass
-        return np.asarray(leaf, np.float64 if isinstance(leaf, np.generic) else np.float32)
-    if isinstance(leaf, bool):
+    """Make an array of a number, of a Python number with the dtype that TensorFlow uses."""
+    if isinstance(leaf, np.generic | bool) and not isinstance(leaf, np.flexible):
         return np.asarray(leaf)
+    if isinstance(leaf, float):
+        return np.asarray(leaf, np.float32)
     if isinstance(leaf, int):
         return np.asarray(leaf, np.int32 if leaf in _INT32 else np.int64)
     return leaf

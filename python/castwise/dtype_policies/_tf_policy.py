@@ -61,6 +61,20 @@ class Policy(PolicyBase):
         arguments = {key: value for key, value in config.items() if key != "loss_scale"}
         return cls(**checked_arguments(cls, arguments))
 
+    def cast_to_lowest(self, inputs: Any) -> Any:  # noqa: ANN401  (of any structure)
+        """Cast the floating arrays of a structure to the compute dtype, if that is a float.
+
+        As layers call it that were written for TF 1.14, whose attribute for their policy was
+        ``_mixed_precision_policy``.
+
+        >>> Policy("mixed_float16").cast_to_lowest([np.ones(1), np.ones(1, np.int32)])
+        [array([1.], dtype=float16), array([1], dtype=int32)]
+        """
+        from castwise._casting import cast_tree  # which needs policies
+
+        dtype = self.compute_dtype or ""
+        return cast_tree(inputs, dtype) if dtype.startswith(("float", "bfloat")) else inputs
+
     def __repr__(self) -> str:
         return f'<Policy "{self.name}">'
 

@@ -1,0 +1,140 @@
+"""Patch tf_keras to take castwise's policies, and layers that were written for TF 1.14."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import ExitStack
+from importlib import import_module
+from typing import Any
+
+from castwise._core import PolicyBase
+from castwise._frameworks import require, tested_releases
+from castwise._switch import Switch, Turn
+from castwise.adapters._replaced_function import ReplacedFunction
+from castwise.adapters.tf_keras._policies import to_tf_keras
+from castwise.dtype_policies import DTypePolicyMap
+
+
+def install() -> Installation:
+    """Let tf_keras' own layers take castwise's policies.
+
+    Experimental, because it patches tf_keras from outside. Afterwards, in any thread:
+
+    - A policy of castwise is accepted as the ``dtype=`` of a layer, by
+      ``tf_keras.mixed_precision.set_global_policy`` and by its ``policy_scope``. `to_tf_keras`
+      converts it.
+    - A layer's ``cast_inputs(inputs)`` casts its first argument, and
+      ``self._mixed_precision_policy.cast_to_lowest(inputs)`` casts the floating tensors of a
+      structure to the compute dtype, as in the guides of 2019 to TF 1.14.
+
+    Calling it again changes nothing. `uninstall` undoes all calls; as a context manager, a call
+    undoes itself. Layers keep the policies that they have.
+
+    Returns
+    -------
+    Installation
+        A context manager.
+
+    Raises
+    ------
+    ImportError
+        tf_keras is not installed.
+    RuntimeError
+        The installed release lacks a function that castwise patches; nothing was changed.
+
+    Examples
+    --------
+    >>> import tf_keras
+    >>> from castwise.adapters.tf_keras import install
+    >>> from castwise.compat.tf_keras.mixed_precision import Policy
+    >>> with install():
+    ...     tf_keras.layers.Dense(2, dtype=Policy("mixed_float16")).compute_dtype
+    'float16'
+
+    """
+    return Installation()
+
+
+def uninstall() -> None:
+    """Restore tf_keras, however often `install` was called.
+
+    Examples
+    --------
+    >>> from castwise.adapters.tf_keras import install, uninstall
+    >>> _ = install()
+    >>> uninstall()
+
+    """
+    Installation.switch.turn_off()
+
+
+def _hooked() -> Callable[[], None]:
+    """Put the hooks in; return a function that takes them out again."""
+    tf_keras = require("tf_keras")
+    try:
+        return _hooked_in(tf_keras).close
+    except (AttributeError, ImportError, KeyError, TypeError) as error:
+        raise RuntimeError(
+            f"The installed tf_keras {tf_keras.__version__} differs from those that castwise can "
+            f"patch ({error}), and was left as it was; install one of tf_keras "
+            f"{tested_releases('tf_keras')}."
+        ) from error
+
+
+def _hooked_in(tf_keras: Any) -> ExitStack:
+    """Replace functions of tf_keras by hooks; closing the stack puts the originals back."""
+    policies = import_module("tf_keras.src.mixed_precision.policy")
+    layer = tf_keras.layers.Layer
+    with ExitStack() as undo:
+        for function in (policies.get_policy, policies.set_global_policy):
+            undo.callback(ReplacedFunction(function, _with_policy).restore)
+        original = layer._maybe_cast_inputs
+        undo.callback(ReplacedFunction(original, _cast_inputs).restore)
+        for owner, name, value in (
+            (layer, "cast_inputs", _own_cast_inputs),
+            (layer, "_mixed_precision_policy", property(lambda self: self.dtype_policy)),
+            (policies.Policy, "cast_to_lowest", _cast_to_lowest),
+        ):
+            setattr(owner, name, value)
+            undo.callback(delattr, owner, name)
+        return undo.pop_all()
+
+
+def _with_policy(original: Callable[..., Any], policy: Any) -> Any:
+    """Hook of functions that take a policy: convert one of castwise."""
+    is_ours = isinstance(policy, PolicyBase | DTypePolicyMap)
+    return original(to_tf_keras(policy) if is_ours else policy)
+
+
+def _cast_inputs(original: Callable[..., Any], layer: Any, inputs: Any, *more: Any) -> Any:
+    """Hook of `Layer._maybe_cast_inputs`: call what a layer's class has for it."""
+    if type(layer).cast_inputs is _own_cast_inputs:
+        return original(layer, inputs, *more)
+    return layer.cast_inputs(inputs)
+
+
+def _own_cast_inputs(self: Any, inputs: Any) -> Any:
+    """Cast the floating tensors of the first argument to the compute dtype."""
+    return _cast_to_lowest(self.dtype_policy, inputs) if self._autocast else inputs
+
+
+def _cast_to_lowest(self: Any, inputs: Any) -> Any:
+    """Cast the floating tensors of a structure to the policy's compute dtype, if it is a float."""
+    tf = require("tensorflow")
+    dtype = self.compute_dtype and tf.as_dtype(self.compute_dtype)
+
+    def cast(leaf: Any) -> Any:
+        is_floating = tf.is_tensor(leaf) and leaf.dtype.is_floating
+        return tf.cast(leaf, dtype) if is_floating else leaf
+
+    return tf.nest.map_structure(cast, inputs) if dtype and dtype.is_floating else inputs
+
+
+# The switch of an earlier copy of this module, if there is one: what it installed can be undone.
+_SWITCH: Switch = globals().get("_SWITCH") or Switch(_hooked)
+
+
+class Installation(Turn):
+    """One call of `install`; as a context manager, it is undone at the end of the block."""
+
+    switch = _SWITCH
