@@ -12,7 +12,7 @@ from castwise.adapters.tf_keras import install, uninstall
 from castwise.compat.tf_keras import mixed_precision
 from castwise.compat.tf_keras.layers import Layer
 from castwise.compat.tf_keras.mixed_precision import Policy, experimental
-from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
+from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
 
 tf_keras = peers.tf_keras()
 tf = peers.tensorflow()
@@ -80,7 +80,7 @@ def test_policies_of_layers_and_for_all(name: str, kind: Any) -> None:
     ("policy", "words"),
     [
         (DTypePolicyMap("float32"), "is a map"),
-        (DTypePolicy("int8_from_float32"), "quantizes"),
+        (get("int8_from_float32"), "quantizes"),
         (experimental.Policy("mixed_float16"), "carries a loss scale"),
     ],
 )

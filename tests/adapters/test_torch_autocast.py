@@ -2,6 +2,11 @@
 
 from __future__ import annotations
 
+import copy
+import functools
+import gc
+import inspect
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
@@ -221,3 +226,112 @@ def test_two_threads_with_different_policies(name: str) -> None:
         assert len(outcomes) == 20
         for outcome in outcomes:
             assert same(outcome, right)
+
+
+def test_training_with_a_scaler_of_losses() -> None:
+    outcomes = []
+    for region, scaler in (
+        (torchs, torch.amp.GradScaler("cpu", init_scale=2.0**12)),
+        (ours, torch.amp.GradScaler("cpu", init_scale=2.0**12)),
+        (ours, GradScaler(init_scale=2.0**12)),
+    ):
+        model = made("mlp")
+        optimizer = torch.optim.SGD(model.parameters(), 0.1)
+        for step in range(5):
+            (x,) = inputs_of("mlp", step)
+            optimizer.zero_grad()
+            with region(model, torch.float16):
+                y = model(x)
+            scaler.scale(y.float().square().mean()).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        outcomes.append([p.detach() for p in model.parameters()])
+    assert same(outcomes[0], outcomes[1])
+    assert same(outcomes[0], outcomes[2])
+
+
+def test_a_compiler_of_code_gives_the_same() -> None:
+    if shutil.which("g++") is None:
+        pytest.skip("torch's inductor needs g++")
+    outcomes = []
+    for region in (torchs, ours):
+        torch._dynamo.reset()
+        model, (x,) = made("norms"), inputs_of("norms")
+        compiled = torch.compile(model, fullgraph=True)
+        with region(model, HALF):
+            y = compiled(x)
+        y.float().sum().backward()
+        outcomes.append([y.detach(), *(p.grad for p in model.parameters())])
+    assert same(*outcomes)
+
+
+def test_a_compiled_part_and_a_compiled_function() -> None:
+    model, (x,), graphs = made("norms"), inputs_of("norms"), Graphs()
+    with torchs(model):
+        wanted = model(x)
+    model.layers[1].compile(backend=graphs, fullgraph=True)
+    function = torch.compile(lambda x: model(x) * 2, backend=graphs, fullgraph=True)
+    plain = model(x)
+    for _ in range(3):
+        with ours(model):
+            assert torch.equal(model(x), wanted)
+            assert torch.equal(function(x), wanted * 2)
+        assert torch.equal(model(x), plain)
+    assert graphs.count == 3  # the part without and with, and the function
+
+
+def test_as_many_casts_are_held_as_under_torchs_autocast() -> None:
+    counts = []
+    for region in (torchs, ours):
+        model, held = nn.Sequential(nn.Linear(64, 64), nn.Linear(64, 64)), []
+        with region(model, HALF), torch.no_grad():
+            for _ in range(5):
+                model(torch.ones(1, 64))
+            gc.collect()
+            held = [each for each in gc.get_objects() if isinstance(each, torch.Tensor)]
+        counts.append(sum(each.dtype == HALF for each in held))
+        with region(model, HALF):
+            saved: list[Any] = []
+            with torch.autograd.graph.saved_tensors_hooks(saved.append, lambda each: each):
+                model(torch.ones(1, 64))
+        counts.append(len(saved))
+    assert counts[:2] == counts[2:]
+
+
+def test_modules_that_have_a_forward_of_their_own() -> None:
+    """As accelerate gives them one."""
+    model, (x,) = made("mlp"), inputs_of("mlp")
+    with torchs(model):
+        wanted = model(x)
+    forward = model[0].forward
+    model[0].forward = functools.partial(lambda forward, x: forward(x), forward)
+    given = model[0].forward
+    for _ in range(2):
+        with ours(model):
+            assert torch.equal(model(x), wanted)
+            with autocast(model[0], "float32"):
+                assert model[0](x.to(HALF)).dtype == SINGLE
+            assert copy.deepcopy(model[0])(x).dtype == SINGLE
+        assert model[0].forward is given
+        assert model[0](x).dtype == SINGLE
+
+
+def test_calls_by_other_names_and_direct_ones() -> None:
+    class Named(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = nn.Linear(8, 8)
+
+        def forward(self, x: Any) -> Any:
+            return self.layer(x)
+
+        def encode(self, x: Any) -> Any:
+            return self.layer(x)
+
+    model, (x,) = Named(), inputs_of("mlp")
+    with torchs(model):
+        wanted = model(x)
+    with ours(model):
+        assert list(inspect.signature(model.forward).parameters) == ["x"]
+        for found in (model(x), model.encode(x), model.forward(x), model.layer.forward(x)):
+            assert torch.equal(found, wanted)

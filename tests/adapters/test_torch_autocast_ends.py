@@ -291,7 +291,9 @@ def test_a_copy_holds_nothing_of_it(kind: str) -> None:
     with autocast(model, {r"blocks\.0.*": "bfloat16"}):
         cast = model(x)
         other = COPIES[kind](model)
-        assert torch.equal(other(x), cast if kind == "copy" else plain)  # a copy has the same layers
+        assert torch.equal(
+            other(x), cast if kind == "copy" else plain
+        )  # a copy has the same layers
         assert torch.equal(model(x), cast)
         later = COPIES[kind](model)
     assert not torch.equal(cast, plain)

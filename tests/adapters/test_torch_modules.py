@@ -114,7 +114,9 @@ def test_keys_are_names_of_tensors_or_modules_with_dots_or_slashes(
 def test_a_policy_map_is_about_modules() -> None:
     policies = DTypePolicyMap("float32", {"encoder/0": "bfloat16", "head": "mixed_bfloat16"})
     model = Model()
-    with pytest.raises(ValueError, match=r"'head' would have variables in float32 and compute in b"):
+    with pytest.raises(
+        ValueError, match=r"'head' would have variables in float32 and compute in b"
+    ):
         cast_module(model, policies)
     assert set(dtypes(model).values()) == {SINGLE, torch.int64}
     done = cast_module(model, policies, inputs=False)
@@ -232,7 +234,9 @@ def test_parameters_in_float8_and_an_autocast_to_compute_in() -> None:
 def test_float32_and_float64_are_for_parameters_that_have_them() -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4))
     for dtype in ("float64", {"0": "float64"}):
-        with pytest.raises(ValueError, match=r"module '0' would compute in torch\.float64, but '0\.w"):
+        with pytest.raises(
+            ValueError, match=r"module '0' would compute in torch\.float64, but '0\.w"
+        ):
             autocast(model, dtype)
     cast_module(model, "float64", inputs=False)
     with autocast(model, "float64"):

@@ -120,7 +120,7 @@ def _own_cast_inputs(self: Any, inputs: Any) -> Any:
 
 def _cast_to_lowest(self: Any, inputs: Any) -> Any:
     """Cast the floating tensors of a structure to the policy's compute dtype, if it is a float."""
-    tf = require("tensorflow")
+    tf = import_module("tensorflow")
     dtype = self.compute_dtype and tf.as_dtype(self.compute_dtype)
 
     def cast(leaf: Any) -> Any:
