@@ -1,4 +1,4 @@
-"""castwise's policies where tf_keras' own stand, and the layers of documents, with real tf_keras."""
+"""castwise's policies and the layers of documents in real tf_keras."""
 
 from __future__ import annotations
 

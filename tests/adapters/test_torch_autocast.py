@@ -209,7 +209,7 @@ def test_two_threads_with_different_policies(name: str) -> None:
                 if not apart:
                     barrier.wait(60)
                 found.extend(result(model, region, dtype) for _ in range(count))
-            except Exception as error:  # noqa: BLE001 - the thread would hide it
+            except Exception as error:
                 found.append(error)
 
         thread = threading.Thread(target=work)
@@ -260,8 +260,8 @@ def test_a_compiler_of_code_gives_the_same() -> None:
     program = """
         import torch
         from castwise.adapters.torch import autocast
-        nn, outcomes = torch.nn, []
-        for region in (lambda m: torch.autocast("cpu", torch.bfloat16), lambda m: autocast(m, "bfloat16")):
+        nn, outcomes, half = torch.nn, [], torch.bfloat16
+        for region in (lambda _: torch.autocast("cpu", half), lambda m: autocast(m, half)):
             torch.manual_seed(0)
             model = nn.Sequential(nn.Linear(8, 8), nn.LayerNorm(8), nn.GELU(), nn.Linear(8, 8))
             compiled, x = torch.compile(model, fullgraph=True), torch.randn(4, 8)

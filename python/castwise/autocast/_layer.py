@@ -129,9 +129,6 @@ class Layer(Builder):
         """The policy or map. If it is a map, setting this sets the map's policy of the path."""
         return self._dtype_policy
 
-    _mixed_precision_policy = dtype_policy
-    """The name of the policy in TF 1.14, for layers that were written for it."""
-
     @dtype_policy.setter
     def dtype_policy(self, value: object) -> None:
         rules = self._checked_rules()
@@ -150,6 +147,11 @@ class Layer(Builder):
         if self._by_path and self._path is not None:
             return self._dtype_policy[self._path]
         return self._dtype_policy
+
+    @property
+    def _mixed_precision_policy(self) -> Any:
+        """The policy, by its name in TF 1.14, for layers that were written for it."""
+        return self.dtype_policy
 
     @property
     def compute_dtype(self) -> str:

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
+import numpy as np
+
 from castwise._argument_names import renamed
-from castwise._core import PolicyBase
+from castwise._core import PolicyBase, cast
+from castwise._floating import is_floating
 from castwise._keras_objects import (
     checked_arguments,
     from_dictionary,
     serialize_with,
     to_dictionary,
 )
+from castwise._trees import map_leaves
 
 
 class Policy(PolicyBase):
@@ -70,10 +74,17 @@ class Policy(PolicyBase):
         >>> Policy("mixed_float16").cast_to_lowest([np.ones(1), np.ones(1, np.int32)])
         [array([1.], dtype=float16), array([1], dtype=int32)]
         """
-        from castwise._casting import cast_tree  # which needs policies
-
         dtype = self.compute_dtype or ""
-        return cast_tree(inputs, dtype) if dtype.startswith(("float", "bfloat")) else inputs
+        if not dtype.startswith(("float", "bfloat")):
+            return inputs
+
+        def leaf_cast(leaf: object, path: str) -> object:
+            del path
+            if isinstance(leaf, np.ndarray | np.generic) and is_floating(leaf.dtype):
+                return cast(leaf, dtype)
+            return leaf
+
+        return map_leaves(inputs, leaf_cast)
 
     def __repr__(self) -> str:
         return f'<Policy "{self.name}">'

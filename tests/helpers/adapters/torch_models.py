@@ -11,27 +11,33 @@ torch = real_frameworks.torch()
 nn = torch.nn
 
 
+class LayerNorm(nn.LayerNorm):
+    """CLIP's, which computes in float32."""
+
+    def forward(self, x: Any) -> Any:
+        return super().forward(x.type(torch.float32)).type(x.dtype)
+
+
+class RMSNorm(nn.Module):
+    """LLaMA's, which computes in float32."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(0.5, 1.5, width))
+
+    def forward(self, x: Any) -> Any:
+        wide = x.to(torch.float32)
+        wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
+        return self.weight * wide.to(x.dtype)
+
+
 class Normalized(nn.Module):
-    """CLIP's LayerNorm and a RMSNorm of LLaMA, which compute in float32 and return the dtype."""
-
-    class LayerNorm(nn.LayerNorm):
-        def forward(self, x: Any) -> Any:
-            return super().forward(x.type(torch.float32)).type(x.dtype)
-
-    class RMSNorm(nn.Module):
-        def __init__(self, width: int) -> None:
-            super().__init__()
-            self.weight = nn.Parameter(torch.linspace(0.5, 1.5, width))
-
-        def forward(self, x: Any) -> Any:
-            wide = x.to(torch.float32)
-            wide = wide * torch.rsqrt(wide.pow(2).mean(-1, keepdim=True) + 1e-6)
-            return self.weight * wide.to(x.dtype)
+    """Layers between the norms of CLIP, LLaMA and torch."""
 
     def __init__(self) -> None:
         super().__init__()
         self.layers = nn.Sequential(
-            nn.Linear(8, 8), self.LayerNorm(8), nn.Linear(8, 8), self.RMSNorm(8), nn.LayerNorm(8)
+            nn.Linear(8, 8), LayerNorm(8), nn.Linear(8, 8), RMSNorm(8), nn.LayerNorm(8)
         )
 
     def forward(self, x: Any) -> Any:

@@ -60,8 +60,8 @@ def autocast(module: Any, dtype_or_policy_or_map: Any) -> Autocast:
     Notes
     -----
     - Of several on the same module, the innermost is in force.
-    - Code outside of the model's calls, and copies of the model (deepcopy, pickle, torch.jit.script)
-      are not changed. Within a call, what a model's own code does with `torch.autocast` is obeyed.
+    - Code outside of the model's calls and copies of the model, by torch.jit.script too, are not
+      changed. Within a call, what the model's own code does with `torch.autocast` is obeyed.
     - Enter it outside of functions that torch.compile compiles: calls within it compile to as many
       graphs as under `torch.autocast`.
     - What `torch.utils.checkpoint` runs again in backward computes as in its first run, also after
@@ -130,12 +130,19 @@ class Autocast:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._blocks.stacks.pop().close()
+        stacks = self._blocks.__dict__.get("stacks")
+        if not stacks:
+            raise RuntimeError(
+                "this autocast has not begun in this thread; end a with in the thread that began it."
+            )
+        stacks.pop().close()
 
     def _force(self, devices: tuple[str, ...], caches: bool) -> Force:
         outer = force_of_thread() or Force((), {})
         modules = {id(each.module): each.module for each in self._computing}
-        regions = {id(each.module): Region(each.dtype, devices, caches) for each in self._computing}
+        dtypes = {each.dtype for each in self._computing}
+        of_dtype = {dtype: Region(dtype, devices, caches) for dtype in dtypes}
+        regions = {id(each.module): of_dtype[each.dtype] for each in self._computing}
         return Force(
             (*outer.modules, *modules.values()),
             {**outer.regions, **regions},

@@ -6,7 +6,6 @@ It stands in the module, because torch.compile compiles anew for that, and for n
 from __future__ import annotations
 
 import functools
-import inspect
 import sys
 import threading
 from collections.abc import Callable, Iterable
@@ -28,7 +27,9 @@ class _Replacement:
         self.previous = vars(module).get("forward")
         self.uses = 0
         if self.previous is None:
-            original = inspect.getattr_static(type(module), "forward")
+            original = next(
+                vars(each)["forward"] for each in type(module).__mro__ if "forward" in vars(each)
+            )
             self.forward: Any = MethodType(_replaced(original, call), module)
         else:
             # Also the copies of modules have copies of what accelerate, for one, has put here.
