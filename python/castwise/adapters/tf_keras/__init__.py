@@ -10,14 +10,14 @@ wrapped         castwise's LossScaleOptimizer around an optimizer of tf_keras
 """
 
 from castwise.adapters.keras._report import AppliedPolicies
-from castwise.adapters.tf_keras._installation import Installation, install, uninstall
+from castwise.adapters.tf_keras._installation import TfKerasInstallation, install, uninstall
 from castwise.adapters.tf_keras._loss_scaling import from_tf_keras_optimizer, to_tf_keras_optimizer
 from castwise.adapters.tf_keras._models import apply_policy_map, cast_model
 from castwise.adapters.tf_keras._policies import from_tf_keras, to_tf_keras
 
 __all__ = [
     "AppliedPolicies",
-    "Installation",
+    "TfKerasInstallation",
     "apply_policy_map",
     "cast_model",
     "from_tf_keras",

@@ -15,7 +15,7 @@ from castwise.adapters.tf_keras._policies import to_tf_keras
 from castwise.dtype_policies import DTypePolicyMap
 
 
-def install() -> Installation:
+def install() -> TfKerasInstallation:
     """Let tf_keras' own layers take castwise's policies.
 
     Experimental, because it patches tf_keras from outside. Afterwards, in any thread:
@@ -32,7 +32,7 @@ def install() -> Installation:
 
     Returns
     -------
-    Installation
+    TfKerasInstallation
         A context manager.
 
     Raises
@@ -52,7 +52,7 @@ def install() -> Installation:
     'float16'
 
     """
-    return Installation()
+    return TfKerasInstallation()
 
 
 def uninstall() -> None:
@@ -65,7 +65,7 @@ def uninstall() -> None:
     >>> uninstall()
 
     """
-    Installation.switch.turn_off()
+    TfKerasInstallation.switch.turn_off()
 
 
 def _hooked() -> Callable[[], None]:
@@ -134,7 +134,7 @@ def _cast_to_lowest(self: Any, inputs: Any) -> Any:
 _SWITCH: Switch = globals().get("_SWITCH") or Switch(_hooked)
 
 
-class Installation(Turn):
+class TfKerasInstallation(Turn):
     """One call of `install`; as a context manager, it is undone at the end of the block."""
 
     switch = _SWITCH

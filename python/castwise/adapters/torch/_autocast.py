@@ -102,8 +102,8 @@ class Autocast:
         refuse_unused(names, module)
         self.summary = names.summary(
             {
-                path: TensorCast("", dtype_name(each.dtype), each.key)
-                for path, each in computing.items()
+                path: TensorCast("", dtype_name(entry.dtype), entry.key)
+                for path, entry in computing.items()
             }
         )
         self._module = module
@@ -114,10 +114,10 @@ class Autocast:
         devices = _devices(self._module)
         with ExitStack() as stack:
             states = [
-                (each, torch.get_autocast_dtype(each), torch.is_autocast_enabled(each))
-                for each in devices
+                (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
+                for device in devices
             ]
-            dtypes = {each.dtype for each in self._computing if each.dtype in AUTOCAST_DTYPES}
+            dtypes = {dtype for _, dtype, _ in self._computing if dtype in AUTOCAST_DTYPES}
             dtypes.update(dtype for _, dtype, is_on in states if is_on)
             # Before the cache is used, and until it is cleared.
             caches = stack.enter_context(cached_dtypes(dtypes))
@@ -139,10 +139,10 @@ class Autocast:
 
     def _force(self, devices: tuple[str, ...], caches: bool) -> Force:
         outer = force_of_thread() or Force((), {})
-        modules = {id(each.module): each.module for each in self._computing}
-        dtypes = {each.dtype for each in self._computing}
+        modules = {id(module): module for module, _, _ in self._computing}
+        dtypes = {dtype for _, dtype, _ in self._computing}
         of_dtype = {dtype: Region(dtype, devices, caches) for dtype in dtypes}
-        regions = {id(each.module): of_dtype[each.dtype] for each in self._computing}
+        regions = {id(module): of_dtype[dtype] for module, dtype, _ in self._computing}
         return Force(
             (*outer.modules, *modules.values()),
             {**outer.regions, **regions},

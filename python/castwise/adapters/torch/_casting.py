@@ -135,9 +135,9 @@ def cast_with_loss(tensor: Any, target: Any, **options: Any) -> tuple[Any, Loss]
         result, report = cast(tensor, target, report=True, **options)
         return result, Loss(report.overflowed, report.underflowed)
     result = cast(tensor, target, **options)
-    before, after = (_wide_elements(each, target) for each in (tensor, result))
+    before, after = (_wide_elements(side, target) for side in (tensor, result))
     lost = before.isfinite() & ~after.isfinite(), (before != 0) & (after == 0)
-    return result, Loss(*(int(each.sum()) for each in lost))
+    return result, Loss(*(int(mask.sum()) for mask in lost))
 
 
 def _wide_elements(tensor: Any, target: Any) -> Any:

@@ -64,7 +64,7 @@ def _refuse_several_in_threads(path: str, module: Any, computing: dict[str, Comp
     if not isinstance(module, torch.nn.DataParallel) or len(module.device_ids) < 2:  # noqa: PLR2004
         return
     ids = set(map(id, module.modules()))
-    dtypes = {each.dtype: name for name, each in computing.items() if id(each.module) in ids}
+    dtypes = {entry.dtype: name for name, entry in computing.items() if id(entry.module) in ids}
     if len(dtypes) > 1 or (dtypes and path not in computing):
         raise ValueError(
             f"{_where(path)} is a torch.nn.DataParallel, whose threads follow one dtype, but "
@@ -96,11 +96,11 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
 
     """
     target, key, _ = names.module(path)
-    own = _own_floating(path, module)
+    parameters = _own_floating(path, module)
     if key is not None or names.is_uniform or names.of_modules:
         dtype = None if target is None else torch_dtype(target)
     else:
-        dtype = _dtype_of_keys(own, names)
+        dtype = _dtype_of_keys(parameters, names)
     if dtype is None:
         return None, key
     if dtype not in COMPUTE_DTYPES:
@@ -108,7 +108,7 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
             f"{_where(path)} would compute in {dtype}, in which torch does not; give a dtype such "
             'as "bfloat16".'
         )
-    for named in own:
+    for named in parameters:
         if dtype not in AUTOCAST_DTYPES and named.tensor.dtype != dtype:
             raise ValueError(
                 f"{_where(path)} would compute in {dtype}, but {named.path!r} is "
@@ -127,18 +127,18 @@ def _own_floating(path: str, module: Any) -> list[Named]:
     ]
 
 
-def _dtype_of_keys(own: list[Named], names: NameMap) -> Any:
+def _dtype_of_keys(parameters: list[Named], names: NameMap) -> Any:
     """Return the dtype that keys give to a module's parameters, else that which these have.
 
     None where they have several, or one in which torch does not compute.
     """
     dtype = None
-    for named in own:
+    for named in parameters:
         target = names.tensor(named).target
-        each = named.tensor.dtype if target is None else torch_dtype(target)
-        if target is None and each not in COMPUTE_DTYPES:
+        candidate = named.tensor.dtype if target is None else torch_dtype(target)
+        if target is None and candidate not in COMPUTE_DTYPES:
             return None  # its author is responsible for it
-        dtype = each if dtype is None else _promoted(dtype, each)
+        dtype = candidate if dtype is None else _promoted(dtype, candidate)
     return dtype
 
 

@@ -28,7 +28,7 @@ class _Replacement:
         self.uses = 0
         if self.previous is None:
             original = next(
-                vars(each)["forward"] for each in type(module).__mro__ if "forward" in vars(each)
+                vars(base)["forward"] for base in type(module).__mro__ if "forward" in vars(base)
             )
             self.forward: Any = MethodType(_replaced(original, call), module)
         else:

@@ -98,7 +98,7 @@ def call(module: Any, forward: Callable[..., Any], args: Any, kwargs: Any) -> An
         return forward(*args, **kwargs)
     if region.dtype not in AUTOCAST_DTYPES:
         args = tuple(cast_floating(value, region.dtype, up=True) for value in args)
-        kwargs = {name: cast_floating(each, region.dtype, up=True) for name, each in kwargs.items()}
+        kwargs = {key: cast_floating(value, region.dtype, up=True) for key, value in kwargs.items()}
     running = force.running
     if region.dtype is running:
         return forward(*args, **kwargs)

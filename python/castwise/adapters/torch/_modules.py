@@ -150,7 +150,7 @@ def cast_module(
     for child in module.modules():
         if isinstance(child, torch.nn.RNNBase):
             child.flatten_parameters()
-    hooks = [each.register_forward_pre_hook(_cast_inputs, with_kwargs=True) for each in layers]
+    hooks = [layer.register_forward_pre_hook(_cast_inputs, with_kwargs=True) for layer in layers]
     return ModuleCast(summary, losses, tuple(hooks))
 
 
@@ -193,8 +193,8 @@ def _input_casters(module: Any, plan: list[PlannedTensorCast], value: Any) -> It
 def _parameters(module: Any) -> Iterator[Any]:
     """Yield a module's own parameters, also those that its parametrizations compute from."""
     # The copies that torch.nn.DataParallel makes have tensors for parameters.
-    own = {**module._parameters, **vars(module).get("_former_parameters", {})}
-    yield from (parameter for parameter in own.values() if parameter is not None)
+    parameters = {**module._parameters, **vars(module).get("_former_parameters", {})}
+    yield from (parameter for parameter in parameters.values() if parameter is not None)
     if torch.nn.utils.parametrize.is_parametrized(module):
         yield from module.parametrizations.parameters()
 
