@@ -133,7 +133,7 @@ class Autocast:
         stacks = self._blocks.__dict__.get("stacks")
         if not stacks:
             raise RuntimeError(
-                "this autocast has not begun in this thread; end a with in the thread that began it."
+                "this autocast has not begun in this thread; end it in the thread that began it."
             )
         stacks.pop().close()
 
