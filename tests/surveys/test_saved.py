@@ -23,13 +23,13 @@ SHAPES = [(7,), (130, 130), (3, 300, 70), (0, 4), (1, 70_000), (257, 1), ()]
 @pytest.mark.parametrize("cls", [Survey, GradientLog])
 @pytest.mark.parametrize("saved", [[], None, "text", 3])
 def test_what_is_no_mapping_is_refused(cls: Any, saved: object) -> None:
-    with pytest.raises(ValueError, match="has schema=None; this castwise reads 1"):
+    with pytest.raises(ValueError, match="has schema=None; this castwise reads "):
         cls.from_dict(saved)
 
 
 @pytest.mark.parametrize(("cls", "kind"), [(Survey, "survey"), (GradientLog, "log")])
 def test_another_version_is_named(cls: Any, kind: str) -> None:
-    with pytest.raises(ValueError, match=f"saved {kind} has schema=9; this castwise reads 1"):
+    with pytest.raises(ValueError, match=f"saved {kind} has schema=9; this castwise reads "):
         cls.from_dict({"schema": 9})
 
 

@@ -39,6 +39,7 @@ _TOP = frozenset(("model", "transformer", "cls", "predictions"))
 _EMBEDDING = re.compile(r"[^.]*(?:embed|norm)[^.]*|wte|wpe|shared")
 _EXPERTS = re.compile(r"(?:.*\.)?(?:\w*experts|switch_mlp)\.\w+(?:\.weight)?")
 _EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
+_LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
 _NOT_OUT_IN = frozenset(("gpt2", "openai-gpt", "imagegpt", "decision_transformer"))
 """Types of models whose layers keep (in, out) matrices, which no producer quantises."""
 
@@ -46,6 +47,11 @@ _NOT_OUT_IN = frozenset(("gpt2", "openai-gpt", "imagegpt", "decision_transformer
 def is_experts(name: str) -> bool:
     """Return True for the name of the matrices of all experts in one tensor."""
     return _EXPERTS.fullmatch(name) is not None
+
+
+def has_last_outputs(name: str) -> bool:
+    """Return True for the kernel of a layer of Keras or flax, whose last axis is its outputs."""
+    return _LAST_OUTPUTS.fullmatch(name) is not None
 
 
 def layer_of_expert(name: str) -> str | None:

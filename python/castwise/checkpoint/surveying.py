@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,10 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
-from castwise._core import finfo
+from castwise._core import CastReport, cast, finfo
+from castwise._options import Recipe
 from castwise._spelling import suggestion
 from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import MATRIX, has_last_outputs, is_experts
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -25,6 +27,7 @@ from castwise.checkpoint.planning import (
     FORMATS,
     StoredTensors,
     checked_threads,
+    compare_decoded,
     quantization_of,
     scheme_beside,
     scheme_names,
@@ -42,6 +45,7 @@ from castwise.rendering import (
     joint_axis,
     shape_text,
 )
+from castwise.quantization import quantize, schemes
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
 
 _BAND = 128
@@ -49,6 +53,9 @@ _BAND = 128
 
 _BYTES = 1 << 23
 """Bytes of a band, about."""
+
+_MEASURED = 1 << 14
+"""Elements that are cast, or quantised, in less time than a prediction takes, at most."""
 
 _FLOAT8 = "fp8"
 _WIDE_BITS = 16
@@ -78,7 +85,8 @@ class TensorSurvey:
     exponents
         Finite elements that are not zero by the exponent of their magnitude.
     predictions
-        What each format or scheme would lose, by its name.
+        What each format or scheme would lose, by its name: of few elements, and where a prediction
+        does not know, as measured.
 
     """
 
@@ -217,10 +225,58 @@ def survey_file(
         }
         if not tensors:
             raise CheckpointError(f"{path} has no floating tensor, so there is nothing to survey")
-        for name, counts in survey_tensors(opened, tensors, workers, progress):
-            rows.append(_row(name, tensors[name], counts, chosen))
+        for name, tensor in survey_tensors(opened, tensors, workers, progress):
+            rows.append(_row(name, tensor, chosen))
     rows.sort(key=lambda row: _severity(row, chosen[-1]))
     return CheckpointSurvey(str(source), chosen, tuple(rows))
+
+
+@dataclass(frozen=True, slots=True)
+class SurveyedTensor:
+    """The survey of a tensor that is open, as the matrix, or the stack of them, that is quantised.
+
+    Attributes
+    ----------
+    info
+        The tensor.
+    counts
+        Its survey.
+    pieces
+        Reads it, in pieces that are surveyed, and quantised, apart from each other.
+
+    """
+
+    info: TensorInfo
+    counts: Survey
+    pieces: Callable[[], Iterable[NDArray[Any]]]
+
+    def predict(self, target: str, recipe: Recipe | None = None) -> Prediction:
+        """Predict what a target loses, or measure it: of few elements, or where that is not known.
+
+        Raises
+        ------
+        TypeError, ValueError
+            As `Survey.predict`.
+
+        """
+        scheme = next((row for row in schemes() if row.name == target), None)
+        if self.counts.count > _MEASURED:
+            prediction = self.counts.predict(target, recipe=recipe)
+            if prediction.sqnr_db is not None:
+                return prediction
+        elif not self.counts.count:
+            return self.counts.predict(target, recipe=recipe)
+        if scheme is None:
+            reports = [cast(piece, target, report=True)[1] for piece in self.pieces()]
+            return Prediction.of_report(target, sum(reports, CastReport()))
+        if self.counts.infinities or self.counts.nans:  # which no scheme holds
+            return self.counts.predict(target, recipe=recipe)
+        whole = scheme.block == (0, 0) or scheme.global_scale
+        options: dict[str, Any] = {"recipe": recipe, "amax": self.counts.amax if whole else None}
+        total = CastReport()
+        for piece in self.pieces():
+            total += compare_decoded(piece, quantize(piece, scheme.name, threads=1, **options))
+        return Prediction.of_report(target, total, is_scheme=True)
 
 
 def survey_tensors(
@@ -228,36 +284,69 @@ def survey_tensors(
     tensors: Mapping[str, TensorInfo],
     threads: int,
     progress: Callable[[Progress], None] | None,
-) -> Iterator[tuple[str, Survey]]:
-    """Survey tensors of an opened checkpoint one by one, in the order of their files."""
+    transposed: Container[str] = (),
+) -> Iterator[tuple[str, SurveyedTensor]]:
+    """Survey tensors of an opened checkpoint one by one, in the order of their files.
+
+    Matrices of those that are `transposed` are quantised along their columns.
+    """
     meter = ProgressMeter(sum(info.nbytes for info in tensors.values()), progress)
     for component in source.components:
         stored = StoredTensors(component.shards)
         for shard in component.shards.values():
-            for name in shard.tensors:
-                if (whole_name := component.prefix + name) not in tensors:
-                    continue
-                info = stored[name]
-                meter.starts(whole_name)
-                with stored.opened(stored.readers([name])):
-                    yield whole_name, survey_stored(stored, info, threads)
-                meter.finished(info.nbytes)
+            with stored.opened([shard]):
+                for name in shard.tensors:
+                    if (whole_name := component.prefix + name) not in tensors:
+                        continue
+                    meter.starts(whole_name)
+                    yield (
+                        whole_name,
+                        survey_stored(
+                            stored, stored[name], threads, is_transposed=whole_name in transposed
+                        ),
+                    )
+                    meter.finished(stored[name].nbytes)
     meter.starts(None)
 
 
-def survey_stored(stored: StoredTensors, info: TensorInfo, threads: int) -> Survey:
-    """Survey a tensor, band by band."""
-    *stack, rows, columns = (1, 1, *info.shape)[-max(len(info.shape), 2) :]
-    row_bytes = max(info.nbytes // max(math.prod(info.shape) // max(columns, 1), 1), 1)
-    band = max(_BYTES // row_bytes // _BAND, 1) * _BAND
-    total = survey(np.zeros(0, np.float32))
-    for index in np.ndindex(*stack):
-        for start in range(0, rows, band):
+def survey_stored(
+    stored: StoredTensors, info: TensorInfo, threads: int, *, is_transposed: bool = False
+) -> SurveyedTensor:
+    """Survey a tensor, in pieces of some megabytes."""
+
+    def pieces() -> Iterator[NDArray[Any]]:
+        for piece in _pieces(stored, info):
+            yield piece.swapaxes(-1, -2) if is_transposed else piece
+
+    small = None if info.nbytes > _BYTES else [*pieces()]
+    counts = survey(np.zeros(0, np.float32))
+    for piece in pieces() if small is None else small:
+        counts += survey(piece, threads=threads)
+    return SurveyedTensor(info, counts, pieces if small is None else lambda: small)
+
+
+def _pieces(stored: StoredTensors, info: TensorInfo) -> Iterator[NDArray[Any]]:
+    """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room.
+
+    A convolution is the matrix (out, rest), one of Keras, whose outputs are last, (rest, out).
+    """
+    shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
+    is_stack = len(shape) > MATRIX and is_experts(info.name)
+    step = max(_BYTES // max(info.nbytes // max(shape[0], 1), 1), 1)
+    walked = 0
+    if not is_stack or info.nbytes // max(shape[0], 1) > _BYTES:
+        walked = len(shape) - MATRIX if is_stack else 0
+        row_bytes = max(info.nbytes // max(math.prod(shape[: walked + 1]), 1), 1)
+        step = max(_BYTES // row_bytes // _BAND, 1) * _BAND
+        is_stack = False
+    columns = shape[-1] if walked or has_last_outputs(info.name) else math.prod(shape[1:])
+    for index in np.ndindex(*shape[:walked]):
+        for start in range(0, shape[walked], step):
             ranges = [(place, place + 1) for place in index]
-            ranges += [(start, min(start + band, rows)), (0, columns)]
-            piece: NDArray[Any] = stored.box(info.name, ranges[len(ranges) - len(info.shape) :])
-            total = total + survey(piece, threads=threads)
-    return total
+            ranges.append((start, min(start + step, shape[walked])))
+            ranges += [(0, size) for size in shape[walked + 1 :]]
+            piece = stored.box(info.name, ranges[len(ranges) - len(info.shape) :])
+            yield piece if is_stack else piece.reshape(piece.size // max(columns, 1), columns)
 
 
 def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
@@ -345,7 +434,8 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _row(name: str, info: TensorInfo, counts: Survey, targets: Sequence[str]) -> TensorSurvey:
+def _row(name: str, tensor: SurveyedTensor, targets: Sequence[str]) -> TensorSurvey:
+    info, counts = tensor.info, tensor.counts
     return TensorSurvey(
         name,
         info.shape,
@@ -357,7 +447,7 @@ def _row(name: str, info: TensorInfo, counts: Survey, targets: Sequence[str]) ->
         counts.amax,
         counts.amin_nonzero,
         exponents_of(counts),
-        {target: counts.predict(target) for target in targets},
+        {target: tensor.predict(target) for target in targets},
     )
 
 
@@ -369,7 +459,7 @@ def exponents_of(counts: Survey) -> dict[int, int]:
 
 def _severity(tensor: TensorSurvey, target: str) -> float:
     ratio = tensor.predictions[target].sqnr_db
-    return math.inf if math.isnan(ratio) else ratio
+    return math.inf if ratio is None or math.isnan(ratio) else ratio
 
 
 def _histogram(group: Sequence[TensorSurvey]) -> Histogram:
@@ -404,7 +494,7 @@ def _cells(group: Sequence[TensorSurvey], targets: Sequence[str], strip: str) ->
 def _prediction_text(group: Sequence[TensorSurvey], target: str) -> str:
     """Write the least ratio of a group, and the share of elements that would be lost."""
     predictions = [tensor.predictions[target] for tensor in group]
-    ratios = [row.sqnr_db for row in predictions if not math.isnan(row.sqnr_db)]
+    ratios = [ratio for row in predictions if not math.isnan(ratio := row.sqnr_db or math.nan)]
     elements = sum(row.count for row in predictions)
     lost = sum(row.underflowed + row.overflowed for row in predictions) / max(elements, 1)
     text = f"{min(ratios):.1f}" if ratios else "-"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from typing import Any, cast
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -41,6 +41,26 @@ _MOST_EXPONENT = 1000
 _STEEPEST = 60.0
 """A density falls by at most so many times e across a binade."""
 
+_LEAST_ELEMENTS = 100
+"""Elements that carry the signal, at least: the noise of fewer is known to more than 1 dB."""
+
+_NARROW = 1.25
+"""Magnitudes that are closer to each other lie in few steps of a format."""
+
+_FEW_BITS = 4
+"""Significands of so few bits meet the codes of a scheme, or fall between them, all at once."""
+
+_LEAST_LARGEST = {"float16": 2.0**-8}
+_LEAST_OF_ANY, _MOST_OF_ANY = 2.0**-110, 2.0**120
+"""Magnitudes whose scales, and the scales' exponents, are within the range of their formats."""
+
+_ALIKE_ELEMENTS, _ALIKE_SQUARES = 3, 0.85
+"""From how many elements a block in the binade of its maximum, whose mean square is such a share of
+the maximum's, they have no density that is known: of all that are normal it is below 0.8."""
+
+_ALIKE_BLOCKS, _ALIKE_NOISE = 0.9, 1.25
+"""The share of blocks in one eighth from which it counts how noise differs within an eighth."""
+
 _Column = NDArray[np.float64]
 
 
@@ -59,8 +79,8 @@ class Prediction(Rendered):
         that become zero are `underflowed`, and the others are not predicted: 0.
     nan_in, inf_in, zero_in : int
         As counted.
-    sqnr_db : float
-        The expected ratio of signal to quantisation noise in decibels.
+    sqnr_db : float or None
+        The expected ratio of signal to quantisation noise in decibels; None if it is not known.
 
     """
 
@@ -73,9 +93,23 @@ class Prediction(Rendered):
     nan_in: int
     inf_in: int
     zero_in: int
-    sqnr_db: float
+    sqnr_db: float | None
 
     __repr__ = brief_fields
+
+    @classmethod
+    def of_report(cls, target: str, report: _core.CastReport, *, is_scheme: bool = False) -> Self:
+        """Return what was measured in the place of a prediction."""
+        ranges = (report.overflowed, report.saturated, report.underflowed, report.subnormal)
+        return cls(
+            target,
+            report.count,
+            *((0, 0, report.underflowed, 0) if is_scheme else ranges),
+            report.nan_in,
+            report.inf_in,
+            report.zero_in,
+            -math.inf if report.overflowed and not is_scheme else report.sqnr_db,
+        )
 
     def __sheet__(self) -> Sheet:
         """Return a table of the fields."""
@@ -83,13 +117,14 @@ class Prediction(Rendered):
         for field in fields(self):
             value = getattr(self, field.name)
             shown = f"{value:.2f}" if isinstance(value, float) else f"{value}"
+            shown = "not known" if value is None else shown
             rows.append((field.name, shown))
         return [Table.of((), rows, 1)]
 
     def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON; a ratio that is not finite is text."""
+        """Return plain values for JSON; a ratio that is not finite is text, one not known null."""
         values = {field.name: getattr(self, field.name) for field in fields(self)}
-        if not math.isfinite(self.sqnr_db):
+        if self.sqnr_db is not None and not math.isfinite(self.sqnr_db):
             values["sqnr_db"] = str(self.sqnr_db)
         return values
 
@@ -166,6 +201,12 @@ def _predict_cast(
     totals = _Totals(info, scale, overflow, magnitudes.largest)
     weights_of_bits = magnitudes.significant_bits
     finite = max(sum(weights_of_bits.values()), 1)
+    if magnitudes.values is not None:
+        values = np.array([*magnitudes.values])
+        weights, exact = np.array([*magnitudes.values.values()], float), np.zeros(len(values), bool)
+        for sign in (1.0, -1.0):
+            totals.add(sign * values, weights / 2, exact)
+        weights_of_bits = {}
     for bits, elements in weights_of_bits.items():
         if not elements:
             continue
@@ -188,8 +229,21 @@ def _predict_cast(
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.overflowed) else totals.noise),
+        _decibels(totals.signal, math.inf if round(totals.overflowed) else totals.noise)
+        if magnitudes.values is not None or _is_smooth(magnitudes)
+        else None,
     )
+
+
+def _is_smooth(magnitudes: Magnitudes) -> bool:
+    """Return True if many magnitudes, of different size, make up the sum of squares."""
+    if not len(magnitudes.exponents):
+        return True
+    top = magnitudes.exponents[-1]
+    squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
+    elements = squares.sum() ** 2 / (np.square(squares) / magnitudes.counts).sum()
+    is_narrow = magnitudes.largest <= _NARROW * magnitudes.smallest
+    return bool(elements >= _LEAST_ELEMENTS) and not is_narrow
 
 
 def _half_step(info: _core.FormatInfo) -> float:
@@ -269,10 +323,16 @@ def _predict_scheme(
     recipe: Recipe | None,
 ) -> Prediction:
     top = int(magnitudes.exponents[-1]) if len(magnitudes.exponents) else 0
-    noise, zeros = _block_losses(
-        _columns_of(magnitudes, blocks, scheme.block),
-        response(cast("SchemeName", scheme.name), recipe, _weight_dtype(magnitudes)),
-        magnitudes.largest,
+    dtype = _weight_dtype(magnitudes)
+    tables = _columns_of(magnitudes, blocks, scheme.block)
+    responses = response(cast("SchemeName", scheme.name), recipe, dtype)
+    noise, zeros = _block_losses(tables, responses, magnitudes.largest)
+    is_known = (
+        not magnitudes.values
+        and _is_smooth(magnitudes)
+        and max(magnitudes.significant_bits, default=0) > _FEW_BITS
+        and _LEAST_LARGEST.get(dtype, _LEAST_OF_ANY) < magnitudes.largest < _MOST_OF_ANY
+        and not any(_is_alike(table, responses) for table in tables)
     )
     squares = np.ldexp(magnitudes.squares, 2 * (magnitudes.exponents - top))
     return Prediction(
@@ -285,8 +345,30 @@ def _predict_scheme(
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(float(squares.sum()), noise),
+        _decibels(float(squares.sum()), noise)
+        if is_known or not len(magnitudes.exponents)
+        else None,
     )
+
+
+def _is_alike(table: Blocks, responses: Response) -> bool:
+    """Return True if blocks have magnitudes, or maxima, so alike that where they are matters."""
+    eighths, blocks = table.eighths, table.blocks
+    if not len(eighths):
+        return False
+    units = np.ldexp(1.0, 2 * (eighths // 8 - eighths[-1] // 8))
+    highest = units * table.counts[:, 0]
+    of_maxima = highest * np.square(1 + (eighths % 8 + 0.5) / 8)
+    squares = (units * table.squares[:, 0]).sum()
+    number = highest.sum() / (units * blocks).sum()
+    if number > _ALIKE_ELEMENTS and squares > _ALIKE_SQUARES * of_maxima.sum():
+        return True
+    most = int(blocks.argmax())
+    if blocks.sum() == 1 or blocks[most] < _ALIKE_BLOCKS * blocks.sum():
+        return False
+    row = int(eighths[most] % 8), int(blocks[most]), table.counts[most], table.squares[most]
+    noises = [_losses(part, *row)[0] for part in responses.parts_of_eighths()]
+    return max(noises) > _ALIKE_NOISE * min(noises)
 
 
 def _weight_dtype(magnitudes: Magnitudes) -> str:

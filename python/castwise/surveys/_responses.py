@@ -71,6 +71,13 @@ class Response(NamedTuple):
             *(table.reshape(8, MAXIMA // 8, *table.shape[1:]).mean(axis=1) for table in self)
         )
 
+    def parts_of_eighths(self) -> list[Response]:
+        """Return the first, the second, ... of the parts that `of_eighths` takes the mean of."""
+        return [
+            Response(*(table.reshape(8, -1, *table.shape[1:])[:, part] for table in self))
+            for part in range(MAXIMA // 8)
+        ]
+
     def losses(self, phase: int, counts: _Table, squares: _Table) -> tuple[float, float]:
         """Return the sum of squared errors of elements, and how many of them become zero.
 
@@ -110,7 +117,7 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     Producers compute in the dtype of the weight, and some store scales in it.
     """
     number = MAXIMA
-    maxima = 1 + (np.arange(number) + 0.5) / number
+    maxima = 1 + spread(number)  # not the middle between codes, which some schemes have there
     steps = spread(_POINTS)
     low = np.ldexp(1.0, -np.arange(DEPTHS))
     high = np.broadcast_to(2 * low, (number, DEPTHS)).copy()

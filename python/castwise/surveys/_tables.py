@@ -72,6 +72,7 @@ class Magnitudes(NamedTuple):
     largest: float
     smallest: float
     significant_bits: Mapping[int, int]
+    values: Mapping[float, int] | None
     elements: int
     zeros: int
     infinities: int

@@ -365,6 +365,40 @@ impl PyPolicyMap {
         Ok((winner.map(|place| keys[place].clone()), false, keys))
     }
 
+    /// The texts of the groups of a key that matches a path, as `re.Match.groups` gives them.
+    fn groups(&self, key: &str, path: &Bound<'_, PyString>) -> PyResult<Vec<Option<String>>> {
+        let (py, text) = (path.py(), &*key_text(path)?);
+        let texts =
+            |groups: Vec<Option<&str>>| groups.into_iter().map(|group| group.map(str::to_owned)).collect();
+        let late = {
+            let map = self.lock(py)?;
+            let found = map.key(key).ok_or_else(|| PyKeyError::new_err(key.to_owned()))?;
+            if found.engine() == Engine::Exact {
+                return Ok(Vec::new());
+            }
+            if let Some(groups) = found.groups(text) {
+                return Ok(texts(groups));
+            }
+            Arc::clone(&found.value.late)
+        };
+        if let Some(groups) = late.wide.get().and_then(|wide| wide.groups(text)) {
+            return Ok(texts(groups));
+        }
+        if self.linear {
+            return Err(not_linear_for(py, key, path)?);
+        }
+        let compiled = late.compiled.get_or_try_init(py, || Self::compile(py, key))?.bind(py);
+        let found = compiled.call_method1(self.matching.name(), (path,))?;
+        if found.is_none() {
+            return Err(PyValueError::new_err(format!(
+                "{} does not match {}.",
+                quoted(py, key)?,
+                path.repr()?
+            )));
+        }
+        found.call_method0(intern!(py, "groups"))?.try_iter()?.map(|group| group?.extract()).collect()
+    }
+
     /// The value of a key, or None.
     fn get(&self, key: &Bound<'_, PyString>) -> PyResult<Option<Py<PyAny>>> {
         let py = key.py();

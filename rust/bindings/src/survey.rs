@@ -2,7 +2,7 @@
 
 use castwise_core::cast::num_threads;
 use castwise_core::format::Kind;
-use castwise_core::survey::{self as core, BlockRow, Blocks, Cell};
+use castwise_core::survey::{self as core, BlockRow, Blocks, Cell, FewMagnitudes};
 use numpy::{PyArray1, ToPyArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -18,7 +18,8 @@ type SavedCell = (i64, i128, i128);
 type SavedRow = (i16, i128, Vec<SavedCell>);
 
 /// Everything that a survey counted.
-type State = ([i128; 4], [f64; 2], Vec<SavedCell>, Vec<(u8, i128)>, Vec<Vec<SavedRow>>);
+type State =
+    ([i128; 4], [f64; 2], Vec<SavedCell>, Vec<(u8, i128)>, Option<Vec<(f64, i128)>>, Vec<Vec<SavedRow>>);
 
 type Column<'py, T> = Bound<'py, PyArray1<T>>;
 
@@ -75,6 +76,12 @@ impl SurveyTables {
         self.core.significant_bits.iter().map(|(&bits, &count)| (bits, count)).collect()
     }
 
+    /// Finite elements, not zero, by magnitude, the lowest first; None if there are more than 128 different ones.
+    #[getter]
+    fn values(&self) -> Option<Vec<(f64, u64)>> {
+        self.core.few.counts()
+    }
+
     /// Finite elements, not zero, by binade: exponents, counts, and sums of squares in units of four to the exponent.
     fn binade_columns<'py>(&self, py: Python<'py>) -> (Column<'py, i64>, Column<'py, u64>, Column<'py, f64>) {
         let exponents: Vec<_> = self.core.binades.keys().map(|&exponent| i64::from(exponent)).collect();
@@ -114,7 +121,9 @@ impl SurveyTables {
         let magnitudes = [largest, smallest];
         let counts = [count, zeros, infinities, nans].map(i128::from);
         let significant_bits = self.core.significant_bits.iter().map(|(&bits, &count)| (bits, count.into()));
-        (counts, magnitudes, binades.collect(), significant_bits.collect(), tables.collect())
+        let few = self.core.few.counts();
+        let values = few.map(|few| few.into_iter().map(|(value, count)| (value, count.into())).collect());
+        (counts, magnitudes, binades.collect(), significant_bits.collect(), values, tables.collect())
     }
 
     fn __add__(&self, other: &Bound<'_, Self>) -> Self {
@@ -141,7 +150,7 @@ pub(crate) fn sum_surveys(parts: &Bound<'_, PyAny>) -> PyResult<SurveyTables> {
 /// What `SurveyTables.state` took apart, put together again; a number that does not agree with the others is named.
 #[pyfunction]
 pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
-    let (counts, [largest, smallest], binades, significant_bits, tables) = state;
+    let (counts, [largest, smallest], binades, significant_bits, values, tables) = state;
     let mut numbers = [0; 4];
     for ((number, count), name) in
         numbers.iter_mut().zip(counts).zip(["elements", "zeros", "infinities", "NaN"])
@@ -159,6 +168,10 @@ pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
         let place = || format!("significant_bits has ({bits}, {count})");
         core.significant_bits.insert(bits, natural(count, place)?);
     }
+    let place = |value, count| move || format!("values has ({value:?}, {count})");
+    let value = |(value, count)| Ok((value, natural(count, place(value, count))?));
+    let values = values.map(|values| values.into_iter().map(value).collect::<PyResult<Vec<(f64, u64)>>>());
+    core.few = FewMagnitudes::new(values.transpose()?);
     if tables.len() != core.blocks.len() {
         let message = format!("blocks has {} tables instead of {}", tables.len(), core.blocks.len());
         return Err(PyValueError::new_err(message));

@@ -54,6 +54,8 @@ class Candidates:
         The producer of the schemes.
     limits
         What limits them to what a consumer loads; None if no consumer was named.
+    transposed
+        Those whose matrices have their columns along the axis before the last.
 
     """
 
@@ -61,6 +63,7 @@ class Candidates:
     nbytes: Mapping[str, Mapping[str, int]]
     recipe: str
     limits: Limits | None
+    transposed: frozenset[str]
 
     def alternatives(self) -> list[Candidates]:
         """Return what checkpoints may hold that can be stated, and loaded.
@@ -119,6 +122,7 @@ def find_candidates(
     schemes, wide = _targets(formats, recipe, limits)
     stored, entries = source.tensors, EntrySizes.of(source)
     sizes: dict[str, dict[str, int]] = {}
+    transposed: set[str] = set()
     for scheme in schemes:
         encode = Encode(scheme, recipe, None, (), _kept_map(), {}, threads)
         for name, parts in candidate_parts(source, encode).items():
@@ -128,6 +132,8 @@ def find_candidates(
                 continue
             nbytes = sum(_part_bytes(part) + entries.nbytes(part.info.name) for part in parts)
             sizes.setdefault(name, {})[scheme] = nbytes
+            if encode.encoding(scheme).written.transposed:
+                transposed.add(name)
     for name, info in stored.items():
         for target in wide:
             if info.kind == "float" and info.format is not None and len(info.shape) > 1:
@@ -147,7 +153,7 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(tensors, all_sizes, recipe, limits)
+    return Candidates(tensors, all_sizes, recipe, limits, frozenset(transposed))
 
 
 def _targets(

@@ -13,9 +13,8 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._candidates import Candidates
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.report import Progress
-from castwise.checkpoint.surveying import exponents_of, survey_tensors
+from castwise.checkpoint.surveying import SurveyedTensor, exponents_of, survey_tensors
 from castwise.quantization import schemes
-from castwise.surveys import Survey
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,23 +49,26 @@ def survey_weights(
 
     """
     surveyed: dict[str, Surveyed] = {}
-    for name, counts in survey_tensors(source, candidates.tensors, threads, progress):
+    tensors = survey_tensors(source, candidates.tensors, threads, progress, candidates.transposed)
+    for name, tensor in tensors:
+        counts = tensor.counts
         if counts.infinities or counts.nans:
             raise CheckpointError(
                 f"tensor {name!r} has {counts.infinities:,} infinite and {counts.nans:,} NaN "
                 "elements, which no scheme holds; repair it first"
             )
         errors = {
-            target: _ratio(counts, target, candidates.recipe) for target in candidates.nbytes[name]
+            target: _ratio(tensor, target, candidates.recipe) for target in candidates.nbytes[name]
         }
         # A survey takes as much memory as a small weight, so none is kept.
         surveyed[name] = Surveyed(errors, exponents_of(counts))
     return surveyed
 
 
-def _ratio(weight_survey: Survey, target: str, recipe: str) -> float:
+def _ratio(tensor: SurveyedTensor, target: str, recipe: str) -> float:
     if target == KEEP:
         return 0.0
     arithmetic = next((cast("Recipe", recipe) for row in schemes() if row.name == target), None)
-    decibels = weight_survey.predict(target, recipe=arithmetic).sqnr_db
+    decibels = tensor.predict(target, arithmetic).sqnr_db
+    assert decibels is not None, "measured"  # noqa: S101
     return 0.0 if math.isnan(decibels) else 10.0 ** (-decibels / 10)

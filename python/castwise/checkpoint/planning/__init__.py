@@ -46,6 +46,7 @@ if TYPE_CHECKING:
         encode_checkpoint,
         stated_bytes,
     )
+    from castwise.checkpoint.planning.encode._encoded_weight import compare_decoded
     from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
 else:
     __getattr__ = on_demand(
@@ -76,6 +77,7 @@ else:
                 "ARITHMETIC",
                 "FORMATS",
                 "checked_threads",
+                "compare_decoded",
                 "decoding_of",
             ),
             "castwise.checkpoint.planning.encode._encode": (
@@ -84,6 +86,7 @@ else:
                 "encode_checkpoint",
                 "stated_bytes",
             ),
+            "castwise.checkpoint.planning.encode._encoded_weight": ("compare_decoded",),
             "castwise.checkpoint.planning.transcode._transcode": ("transcode_checkpoint",),
         },
     )

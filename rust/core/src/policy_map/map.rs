@@ -39,6 +39,11 @@ impl<V> Key<V> {
     pub fn engine(&self) -> Engine {
         self.pattern.engine()
     }
+
+    /// Returns the texts of its groups (see [`Pattern::groups`]).
+    pub fn groups<'a>(&self, path: &'a str) -> Option<Vec<Option<&'a str>>> {
+        self.pattern.groups(path)
+    }
 }
 
 /// The result of a lookup, before Python is asked.
@@ -124,6 +129,12 @@ impl<V> PolicyMap<V> {
             self.segments.clear();
         }
         Some(key.value)
+    }
+
+    /// Returns a key.
+    #[must_use]
+    pub fn key(&self, text: &str) -> Option<&Key<V>> {
+        self.keys.get(self.slots.get(text)?)
     }
 
     /// Takes out the key that was inserted last.

@@ -41,6 +41,8 @@ struct Matcher {
     expression: Hir,
     /// Made when it is first needed: patterns of a regex set need none.
     automaton: CachedAutomaton,
+    /// Made when the texts of its groups are first asked for.
+    capturing: OnceLock<Option<PikeVM>>,
 }
 
 type CachedAutomaton = OnceLock<Option<BoundedBacktracker>>;
@@ -96,7 +98,8 @@ impl Pattern {
         match regex_syntax::parse(&expression) {
             Ok(hir) if weight(&hir) <= MOST_STATES => {
                 self.required = literals::required(&hir);
-                self.matcher = Some(Matcher { expression: hir, automaton: OnceLock::new() });
+                self.matcher =
+                    Some(Matcher { expression: hir, automaton: OnceLock::new(), capturing: OnceLock::new() });
             }
             _ => self.engine = Engine::Python,
         }
@@ -122,9 +125,29 @@ impl Pattern {
 
     /// Makes the automaton that [`Pattern::matches`] runs, so that no lookup waits for it.
     pub(super) fn compile(&self, compiler: &Compiler) {
-        if let Some(Matcher { expression, automaton }) = &self.matcher {
+        if let Some(Matcher { expression, automaton, .. }) = &self.matcher {
             automaton.get_or_init(|| compile(expression, compiler));
         }
+    }
+
+    /// The texts of the groups where the path matches, None of one that took no part; None outside if it does not match,
+    /// or if only Python can tell.
+    #[must_use]
+    pub fn groups<'a>(&self, path: &'a str) -> Option<Vec<Option<&'a str>>> {
+        let Engine::Linear(domain) = self.engine else { return None };
+        let Matcher { expression, capturing, .. } =
+            self.matcher.as_ref().filter(|_| domain.contains(path))?;
+        let nfa = || NFA::compiler().build_from_hir(expression).ok();
+        let machine =
+            capturing.get_or_init(|| nfa().and_then(|nfa| PikeVM::new_from_nfa(nfa).ok())).as_ref()?;
+        let mut captures = machine.create_captures();
+        machine.captures(
+            &mut machine.create_cache(),
+            Input::new(path).anchored(Anchored::Yes),
+            &mut captures,
+        );
+        let groups = captures.is_match().then(|| captures.iter().skip(1))?;
+        Some(groups.map(|span| span.map(|span| &path[span.range()])).collect())
     }
 
     /// Whether the path matches; None if only Python can tell.
@@ -133,7 +156,8 @@ impl Pattern {
         let Engine::Linear(domain) = self.engine else {
             return (self.engine == Engine::Exact).then_some(false);
         };
-        let Matcher { expression, automaton } = self.matcher.as_ref().filter(|_| domain.contains(path))?;
+        let Matcher { expression, automaton, .. } =
+            self.matcher.as_ref().filter(|_| domain.contains(path))?;
         let matcher = automaton.get_or_init(|| compile(expression, &compiler())).as_ref()?;
         let input = Input::new(path).anchored(Anchored::Yes).earliest(true);
         let quick = matcher.try_is_match(&mut matcher.create_cache(), input.clone());

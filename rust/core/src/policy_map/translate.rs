@@ -291,9 +291,11 @@ impl Reader<'_> {
 
     /// A group, its parenthesis read; whether it consumes text, so may be repeated.
     fn group(&mut self) -> Option<bool> {
-        let (mut is_atom, flags) = (true, self.flags);
+        let (mut is_atom, mut is_captured, flags) = (true, true, self.flags);
         if self.rest.next_if_eq(&'?').is_some() {
-            match self.rest.next()? {
+            let kind = self.rest.next()?;
+            is_captured = kind == 'P';
+            match kind {
                 ':' => {}
                 '=' | '!' => is_atom = false,
                 'P' => self.name()?,
@@ -302,6 +304,7 @@ impl Reader<'_> {
         }
         self.looks_ahead |= !is_atom;
         self.output.push_str(match (flags.ignore_case, self.flags.ignore_case) {
+            _ if is_captured => "(",
             (false, true) => "(?i:",
             (true, false) => "(?-i:",
             _ => "(?:",
@@ -406,8 +409,8 @@ impl Reader<'_> {
             }
             _ => return Some(times),
         }
-        // Lazy or not, the same texts match. Possessive and doubled quantifiers are left to Python.
-        self.rest.next_if_eq(&'?');
+        // Possessive and doubled quantifiers are left to Python.
+        self.output.extend(self.rest.next_if_eq(&'?'));
         self.skip_blanks()?;
         (!self.is_repeated()).then_some(times)
     }

@@ -118,6 +118,7 @@ impl SurveyedArray {
                     let codes = self.operand.read(self.level, Gaps::Leave, &[run], room.as_mut_ptr().cast());
                     self.values.read(self.level, codes, values, &mut rests[..count]);
                 }
+                survey.few.add_values(values);
                 let piece = AddPiece { values, tables, row, smallest: &mut smallest };
                 let others = self.level.run(piece);
                 add_others(&others, values, survey);

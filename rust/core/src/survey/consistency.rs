@@ -2,7 +2,9 @@
 
 #![deny(unsafe_code)]
 
-use super::outcome::{BlockRow, Blocks, Cell, DEPTH, SQUARE_BITS, Survey};
+use std::collections::BTreeMap;
+
+use super::outcome::{BlockRow, Blocks, Cell, DEPTH, FewMagnitudes, SQUARE_BITS, Survey};
 use super::tables::{LOWEST, eighth_of, field_of};
 use crate::error::Error;
 
@@ -26,6 +28,7 @@ pub fn check(survey: &Survey) -> Result<(), Error> {
     if let Some(bits) = survey.significant_bits.keys().find(|bits| !(1..=53).contains(*bits)) {
         return Err(fault(format!("significant_bits has {bits} bits, and float64 has 1 to 53")));
     }
+    check_few(survey)?;
     for (exponent, cell) in &survey.binades {
         check_squares(format_args!("binades, exponent {exponent}"), cell)?;
     }
@@ -44,6 +47,29 @@ fn check_total(name: &str, counts: impl Iterator<Item = u64>, elements: u128) ->
         return Ok(());
     }
     Err(fault(format!("{name} has {total} elements, and there are {elements} that are finite and not zero")))
+}
+
+/// Few magnitudes are those of the binades, and many are so many elements at least.
+fn check_few(survey: &Survey) -> Result<(), Error> {
+    let mut counts: BTreeMap<i16, u128> = BTreeMap::new();
+    let binades = || survey.binades.iter().map(|(&exponent, cell)| (exponent, u128::from(cell.count)));
+    let Some(few) = survey.few.counts() else {
+        let elements: u128 = binades().map(|(_, count)| count).sum();
+        if elements > FewMagnitudes::MOST as u128 {
+            return Ok(());
+        }
+        return Err(fault(format!("values is None, and {elements} elements have few magnitudes")));
+    };
+    for (value, count) in few {
+        if !(value > 0.0 && value < f64::INFINITY) {
+            return Err(fault(format!("values has {value:?}, which is no finite magnitude above 0")));
+        }
+        *counts.entry(exponent_of(value.to_bits())).or_default() += u128::from(count);
+    }
+    if counts.into_iter().eq(binades()) {
+        return Ok(());
+    }
+    Err(fault("values has other elements than binades".to_owned()))
 }
 
 /// A square is from 1 to 4, in units of the exponent's.

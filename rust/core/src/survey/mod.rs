@@ -13,7 +13,9 @@ mod piece;
 mod tables;
 
 pub use consistency::check;
-pub use outcome::{BLOCK_WIDTHS, BlockRow, BlockTable, Blocks, Cell, DEPTH, SQUARE_BITS, Survey};
+pub use outcome::{
+    BLOCK_WIDTHS, BlockRow, BlockTable, Blocks, Cell, DEPTH, FewMagnitudes, SQUARE_BITS, Survey,
+};
 
 use crate::cpu::Level;
 use crate::exec::pass;

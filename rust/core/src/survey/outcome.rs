@@ -68,6 +68,67 @@ impl Cell {
     }
 }
 
+/// The magnitudes of finite elements that are not zero, with how many have each, as long as they are few.
+///
+/// An array of few values has no smooth density, from which losses could be predicted.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct FewMagnitudes(Option<BTreeMap<u64, u64>>);
+
+impl Default for FewMagnitudes {
+    fn default() -> Self {
+        Self(Some(BTreeMap::new()))
+    }
+}
+
+impl FewMagnitudes {
+    /// How many may be told apart: the codes of 8 bits.
+    pub const MOST: usize = 128;
+
+    /// Makes them of magnitudes and counts; of none if there are too many.
+    #[must_use]
+    pub fn new(counts: Option<Vec<(f64, u64)>>) -> Self {
+        let mut few = Self(counts.as_ref().map(|_| BTreeMap::new()));
+        counts.unwrap_or_default().iter().for_each(|&(value, count)| few.add(value.to_bits(), count));
+        few
+    }
+
+    /// Returns the magnitudes, the lowest first, with their counts; None if there are too many.
+    #[must_use]
+    pub fn counts(&self) -> Option<Vec<(f64, u64)>> {
+        let counts = self.0.as_ref()?;
+        Some(counts.iter().map(|(&bits, &count)| (f64::from_bits(bits), count)).collect())
+    }
+
+    /// Adds the elements of a piece.
+    pub(super) fn add_values(&mut self, values: &[f64]) {
+        let mut rest = values;
+        while let Some((first, after)) = rest.split_first().filter(|_| self.0.is_some()) {
+            let bits = first.to_bits() << 1 >> 1;
+            let run = after.iter().take_while(|value| value.to_bits() << 1 >> 1 == bits).count();
+            if bits != 0 && bits < f64::INFINITY.to_bits() {
+                self.add(bits, 1 + run as u64);
+            }
+            rest = &after[run..];
+        }
+    }
+
+    /// Adds those of other elements.
+    fn merge(&mut self, other: &Self) {
+        match &other.0 {
+            Some(counts) => counts.iter().for_each(|(&bits, &count)| self.add(bits, count)),
+            None => self.0 = None,
+        }
+    }
+
+    fn add(&mut self, bits: u64, count: u64) {
+        let Some(counts) = &mut self.0 else { return };
+        *counts.entry(bits).or_default() += count;
+        if counts.len() > Self::MOST {
+            self.0 = None;
+        }
+    }
+}
+
 /// Blocks whose maxima are alike.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct BlockRow {
@@ -131,6 +192,8 @@ pub struct Survey {
     /// The same, in strips of 128 of a row, by the most bits that a significand of the strip needs: 53 less the trailing
     /// zeros as float64.
     pub significant_bits: BTreeMap<u8, u64>,
+    /// The same, by their magnitude, if there are few.
+    pub few: FewMagnitudes,
     /// By the maxima of their blocks, in the order of [`Blocks::ALL`].
     pub blocks: [BlockTable; Blocks::ALL.len()],
 }
@@ -150,6 +213,7 @@ impl Survey {
         for (&bits, count) in &other.significant_bits {
             *self.significant_bits.entry(bits).or_default() += count;
         }
+        self.few.merge(&other.few);
         for (table, more) in self.blocks.iter_mut().zip(&other.blocks) {
             table.merge(more);
         }

@@ -209,7 +209,7 @@ class EncodedWeight:
         quantized = self._quantized(array)
         parts = quantized.parts()
         if is_payload:
-            report = measured(array, quantized)
+            report = compare_decoded(array, quantized)
             with self._lock:
                 self._report += report
             rows = {part.key for part in self._parts if part.by_rows and part.key != key}
@@ -336,7 +336,7 @@ def _of_zeros(
     return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None).parts()
 
 
-def measured(array: Array, quantized: QuantizedArray) -> CastReport:
+def compare_decoded(array: Array, quantized: QuantizedArray) -> CastReport:
     """Compare a matrix with what it is decoded to."""
     dtype = np.float64 if array.dtype == np.float64 else np.float32
     decoded = dequantize(quantized, dtype, threads=1)
