@@ -8,13 +8,14 @@ from collections import Counter
 from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
-from castwise._core import CastReport, cast, finfo
+from castwise._core import cast, finfo
 from castwise._options import Recipe
 from castwise._spelling import suggestion
 from castwise._wording import given
@@ -33,6 +34,7 @@ from castwise.checkpoint.planning import (
     scheme_names,
 )
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
+from castwise.quantization import quantize, schemes
 from castwise.rendering import (
     Exponents,
     Histogram,
@@ -45,7 +47,6 @@ from castwise.rendering import (
     joint_axis,
     shape_text,
 )
-from castwise.quantization import quantize, schemes
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
 
 _BAND = 128
@@ -60,6 +61,7 @@ _MEASURED = 1 << 14
 _FLOAT8 = "fp8"
 _WIDE_BITS = 16
 _LEAST_SHARE = 5e-4
+_SCHEMES = {row.name: row for row in schemes()}
 _COLUMNS = ("tensor", "dtype", "shape", "exponents", "tensors", "smallest", "largest")
 _TEXT_COLUMNS = 4
 _DRAWN = 16
@@ -259,23 +261,25 @@ class SurveyedTensor:
             As `Survey.predict`.
 
         """
-        scheme = next((row for row in schemes() if row.name == target), None)
+        scheme = _SCHEMES.get(target)
         if self.counts.count > _MEASURED:
             prediction = self.counts.predict(target, recipe=recipe)
             if prediction.sqnr_db is not None:
                 return prediction
         elif not self.counts.count:
             return self.counts.predict(target, recipe=recipe)
+        total: Any = 0
         if scheme is None:
-            reports = [cast(piece, target, report=True)[1] for piece in self.pieces()]
-            return Prediction.of_report(target, sum(reports, CastReport()))
+            for piece in self.pieces():
+                total += cast(piece, target, report=True)[1]
+            return Prediction.of_report(target, total)
         if self.counts.infinities or self.counts.nans:  # which no scheme holds
             return self.counts.predict(target, recipe=recipe)
         whole = scheme.block == (0, 0) or scheme.global_scale
-        options: dict[str, Any] = {"recipe": recipe, "amax": self.counts.amax if whole else None}
-        total = CastReport()
+        amax = self.counts.amax if whole else None
         for piece in self.pieces():
-            total += compare_decoded(piece, quantize(piece, scheme.name, threads=1, **options))
+            quantized = quantize(piece, scheme.name, recipe=recipe, amax=amax, threads=1)
+            total += compare_decoded(piece, quantized)
         return Prediction.of_report(target, total, is_scheme=True)
 
 
@@ -319,9 +323,8 @@ def survey_stored(
             yield piece.swapaxes(-1, -2) if is_transposed else piece
 
     small = None if info.nbytes > _BYTES else [*pieces()]
-    counts = survey(np.zeros(0, np.float32))
-    for piece in pieces() if small is None else small:
-        counts += survey(piece, threads=threads)
+    counts: Any = sum(survey(piece, threads=threads) for piece in small or pieces())
+    counts = counts or survey(np.zeros(0, np.float32))  # without a piece
     return SurveyedTensor(info, counts, pieces if small is None else lambda: small)
 
 
@@ -340,7 +343,7 @@ def _pieces(stored: StoredTensors, info: TensorInfo) -> Iterator[NDArray[Any]]:
         step = max(_BYTES // row_bytes // _BAND, 1) * _BAND
         is_stack = False
     columns = shape[-1] if walked or has_last_outputs(info.name) else math.prod(shape[1:])
-    for index in np.ndindex(*shape[:walked]):
+    for index in product(*map(range, shape[:walked])):
         for start in range(0, shape[walked], step):
             ranges = [(place, place + 1) for place in index]
             ranges.append((start, min(start + step, shape[walked])))

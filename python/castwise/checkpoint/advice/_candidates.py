@@ -123,17 +123,25 @@ def find_candidates(
     stored, entries = source.tensors, EntrySizes.of(source)
     sizes: dict[str, dict[str, int]] = {}
     transposed: set[str] = set()
-    for scheme in schemes:
-        encode = Encode(scheme, recipe, None, (), _kept_map(), {}, threads)
-        for name, parts in candidate_parts(source, encode).items():
-            if limits is not None and not limits.loading.holds(
-                scheme, is_expert=layer_of_expert(name) is not None
-            ):
+    encodes = [Encode(row, recipe, None, (), _kept_map(), {}, threads) for row in schemes]
+    for names, parts_by_scheme in candidate_parts(source, encodes):
+        for encode in encodes:
+            scheme = encode.scheme or ""
+            if scheme not in parts_by_scheme:
                 continue
+            parts = parts_by_scheme[scheme]
+            # The parts of all are named as those of the first, whose own name is as much longer.
             nbytes = sum(_part_bytes(part) + entries.nbytes(part.info.name) for part in parts)
-            sizes.setdefault(name, {})[scheme] = nbytes
+            first = entries.nbytes(names[0])
+            for name in names:
+                if limits is not None and not limits.loading.holds(
+                    scheme, is_expert=layer_of_expert(name) is not None
+                ):
+                    continue
+                longer = entries.nbytes(name) - first
+                sizes.setdefault(name, {})[scheme] = nbytes + len(parts) * longer
             if encode.encoding(scheme).written.transposed:
-                transposed.add(name)
+                transposed.update(names)
     for name, info in stored.items():
         for target in wide:
             if info.kind == "float" and info.format is not None and len(info.shape) > 1:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from typing import NamedTuple
 
 _NODES = 50_000
@@ -145,7 +145,7 @@ class _MarginSearch:
         ]
         least = [min(costs) for costs in reduced]
         self._bound = sum(least) - slope * limit
-        gap = known.cost - self._bound
+        gap = max(known.cost - self._bound, 0.0)  # which rounding may leave below 0
         self._candidates = [
             sorted(
                 (cost - low, index)
@@ -159,18 +159,17 @@ class _MarginSearch:
             (number for number, rows in enumerate(self._candidates) if len(rows) > 1),
             key=lambda number: -self._candidates[number][-1][0],
         )
-        fixed = [rows[0][1] for rows in self._candidates]
-        self._chosen = list(fixed)
+        self._chosen = [rows[0][1] for rows in self._candidates]
         self._weight = sum(
-            groups[number][fixed[number]].weight
-            for number in range(len(groups))
-            if number not in set(self._order)
+            options[index].weight
+            for options, index, rows in zip(groups, self._chosen, self._candidates, strict=True)
+            if len(rows) == 1
         )
         lightest = [
             min(groups[number][index].weight for _, index in self._candidates[number])
             for number in self._order
         ]
-        self._lightest_after = [sum(lightest[place:]) for place in range(len(lightest) + 1)]
+        self._lightest_after = [*accumulate(reversed(lightest), initial=0.0)][::-1]
         self._nodes = 0
 
     def finish(self) -> Solution:

@@ -102,6 +102,7 @@ __all__ = [
     "candidate_parts",
     "changed_schemes",
     "checked_threads",
+    "compare_decoded",
     "decode_checkpoint",
     "decoding_of",
     "encode_checkpoint",

@@ -96,8 +96,8 @@ def _decode_into(
     q: StoredArray, out: Array, data: Array, scale: Array, options: dict[str, Any]
 ) -> _core.BlockDecoder | None:
     """Let the core decode; return the decoder to use again, or None if `out` was copied to."""
-    views, moved, target = views_of(q), np.moveaxis(out, q.axis, -1), out
-    if views.storage.flat and not moved.flags.c_contiguous:
+    views, target = views_of(q), out
+    if views.storage.flat and not (moved := np.moveaxis(out, q.axis, -1)).flags.c_contiguous:
         target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
     weight = views.of_weight(target)
     decoder = _core.decode_blocks(data, scale, weight, shape=q.shape, **options)
@@ -238,7 +238,7 @@ def _only_views(q: StoredArray, given: dict[str, Any]) -> bool:
     # Nested scales are not given to the core; the scales made of them share memory with no part.
     pairs = [(part, given.get(name.replace(" ", "_"))) for name, part in parts.items()]
     return all(
-        part is None or operand is None or np.may_share_memory(part, operand)
+        part is operand or part is None or operand is None or np.may_share_memory(part, operand)
         for part, operand in pairs
     )
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import NoReturn
+from typing import Any, NoReturn
 
 from castwise._core import finfo
 from castwise._dtype_map import KEEP, DtypeMap
@@ -118,8 +118,12 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     )
 
 
-def candidate_parts(source: Checkpoint, encode: Encode) -> dict[str, Sequence[DerivedTensor]]:
-    """Return what each weight that a scheme can hold would become, by its name.
+def candidate_parts(
+    source: Checkpoint, encodes: Sequence[Encode]
+) -> Iterator[tuple[list[str], dict[str, Sequence[DerivedTensor]]]]:
+    """Yield the weights of each kind, and what the first of them would become, by scheme.
+
+    Weights of a kind have one shape and format, and names that tell the same.
 
     Raises
     ------
@@ -127,12 +131,15 @@ def candidate_parts(source: Checkpoint, encode: Encode) -> dict[str, Sequence[De
         The checkpoint is quantised already, or cannot be.
 
     """
-    parts: dict[str, Sequence[DerivedTensor]] = {}
-    for component in source.components:
-        plan = EncodePlan(source, component, replace(encode, leaves_unfit=True))
-        plan.derive()
-        parts |= {component.prefix + name: tensors for name, tensors in plan.derived.items()}
-    return parts
+    for component in source.components if encodes else ():
+        plan = EncodePlan(source, component, replace(encodes[0], leaves_unfit=True))
+        for infos in plan.kinds():
+            parts: dict[str, Sequence[DerivedTensor]] = {}
+            for encode in encodes:
+                plan.choose_again(infos[0], replace(encode, leaves_unfit=True))
+                if plan.derived:
+                    parts[encode.scheme or ""] = plan.derived[infos[0].name]
+            yield [component.prefix + info.name for info in infos], parts
 
 
 def _check_used(
@@ -176,6 +183,12 @@ def _statement_bytes(stated: Statements) -> int:
     return max(len(json.dumps(dict(stated.sections), indent=2)) + files, len(metadata))
 
 
+def _encodings(encode: Encode) -> dict[str, Encoding]:
+    """Return how the schemes of a request are stored."""
+    schemes = {encode.scheme, *encode.schemes.values()} - {None}
+    return {scheme: encode.encoding(scheme) for scheme in schemes if scheme is not None}
+
+
 class EncodePlan(ComponentPlan):
     """The plan for one component."""
 
@@ -197,8 +210,25 @@ class EncodePlan(ComponentPlan):
         self.names = [component.prefix + info.name for info in self._tensors]
         self.chosen: dict[str, Encoding] = {}
         self._left: list[str] = []
+        self._encodings = _encodings(encode)
         for info in self._tensors:
             self._choose(info)
+
+    def kinds(self) -> list[list[TensorInfo]]:
+        """Return the matrices by what decides how they may be quantised."""
+        kinds: dict[Any, list[TensorInfo]] = {}
+        for info in self._tensors if self._component.has_config else ():
+            if is_matrix(info) and not is_left(info.name):
+                ending = info.name.endswith("weight"), is_experts(info.name)
+                kinds.setdefault((info.shape, info.format, *ending), []).append(info)
+        return [*kinds.values()]
+
+    def choose_again(self, info: TensorInfo, encode: Encode) -> None:
+        """Plan what one tensor becomes, as another request has it."""
+        self._encode, self._encodings = encode, _encodings(encode)
+        self.chosen, self.derived = {}, {}
+        self._choose(info)
+        self._derive()
 
     def _refuse_quantised(self, quantization: Quantization) -> NoReturn:
         """Refuse what is quantised, or may be."""
@@ -231,7 +261,7 @@ class EncodePlan(ComponentPlan):
         if scheme is None and key is None and not hits and is_matrix(info):
             scheme = None if is_left(info.name) else self._encode.scheme
         if scheme is not None and not hits:
-            encoding = self._encode.encoding(scheme)
+            encoding = self._encodings[scheme]
             if key is None and encoding.written.transposed and not is_experts(info.name):
                 scheme = None  # its producer keeps what is not of experts
             elif self._holds(info, encoding, is_named=key is not None):
@@ -294,10 +324,6 @@ class EncodePlan(ComponentPlan):
             )
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
-
-    def derive(self) -> None:
-        """Plan the tensors that are derived."""
-        self._derive()
 
     def _derive(self) -> None:
         if not self.chosen:

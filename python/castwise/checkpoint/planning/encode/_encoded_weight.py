@@ -132,26 +132,28 @@ class EncodedWeight:
         self._report = CastReport()
         self._lock = Lock()
         matrix_parts = _parts(encoding, self._dtype, rows, columns)
-        self._parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
+        self._parts: Sequence[_EncodedPart] = matrix_parts
+        if stack:
+            self._parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
         is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
         self._needs_amax = is_whole and not all(part.by_rows for part in matrix_parts)
 
     def tensors(self) -> list[DerivedTensor]:
         """Describe the tensors that it becomes, the payload first."""
-        name, stored = self.info.name, self.info.label
+        name, stored, nbytes = self.info.name, self.info.label, self.info.nbytes
         sources = [sharer.info.name for sharer in self.shared.weights]
-        payload, *others = [
+        return [
             DerivedTensor(
-                derived_info(self._name(part.key), stored, part.shape, 0),
+                derived_info(self._name(part.key), stored, part.shape, 0 if number else nbytes),
                 part.format,
                 name,
                 sources,
-                partial(self._slabs, part, part is self._parts[0]),
+                partial(self._slabs, part, number == 0),
+                None if number else self._measured,
+                scheme=None if number else self.encoding.written.scheme,
             )
-            for part in self._parts
+            for number, part in enumerate(self._parts)
         ]
-        info, scheme = payload.info._replace(nbytes=self.info.nbytes), self.encoding.written.scheme
-        return [replace(payload, info=info, measured=self._measured, scheme=scheme), *others]
 
     def _name(self, key: str) -> str:
         """Name a part, from what its producer calls it."""
