@@ -134,7 +134,7 @@ def test_numbers_that_disagree_are_named(damage: Callable[[Any], None], said: st
         (_changed("steps", 1, "loss_scale", "-0x1p3"), "loss_scale=-8.0"),
         (_changed("steps", 1, "unscaled", 1), "step 20: unscaled is 1, and not a bool"),
         (_changed("steps", 1, "by_name", {"x": {}}), "step 20: by_name=False|has schema=None"),
-        (_changed("steps", 1, "total", {"schema": 1}), "step 20: by_name=True|survey is damaged"),
+        (_changed("steps", 1, "total", {"schema": 2}), "step 20: by_name=True|survey is damaged"),
     ],
 )
 def test_logs_that_disagree_are_named(

@@ -8,14 +8,15 @@ from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from castwise._brief import brief_fields
-from castwise._core import CastReport
+from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
-from castwise.checkpoint._tensors import Planned, format_named
+from castwise.checkpoint._tensors import Planned
 
 SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
 
-_WITHOUT_INFINITY = frozenset(("int", "uint", "bool"))
+_WRAPPING = frozenset(name for name in formats() if finfo(name).kind in ("int", "uint", "bool"))
+"""Formats without infinity, in which what overflows comes out as another number."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -226,8 +227,7 @@ class CastRow(NamedTuple):
 
     @property
     def _wraps(self) -> bool:
-        row = None if self.target is None else format_named(self.target)
-        return row is not None and row.kind in _WITHOUT_INFINITY
+        return self.target in _WRAPPING
 
     def losses(self, *, max_zeros: float = MAX_ZEROS, nan: str = "keep") -> dict[str, int]:
         """Count the values of each kind of finding; see `Finding`.

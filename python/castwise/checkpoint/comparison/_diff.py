@@ -140,6 +140,8 @@ def diff(
             )
             for place, source in enumerate(opened)
         )
+        for side in (left, right, *others):
+            stack.callback(side.close)
         pairing = paired(left, right, rename_mapping(rename, left, right))
         comparing = _Comparing(
             left,
@@ -383,6 +385,8 @@ class _Comparing:
     ) -> tuple[NDArray[Any], NDArray[Any]] | None:
         """Read a tensor of each of the two as it is stored; None if one has none of that name."""
         ahead, behind = self._stored
+        self._left.close()
+        self._right.close()
         if left not in ahead.names or right not in behind.names:
             return None
         return ahead.array(left), behind.array(right)

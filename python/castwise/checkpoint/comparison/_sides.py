@@ -6,6 +6,7 @@ import math
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from itertools import islice
 from typing import Any
 
 import numpy as np
@@ -64,6 +65,7 @@ class Side:
                 self.metadata = {**reader.metadata, **self.metadata}
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
         self._is_folder = source.is_folder
+        self._opened: Reader | None = None
 
     @classmethod
     def decoded(
@@ -145,33 +147,46 @@ class Side:
 
     def _stored_pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
         reader, stored_name = self.names[name]
-        with ExitStack() as stack:
+        self._open(reader)
+        if to is not None and isinstance(reader, DerivedReader) and self._derived(name):
+            yield from (array.reshape(-1) for array in reader.slabs(stored_name, to))
+            return
+        elements = reader.elements(stored_name)
+        if to is None:
+            for piece in reader.pieces(stored_name, _PIECE_BYTES):
+                yield np.frombuffer(piece, np.uint8)
+        elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
+            yield reader.read(stored_name).reshape(-1)
+        else:
+            dtype = numpy_dtype(elements.format)
+            count = _PIECE_BYTES // dtype.itemsize
+            for piece in reader.pieces(stored_name, elements.nbytes(count)):
+                raw = np.frombuffer(piece, np.uint8)
+                shape = (raw.size // dtype.itemsize,)
+                yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
+
+    def _open(self, reader: Reader) -> None:
+        """Open a shard, in the place of the one before: its tensors follow each other."""
+        if reader is not self._opened:
+            self.close()
             if self._is_folder or isinstance(reader, DerivedReader):
-                stack.enter_context(reader)
-            if to is not None and isinstance(reader, DerivedReader) and self._derived(name):
-                yield from (array.reshape(-1) for array in reader.slabs(stored_name, to))
-                return
-            elements = reader.elements(stored_name)
-            if to is None:
-                for piece in reader.pieces(stored_name, _PIECE_BYTES):
-                    yield np.frombuffer(piece, np.uint8)
-            elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
-                yield reader.read(stored_name).reshape(-1)
-            else:
-                dtype = numpy_dtype(elements.format)
-                count = _PIECE_BYTES // dtype.itemsize
-                for piece in reader.pieces(stored_name, elements.nbytes(count)):
-                    raw = np.frombuffer(piece, np.uint8)
-                    shape = (raw.size // dtype.itemsize,)
-                    yield from_bytes(raw, dtype, shape, "<" if elements.order == "<" else ">")
+                reader.__enter__()
+                self._opened = reader
+
+    def close(self) -> None:
+        """Close the shard that is open."""
+        if self._opened is not None:
+            opened, self._opened = self._opened, None
+            opened.__exit__(None, None, None)
 
     def array(self, name: str) -> NDArray[Any]:
-        """Read a tensor as a whole, of files that are closed: those of a decoded checkpoint are."""
+        """Read a tensor as a whole; no other side may have its file open."""
         reader, stored_name = self.names[name]
         with reader:
             return reader.read(stored_name)
 
     def check_unchanged(self) -> None:
+        self.close()
         for reader in self._readers:
             with ExitStack() as stack:
                 if self._is_folder or isinstance(reader, DerivedReader):
@@ -213,8 +228,13 @@ def read_ahead(
     pairs: Iterator[tuple[NDArray[Any], NDArray[Any]]],
 ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
     """Read the next pair of pieces in another thread while this one is compared."""
+    begun = [*islice(pairs, 2)]
+    if len(begun) == 1:  # to start a thread takes longer than to compare a small tensor
+        yield from begun
+        return
     with ThreadPoolExecutor(1) as pool:
         future = pool.submit(next, pairs, None)
+        yield from begun
         while (pair := future.result()) is not None:
             future = pool.submit(next, pairs, None)
             yield pair

@@ -120,6 +120,8 @@ def verify(
             )
         else:
             left, right = conversion.side(*sources), Side(sources[1])
+        for side in (left, right):
+            stack.callback(side.close)
         shared = [name for name in left.names if name in right.names]
         meter = ProgressMeter(sum(left.info(name).nbytes for name in shared), progress)
         differences = [

@@ -15,7 +15,7 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate
+from itertools import accumulate, chain, islice
 from pathlib import Path
 from threading import Lock
 from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
@@ -264,10 +264,14 @@ class DerivedReader:
 
     def _carried_out(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""
+        first, second, *_ = *islice(following := iter(tasks), 2), None, None
+        if second is None:  # another thread would take longer to be told than a small slab
+            yield from [] if first is None else [first()]
+            return
         waiting: deque[Future[_Result]] = deque()
         assert self._pool is not None, "it is open"  # noqa: S101
         try:
-            for task in tasks:
+            for task in chain([first, second], following):
                 waiting.append(self._pool.submit(task))
                 if len(waiting) > self._threads:
                     yield waiting[0].result()

@@ -33,7 +33,7 @@ def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
         It is neither an int nor two of them.
 
     """
-    if type(block) is tuple and [*map(type, block)] == [int, int] and 0 <= min(block):
+    if type(block) is tuple and [*map(type, block)] == [int, int] and min(block) >= 0:
         return block  # as a pair of its own result: the checks below take longer than a small array
     parts = (1, block) if isinstance(block, _INTEGERS) else block
     if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != _BLOCK_AXES:

@@ -46,6 +46,17 @@ class Match(Generic[T]):
     scale: T | None
 
 
+def may_be_payload(layout: Layout, format_name: str | None, last: str) -> bool:
+    """Return False if no tensor of a format, whose name ends so, is the payload of a layout."""
+    if layout.formats and format_name not in layout.formats:
+        return False
+    if layout.payload[:1] in ("_", "."):
+        return last.endswith(layout.payload.rpartition(".")[2])
+    if layout.payload:
+        return last == tail(layout.payload)
+    return not layout.parameters or last in layout.parameters
+
+
 def matched(
     layout: Layout,
     name: str,

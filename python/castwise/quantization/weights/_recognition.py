@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,7 +16,7 @@ from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
 from castwise.quantization.producers._layouts import BYTES, FLOAT8, OF_WORD, OTHER, WIDE, Layout
-from castwise.quantization.producers._matching import Match, matched
+from castwise.quantization.producers._matching import Match, matched, may_be_payload
 from castwise.quantization.producers._names import Described, beside, owner, tail
 from castwise.quantization.producers._producer import Producer
 from castwise.quantization.producers._registry import MARKERS, OFFERED, PRODUCERS, lasts
@@ -70,16 +70,16 @@ class _Search:
 
     def find_weights(self) -> Quantization:
         """Find the quantised weights, what belongs to them, and what lacks a part."""
-        weights = self._weights(PRODUCERS)
+        weights = self._weights(self._recipes or PRODUCERS, {})
         if self._recipes:
             # What is not stored as stated is recognised all the same, and the contradiction named.
-            methods = ", ".join(self._texts())
-            for name, weight in weights.items():
+            methods, beside_stated = ", ".join(self._texts()), self._beside
+            for name, weight in self._weights(PRODUCERS, weights).items():
                 problem = (
                     f"{methods} is stated, but it is stored as by {' or '.join(weight.recipes)}"
                 )
                 weights[name] = replace(weight, problem=problem)
-            weights |= self._weights(self._recipes)
+            self._beside = beside_stated
         for contradiction in self._contradictions:
             for name, weight in weights.items():
                 if contradiction.is_about(weight.recipes):
@@ -121,8 +121,13 @@ class _Search:
             return None
         return next((statement.method for statement in self._stated if not statement.recipes), None)
 
-    def _weights(self, recipes: Sequence[Producer]) -> dict[str, QuantizedWeight]:
-        """Find the weights stored as one of the recipes says, by the name of the payload."""
+    def _weights(
+        self, recipes: Sequence[Producer], found: Container[str]
+    ) -> dict[str, QuantizedWeight]:
+        """Find the weights stored as one of the recipes says, by the name of the payload.
+
+        Those that are `found` already are left out.
+        """
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
             for layout in recipe.layouts:
@@ -130,10 +135,16 @@ class _Search:
                     owners.setdefault(layout, []).append(recipe.name)
         weights: dict[str, QuantizedWeight] = {}
         self._beside = set()
+        likely: dict[tuple[str | None, str], list[Layout]] = {}
         for name, info in self._tensors.items() if owners else ():
+            if info.name in found:
+                continue
+            kind = info.format, tail(name)
+            if kind not in likely:
+                likely[kind] = [layout for layout in owners if may_be_payload(layout, *kind)]
             candidates = [
                 match
-                for layout in owners
+                for layout in likely[kind]
                 if (match := matched(layout, name, self._tensors)) is not None
             ]
             built_in = [
