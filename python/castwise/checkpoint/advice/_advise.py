@@ -30,7 +30,7 @@ from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, read_file
-from castwise.checkpoint.planning import checked_threads, stated_bytes
+from castwise.checkpoint.planning import checked_threads, pattern_of, stated_bytes
 from castwise.checkpoint.quantize import checked_encode
 from castwise.checkpoint.report import Progress
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
@@ -218,28 +218,21 @@ def _groups(
             f"not {given_groups!r}; give [{given_groups!r}]"
         )
     texts = list(given_groups.values() if isinstance(given_groups, Mapping) else given_groups or ())
-    compiled: list[tuple[str, re.Pattern[str]]] = []
-    for text in texts:
-        try:
-            compiled.append((text, re.compile(text)))
-        except (re.error, TypeError) as fault:
-            raise ValueError(
-                f"{given('groups', text)} is not a regular expression: {fault}"
-            ) from None
+    patterns = [(text, pattern_of("groups", text)) for text in texts]
     used: set[str] = set()
     members: dict[Any, list[str]] = {}
     alike = "matrix" if candidates.limits is None else candidates.limits.loading.alike
     for name in candidates.tensors:
         key: Any = _usual_group(name, alike)
-        for text, pattern in compiled:
-            if (match := pattern.fullmatch(name)) is not None:
+        for text, pattern in patterns:
+            if pattern.find(name) is not None:
                 used.add(text)
-                key = text, match.groups()
+                key = text, () if text == name else tuple(pattern.groups(text, name))
                 break
         members.setdefault(key, []).append(name)
-    for text, pattern in compiled:
+    for text, pattern in patterns:
         if text not in used:
-            taken = next((name for name in candidates.tensors if pattern.fullmatch(name)), None)
+            taken = next((name for name in candidates.tensors if pattern.find(name)), None)
             raise CheckpointError(
                 f"{given('groups', text)} matches no weight that may change; the first of these is "
                 f"{next(iter(candidates.tensors))!r}"

@@ -210,18 +210,26 @@ def holds_numbers(item: object) -> bool:
     return raw or (dtype.kind in "biufc" and format_of(dtype) is not None)
 
 
-def walk(group: H5Group, name: str = "", depth: int = 0) -> Iterator[tuple[str, Any]]:
+def walk(
+    group: H5Group, name: str = "", depth: int = 0, addresses: set[int] | None = None
+) -> Iterator[tuple[str, Any]]:
     """Yield every group, dataset and type of an HDF5 file by its path, groups before their members.
+
+    `addresses` are those of the groups before.
 
     Raises
     ------
     CheckpointError
-        A link leads by name to somewhere else, or the groups are too deep.
+        A link leads by name to somewhere else, a group has two paths, or the groups are too deep.
 
     """
     h5py = h5py_module()
     if depth > _MAX_DEPTH:
         raise CheckpointError(f"groups stand more than {_MAX_DEPTH} deep, or inside of themselves")
+    addresses = set() if addresses is None else addresses
+    if (address := h5py.h5o.get_info(group.id).addr) in addresses:
+        raise CheckpointError(f"group {name!r} stands at two places")
+    addresses.add(address)
     yield name, group
     for key in group:
         path = f"{name}/{key}" if name else key
@@ -231,7 +239,7 @@ def walk(group: H5Group, name: str = "", depth: int = 0) -> Iterator[tuple[str, 
             raise CheckpointError(f"{path!r} is a link to {kind}, which castwise does not follow")
         item = group[key]
         if isinstance(item, h5py.Group):
-            yield from walk(item, path, depth + 1)
+            yield from walk(item, path, depth + 1, addresses)
         else:
             yield path, item
 

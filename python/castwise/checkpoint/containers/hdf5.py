@@ -123,13 +123,8 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
     def _take(self, root: H5Group) -> None:
         """Take all datasets, in the order of their paths."""
         h5py = h5py_module()
-        seen: set[Any] = set()
         for name, item in walk(root):
             if not isinstance(item, h5py.Dataset):
-                address = h5py.h5o.get_info(item.id).addr
-                if address in seen:
-                    raise CheckpointError(f"group {name!r} stands at two places")
-                seen.add(address)
                 if name and isinstance(layer := item.attrs.get("name"), str):
                     self.layer_names[name] = layer
                 known = {*self.metadata, *_KERAS_ATTRIBUTES} if not name else _KERAS_ATTRIBUTES

@@ -50,6 +50,8 @@ _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module",
 
 _MAX_DEPTH = 64
 _MAX_VALUES = 1 << 21
+_FEW_VALUES, _MOST_REPEATS = 1 << 16, 16
+"""Values that are walked through at once; more than them stand as often as this on average."""
 _MIN_LIMIT = 1 << 20  # bytes: a tensor may repeat its elements as far as that, or as the file goes
 _Order = Literal["<", ">"]
 _ORDERS: Mapping[bytes, _Order] = {b"little": "<", b"big": ">"}
@@ -387,8 +389,34 @@ class _Contents:
         return other_entries if len(self.tensors) > before else [name]
 
 
+def _check_repeats(value: object) -> None:
+    """Refuse values that a few references name millions of times, before they are walked through.
+
+    Each container is looked into once. What stands too deep is left to the walk.
+    """
+    counts: dict[int, int] = {}
+
+    def count(part: object, depth: int) -> int:
+        if depth > _MAX_DEPTH or not isinstance(part, dict | list | tuple):
+            return 1
+        if (known := counts.get(id(part))) is None:
+            counts[id(part)] = known = 1  # also inside of itself
+            stored.append(len(part))
+            known += sum(count(inner, depth + 1) for _, inner in _entries(part))
+            counts[id(part)] = known
+        return known
+
+    stored: list[int] = []
+    total = count(value, 0)
+    if total > max(_FEW_VALUES, _MOST_REPEATS * sum(stored)):
+        raise CheckpointError(
+            f"its pickle refers to values so often that there are {total:,} of {sum(stored):,}"
+        )
+
+
 def _named(value: object, stem: str) -> _Contents:
     """Give every tensor of a value its name; a tensor that stands alone is named `stem`."""
+    _check_repeats(value)
     everything = _Contents()
     everything.other_entries = everything.add(value, (), stem)
     if not isinstance(value, dict) or any(isinstance(part, TorchTensor) for part in value.values()):

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
+    from castwise.checkpoint.planning._component import pattern_of
     from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
     from castwise.checkpoint.planning._derived_reader import DerivedReader, DerivedTensor
     from castwise.checkpoint.planning._stated_quantization import (
@@ -52,6 +53,7 @@ else:
     __getattr__ = on_demand(
         __name__,
         {
+            "castwise.checkpoint.planning._component": ("pattern_of",),
             "castwise.checkpoint.planning._derived_checkpoint": ("DerivedCheckpoint",),
             "castwise.checkpoint.planning._derived_reader": ("DerivedReader", "DerivedTensor"),
             "castwise.checkpoint.planning._stated_quantization": (
@@ -111,6 +113,7 @@ __all__ = [
     "is_scheme",
     "model_types",
     "most_versatile_recipe",
+    "pattern_of",
     "quantization_of",
     "recipes",
     "refuse_changes",

@@ -255,6 +255,8 @@ def pattern_of(option: str, text: str) -> PolicyMap:
         It is not one.
 
     """
+    if not isinstance(text, str):
+        raise ValueError(f"{given(option, text)} is not a regular expression: it is no text")
     pattern = PolicyMap("fullmatch", "first")
     try:
         pattern.insert(text, True)
