@@ -59,8 +59,9 @@ from castwise.quantization.weights import Slab as Cut
 
 _LOGGER = logging.getLogger(__name__)
 _IN_METADATA = "metadata"
-_SLAB_ELEMENTS = 1 << 20
-"""Elements of a slab, whose memory is used again: that of larger ones goes back to the system."""
+_SLAB_ELEMENTS = 1 << 19
+"""Elements of a slab, whose memory is used again: that of larger ones goes back to the system.
+A comparison holds some of each thread, with what they were made of: of twice as many 68 MiB."""
 
 _Check = Callable[[QuantizedArray], None]
 """Looks at what was read for a slab."""
