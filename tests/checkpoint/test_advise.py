@@ -7,6 +7,7 @@ import json
 import os
 import random
 import shutil
+import time
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,10 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError, advise
 from castwise.checkpoint.advice._advice import patterns
 from castwise.checkpoint.advice._knapsack import Option, front, solve
+from castwise.checkpoint.containers import open_checkpoint
+from castwise.checkpoint.surveying import survey_tensors
 from castwise.cli import main
+from castwise.quantization import dequantize, quantize
 from castwise.surveys import survey
 from oracle import Array
 from refusals import as_recorded
@@ -493,4 +497,106 @@ def test_a_survey_of_a_tensor_in_bands_is_that_of_the_array(tmp_path: Path) -> N
         patch.setattr(surveying, "_BYTES", 1 << 16)
         stored = StoredTensors(opened.components[0].shards)
         info = stored["layers.0.q_proj.weight"]
-        assert surveying.survey_stored(stored, info, 1) == survey(array)
+        tensor = surveying.survey_stored(stored, info, 1)
+        assert tensor.counts == survey(array)
+        assert len([*tensor.pieces()]) == 3
+
+
+ORDERS = {
+    "layers.0.conv.weight": (64, 6, 3, 3),
+    "layers.0.conv1d.weight": (32, 40, 5),
+    "conv/vars/0": (3, 3, 32, 64),
+    "layers.0.mlp.experts.down_proj": (4, 48, 64),
+    "layers.0.norm.weight": (300,),
+    "layers.0.fc.weight": (300, 256),
+    "constant": (130, 160),
+    "scalar": (),
+}
+"""Tensors whose predictions are those of a matrix, or a stack of them, and their shapes."""
+
+
+def as_quantised(name: str, array: np.ndarray) -> np.ndarray:
+    """The matrices of a tensor."""
+    if "experts" in name or array.ndim <= 1:
+        return np.atleast_2d(array)
+    return array.reshape(-1, array.shape[-1]) if "vars" in name else array.reshape(len(array), -1)
+
+
+def test_predictions_of_a_file_are_of_what_quantize_would_do(tmp_path: Path) -> None:
+    draw = np.random.default_rng(7)
+    arrays = {name: np.asarray(draw.standard_normal(shape)) for name, shape in ORDERS.items()}
+    arrays["constant"] = np.full(ORDERS["constant"], 0.0371)
+    arrays = {name: array.astype(np.float32) for name, array in arrays.items()}
+    path = tmp_path / "model.safetensors"
+    checkpoint.save(path, arrays)
+    targets = ["float8_e4m3fn", "fp8_channel", "int4_channel", "fp8_tensor", "nvfp4"]
+    for row in checkpoint.survey_file(path, targets).tensors:
+        x = as_quantised(row.name, arrays[row.name]).astype(float)
+        for target, prediction in row.predictions.items():
+            wide = x.astype(np.float32)
+            if target == "float8_e4m3fn":
+                values = wide.astype(ml_dtypes.float8_e4m3fn).astype(float)
+            else:
+                values = np.asarray(dequantize(quantize(wide, target), "float32")).astype(float)
+            noise = np.square(values - x).sum()
+            ratio = 10 * np.log10(np.square(x).sum() / noise) if noise else np.inf
+            assert prediction.sqnr_db == pytest.approx(ratio, abs=1), (row.name, target)
+            assert prediction.count == x.size
+
+
+def test_a_tensor_is_surveyed_at_once(tmp_path: Path) -> None:
+    path = tmp_path / "model.safetensors"
+    checkpoint.save(path, {name: np.ones(shape, np.float32) for name, shape in ORDERS.items()})
+    with open_checkpoint(path) as opened:
+        tensors = opened.tensors
+        for name, tensor in survey_tensors(opened, tensors, 1, None):
+            assert len([*tensor.pieces()]) == 1, name
+
+
+@pytest.mark.parametrize(
+    ("pattern", "sizes"),
+    [
+        (r"layers\.(\d+)\.(?:q|k)_proj\.weight|(a+)+b", [2, 2, 1, 1]),
+        (r"layers\.\d+\.(.)_proj\.weight", [2, 2, 2]),
+        (r"layers\.(?=.)\d+\.(.)_proj\.weight", [2, 2, 2]),
+        ("(a+)+b", None),
+        ("(" * 2000 + "a" + ")" * 2000, None),
+        (3, None),
+    ],
+)
+def test_groups_are_matched_in_linear_time(
+    tmp_path: Path, pattern: str, sizes: list[int] | None
+) -> None:
+    names = [f"layers.{layer}.{kind}_proj.weight" for layer in (0, 1) for kind in "qko"]
+    names[0:0] = ["a" * 5000 + ".weight"] if sizes is None else []
+    draw = np.random.default_rng(0)
+    path = tmp_path / "model.safetensors"
+    weights = {name: draw.standard_normal((32, 64)).astype(np.float32) for name in names}
+    checkpoint.save(path, weights)
+    began = time.process_time()
+    if sizes is None:
+        with pytest.raises(
+            (CheckpointError, ValueError, TypeError),
+            match=r"groups .*(matches no weight|is not a regular expression)",
+        ):
+            checkpoint.advise(path, bits=40, groups=[pattern])
+    else:
+        choices = checkpoint.advise(path, bits=40, groups=[pattern]).choices
+        assert sorted((len(choice.tensors) for choice in choices), reverse=True) == sizes
+    assert time.process_time() - began < 5
+
+
+def test_a_limit_just_below_the_largest_choices() -> None:
+    """Rounding may leave less than nothing between the bound and the solution."""
+    numbers = random.Random(0)
+    for _ in range(200):
+        groups = []
+        for _ in range(numbers.choice((2, 3, 5, 20))):
+            weights = sorted(numbers.sample(range(1, 30), 3))
+            costs = sorted((numbers.random() for _ in weights), reverse=True)
+            groups.append([*map(Option, costs, map(float, weights))])
+        limit = sum(group[-1].weight for group in groups)
+        for below in (0, 1, 2, 3):
+            solution = solve(groups, limit - below)
+            assert solution is not None
+            assert solution.weight <= limit - below

@@ -268,6 +268,13 @@ def _inside_of_itself(file: Any) -> None:
     group["g"] = group
 
 
+def _repeated(file: Any) -> None:
+    file.create_group("g0")
+    for number in range(1, 40):
+        group = file.create_group(f"g{number}")
+        group["x"] = group["y"] = file[f"g{number - 1}"]
+
+
 LIES: dict[str, tuple[Callable[[Any], object], str]] = {
     "external link": (
         lambda file: file.__setitem__("l", h5py.ExternalLink("/x.h5", "/y")),
@@ -286,6 +293,7 @@ LIES: dict[str, tuple[Callable[[Any], object], str]] = {
     "plugin": (_plugin, "filter 32001, a plugin.*h5repack"),
     "huge": (lambda file: file.create_dataset("h", (2**40,), "f4", chunks=(1024,)), "cannot hold"),
     "groups in themselves": (_inside_of_itself, "two places"),
+    "a group by 2**39 paths": (_repeated, "'g1/x' stands at two places"),
 }
 
 

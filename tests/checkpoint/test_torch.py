@@ -147,6 +147,14 @@ def _doubled(levels: int) -> bytes:
     return b"\x80\x02]q\0" + body + b"."
 
 
+def _repeated(levels: int) -> dict[str, Any]:
+    """Mappings with the same mapping at two keys, whose values are many more than are stored."""
+    value: dict[str, Any] = {"a": 1.0}
+    for _ in range(levels):
+        value = {"x": value, "y": value}
+    return value
+
+
 def _float(name: str = "0", size: Any = 8) -> Storage:
     return Storage("torch FloatStorage", name, size)
 
@@ -189,6 +197,10 @@ LIES: dict[str, tuple[bytes, str]] = {
     "a text not UTF-8": (torch_file(b"\x80\x02X\x01\0\0\0\xff."), "damaged"),
     "deep": (torch_file(_deep(100_000)), "deep"),
     "doubled": (torch_file(_doubled(200)), "deep|values"),
+    "a few values 2**30 times": (
+        torch_file(pickle.dumps(_repeated(30), 2)),
+        "refers to 61 values so often.*65,536 places",
+    ),
     "inside of itself": (torch_file(b"\x80\x02]q\0h\0a."), "inside of themselves"),
     "a call of a dict": (torch_file(b"\x80\x02})R."), "not a function"),
     "a call without arguments": (torch_file(Call("torch._utils _rebuild_tensor_v2")), "arguments"),

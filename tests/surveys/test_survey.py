@@ -15,6 +15,7 @@ from support import FLOATS, LEVELS, array_of, at_level
 
 SHAPES = ((1, 16), (1, 32), (1, 128), (128, 128), (1, 0))
 SMALLEST = 2.0**-1022
+FEW = 128
 RNG = np.random.default_rng(5)
 
 
@@ -70,6 +71,9 @@ def check(x: Array) -> Survey:
     sums = [squares[places == exponent].sum() for exponent in found]
     np.testing.assert_allclose(binades.squares, sums, rtol=2.0**-22)
     assert sum(survey.significant_bits.values()) == finite.size
+    magnitudes, counts = np.unique(finite, return_counts=True)
+    few = dict(zip(magnitudes.tolist(), counts.tolist(), strict=True))
+    assert survey.values == (few if len(few) <= FEW else None)
     for shape in SHAPES:
         table = survey.blocks(shape)
         blocks, elements = expected_blocks(values, shape)
@@ -173,6 +177,10 @@ def test_surveys_are_saved() -> None:
         {"binades": [[1 << 40, 2, 3]]},
         {"significant_bits": [[300, 1]]},
         {"blocks": [[[0]]] * 5},
+        {"values": None},
+        {"values": [["0x1p0", 90]]},
+        {"values": [["nan", 1]]},
+        {"values": [["0x1p0", -1]]},
         {"blocks": []},
         {"counts": [-1, 0, 0, 0]},
     ],
@@ -187,6 +195,15 @@ def test_damaged_surveys_are_refused(change: dict[str, object]) -> None:
 def test_what_is_no_saved_survey_is_refused(saved: object) -> None:
     with pytest.raises(ValueError, match="saved survey has schema=None"):
         Survey.from_dict(saved)  # type: ignore[arg-type]
+
+
+def test_few_values_of_parts_that_have_more_together() -> None:
+    parts = [castwise.survey(np.arange(start, start + 100.0)) for start in (1, 60, 101)]
+    assert all(len(part.values or ()) == 100 for part in parts)
+    assert len((parts[0] + parts[0]).values or ()) == 100
+    assert (parts[0] + parts[2]).values is None
+    assert (parts[0] + parts[1]).values is None
+    assert (parts[1] + parts[0] + parts[2]).values is None
 
 
 def test_what_a_survey_prints() -> None:

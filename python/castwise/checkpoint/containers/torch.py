@@ -408,9 +408,10 @@ def _check_repeats(value: object) -> None:
 
     stored: list[int] = []
     total = count(value, 0)
-    if total > max(_FEW_VALUES, _MOST_REPEATS * sum(stored)):
+    if total > (most := max(_FEW_VALUES, _MOST_REPEATS * sum(stored))):
         raise CheckpointError(
-            f"its pickle refers to values so often that there are {total:,} of {sum(stored):,}"
+            f"its pickle refers to {sum(stored):,} values so often that they stand at more than "
+            f"{most:,} places"
         )
 
 

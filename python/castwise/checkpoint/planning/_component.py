@@ -251,12 +251,12 @@ def pattern_of(option: str, text: str) -> PolicyMap:
 
     Raises
     ------
-    ValueError
-        It is not one.
+    ValueError, TypeError
+        It is not one, or no text.
 
     """
     if not isinstance(text, str):
-        raise ValueError(f"{given(option, text)} is not a regular expression: it is no text")
+        raise TypeError(f"{given(option, text)} is not a regular expression: it is no text")
     pattern = PolicyMap("fullmatch", "first")
     try:
         pattern.insert(text, True)
