@@ -36,10 +36,9 @@ from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.plan import Decide, decided
-from castwise.checkpoint.planning import checked_threads, quantization_of
+from castwise.checkpoint.planning import checked_threads
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
-from castwise.quantization import QuantizedWeight
 
 _KEPT_BYTES = 16 << 20
 _LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
@@ -219,10 +218,7 @@ class _Comparing:
     ) -> None:
         self._pool, self._workers = pool, workers
         self._left, self._right, self._reference = left, right, reference
-        self._quantized = [
-            _quantized_weights(source) if side.decodes else {}
-            for source, side in zip(opened, (left, right), strict=False)
-        ]
+        self._quantized = [left.weights, right.weights]
         self._stored = [Side(source) for source in opened[:2]]
         self._schemes = SchemeProver(threads)
         self._known = KnownRecipes()
@@ -412,12 +408,6 @@ class _Comparing:
         if not least:
             return 1.0 if not noise else math.inf
         return math.sqrt(noise / least)
-
-
-def _quantized_weights(source: Checkpoint) -> dict[str, QuantizedWeight]:
-    """Return the quantised weights of a checkpoint by the names that they have when decoded."""
-    quantization = quantization_of(source)
-    return {} if quantization is None else {weight.name: weight for weight in quantization.weights}
 
 
 def _same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:

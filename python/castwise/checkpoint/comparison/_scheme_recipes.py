@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import cache
 from itertools import product
 from typing import Any
 
@@ -32,6 +33,8 @@ _LATE_COLUMNS = (128,)
 """Blocks of activations in DeepSeek's files, beside those of 128x128."""
 _TRIED = ("fp8_", "mx", "nvfp4", "int8_", "int4_", "bnb_")
 """What schemes begin with of which a plain tensor may be the decoding."""
+
+_SCHEMES = {row.name: row for row in schemes()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,7 @@ class SchemeRecipe:
         """Return of how many rows whole blocks are; None where matrices cannot be cut so."""
         rows = self.block[0] if self.block is not None else 0
         if self.block is None:
-            row = next(row for row in schemes() if row.name == self.scheme)
+            row = _SCHEMES[self.scheme]
             rows = 1 if row.block == (0, 0) else row.block[0]
         is_stack = len(shape) > MATRIX
         return None if is_stack and (self.needs_amax or rows != 1) else rows
@@ -146,19 +149,25 @@ def _with_late_scales(
     return result
 
 
-def scheme_recipes(weight: QuantizedWeight | None) -> Iterator[SchemeRecipe]:
+def scheme_recipes(weight: QuantizedWeight | None) -> Sequence[SchemeRecipe]:
     """List what may have made a weight; of a plain tensor all that castwise knows."""
-    for row in schemes():
-        if weight is not None and weight.scheme != row.name:
-            continue
-        if weight is None and not row.name.startswith(_TRIED):
-            continue
-        block = _pair(weight.block) if weight is not None else None
-        if block == row.block or not min(row.block):
-            block = None
-        likely = () if weight is None else weight.recipes
-        producers = sorted(row.recipes, key=lambda producer: producer not in likely)
-        yield from _of_scheme(row, block, producers, twice=weight is not None)
+    if weight is None:
+        rows = (row for row in schemes() if row.name.startswith(_TRIED))
+        return [recipe for row in rows for recipe in _of_kind(row, None, ())]
+    row = _SCHEMES.get(weight.scheme or "")
+    return () if row is None else _of_kind(row, weight.block, weight.recipes)
+
+
+@cache
+def _of_kind(
+    row: Scheme, stated: tuple[int, ...] | None, likely: tuple[str, ...]
+) -> tuple[SchemeRecipe, ...]:
+    """List what may have made weights of a scheme, in blocks, by producers."""
+    block = _pair(stated)
+    if block == row.block or not min(row.block):
+        block = None
+    producers = sorted(row.recipes, key=lambda producer: producer not in likely)
+    return tuple(_of_scheme(row, block, producers, twice=bool(likely)))
 
 
 def _pair(block: tuple[int, ...] | None) -> tuple[int, int] | None:

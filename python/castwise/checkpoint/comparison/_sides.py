@@ -26,7 +26,8 @@ from castwise.checkpoint.planning import (
     decode_checkpoint,
     decoding_of,
 )
-from castwise.quantization.producers import BF16
+from castwise.quantization import QuantizedWeight
+from castwise.quantization.producers import BF16, prefixed
 
 _PIECE_BYTES = 1 << 20
 """Of a tensor: two of them, and what is computed of them, lie in the caches of a core."""
@@ -48,6 +49,8 @@ class Side:
     ) -> None:
         self.names: dict[str, tuple[Reader, str]] = {}
         self.metadata: dict[str, str] = {}
+        self.weights: dict[str, QuantizedWeight] = {}
+        """The quantised weights that are decoded, by the names that they then have."""
         self._targets: dict[str, str] = {}
         self._asked = asked
         self._options = options or CastOptions()
@@ -87,7 +90,12 @@ class Side:
         for plan in derived.plans:
             plan.warn()
         asked = None if dtype is None else decoding.format
-        return cls(derived.source, decide, asked=asked, options=CastOptions(threads=threads))
+        side = cls(derived.source, decide, asked=asked, options=CastOptions(threads=threads))
+        for plan in derived.plans:
+            if plan.quantization is not None:
+                weights = prefixed(plan.quantization, plan.prefix).weights
+                side.weights |= {weight.name: weight for weight in weights}
+        return side
 
     def info(self, name: str) -> TensorInfo:
         reader, stored_name = self.names[name]

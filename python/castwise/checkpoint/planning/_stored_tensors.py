@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import product
 from threading import Lock
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,11 +19,13 @@ from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 
-_REOPENED = SafetensorsReader | TorchReader | GgufReader
+_REOPENED = (SafetensorsReader, TorchReader, GgufReader)
 """Those whose files can be closed and opened again; others are open as the run lasts."""
 
 _Ranged = SafetensorsReader | GgufReader | ChunkedReader | PlainReader
 """Those that read any part of a tensor."""
+
+_RANGED = get_args(_Ranged)
 
 _RECENT_BYTES = 24 << 20
 _SHORT_BYTES = 16 << 10
@@ -117,7 +119,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
                 f"{reader.path}: tensor {name!r} is stored as {info.stored}, which castwise cannot "
                 "unpack"
             )
-        if not isinstance(reader, _Ranged) or math.prod(info.shape) == 0:
+        if not isinstance(reader, _RANGED) or math.prod(info.shape) == 0:
             with self._lock:
                 whole = self._recent.get((name,), lambda: reader.read(name))
             return whole[tuple(slice(*bounds) for bounds in ranges)]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
@@ -43,16 +43,17 @@ class _RowAxis:
 
 def row_step(q: StoredArray) -> int:
     """Return the rows of which slabs of a matrix are multiples: whole blocks, words and tiles."""
-    return _step(_row_axes(views_of(q), int(q.extras.get("nested block", 1))))
+    return _step(views_of(q), int(q.extras.get("nested block", 1)))
 
 
 def step_of(views: Views) -> int:
     """Return the row step of a geometry without nested scales."""
-    return _step(_row_axes(views, 1))
+    return _step(views, 1)
 
 
-def _step(axes: Mapping[str, _RowAxis]) -> int:
-    cut = [part for part in axes.values() if part.axis is not None]
+@lru_cache(1 << 10)
+def _step(views: Views, nested_block: int) -> int:
+    cut = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
     return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
 
 
@@ -79,8 +80,9 @@ def rows_of(q: Rows, start: int, stop: int, place: Sequence[int] = ()) -> Rows:
     shape = views.shape
     if len(shape) != _MATRIX + len(place) or views.axis % len(shape) < len(place):
         raise ValueError(f"rows of shape {shape} along axis {q.axis} cannot be decoded apart.")
-    axes = _row_axes(views, int(q.extras.get("nested block", 1)))
-    step, rows = _step(axes), shape[-2]
+    nested_block = int(q.extras.get("nested block", 1))
+    axes, rows = _row_axes(views, nested_block), shape[-2]
+    step = _step(views, nested_block)
     if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
         raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
 
@@ -98,7 +100,7 @@ def rows_of(q: Rows, start: int, stop: int, place: Sequence[int] = ()) -> Rows:
         if part.shape[:lead] != tuple(row_axis.shape[:lead]):
             part = part.reshape(row_axis.shape)
         where = within
-        if row_axis.axis is not None:
+        if row_axis.axis is not None and stop - start < rows:
             end = ceil_div(stop, row_axis.multiple) * row_axis.multiple
             span = slice(math.floor(start / row_axis.rows), math.ceil(end / row_axis.rows))
             where = (*place, *[slice(None)] * row_axis.axis, span, ...)

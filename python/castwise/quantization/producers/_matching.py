@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
 from castwise.quantization.producers._layouts import SCALE, Layout, Part
-from castwise.quantization.producers._names import beside, owner, tail
+from castwise.quantization.producers._names import owner, tail
 
 
 class Formatted(Protocol):
@@ -87,8 +87,10 @@ def matched(
         return None
     parts: dict[str, tuple[Part, T]] = {}
     scale = None
+    stem = weight[: len(weight) - len(tail(weight))]
     for part in layout.parts:
-        full = beside(part.name, weight)
+        is_suffix = part.name[:1] in ("_", ".")
+        full = weight + part.name if is_suffix else stem + part.name.removeprefix("/")
         other = full if full in tensors else named(full)
         tensor = tensors.get(other) if other != name else None
         if tensor is not None and (not part.formats or tensor.format in part.formats):

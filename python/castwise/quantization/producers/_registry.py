@@ -125,6 +125,9 @@ _PARTS = tuple(
 """The ends of the names that parts may have."""
 
 
+_BY_NAME = {spelling: row for row in _ALL for spelling in (row.name, *row.also)}
+
+
 def lasts(names: Iterable[str]) -> set[str]:
     """Return the last components that may be those of parts."""
     return {tail(name) for name in names if name.endswith(_PARTS)}
@@ -139,18 +142,15 @@ def find_recipe(name: object) -> Producer:
         There is none; the nearest name is given.
 
     """
-    rows = {spelling: row for row in _ALL for spelling in (row.name, *row.also)}
-    if not isinstance(name, str) or name not in rows:
-        known = ", ".join(rows)
-        raise ValueError(f"recipe={name!r} is not known: {suggestion(name, rows)}use {known}.")
-    return rows[name]
+    if not isinstance(name, str) or name not in _BY_NAME:
+        hint, known = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
+        raise ValueError(f"recipe={name!r} is not known: {hint}use {known}.")
+    return _BY_NAME[name]
 
 
-@cache
 def known_recipe(name: str | None) -> Producer | None:
     """Return the producer of a name, or None if its layouts are not known."""
-    named = (row for row in _ALL if name in (row.name, *row.also))
-    return next(named, None)
+    return None if name is None else _BY_NAME.get(name)
 
 
 @cache
