@@ -34,7 +34,7 @@ from castwise.checkpoint.planning import (
     scheme_names,
 )
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.quantization import quantize, schemes
+from castwise.quantization import Scheme, quantize, schemes
 from castwise.rendering import (
     Exponents,
     Histogram,
@@ -61,7 +61,7 @@ _MEASURED = 1 << 14
 _FLOAT8 = "fp8"
 _WIDE_BITS = 16
 _LEAST_SHARE = 5e-4
-_SCHEMES = {row.name: row for row in schemes()}
+_SCHEMES: dict[str, Scheme] = {row.name: row for row in schemes()}
 _COLUMNS = ("tensor", "dtype", "shape", "exponents", "tensors", "smallest", "largest")
 _TEXT_COLUMNS = 4
 _DRAWN = 16
@@ -275,10 +275,11 @@ class SurveyedTensor:
             return Prediction.of_report(target, total)
         if self.counts.infinities or self.counts.nans:  # which no scheme holds
             return self.counts.predict(target, recipe=recipe)
+        scheme_name: Any = scheme.name
         whole = scheme.block == (0, 0) or scheme.global_scale
         amax = self.counts.amax if whole else None
         for piece in self.pieces():
-            quantized = quantize(piece, scheme.name, recipe=recipe, amax=amax, threads=1)
+            quantized = quantize(piece, scheme_name, recipe=recipe, amax=amax, threads=1)
             total += compare_decoded(piece, quantized)
         return Prediction.of_report(target, total, is_scheme=True)
 
