@@ -28,7 +28,8 @@ import files
 import numpy as np
 from castwise import checkpoint
 
-COUNTS, QUICK_COUNTS = (1_000, 10_000, 70_000), (100,)
+COUNTS = (1_000, 10_000, 70_000)
+QUICK_COUNT = 100
 SHAPE = (16, 64)
 LAYER = 1_000
 PARTS = ("gate_proj", "up_proj", "down_proj")
@@ -98,7 +99,7 @@ def run(folder: Path, arguments: Sequence[str]) -> tuple[float, int]:
 
 def measure(options: argparse.Namespace) -> Iterator[Row]:
     """Measure every command on every number of weights."""
-    for count in QUICK_COUNTS if options.quick else COUNTS:
+    for count in (QUICK_COUNT,) if options.quick else options.counts:
         folder = Path(tempfile.mkdtemp(prefix="weights-", dir=options.folder))
         try:
             make(folder, count)
@@ -155,6 +156,7 @@ def main() -> int:
     """Measure or load, then report; returns the exit code."""
     parser = command.parser(__doc__ or "")
     parser.add_argument("--folder", type=Path, help="where models are written (default: temporary)")
+    parser.add_argument("--counts", type=int, nargs="+", default=COUNTS, help="numbers of weights")
     parser.set_defaults(repeats=3)
     return command.carry_out(parser.parse_args(), Row, carry_out, line, tables)
 

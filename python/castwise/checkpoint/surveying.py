@@ -343,7 +343,8 @@ def _pieces(stored: StoredTensors, info: TensorInfo) -> Iterator[NDArray[Any]]:
         row_bytes = max(info.nbytes // max(math.prod(shape[: walked + 1]), 1), 1)
         step = max(_BYTES // row_bytes // _BAND, 1) * _BAND
         is_stack = False
-    columns = shape[-1] if walked or has_last_outputs(info.name) else math.prod(shape[1:])
+    are_last = len(shape) == MATRIX or walked or has_last_outputs(info.name)
+    columns = shape[-1] if are_last else math.prod(shape[1:])
     for index in product(*map(range, shape[:walked])):
         for start in range(0, shape[walked], step):
             ranges = [(place, place + 1) for place in index]

@@ -123,6 +123,11 @@ class StoredTensors(Mapping[str, TensorInfo]):
             with self._lock:
                 whole = self._recent.get((name,), lambda: reader.read(name))
             return whole[tuple(slice(*bounds) for bounds in ranges)]
+        is_whole = all(
+            bounds == (0, count) for bounds, count in zip(ranges, info.shape, strict=True)
+        )
+        if is_whole and not isinstance(reader, ChunkedReader):
+            return _read(reader, info, ranges)
         with self._lock:
             chunks = reader.chunks(name) if isinstance(reader, ChunkedReader) else None
             whole_ranges = (

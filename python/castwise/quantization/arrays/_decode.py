@@ -81,7 +81,8 @@ def decoded(
     data, scale = views.of_data(q.data), _scales(q, views, out.dtype, inner=inner)
     options = _decoding(q, views, inner=inner, is_peer=is_peer)
     options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
-    decoder = _decode_into(q, out, data, scale, options | {"threads": threads})
+    options["threads"] = threads
+    decoder = _decode_into(q, views, out, data, scale, options)
     if (
         decoder is not None
         and out.flags.c_contiguous
@@ -92,11 +93,11 @@ def decoded(
     return out
 
 
-def _decode_into(
-    q: StoredArray, out: Array, data: Array, scale: Array, options: dict[str, Any]
+def _decode_into(  # noqa: PLR0917
+    q: StoredArray, views: Views, out: Array, data: Array, scale: Array, options: dict[str, Any]
 ) -> _core.BlockDecoder | None:
     """Let the core decode; return the decoder to use again, or None if `out` was copied to."""
-    views, target = views_of(q), out
+    target = out
     if views.storage.flat and not (moved := np.moveaxis(out, q.axis, -1)).flags.c_contiguous:
         target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
     weight = views.of_weight(target)
@@ -114,7 +115,7 @@ def decoded_codes(q: StoredArray) -> Array:
     options = _decoding(q, views, inner=False, is_peer=True)
     options = {name: value for name, value in options.items() if name not in _SCALING}
     ones = np.broadcast_to(np.float32(1), views.grid)  # a group index is one of blocks of scales
-    _decode_into(q, codes, views.of_data(q.data), ones, options | {"threads": 1})
+    _decode_into(q, views, codes, views.of_data(q.data), ones, options | {"threads": 1})
     return codes
 
 
