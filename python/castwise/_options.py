@@ -141,7 +141,7 @@ Variant: TypeAlias = Packing | Literal["gptq", "gptq_v2"]
 """The variants of producers' layouts."""
 
 FindingKind: TypeAlias = Literal[
-    "overflow", "nan", "wrapped", "nan-lost", "underflow", "saturated", "inexact"
+    "overflow", "nan", "wrapped", "nan-lost", "underflow", "scale", "saturated", "inexact"
 ]
 
 

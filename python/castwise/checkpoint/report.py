@@ -69,8 +69,10 @@ class Finding:
     kind
         "overflow": they became infinite or NaN. "nan": they became NaN, for which overflow is one
         reason. "wrapped": integers came out as others. "nan-lost": NaN became numbers, and
-        `nan="zero"` did not ask for it. "underflow": too many became zero. "saturated": they became
-        the largest or smallest number. "inexact": they changed at all.
+        `nan="zero"` did not ask for it. "underflow": too many became zero. "scale": the format in
+        which scales are stored does not hold theirs, so that the scheme keeps at least 1 dB less of
+        them than of others. "saturated": they became the largest or smallest number. "inexact":
+        they changed at all.
     tensor
         Name of the tensor.
     count
@@ -97,7 +99,7 @@ class Finding:
         }
 
 
-LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow")
+LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")
 """The kinds of findings that are losses in any model."""
 
 FINDINGS: tuple[FindingKind, ...] = (*LOSSES, "saturated", "inexact")
@@ -226,6 +228,11 @@ class CastRow(NamedTuple):
         return sum(both) if isinstance(self.report, DecodeReport) else max(both)
 
     @property
+    def _is_scheme(self) -> bool:
+        """True for a payload: what is counted as saturated is values with scales out of range."""
+        return self.target is not None and format_named(self.target) is None
+
+    @property
     def _wraps(self) -> bool:
         return self.target in _WRAPPING
 
@@ -254,7 +261,8 @@ class CastRow(NamedTuple):
             "wrapped": report.overflowed if self._wraps else 0,
             "nan-lost": 0 if asked else max(-nan_added, 0),
             "underflow": zeroed,
-            "saturated": report.saturated,
+            "scale": report.saturated if self._is_scheme else 0,
+            "saturated": 0 if self._is_scheme else report.saturated,
             "inexact": report.count - report.exact,
         }
 

@@ -9,11 +9,12 @@ from collections.abc import Mapping, Sequence
 from castwise._brief import counted
 from castwise._core import finfo, formats
 from castwise.checkpoint import CastPlan, CastSummary, CheckpointError, Finding
-from castwise.checkpoint.planning import scheme_beside
+from castwise.checkpoint.planning import scheme_beside, written_schemes
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, DecodeReport
 from castwise.cli._arguments import NO_KINDS
 from castwise.cli._output import FINDINGS, OK, say
+from castwise.quantization.arrays import keeping_scheme
 
 _WIDER = "a wider format"
 _NARROW = "float16"
@@ -33,6 +34,11 @@ _WORDS = {
         "nonzero value became zero",
         "nonzero values became zero",
         (_WIDER, 'or "keep" in a --map; to allow it: --max-zeros'),
+    ),
+    "scale": (
+        "value has a scale beyond the range of its format",
+        "values have scales beyond the range of their format",
+        (_WIDER, 'or "keep" in a --map'),
     ),
     "saturated": (
         "value became the largest or smallest number",
@@ -122,9 +128,14 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
     """
     worst = max(findings, key=lambda finding: finding.count)
     row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
+    paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
+    if worst.kind == "scale":
+        recipe = str(summary.options["recipe"])
+        found = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
+        options = None if found is None else f"--scheme {found[0]} --recipe {recipe} --overwrite"
+        return None if options is None else f"castwise quantize {paths} {options}"
     if "rounding" not in summary.options or worst.kind not in {"overflow", "nan", "underflow"}:
         return None
-    paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
     if row.target == _NARROW:
         return f"castwise cast {paths} --dtype {_widest(finfo(_NARROW).bits)} --overwrite"
     is_written = summary.destination.endswith(_SAFETENSORS) or row.shard is not None

@@ -26,7 +26,13 @@ if TYPE_CHECKING:
     from castwise.quantization.arrays._lazy import Range
     from castwise.quantization.arrays._losses import losses_of, may_lose
     from castwise.quantization.arrays._named_parts import marker_of
+    from castwise.quantization.arrays._quantize import quantize_slab
     from castwise.quantization.arrays._row_slices import rows_of, step_of
+    from castwise.quantization.arrays._scale_range import (
+        exceeds_scales,
+        keeping_scheme,
+        lost_to_scales,
+    )
     from castwise.quantization.arrays._views import Views, geometry, scale_dtype, views_of
 else:
     __getattr__ = on_demand(
@@ -50,7 +56,13 @@ else:
             "castwise.quantization.arrays._lazy": ("Range",),
             "castwise.quantization.arrays._losses": ("losses_of", "may_lose"),
             "castwise.quantization.arrays._named_parts": ("marker_of",),
+            "castwise.quantization.arrays._quantize": ("quantize_slab",),
             "castwise.quantization.arrays._row_slices": ("rows_of", "step_of"),
+            "castwise.quantization.arrays._scale_range": (
+                "exceeds_scales",
+                "keeping_scheme",
+                "lost_to_scales",
+            ),
             "castwise.quantization.arrays._views": ("Views", "geometry", "scale_dtype", "views_of"),
         },
     )
@@ -65,11 +77,15 @@ __all__ = [
     "blocks_of",
     "common_power",
     "converted_part",
+    "exceeds_scales",
     "geometry",
+    "keeping_scheme",
     "losses_of",
+    "lost_to_scales",
     "marker_of",
     "may_lose",
     "of_rows",
+    "quantize_slab",
     "relative_scales",
     "rows_of",
     "same_parts",

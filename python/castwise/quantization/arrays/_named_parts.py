@@ -198,7 +198,10 @@ def marker_of(views: Views) -> Array | None:
     form = None if views.recipe is None else views.recipe.marker
     if form is None or form.state is None:
         return None
-    return _json_bytes(form.state(views.scheme))
+    state = dict(form.state(views.scheme))
+    if form.shape_key is not None and views.storage.tile is not None:
+        state[form.shape_key] = list(views.shape)
+    return _json_bytes(state)
 
 
 def _needs_metadata(views: Views) -> bool:

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from functools import lru_cache
+from functools import lru_cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -25,6 +25,7 @@ from castwise.quantization.arrays._arguments import (
     magnitude,
 )
 from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._scale_range import amax_bounds, warn_of_scales
 from castwise.quantization.arrays._views import (
     Array,
     Views,
@@ -100,6 +101,12 @@ def quantize(
     -------
     QuantizedArray
 
+    Warns
+    -----
+    RuntimeWarning
+        Scales are beyond the range of the format that the recipe stores them in, so that the result
+        keeps at least 1 dB less than the scheme does of such a weight at magnitude 1.
+
     Raises
     ------
     TypeError
@@ -130,21 +137,55 @@ def quantize(
         four_over_six,
         seed,
     )
+    q, plan = _planned_and_made(array, request, amax, threads)
+    if plan.is_bounded:
+        warn_of_scales(array, q, partial(_near_one, plan, amax, threads))
+    return q
+
+
+def quantize_slab(
+    x: Array,
+    scheme: str,
+    *,
+    recipe: str,
+    block: tuple[int, int] | None,
+    axis: int,
+    symmetric: bool,
+    amax: float | None,
+) -> QuantizedArray:
+    """Quantise a part of a weight by one thread, without a warning, as `quantize` does."""
+    rest = (None, None, "raise", None, 0)
+    request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
+    return _planned_and_made(x, request, amax, 1)[0]
+
+
+def _planned_and_made(
+    array: Array, request: tuple[Any, ...], amax: float | None, threads: int | None
+) -> tuple[QuantizedArray, _Plan]:
     try:
         plan = _known_plan(*request)
     except TypeError:  # of what has no hash, too, which its own check names
-        plan = None
-    if plan is None:
         plan = _planned(*request)
     if not array.size and plan.block == (0, 0):
-        return _of_nothing(array, plan, request, amax)
-    if amax is not None:
-        return _encoded(array, plan, magnitude(amax), threads)
-    for encoder in plan.encoders:
+        return _of_nothing(array, plan, request, amax), plan
+    largest = None if amax is None else magnitude(amax)
+    return _quantized(array, plan, largest, threads), plan
+
+
+def _quantized(
+    array: Array, plan: _Plan, amax: float | None, threads: int | None
+) -> QuantizedArray:
+    for encoder in plan.encoders if amax is None else ():
         parts = encoder.encode(array, threads)
         if parts is not None:
             return _result(plan, *parts)
-    return _encoded(array, plan, None, threads)
+    return _encoded(array, plan, amax, threads)
+
+
+def _near_one(
+    plan: _Plan, amax: float | None, threads: int | None, array: Array, factor: float
+) -> QuantizedArray:
+    return _quantized(array, plan, None if amax is None else amax * factor, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -173,6 +214,8 @@ class _Plan:
         Whether the core writes scales where they are stored.
     fills
         Whether codes fill the payload: else what is left of it is 0.
+    is_bounded
+        Whether there are magnitudes that scales do not reach.
     options
         Of the core.
     fields
@@ -194,6 +237,7 @@ class _Plan:
     zeros: bool
     at_once: bool
     fills: bool
+    is_bounded: bool
     options: dict[str, Any]
     fields: dict[str, Any]
     encoders: list[_core.BlockEncoder]
@@ -303,6 +347,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
         zeros=not symmetric and not bias,
         at_once=not moves and math.prod(grid) == math.prod(views.scale_shape) > 0,
         fills=storage.tile is None and not storage.fields and math.prod(shape) > 0,
+        is_bounded=amax_bounds(views, scales, dtype, is_affine=bias or not symmetric) is not None,
         options=options,
         fields=fields,
         encoders=[],

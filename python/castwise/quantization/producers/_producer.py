@@ -150,12 +150,15 @@ class Marker:
         The schemes that it may name, by the names there; no others are written. None if any is.
     state
         Returns what it states of a scheme, as an object of JSON; None if it is not written.
+    shape_key
+        Under which it states the shape of a weight that is stored with padding; None if it does not.
 
     """
 
     read: Callable[[str, Stored], str | None]
     formats: Mapping[str, str] | None = None
     state: Callable[[Scheme], Mapping[str, Any]] | None = None
+    shape_key: str | None = None
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -23,6 +23,7 @@ from castwise.quantization.producers._layouts import (
     Storage,
     ceil_div,
 )
+from castwise.quantization.producers._names import Described
 from castwise.quantization.producers._producer import (
     Configuration,
     Marker,
@@ -67,6 +68,9 @@ def _tile(scheme: str) -> tuple[int, int]:
     return _PADDING[scheme], _PADDING[scheme]
 
 
+_SHAPE_KEY = "orig_shape"
+"""Under which converters for ComfyUI state the shape without padding."""
+
 _KEYS = frozenset(
     (
         "format",
@@ -74,7 +78,7 @@ _KEYS = frozenset(
         "num_experts",
         "group_size",
         "orig_dtype",
-        "orig_shape",
+        _SHAPE_KEY,
         "convrot",
         "convrot_groupsize",
     )
@@ -147,6 +151,9 @@ def _read_marker(name: str, array: Stored) -> str:
 def _rule(case: StoredWeight) -> Given:
     """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
     scheme, marker = case.scheme, case.part("comfy_quant")
+    module = case.payload.removesuffix(".weight")
+    stated = case.section.get(module)
+    state: Mapping[str, Any] = stated if isinstance(stated, dict) else {}
     if marker is not None:
         state = case.json(marker)
         if (unknown := unknown_key(state, _KEYS)) is not None:
@@ -168,15 +175,41 @@ def _rule(case: StoredWeight) -> Given:
             f"{case.payload!r} has the shape {case.shape(case.payload)}, which is not padded to "
             f"{padding}"
         )
-    shape = (*experts, _true_rows(case, padding), columns)
-    _check_columns(case, last=0x0F if columns > width else 0xFF)
-    return Given(scheme, case.block(), shape)
+    if (shape := state.get(_SHAPE_KEY)) is None:
+        shape = (*experts, _true_rows(case, padding), columns)
+        _check_columns(case, last=0x0F if columns > width else 0xFF)
+    else:
+        _check_shape(case, shape, (*experts, rows, columns))
+    return Given(scheme, case.block(), tuple(shape))
+
+
+def _check_shape(case: StoredWeight, shape: object, padded: tuple[int, ...]) -> None:
+    """Refuse a shape without padding that is not that of the payload, or of the bias."""
+    lengths = shape if isinstance(shape, list) else []
+    padding = _PADDING[case.scheme]
+    counts = [count if type(count) is int and count > 0 else 0 for count in lengths]
+    outer, inner = counts[:-MATRIX], [ceil_div(count, padding) * padding for count in counts[-MATRIX:]]
+    if (*outer, *inner) != padded:
+        raise Undecodable(
+            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has {padded} elements with "
+            f"padding to {padding}"
+        )
+    bias = _bias(case)
+    if bias is not None and bias.shape[-1:] != (counts[-MATRIX],):
+        raise Undecodable(
+            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, and its bias has the shape "
+            f"{bias.shape}"
+        )
+
+
+def _bias(case: StoredWeight) -> Described | None:
+    return case.tensors.get(case.weight.name.removesuffix("weight") + "bias")
 
 
 def _true_rows(case: StoredWeight, padding: int) -> int:
     """Return the rows without padding: the bias tells, or some last row is not zeros."""
     *experts, rows, _ = matrices(case)
-    bias = case.tensors.get(case.weight.name.removesuffix("weight") + "bias")
+    bias = _bias(case)
     if bias is not None:
         if experts and bias.shape[:-1] != (*experts,):
             raise case.wrong(bias.name, f"({experts[0]}, rows)")
@@ -263,5 +296,5 @@ COMFY = Producer(
     ),
     writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
     transcoding=Transcoding(forms_from=_FORMS, forms_to=_FORMS, is_fused=False),
-    marker=Marker(formats=_SCHEMES, state=_mark, read=_read_marker),
+    marker=Marker(formats=_SCHEMES, state=_mark, read=_read_marker, shape_key=_SHAPE_KEY),
 )

@@ -1,6 +1,7 @@
 //! THE table of recipes: one row per producer and family of schemes, saying in which steps it computes scales and codes.
 //!
-//! `D(…)` is a step that is rounded to the dtype of the weight; all others are in float32 (float64 of a float64).
+//! `D(…)` is a step that is rounded to the dtype of the weight; all others are in float32 (float64 of a float64). What
+//! float16 does not have as a normal number stays float32.
 //! Sources: compressed-tensors 0.20, `ModelOpt` 0.47, torchao 0.18, transformers 5.23, comfy-kitchen 0.2.40, bitsandbytes
 //! 0.50, MLX 0.32, gguf 0.19, Keras 3.15 and `TransformerEngine` (`core_nvfp4.cuh`).
 
@@ -37,6 +38,18 @@ pub(super) enum ZeroScale {
     Value(f32),
     /// The distance from 1 to the next value of the format of scales.
     Epsilon,
+    /// The smallest power of two, or 1 for weights of a dtype that does not have it.
+    Power,
+}
+
+/// Which codes of zero of E2M1 and E4M3 are positive, whatever the sign of their elements.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum PositiveZeros {
+    None,
+    /// Those of elements that are zero.
+    Exact,
+    /// Those of blocks whose scale is stored as zero, or that are zeros.
+    OfZeroBlocks,
 }
 
 /// What becomes of ties and zeros in codes of E2M1.
@@ -69,6 +82,7 @@ pub(super) struct Recipe {
     pub(super) zero: ZeroScale,
     /// For codes of E2M1, and of integers.
     pub(super) ties: Ties,
+    pub(super) positive_zeros: PositiveZeros,
     /// The schemes that it is for; all of the family if none is named.
     pub(super) only: &'static [&'static str],
     /// The smallest scale of blocks that are not zero.
@@ -89,6 +103,7 @@ const fn row(name: &'static str, family: Family, steps: Steps) -> Recipe {
         rule: None,
         zero: ZeroScale::Value(1.0),
         ties: Ties::Even,
+        positive_zeros: PositiveZeros::None,
         only: &[],
         least: 0.0,
         whole_range: false,
@@ -105,6 +120,7 @@ const E4M3_LEAST: f32 = 1.0 / 512.0;
 const E4M3_NORMAL: f32 = 1.0 / 64.0;
 
 use Family::{Fp8, Integer, Map, TwoLevel};
+use PositiveZeros::{Exact, OfZeroBlocks};
 use ScaleRule::{CompressedTensors, Floor, Rceil};
 use ZeroScale::{Epsilon, Value};
 
@@ -118,20 +134,21 @@ static TABLE: &[Recipe] = &[
     Recipe { in_weight_dtype: true, zero: Epsilon, ..row("compressed-tensors", Fp8, steps::<Quotient>()) },
 
     mx("torchao", Floor),
-    mx("compressed-tensors", CompressedTensors),
+    Recipe { only: &["mxfp4"], zero: ZeroScale::Power, positive_zeros: Exact, ..mx("compressed-tensors", CompressedTensors) },
+    Recipe { zero: ZeroScale::Power, ..mx("compressed-tensors", CompressedTensors) },
     Recipe { only: &["mxfp4"], ties: Ties::TowardsZeroNegative, ..mx("modelopt", Rceil) },
     mx("modelopt", Rceil),
     mx("transformer-engine", Rceil),
-    mx("comfy", Rceil),
+    Recipe { positive_zeros: OfZeroBlocks, ..mx("comfy", Rceil) },
     mx("gpt-oss", Rceil),
     Recipe { ties: Ties::TowardsZero, zero: Value(127.0), ..mx("mlx", Rceil) },
     Recipe { ties: Ties::TowardsZero, only: &["mxfp4"], ..mx("gguf", Floor) },
 
-    Recipe { least: E4M3_LEAST, ..row("modelopt", TwoLevel, steps::<ProductWithSix>()) },
-    Recipe { in_weight_dtype: true, zero: Value(0.125), ..row("compressed-tensors", TwoLevel, steps::<DividedGlobal>()) },
+    Recipe { least: E4M3_LEAST, positive_zeros: Exact, ..row("modelopt", TwoLevel, steps::<ProductWithSix>()) },
+    Recipe { in_weight_dtype: true, zero: Value(0.125), positive_zeros: Exact, ..row("compressed-tensors", TwoLevel, steps::<DividedGlobal>()) },
     Recipe { least: E4M3_NORMAL, zero: Value(E4M3_NORMAL), ..row("torchao", TwoLevel, steps::<ReciprocalGlobal>()) },
     Recipe { zero: Value(0.0), ..row("transformer-engine", TwoLevel, steps::<EncodeScale>()) },
-    Recipe { zero: Value(0.0), ..row("comfy", TwoLevel, steps::<TwoQuotients>()) },
+    Recipe { zero: Value(0.0), positive_zeros: OfZeroBlocks, ..row("comfy", TwoLevel, steps::<TwoQuotients>()) },
     Recipe { zero: Value(0.0), ties: Ties::TowardsZero, ..row("mlx", TwoLevel, steps::<SingleLevel>()) },
 
     Recipe { in_weight_dtype: true, zero: Epsilon, whole_range: true, ..row("compressed-tensors", Integer, steps::<Quotient>()) },

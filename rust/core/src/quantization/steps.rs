@@ -49,6 +49,8 @@ pub(super) struct Numbers<T> {
     pub(super) multiplies: bool,
     /// To the dtype of the weight and back, if the recipe computes in it.
     pub(super) weight: Option<Rounded>,
+    /// The smallest normal and the largest number of that dtype, if float32 has more exponents.
+    pub(super) narrow: Option<(T, T)>,
     pub(super) level: Level,
 }
 
@@ -64,10 +66,21 @@ pub(super) struct ArrayScale<T> {
 }
 
 impl<T: Real> Numbers<T> {
-    /// Rounds values to the dtype of the weight, if the recipe computes in it.
+    /// Rounds values to the dtype of the weight, if the recipe computes in it. Those that are no normal numbers of a dtype
+    /// with fewer exponents than float32 stay what they are: rounded, they would lose the weight.
     pub(super) fn to_weight(&self, values: &mut [T], bytes: &mut Vec<u8>) {
-        if let Some(weight) = &self.weight {
+        const CHUNK: usize = 64;
+        let Some(weight) = &self.weight else { return };
+        let Some((least, most)) = self.narrow else { return weight.round(values, bytes) };
+        let mut wide = [T::default(); CHUNK];
+        for values in values.chunks_mut(CHUNK) {
+            let wide = &mut wide[..values.len()];
+            wide.copy_from_slice(values);
             weight.round(values, bytes);
+            for (value, &wide) in values.iter_mut().zip(wide.iter()) {
+                let magnitude = wide.larger(T::default());
+                *value = if magnitude >= least && magnitude <= most { *value } else { wide };
+            }
         }
     }
 
@@ -318,7 +331,8 @@ impl<T: Real> Sequence<T> for StoredReciprocal {
 pub(super) struct UnstoredReciprocal;
 
 impl<T: Real> Sequence<T> for UnstoredReciprocal {
-    const PROPERTIES: Properties = Properties { multiplies: true, of_unstored: true, ..USUAL };
+    const PROPERTIES: Properties =
+        Properties { multiplies: true, of_unstored: true, outlasts_zeros: true, ..USUAL };
 
     fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         rounded_quotients(numbers, blocks);
@@ -375,7 +389,9 @@ impl<T: Real> Sequence<T> for DividedGlobal {
         let spec = weight.float().unwrap_or_else(single);
         let smallest = worth(&spec, 1 << spec.mantissa_bits) as f32;
         let scale = rounded(weight, rounded(weight, 1.0 / amax.max(smallest))? * whole)?;
-        Ok(if scale.is_finite() && amax.is_finite() { scale } else { 1.0 })
+        // compressed-tensors has 1 where its own overflows, so that all codes are 0.
+        let wide = if amax > 0.0 && amax.is_finite() { (whole / amax).min(f32::MAX) } else { 1.0 };
+        Ok(if scale.is_finite() && amax.is_finite() { scale } else { wide })
     }
 }
 

@@ -8,7 +8,7 @@ ones are kept from the turn of the payload as far as they fit.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, partial
 from itertools import product
@@ -18,13 +18,20 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, block_amax, compare
+from castwise._core import CastReport, block_amax, compare, restore_report
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
-from castwise.quantization import QuantizedArray, dequantize, quantize
+from castwise.quantization import QuantizedArray, dequantize
+from castwise.quantization.arrays import (
+    exceeds_scales,
+    lost_to_scales,
+    marker_of,
+    quantize_slab,
+    views_of,
+)
 from castwise.quantization.producers import Encoding
 
 _KEPT_BYTES = 8 << 20
@@ -200,6 +207,10 @@ class EncodedWeight:
     def _quantized(self, array: Array) -> QuantizedArray:
         return _quantized(self.encoding, array, self.shared.amax() if self._needs_amax else None)
 
+    def _quantized_near_one(self, array: Array, factor: float) -> QuantizedArray:
+        amax = self.shared.amax() * factor if self._needs_amax else None
+        return _quantized(self.encoding, array, amax)
+
     def _encoded(self, key: str, number: int, cut: Sequence[Range], is_payload: bool) -> Array:
         """Make one part of a slab."""
         kept = None if is_payload else self._kept.taken(self.info.name, number, key)
@@ -212,6 +223,8 @@ class EncodedWeight:
         parts = quantized.parts()
         if is_payload:
             report = compare_decoded(array, quantized)
+            if exceeds_scales(lost_to_scales(array, quantized, self._quantized_near_one)):
+                report = _with_saturated(report)
             with self._lock:
                 self._report += report
             rows = {part.key for part in self._parts if part.by_rows and part.key != key}
@@ -286,16 +299,14 @@ def _quantized(encoding: Encoding, array: Array, amax: float | None) -> Quantize
     if block == (1, 0) and written.as_groups:
         scheme = f"{scheme.rpartition('_')[0]}_group"
         block = (1, array.shape[-1])
-    options: dict[str, Any] = {"scheme": scheme, "recipe": written.recipe}
-    if min(block) > 0:
-        options["block"] = block
-    return quantize(
+    return quantize_slab(
         array,
+        scheme,
+        recipe=written.recipe,
+        block=block if min(block) > 0 else None,
         axis=-2 if written.transposed else -1,
         amax=amax,
         symmetric=written.symmetric,
-        threads=1,
-        **options,
     )
 
 
@@ -305,23 +316,33 @@ def _parts(
 ) -> tuple[_EncodedPart, ...]:
     """Return the parts of a matrix, from what a few rows of it become."""
     step = _step(encoding)
-    once, twice, rest = (
+    first, *others = (
         _of_zeros(encoding, dtype, count, columns) for count in (step, 2 * step, rows % step)
     )
+    assert first is not None, "of some rows"  # noqa: S101
+    once, (twice, rest) = first.parts(), ({} if q is None else q.parts() for q in others)
+    views = replace(views_of(first), shape=(rows, columns))
+    constants = {
+        part.name: value
+        for part in views.layout.parts
+        if part.use == "marker" and (value := marker_of(views)) is not None
+    }
     parts = []
     for key, part in once.items():
         row = format_of(part.dtype)
         assert row is not None, "of the table"  # noqa: S101
         by_rows = part.shape != twice[key].shape
-        shape, value = part.shape, None
-        if by_rows:
+        shape, value = part.shape, constants.get(key)
+        if value is not None:
+            shape, by_rows = value.shape, False
+        elif by_rows:
             shape = tuple(
                 two
                 if length == two
                 else rows // step * length + (rest[key].shape[axis] if rest else 0)
                 for axis, (length, two) in enumerate(zip(shape, twice[key].shape, strict=True))
             )
-        elif row.kind != "float":  # the shape of the weight, or a marker
+        elif row.kind != "float":  # the shape of the weight
             is_shape = part.tolist() == [step, columns]
             value = np.array([rows, columns], part.dtype) if is_shape else part
         parts.append(_EncodedPart(key, row.name, shape, value, by_rows=by_rows))
@@ -330,12 +351,12 @@ def _parts(
 
 def _of_zeros(
     encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
-) -> Mapping[str, Array]:
-    """Return the parts of so many rows of zeros; none of no rows."""
+) -> QuantizedArray | None:
+    """Quantise so many rows of zeros; None if there are none."""
     if not rows:
-        return {}
+        return None
     zeros = np.zeros((rows, columns), dtype)
-    return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None).parts()
+    return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None)
 
 
 def compare_decoded(array: Array, quantized: QuantizedArray) -> CastReport:
@@ -345,3 +366,11 @@ def compare_decoded(array: Array, quantized: QuantizedArray) -> CastReport:
     report = compare(array, decoded, measure=True, threads=1).report
     assert report is not None, "measured"  # noqa: S101
     return report
+
+
+def _with_saturated(report: CastReport) -> CastReport:
+    """Count values as saturated whose scales are beyond the range of their format: no others are."""
+    counts, *sums = report.__reduce__()[1]
+    names = ("count", "exact", "overflowed", "saturated")
+    saturated = report.count - report.zero_in
+    return restore_report([*counts[: len(names) - 1], saturated, *counts[len(names) :]], *sums)

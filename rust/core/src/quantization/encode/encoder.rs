@@ -8,13 +8,14 @@ use super::operands::{FourOverSix, refuse};
 use super::packed::{PackBuffers, Packed};
 use super::scales::Scales;
 use super::source::{Elements, of_bf16};
+use super::zeros::Zeros;
 use crate::cpu::Level;
 use crate::error::Error;
 use crate::exec::buffers::with_buffers;
 use crate::kernels::tables::e2m1_codes::Form;
 use crate::quantization::arithmetic::PIECE;
 use crate::quantization::real::Real;
-use crate::quantization::recipe::global_scale;
+use crate::quantization::recipe::{PositiveZeros, global_scale};
 use crate::quantization::rounded::Rounded;
 use crate::quantization::rows::{Array, Rows};
 use crate::quantization::scaled::Float;
@@ -325,7 +326,15 @@ impl<T: Real> Encoder<T> {
             } else {
                 (source.load(place, columns, &mut elements.stored, room).cast(), Float::F32)
             };
-            Operands { area, float, blocks, places }
+            let operands = Operands { area, float, blocks, places };
+            let recipe = self.scales.recipe;
+            if recipe.positive_zeros == PositiveZeros::None {
+                operands
+            } else {
+                let has_bytes = self.scales.stored.format.item_size() == 1;
+                let zeros = Zeros { recipe, has_bytes, level: self.level };
+                zeros.make_positive::<T>(operands, &scales.bytes, elements.stored.room())
+            }
         };
         let to = target.bytes().unwrap_or(codes.codes.0.as_mut_ptr());
         // SAFETY: as above.

@@ -9,6 +9,7 @@
 //!
 //! * `operands`, `plan`: what is asked for, and what follows from it. `source`: the weight, piece by piece.
 //! * `amaxes`, `scales`, `codes`, `packed`: what blocks and elements become, each of what is before it.
+//! * `zeros`: what becomes of their signs.
 //! * `four_over_six`: the better one of two scales. `by_tables`: scales and codes of bf16 without arithmetic.
 //! * `encoder`: the pass that orders them.
 
@@ -22,6 +23,7 @@ mod packed;
 mod plan;
 mod scales;
 mod source;
+mod zeros;
 
 pub use amaxes::block_amax;
 use encoder::Encoder;

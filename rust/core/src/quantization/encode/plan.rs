@@ -127,6 +127,7 @@ pub(super) unsafe fn plan<T: Real>(
         has_powers: to.scale.format.name() == E8M0,
         multiplies,
         weight: rounds(recipe.in_weight_dtype)?,
+        narrow: narrow(encoding.x.format),
         level,
     };
     // Of blocks under a global scale, it is not the caller's that bounds elements.
@@ -188,6 +189,13 @@ pub(super) unsafe fn plan<T: Real>(
         level,
         extent,
     })
+}
+
+/// Returns the smallest normal and the largest number of a dtype with fewer exponents than float32.
+fn narrow<T: Real>(dtype: Format) -> Option<(T, T)> {
+    let spec = dtype.float()?;
+    let [least, most] = [1 << spec.mantissa_bits, spec.max_code()].map(|code| worth(&spec, code));
+    (least > f64::from(f32::MIN_POSITIVE)).then(|| (T::from_f64(least), T::from_f64(most)))
 }
 
 /// Returns what shifts of blocks are, if they have any.

@@ -89,6 +89,13 @@ impl<T: Real> Scales<T> {
         match self.recipe.zero {
             ZeroScale::Value(value) => value,
             ZeroScale::Epsilon => epsilon(self.stored.format),
+            ZeroScale::Power => {
+                if self.numbers.narrow.is_some() {
+                    127.0
+                } else {
+                    0.0
+                }
+            }
         }
     }
 
@@ -165,10 +172,14 @@ impl<T: Real> Scales<T> {
             *shift = limits.low.combine::<SUBTRACT, false>(*shift);
         }
         numbers.to_weight(shifts, rounded);
-        for (shift, amax) in shifts.iter_mut().zip(amaxes.amax.iter()) {
+        for ((shift, &scale), extremes) in shifts.iter_mut().zip(scale.iter()).zip(&amaxes.extremes) {
             let whole = T::from_f64(shift.limited(limits.low, limits.high).to_f64().round_ties_even());
-            // 0 / 0, which torch transposes into the integer 0.
-            *shift = if amax.to_f64() == 0.0 { T::default() } else { whole };
+            let Extremes { low, high } = extremes.with_zero();
+            // A scale that was 0, in whose place there is one larger than the range, made this -x / 0, or 0 / 0, which torch
+            // transposes into the integer 0.
+            let of_zero = if low < T::default() { limits.high } else { T::default() };
+            let is_zero = high.combine::<SUBTRACT, false>(low) < scale;
+            *shift = if is_zero { of_zero } else { whole };
         }
     }
 

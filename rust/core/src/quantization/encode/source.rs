@@ -201,6 +201,11 @@ pub(super) struct Stored {
 }
 
 impl Stored {
+    /// Returns room for a piece.
+    pub(super) fn room(&mut self) -> *mut u8 {
+        self.piece.0.as_mut_ptr().cast()
+    }
+
     /// Forgets the item.
     pub(super) fn release(&mut self) {
         self.item.release();
