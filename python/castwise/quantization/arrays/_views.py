@@ -248,6 +248,9 @@ class Views:
     def zeros_to_core(self, stored: Array, add: int) -> Array:
         """Return stored zero points as unsigned or plain numbers, in the core's form."""
         if self.storage.zeros == "plain":
+            if self.storage.excess:  # which codes have, and these do not
+                half = 1 << (self.scheme.bits - 1)
+                stored = (stored.astype(np.int16) + half).astype(np.uint8)
             return self.to_core(stored)
         stored, shape = stored.reshape(self.zero_shape), self.scale_shape
         if self.storage.zeros == "rows":

@@ -100,7 +100,7 @@ class Storage:
         Where codes lie in their containers, as `castwise.quantization.pack` names it; the variants
         that the layout may have, the one that is written first.
     excess
-        Codes and zero points are stored with half their range added.
+        Codes are stored with half their range added, and so are zero points that are packed.
     unsigned
         Codes are stored without a sign, beside zero points or a bias.
     zeros

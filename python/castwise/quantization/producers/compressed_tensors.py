@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from castwise.quantization.producers._layouts import (
     OF_E4M3,
     OF_E8M0,
     OF_F32,
+    OF_I8,
     OF_U8,
     OF_WORD,
     OTHER,
@@ -104,6 +106,16 @@ _PACKED_WORDS = Layout(
     ),
     storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", grouped=True),
 )
+
+_WORDS_OF_TENSOR = replace(
+    _PACKED_WORDS,
+    parts=tuple(
+        replace(part, formats=OF_I8, required=True) if part.role == ZERO else part
+        for part in _PACKED_WORDS.parts
+    ),
+    storage=Storage(np.int32, ("dense", "padded"), excess=True, grouped=True, read_only=True),
+)
+"""Of one zero point for all, which is not packed."""
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
@@ -275,6 +287,7 @@ COMPRESSED_TENSORS = Producer(
         FP8_SCALE,
         INT8,
         MXFP8,
+        _WORDS_OF_TENSOR,
         _PACKED_WORDS,
         Layout(
             "nvfp4",

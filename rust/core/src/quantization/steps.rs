@@ -310,7 +310,8 @@ impl<T: Real> Sequence<T> for Amax {
     fn factors(_: &Numbers<T>, _: ArrayScale<T>, _: &mut BlockScales<T>) {}
 }
 
-/// `scale = D(amax / max)`, `code = D(x * D(1 / scale))`.
+/// `scale = D(amax / max)`, `code = D(x * D(1 / scale))`. `ComfyUI` limits the scales of float16 so that it has `1 / scale`
+/// (`quant_ops.py`), where comfy-kitchen alone has infinities.
 pub(super) struct StoredReciprocal;
 
 impl<T: Real> Sequence<T> for StoredReciprocal {
@@ -318,6 +319,11 @@ impl<T: Real> Sequence<T> for StoredReciprocal {
 
     fn scales(numbers: &Numbers<T>, _: ArrayScale<T>, _: &[Extremes<T>], blocks: &mut BlockScales<T>) {
         rounded_quotients(numbers, blocks);
+        let Some((least, most)) = numbers.narrow else { return };
+        for scale in blocks.scale.iter_mut().filter(|scale| **scale < least) {
+            let inverse = T::ONE.combine::<DIVIDE, false>(*scale).limited(T::default(), most);
+            *scale = T::ONE.combine::<DIVIDE, false>(inverse);
+        }
     }
 
     fn factors(numbers: &Numbers<T>, _: ArrayScale<T>, blocks: &mut BlockScales<T>) {
