@@ -13,7 +13,7 @@ from castwise import checkpoint
 from checkpoint_samples import floats
 from support import run_castwise as run
 
-LOSSES = ("overflow", "nan", "wrapped", "nan-lost", "underflow")
+LOSSES = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")
 
 
 @pytest.fixture

@@ -226,6 +226,7 @@ def test_reports_add_up() -> None:
         "wrapped": 0,
         "nan-lost": 0,
         "underflow": 1,
+        "scale": 0,
         "saturated": 0,
         "inexact": 0,
     }

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise._options import Recipe, SchemeName
-from castwise.quantization import dequantize, quantize
+from castwise.quantization import dequantize
+from castwise.quantization.arrays import quantize_slab
 from castwise.quantization.producers import find_scheme
 
 DEPTHS = 40
@@ -170,5 +171,5 @@ def _requantized(
     blocks: NDArray[Any], scheme: SchemeName, recipe: Recipe | None
 ) -> NDArray[np.float32]:
     """Quantise rows, each of which is a block."""
-    quantized = quantize(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
+    quantized = quantize_slab(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
     return np.asarray(dequantize(quantized, "float32"))

@@ -168,6 +168,14 @@ def _in(x: Array, dtype: Any) -> Array:
     return x.astype(dtype).astype(F32)
 
 
+def _in_normal(x: Array, dtype: Any) -> Array:
+    """Round to that dtype what is a normal number of it; castwise leaves the rest of float16."""
+    info = ml_dtypes.finfo(dtype)
+    is_normal = (np.abs(x) >= F32(info.smallest_normal)) & (np.abs(x) <= F32(info.max))
+    with np.errstate(over="ignore"):
+        return np.where(is_normal | (dtype != np.float16), _in(x, dtype), x)
+
+
 def power(exponent: Array) -> Array:
     """Return 2**(exponent), as float64."""
     return np.ldexp(np.ones(np.shape(exponent)), exponent)
@@ -217,7 +225,11 @@ def _ceil_log2(value: Fraction) -> int:
 
 
 def mx(x: Array, element: str, rule: str, *, ties: str = "even", zero_byte: int = 0) -> Encoded:
-    """OCP MX: blocks of 32 along the last axis; every step is exact."""
+    """OCP MX: blocks of 32 along the last axis; every step is exact.
+
+    The rule of compressed-tensors is for its codes, too: exact zeros of E2M1 are positive, since
+    `cast_to_fp4` multiplies by a sign of 0, and float16 has no 2**-127, so zeros have the scale 1.
+    """
     block = (1, 32)
     wide = x.astype(np.float64)
     amax = _amax(x.astype(F32), block)
@@ -228,6 +240,9 @@ def mx(x: Array, element: str, rule: str, *, ties: str = "even", zero_byte: int 
         codes = np.clip(np.rint(ratio * 64), -127, 127).astype(np.int8)
     else:
         codes = kind.encode(ratio, ties, signed_zero=ties == "even")
+    if rule == "ct":
+        zero_byte = 127 if x.dtype == np.float16 else 0
+        codes = np.where((x == 0) & (element == "e2m1"), 0, codes)
     return Encoded(codes, np.where(amax == 0, zero_byte, byte).astype(np.uint8), block)
 
 
@@ -261,7 +276,10 @@ def fp8(x: Array, block: Sequence[int], recipe: str, element: str = "e4m3") -> E
         stored = scale.astype(dtype)
         quotient = _in(wide / spread(scale, x.shape, size), dtype)
     elif recipe == "comfy":
-        scale = np.where(amax > 0, _in(safe / largest, dtype), F32(1))
+        scale = np.where(amax > 0, _in_normal(safe / largest, dtype), F32(1))
+        if dtype == np.float16:  # quant_ops.py of ComfyUI
+            limited = F32(1) / np.minimum(F32(1) / scale, F32(65504))
+            scale = np.where(scale < F32(2.0**-14), limited, scale)
         stored = scale
         inverse = _in(F32(1) / scale, dtype)
         quotient = _in(wide * spread(inverse, x.shape, size), dtype)
@@ -292,6 +310,10 @@ def nvfp4(x: Array, recipe: str) -> Encoded:
     quotient = np.nan_to_num(quotient, nan=0.0, posinf=6.0, neginf=-6.0)
     toward_zero = recipe == "mlx"
     codes = E2M1.encode(quotient, "zero" if toward_zero else "even", signed_zero=not toward_zero)
+    if recipe in ("compressed-tensors", "modelopt"):  # by torch.sign, and by x < 0
+        codes[wide == 0] = 0
+    elif recipe == "comfy":
+        codes[spread(byte == 0, x.shape, block)] = 0
     return Encoded(codes, byte, block, None if level is None else np.array([level], F32))
 
 
@@ -307,8 +329,9 @@ def _e4m3(scale: Array) -> tuple[Array, Array]:
 def _compressed_tensors(blocks: Array, amax: Any, dtype: Any) -> Levels:
     tiny = F32(ml_dtypes.finfo(dtype).smallest_normal)
     level = _in(_in(F32(1) / np.maximum(amax, tiny), dtype) * _WANTED, dtype)
-    level = level if np.isfinite(level) else F32(1)
-    byte, _ = _e4m3(_in(blocks / _SIX, dtype) * level)
+    if not np.isfinite(level):  # it has 1, which loses all values but zeros
+        level = np.minimum(_WANTED / amax, np.finfo(F32).max) if amax > 0 else F32(1)
+    byte, _ = _e4m3(_in_normal(blocks / _SIX, dtype) * level)
     byte[byte == 0] = 0x20
     return byte, level, E4M3.decode(byte).astype(F32) / level, None
 
@@ -381,7 +404,7 @@ def integers(
     else:
         least = np.minimum(reduced(wide, size, np.minimum), F32(0))
         most = np.maximum(reduced(wide, size, np.maximum), F32(0))
-        scale = _in(_in(most - least, dtype) / F32((1 << bits) - 1), dtype)
+        scale = _in(_in_normal(most - least, dtype) / F32((1 << bits) - 1), dtype)
         with np.errstate(divide="ignore", invalid="ignore"):
             zero = _in(low - _in(least / scale, dtype), dtype)
         zero = np.rint(np.clip(np.nan_to_num(zero, nan=0.0), low, high))

@@ -12,17 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import cast, finfo, formats
-from castwise._options import Recipe as Producer
-from castwise._options import ScaleRule, SchemeName
+from castwise._options import ScaleRule
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.quantization import (
     QuantizedArray,
     QuantizedWeight,
     Scheme,
     dequantize,
-    quantize,
     schemes,
 )
+from castwise.quantization.arrays import quantize_slab
 
 MATRIX = 2
 """The axes of a matrix."""
@@ -96,15 +95,12 @@ class SchemeRecipe:
         return _with_late_scales(quantized, matrix.shape, self.late, to)
 
     def _quantized(self, matrix: NDArray[Any], amax: float | None) -> QuantizedArray:
-        scheme: SchemeName = self.scheme  # type: ignore[assignment]
-        producer: Producer = self.producer  # type: ignore[assignment]
-        rule: ScaleRule | None = self.scale_rule  # type: ignore[assignment]
-        return quantize(
+        return quantize_slab(
             matrix,
-            scheme,
-            recipe=producer,
+            self.scheme,
+            recipe=self.producer,
             block=self.block,
-            scale_rule=rule,
+            scale_rule=self.scale_rule,
             amax=amax if self.needs_amax else None,
         )
 

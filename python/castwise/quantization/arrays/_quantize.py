@@ -147,16 +147,18 @@ def quantize_slab(
     x: Array,
     scheme: str,
     *,
-    recipe: str,
-    block: tuple[int, int] | None,
-    axis: int,
-    symmetric: bool,
-    amax: float | None,
+    recipe: str | None,
+    block: tuple[int, int] | None = None,
+    axis: int = -1,
+    scale_rule: str | None = None,
+    symmetric: bool = True,
+    amax: float | None = None,
+    threads: int | None = None,
 ) -> QuantizedArray:
-    """Quantise a part of a weight by one thread, without a warning, as `quantize` does."""
-    rest = (None, None, "raise", None, 0)
+    """Quantise an array, as `quantize` does, without a warning of its scales."""
+    rest = (scale_rule, None, "raise", None, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
-    return _planned_and_made(x, request, amax, 1)[0]
+    return _planned_and_made(x, request, amax, threads)[0]
 
 
 def _planned_and_made(

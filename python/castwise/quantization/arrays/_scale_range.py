@@ -19,7 +19,7 @@ from castwise.quantization.producers._schemes import Scheme, has_global_scale, s
 Encode = Callable[[Array, float], QuantizedArray]
 """Quantises an array in the same way, given by which factor it is that of before."""
 
-_MOST_LOST_DB = 1.0
+_MOST_LOST_DB = 0.75
 _LEAST_AMAX = 1e-4
 """Below it MLX' steps of at least 1e-7, and Keras' addition of it, may say more than a block."""
 
@@ -64,7 +64,7 @@ def lost_to_scales(x: Array, q: QuantizedArray, encode: Encode) -> float:
     """
     is_affine = q.zero_point is not None or "bias" in q.extras
     bounds = amax_bounds(views_of(q), q.scale.dtype, x.dtype, is_affine=is_affine)
-    largest = block_amax(x) if bounds is not None else math.nan
+    largest = block_amax(x if x.ndim > 1 else x[None]) if bounds is not None else math.nan
     if bounds is None or not math.isfinite(largest) or largest == 0:
         return 0.0
     if bounds[0] <= largest < bounds[1]:

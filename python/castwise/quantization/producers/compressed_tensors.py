@@ -287,8 +287,8 @@ COMPRESSED_TENSORS = Producer(
         FP8_SCALE,
         INT8,
         MXFP8,
-        _WORDS_OF_TENSOR,
         _PACKED_WORDS,
+        _WORDS_OF_TENSOR,
         Layout(
             "nvfp4",
             "_packed",

@@ -222,9 +222,7 @@ class EncodedWeight:
         quantized = self._quantized(array)
         parts = quantized.parts()
         if is_payload:
-            report = compare_decoded(array, quantized)
-            if exceeds_scales(lost_to_scales(array, quantized, self._quantized_near_one)):
-                report = _with_saturated(report)
+            report = compare_decoded(array, quantized, self._quantized_near_one)
             with self._lock:
                 self._report += report
             rows = {part.key for part in self._parts if part.by_rows and part.key != key}
@@ -307,6 +305,7 @@ def _quantized(encoding: Encoding, array: Array, amax: float | None) -> Quantize
         axis=-2 if written.transposed else -1,
         amax=amax,
         symmetric=written.symmetric,
+        threads=1,
     )
 
 
@@ -359,18 +358,27 @@ def _of_zeros(
     return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None)
 
 
-def compare_decoded(array: Array, quantized: QuantizedArray) -> CastReport:
-    """Compare a matrix with what it is decoded to."""
+def compare_decoded(
+    array: Array,
+    quantized: QuantizedArray,
+    encode: Callable[[Array, float], QuantizedArray] | None = None,
+) -> CastReport:
+    """Compare a matrix with what it is decoded to.
+
+    Values whose scales are beyond the range of their format are counted as saturated: no others
+    are. `encode` quantises an array in the same way, given by which factor it is that of before;
+    without it none are counted.
+    """
     dtype = np.float64 if array.dtype == np.float64 else np.float32
     decoded = dequantize(quantized, dtype, threads=1)
     report = compare(array, decoded, measure=True, threads=1).report
     assert report is not None, "measured"  # noqa: S101
+    if encode is not None and exceeds_scales(lost_to_scales(array, quantized, encode)):
+        report = _with_saturated(report, report.count - report.zero_in)
     return report
 
 
-def _with_saturated(report: CastReport) -> CastReport:
-    """Count values as saturated whose scales are beyond the range of their format: no others are."""
+def _with_saturated(report: CastReport, saturated: int) -> CastReport:
     counts, *sums = report.__reduce__()[1]
     names = ("count", "exact", "overflowed", "saturated")
-    saturated = report.count - report.zero_in
     return restore_report([*counts[: len(names) - 1], saturated, *counts[len(names) :]], *sums)
