@@ -48,6 +48,9 @@ def arrays(parts: Mapping[str, Any]) -> Parts:
     return {name: array(part) for name, part in parts.items()}
 
 
+FLOATS = ("float32", "bfloat16", "float16")
+
+
 @dataclass(frozen=True)
 class Producer:
     """One scheme of one library."""
@@ -57,15 +60,9 @@ class Producer:
     encode: Callable[[Array], tuple[Parts, Array | None]]
     """The parts, and what the library decodes them to in its own dtype, if it can."""
     options: Mapping[str, Any] = field(default_factory=dict)
-    dtypes: tuple[str, ...] = ("float32", "bfloat16")
+    dtypes: tuple[str, ...] = FLOATS
     columns: int = 32
     """Of which columns are a multiple."""
     rows: int = 1
-    not_for: tuple[str, ...] = ()
-    """Kinds of weights that the library gets wrong."""
     only_read: bool = False
-    signed_zero: bool = True
-    """False if the sign of codes of zero is of no meaning there."""
 
-
-FLOATS = ("float32", "bfloat16", "float16")

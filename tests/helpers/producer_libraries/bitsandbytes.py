@@ -47,7 +47,6 @@ SCHEMES = {
             "",
             partial(bitsandbytes_4bit, kind=kind),
             dtypes=("float32", "bfloat16", "float16"),
-            signed_zero=False,
         )
         for kind in ("nf4", "fp4")
     },

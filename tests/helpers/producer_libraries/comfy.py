@@ -39,8 +39,7 @@ def comfy(x: Array, scheme: str) -> tuple[Parts, Array | None]:
 
 SCHEMES = {
     "fp8 tensor": Producer("fp8_tensor", "", partial(comfy, scheme="fp8_tensor")),
-    # Where the scale of a block underflows, codes of negative elements are 0 there, and -0 here.
-    "nvfp4": Producer("nvfp4", "", partial(comfy, scheme="nvfp4"), columns=1, signed_zero=False),
+    "nvfp4": Producer("nvfp4", "", partial(comfy, scheme="nvfp4"), columns=1),
     "mxfp8": Producer("mxfp8_e4m3", "", partial(comfy, scheme="mxfp8"), columns=1),
 }
 

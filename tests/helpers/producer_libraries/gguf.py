@@ -26,10 +26,7 @@ SCHEMES = {
         "",
         partial(gguf, kind=kind),
         options=options,
-        dtypes=("float32",),
-        not_for=("tiny", "huge"),  # float16 scales
         only_read=kind not in ("Q8_0", "MXFP4"),
-        signed_zero=False,
     )
     for kind, scheme, options in (
         ("Q8_0", "int8_group", {}),

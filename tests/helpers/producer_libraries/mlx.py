@@ -59,7 +59,6 @@ SCHEMES = {
         "",
         partial(mlx, mode="nvfp4", group=16),
         columns=16,
-        not_for=("huge",),  # codes 0 where the scale saturates
     ),
 }
 

@@ -98,8 +98,8 @@ def modelopt_int4(x: Array, block: int) -> tuple[Parts, Array | None]:
 
 
 SCHEMES = {
-    "nvfp4": Producer("nvfp4", "", modelopt_nvfp4, columns=16, signed_zero=False),
-    "mxfp4": Producer("mxfp4", "", partial(modelopt_mx, scheme="mxfp4"), signed_zero=False),
+    "nvfp4": Producer("nvfp4", "", modelopt_nvfp4, columns=16),
+    "mxfp4": Producer("mxfp4", "", partial(modelopt_mx, scheme="mxfp4")),
     "mxfp8": Producer("mxfp8_e4m3", "", partial(modelopt_mx, scheme="mxfp8")),
     "fp8 tensor": Producer("fp8_tensor", "", partial(modelopt_fp8, strategy="FP8")),
     "fp8 channel": Producer(

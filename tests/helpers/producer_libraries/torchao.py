@@ -38,6 +38,7 @@ def torchao_nvfp4(x: Array) -> tuple[Parts, Array | None]:
     return arrays(parts), None
 
 
+_DTYPES = ("float32", "bfloat16")  # it refuses others
 _ELEMENTS = {
     "mxfp4": torch.float4_e2m1fn_x2,
     "mxfp8_e4m3": torch.float8_e4m3fn,
@@ -54,11 +55,12 @@ SCHEMES = {
             "",
             partial(torchao_mx, element=element, rule=rule),
             options={"scale_rule": rule},
+            dtypes=_DTYPES,
         )
         for scheme, element in _ELEMENTS.items()
         for rule in ("floor", "rceil", "ceil", "even")
     },
-    "nvfp4": Producer("nvfp4", "", torchao_nvfp4, columns=16),
+    "nvfp4": Producer("nvfp4", "", torchao_nvfp4, columns=16, dtypes=_DTYPES),
 }
 
 
