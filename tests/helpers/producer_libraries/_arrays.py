@@ -65,4 +65,3 @@ class Producer:
     """Of which columns are a multiple."""
     rows: int = 1
     only_read: bool = False
-

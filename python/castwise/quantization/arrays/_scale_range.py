@@ -33,8 +33,8 @@ def amax_bounds(
 ) -> tuple[float, float] | None:
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps.
 
-    None if they never do not: powers of two and scales under a global one reach all magnitudes, and so
-    does the range of float32 where no step is limited.
+    None if there are none: powers of two and scales under a global one reach all magnitudes, and so
+    does float32 where no step has a limit.
     """
     layout, row, storage = views.layout, views.scheme, views.storage
     is_relative = row.global_scale and has_global_scale(layout)

@@ -151,7 +151,7 @@ class Marker:
     state
         Returns what it states of a scheme, as an object of JSON; None if it is not written.
     shape_key
-        Under which it states the shape of a weight that is stored with padding; None if it does not.
+        Under which it states the shape of a weight that has padding; None if it does not.
 
     """
 

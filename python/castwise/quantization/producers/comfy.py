@@ -175,12 +175,12 @@ def _rule(case: StoredWeight) -> Given:
             f"{case.payload!r} has the shape {case.shape(case.payload)}, which is not padded to "
             f"{padding}"
         )
-    if (shape := state.get(_SHAPE_KEY)) is None:
-        shape = (*experts, _true_rows(case, padding), columns)
-        _check_columns(case, last=0x0F if columns > width else 0xFF)
-    else:
+    if (shape := state.get(_SHAPE_KEY)) is not None:
         _check_shape(case, shape, (*experts, rows, columns))
-    return Given(scheme, case.block(), tuple(shape))
+        return Given(scheme, case.block(), tuple(shape))
+    true_shape = (*experts, _true_rows(case, padding), columns)
+    _check_columns(case, last=0x0F if columns > width else 0xFF)
+    return Given(scheme, case.block(), true_shape)
 
 
 def _check_shape(case: StoredWeight, shape: object, padded: tuple[int, ...]) -> None:
@@ -188,11 +188,14 @@ def _check_shape(case: StoredWeight, shape: object, padded: tuple[int, ...]) -> 
     lengths = shape if isinstance(shape, list) else []
     padding = _PADDING[case.scheme]
     counts = [count if type(count) is int and count > 0 else 0 for count in lengths]
-    outer, inner = counts[:-MATRIX], [ceil_div(count, padding) * padding for count in counts[-MATRIX:]]
+    outer, inner = (
+        counts[:-MATRIX],
+        [ceil_div(count, padding) * padding for count in counts[-MATRIX:]],
+    )
     if (*outer, *inner) != padded:
         raise Undecodable(
-            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has {padded} elements with "
-            f"padding to {padding}"
+            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has the shape {padded}, "
+            f"padded to {padding}"
         )
     bias = _bias(case)
     if bias is not None and bias.shape[-1:] != (counts[-MATRIX],):
