@@ -235,6 +235,7 @@ def test_arrays_are_the_oracles(case: Case) -> None:
 
 
 @pytest.mark.exhaustive
+@pytest.mark.filterwarnings("ignore:x has scales of")
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("case", CASES, ids=IDS)
 def test_arrays_of_every_kind_are_the_oracles(case: Case, dtype: str) -> None:

@@ -42,6 +42,7 @@ class Difference(NamedTuple):
 
 HALF, WIDE, ALL = ("float16",), ("float32", "bfloat16"), ("float32", "bfloat16", "float16")
 SMALL_BLOCKS = ("tiny", "subnormal", "rows of every magnitude", "blocks of every magnitude")
+BELOW = "below about 2^-119"
 MX = ("mxfp4", "mxfp6", "mxfp8")
 DIFFERENCES = [
     *(
@@ -53,7 +54,7 @@ DIFFERENCES = [
         )
     ),
     *(
-        Difference("below about 2^-119", library, schemes, dtypes, ("subnormal",))
+        Difference(BELOW, library, schemes, dtypes, ("subnormal",))
         for library, schemes, dtypes in (
             ("torchao", MX, WIDE),
             ("torchao", ("nvfp4",), ("bfloat16",)),
@@ -97,7 +98,7 @@ DIFFERENCES = [
         "mlx",
         ("mxfp4",),
         HALF,
-        ("tiny", "subnormal", "blocks of every magnitude"),
+        ("tiny", "subnormal", "rows of every magnitude"),
     ),
     Difference(
         "float16, quotients below 2^-14", "mlx", ("mxfp8",), HALF, (*SMALL_BLOCKS, "thousandths")
@@ -193,8 +194,9 @@ def test_parts_are_the_librarys(library: str, one: Producer, dtype: str, kind: s
     row = difference(library, one, dtype, kind)
     assert same == (row is None), row
     if row is not None and ours is not None and decoded is not None:
-        theirs = decibels(x, decoded)
-        assert math.isnan(theirs) or decibels(x, ours) >= theirs - NEAR_DB
+        theirs, own = decibels(x, decoded), decibels(x, ours)
+        is_beyond = math.isnan(own) and kind == "largest"  # codes above the largest number
+        assert math.isnan(theirs) or is_beyond or own >= theirs - NEAR_DB
 
 
 def test_differences_are_those_of_the_page() -> None:
@@ -214,6 +216,9 @@ def test_differences_are_those_of_the_page() -> None:
 def test_the_librarys_parts_decode_as_it_decodes_them(
     library: str, one: Producer, dtype: str, kind: str
 ) -> None:
+    row = difference(library, one, dtype, kind)
+    if row is not None and row.words == BELOW:
+        pytest.skip("a row of the page: subnormal products or scales")
     x = inputs(one, dtype)[kind]
     expected, decoded = one.encode(x)
     if decoded is None or "codes" in expected:
