@@ -14,7 +14,6 @@ from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.report import LOSSES, DecodeReport
 from castwise.cli._arguments import NO_KINDS
 from castwise.cli._output import FINDINGS, OK, say
-from castwise.quantization.arrays import keeping_scheme
 
 _WIDER = "a wider format"
 _NARROW = "float16"
@@ -130,6 +129,8 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
     row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
     paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
     if worst.kind == "scale":
+        from castwise.quantization.arrays import keeping_scheme  # noqa: PLC0415  (a cast has none)
+
         recipe = str(summary.options["recipe"])
         found = keeping_scheme(row.target or "", recipe, written_schemes(recipe))
         options = None if found is None else f"--scheme {found[0]} --recipe {recipe} --overwrite"
