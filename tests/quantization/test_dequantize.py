@@ -76,6 +76,15 @@ def test_one_scale_for_any_number_of_axes(tmp_path: Path, shape: tuple[int, ...]
     assert_same(checkpoint.load(tmp_path / "out")["a.weight"], expected)
 
 
+def test_only_some_weights_beside_the_list_of_minimax(tmp_path: Path) -> None:
+    """transformers reads `ignored_layers` only where no other list is."""
+    model = two_weights()
+    model.config["quantization_config"]["ignored_layers"] = ["lm_head"]
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out", only="b.*")
+    section = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert section["modules_to_not_convert"] == ["lm_head", "b"]
+
+
 def test_only_some_weights(tmp_path: Path) -> None:
     """The others stay quantised, and the configuration says so."""
     model, out = two_weights(), tmp_path / "out"

@@ -316,7 +316,7 @@ def test_padding_that_nothing_tells(tmp_path: Path) -> None:
     ("name", "section", "match"),
     [
         ("awq", {"version": "gemv"}, "the version 'gemv' of AWQ"),
-        ("gptq, 4 bits", {"checkpoint_format": "marlin"}, "checkpoint_format 'marlin'"),
+        ("gptq, 4 bits", {"checkpoint_format": "marlin"}, "the format 'marlin' of GPTQ"),
         ("gptq, 4 bits", {"bits": 5}, "with 5 bits"),
         ("gptq, 4 bits", {"dynamic": {"-:b": {}, "+:.*a": {"bits": 8}}}, "scales"),
         ("mlx, 4 bits", {"bits": 8}, "group|shape"),
@@ -337,6 +337,7 @@ def test_other_variants(tmp_path: Path, name: str, section: dict[str, Any], matc
         ({"format": "sparse-24-bitmask"}, "'sparse-24-bitmask'; compressed-tensors reads it"),
         ({"sparsity_config": {"format": "sparse-bitmask"}}, "'sparse-bitmask'"),
         ({"transform_config": {"config_groups": {"u": {}}}}, "its weights are transformed"),
+        ({"moe_sparsity_config": {"method": "prune"}}, "which experts are left"),
     ],
 )
 def test_what_concerns_all_weights(tmp_path: Path, section: dict[str, Any], match: str) -> None:
@@ -346,6 +347,44 @@ def test_what_concerns_all_weights(tmp_path: Path, section: dict[str, Any], matc
     model.config["quantization_config"].update(section)
     with pytest.raises(CheckpointError, match=match):
         checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "no")
+
+
+@pytest.mark.parametrize(
+    ("name", "section", "match"),
+    [
+        (
+            "deepseek, scales of float32",
+            {"weight_scale_semantics": "inverse", "weight_scale_method": "block"},
+            "weight_scale_semantics 'inverse', by which scales divide",
+        ),
+        ("quark, fp4", {"algo_config": [{"name": "rotation", "r4": True}]}, r"\(rotation\)"),
+        ("quark, fp4", {"algo_config": [{"name": "svdquant"}]}, r"\(svdquant\)"),
+        ("quark, fp4", {"pre_quant_opt_config": {"name": "quarot"}}, r"\(quarot\)"),
+        ("quark, fp4", {"global_quant_config": {"weight": [{}, {}]}}, "several steps"),
+    ],
+)
+def test_what_newer_releases_state(
+    tmp_path: Path, name: str, section: dict[str, Any], match: str
+) -> None:
+    """GPTQModel 7.7 multiplies float8 by what it stores; Quark 0.13 rotates inputs."""
+    model = MODELS[name]()
+    model.config["quantization_config"].update(section)
+    with pytest.raises(CheckpointError, match=match):
+        checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+
+
+def test_what_newer_releases_state_of_no_weight(tmp_path: Path) -> None:
+    """The fields of Quark 0.13 that change no code, and a rotation that its weights contain."""
+    model = MODELS["quark, fp4"]()
+    section = model.config["quantization_config"]
+    section["global_quant_config"]["weight"] |= {
+        "enable_buffer_reuse": False,
+        "max_input_numel": 4 << 20,
+    }
+    section["algo_config"] = [{"name": "rotation", "r1": True, "r4": False}, {"name": "awq"}]
+    checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out")
+    for name, plain in model.plain.items():
+        np.testing.assert_array_equal(checkpoint.load(tmp_path / "out")[name], plain)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
@@ -13,7 +13,7 @@ import pytest
 from castwise import checkpoint
 from castwise.cli import main
 from producer_models import MODELS, Decodable, write
-from producer_models.awq_gptq import gptq
+from producer_models.awq_gptq import awq, gptq
 
 KEY = "quantization_config"
 AUTO_ROUND = {"quant_method": "auto-round", "data_type": "int", "sym": False}
@@ -131,6 +131,7 @@ def test_auto_round_of_float8(tmp_path: Path, name: str) -> None:
         ({"extra_config": {"model.up": {"super_bits": 6}}}, "'super_bits'"),
         ({"extra_config": {"model.up": {"bits": 16}}}, "is not quantised"),
         ({"rotation_config": {"block_size": 32}}, "rotated"),
+        ({"spinquant_config": {"r4": True}}, "rotated"),
         ({"bits": 8}, "model.up"),
     ],
 )
@@ -157,14 +158,15 @@ def test_zero_points_of_float8_of_auto_round(tmp_path: Path, zeros: str) -> None
 
 
 DIFFERENT: dict[str, tuple[str, dict[str, Any], str]] = {
-    "form": ("gptq, 4 bits", {"checkpoint_format": "gptq_v2"}, "checkpoint_format"),
+    "form": ("gptq, 4 bits", {"checkpoint_format": "gptq_v2"}, "another format each"),
+    "form by its new key": ("gptq, 4 bits", {"format": "gptq_v2"}, "another format each"),
     "marlin": ("gptq, 4 bits", {"is_marlin_format": True}, "is_marlin_format"),
     "bits": ("gptq, 4 bits", {"bits": 8}, "scheme"),
     "groups": ("gptq, 4 bits", {"group_size": 64}, "block"),
     "order": ("gptq, 4 bits", {"desc_act": True}, "desc_act"),
     "method": ("gptq, 4 bits", {"quant_method": "awq"}, "method"),
     "dynamic": ("gptq, 4 bits", {"dynamic": {"+:a": {"bits": 8}}}, "scheme"),
-    "awq version": ("awq", {"version": "gemv"}, "version"),
+    "awq version": ("awq", {"version": "gemv"}, "another format each"),
     "awq zeros": ("awq", {"zero_point": False}, "zero_point"),
 }
 
@@ -190,6 +192,74 @@ def test_two_files_that_differ(
     found = checkpoint.inspect(source).quantization
     assert found is not None
     assert all(one.problem for one in found.weights)
+
+
+FORMATS: dict[str, tuple[str, dict[str, Any]]] = {
+    "GPTQModel and transformers": ("gptq, v2", {"format": "gptq_v2"}),
+    "both keys": ("gptq, v2", {"format": "gptq_v2", "checkpoint_format": "gptq_v2"}),
+    "planar, whose 4 bits are v2": ("gptq, v2", {"format": "gptq_p", "pack_dtype": "int32"}),
+    "the method by its new key": ("gptq, v2", {"format": "gptq_v2", "method": "gptq"}),
+    "v1": ("gptq, 4 bits", {"format": "gptq", "method": "gptq"}),
+    "awq": ("awq", {"format": "gemm", "version": "GEMM", "method": "awq"}),
+}
+
+
+@pytest.mark.parametrize("case", FORMATS.values(), ids=FORMATS)
+@pytest.mark.parametrize("place", ["config.json", "own file", "both"])
+def test_the_order_of_words_by_every_key(
+    tmp_path: Path, case: tuple[str, dict[str, Any]], place: str
+) -> None:
+    name, keys = case
+    model = deepcopy(MODELS[name]())
+    section = {key: value for key, value in model.config[KEY].items() if "format" not in key} | keys
+    model.config = {} if place == "own file" else {KEY: section}
+    file = "quant_config.json" if name == "awq" else "quantize_config.json"
+    model.files = {} if place == "config.json" else {file: section}
+    equal(tmp_path, model)
+
+
+WRONG_WORDS: dict[str, tuple[Callable[[], Decodable], dict[str, Any], str]] = {
+    "formats": (gptq(4), {"format": "gptq_v2", "checkpoint_format": "gptq"}, "mean one thing"),
+    "versions": (awq, {"format": "gemv", "version": "gemm"}, "mean one thing"),
+    "methods": (gptq(4), {"method": "awq"}, "quant_method 'gptq' and method 'awq'"),
+    "planar": (gptq(3), {"format": "gptq_p"}, "the format 'gptq_p' of GPTQ with 3 bits"),
+    "gemv": (awq, {"version": None, "format": "gemv_fast"}, "the version 'gemv_fast'"),
+    "llm-awq": (awq, {"backend": "llm-awq"}, "the version 'llm-awq'"),
+    "rotated": (gptq(4), {"rotation": "hadamard"}, "rotated (rotation 'hadamard')"),
+    "words": (gptq(4), {"pack_dtype": "int16"}, "words of 'int16'"),
+    "v1 of v2": (gptq(4, "gptq_v2", centred=True), {"format": "gptq", "sym": True}, "point of"),
+    "v2 of v1": (gptq(4, centred=True), {"format": "gptq_v2", "sym": True}, "is 7 as"),
+    "3 bits": (gptq(3, "gptq_v2", centred=True), {"format": "gptq", "sym": True}, "is 5 as"),
+}
+
+
+@pytest.mark.parametrize("case", WRONG_WORDS.values(), ids=WRONG_WORDS)
+def test_words_that_their_statement_contradicts(
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    case: tuple[Callable[[], Decodable], dict[str, Any], str],
+) -> None:
+    make, keys, said = case
+    model = deepcopy(make())
+    model.files = {}
+    section = model.config[KEY]
+    section.pop("checkpoint_format", None)
+    section.update(keys)
+    source = write(tmp_path / "in", model)
+    # Of 3 bits compressed-tensors has no form of the same values.
+    transcode = [] if section["bits"] == 3 else [["transcode", "--to", "compressed-tensors"]]
+    for command in (["dequantize"], *transcode):
+        assert main([command[0], str(source), str(tmp_path / "out"), *command[1:]]) == 2
+        assert said in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("form", [None, "gptq_v2"])
+def test_zero_points_that_sym_states(tmp_path: Path, form: str | None) -> None:
+    model = gptq(4, form, centred=True)()
+    model.files = {}
+    model.config[KEY]["sym"] = True
+    equal(tmp_path, model)
 
 
 @pytest.mark.parametrize("name", ["gptq, 4 bits", "awq"])

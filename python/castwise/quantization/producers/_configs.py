@@ -94,10 +94,13 @@ def _statement(origin: str, method: str, section: Mapping[str, Any]) -> Statemen
 
 def undecodable(statement: Statement) -> str | None:
     """Say what stands in the way of decoding any weight of a method, beside its scheme."""
-    if statement.section.get("rotation_config"):
-        return "its weights are rotated (rotation_config), which castwise cannot undo"
+    for key in ("rotation_config", "spinquant_config"):
+        if statement.section.get(key):
+            return f"its weights are rotated ({key}), which castwise cannot undo"
     section = statement.section.get(STATED_KEY, statement.section)
-    return undecodable_section(statement.method, section) if isinstance(section, dict) else None
+    if not isinstance(section, dict):
+        return None
+    return undecodable_section(tensors_of(statement.method, section), section)
 
 
 def recipes_of(method: str, section: Mapping[str, Any]) -> tuple[str, ...]:

@@ -19,6 +19,11 @@ def read_fp8(section: Mapping[str, Any]) -> Describe:
         block = pair_of_sizes(values.get("weight_block_size")) or pair_of_sizes(
             values.get("group_size")
         )
+        if semantics := values.get("weight_scale_semantics"):  # of GPTQModel, beside other names
+            problem = problem or (
+                f"states weight_scale_semantics {semantics!r}, by which scales divide; GPTQModel "
+                "reads it"
+            )
         if problem is not None:
             return Stated(problem=problem)
         other = element.startswith("e") and element not in (payload or "")

@@ -28,7 +28,8 @@ class Given(NamedTuple):
     needed.
     `groups` is the tensor that says which scale and zero point each row has, if not in order;
     `tiled` says that scales are in tiles, and codes are not padded to them; `loose` of how many
-    bits codes are that stand one in a byte, where others are packed.
+    bits codes are that stand one in a byte, where others are packed; `is_centred` says that zero
+    points are stated to be half of the range.
     """
 
     scheme: str
@@ -41,6 +42,7 @@ class Given(NamedTuple):
     groups: str | None = None
     tiled: bool = False
     loose: int | None = None
+    is_centred: bool = False
 
 
 class Indexed(Protocol):

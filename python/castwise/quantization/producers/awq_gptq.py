@@ -34,11 +34,15 @@ _GPTQ_LAYOUT = Layout(
     ),
 )
 
-_UNSTATED: Mapping[str, Mapping[str, Any]] = {
-    "gptq": {"checkpoint_format": "gptq", "is_marlin_format": False},
-    "awq": {"version": "gemm"},
-}
-"""What holds of integers in words where a section does not say it."""
+_FORMAT_KEYS = ("format", "checkpoint_format", "version")
+"""The keys of the order of words: that of GPTQModel and transformers, its alias, and AutoAWQ's."""
+
+_METHOD_KEYS = ("quant_method", "method")
+"""The keys of the method; GPTQModel writes both."""
+
+_DEFAULT_FORMAT = {"gptq": "gptq", "awq": "gemm"}
+_PLANAR_BITS = (3, 5, 6, 7)
+"""Codes of which GPTQModel's `gptq_p` stores the high bits apart; others are in gptq_v2's words."""
 
 
 def _read(section: Mapping[str, Any]) -> Describe:
@@ -49,26 +53,63 @@ def _read(section: Mapping[str, Any]) -> Describe:
         bits = values.get("bits", values.get("w_bit"))
         stated = integer_scheme(bits, values.get("group_size", values.get("q_group_size")))
         needs = (ZERO,) if values.get("zero_point") is True else ()
+        differing = (_difference(values, keys) for keys in (_FORMAT_KEYS, _METHOD_KEYS))
+        problem = problem or next(filter(None, differing), None)
         return stated._replace(needs=needs, problem=problem, details=_details(values))
 
     return describe
 
 
+def _words_of(values: Mapping[str, Any], keys: tuple[str, ...]) -> dict[str, str]:
+    """Return what a section states under several keys of one meaning, in lower case."""
+    return {key: value.lower() for key in keys if isinstance(value := values.get(key), str)}
+
+
+def _difference(values: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
+    """Say that keys of one meaning differ; None if they do not."""
+    words = _words_of(values, keys)
+    if len(set(words.values())) < 2:  # noqa: PLR2004
+        return None
+    texts = " and ".join(f"{key} {word!r}" for key, word in words.items())
+    return f"states {texts}, which mean one thing; remove the one that does not hold"
+
+
+def _method_of(values: Mapping[str, Any], usual: str) -> str:
+    return next(iter(_words_of(values, _METHOD_KEYS).values()), usual)
+
+
+def _format_of(values: Mapping[str, Any]) -> str:
+    """Return the order of words that is stated, or that of the method."""
+    if values.get("backend") == "llm-awq":  # which transformers takes before a stated format
+        return "llm-awq"
+    words = _words_of(values, _FORMAT_KEYS)
+    return next(iter(words.values()), _DEFAULT_FORMAT.get(_method_of(values, "gptq"), "gptq"))
+
+
 def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return what two statements of the same words must agree on, beside bits and groups."""
-    unstated = _UNSTATED["awq" if values.get("quant_method") == "awq" else "gptq"]
-    stated = {key: values.get(key, value) for key, value in unstated.items()}
+    stated = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype", "int32")}
+    if _method_of(values, "gptq") != "awq":
+        stated["is_marlin_format"] = values.get("is_marlin_format", False)
     stated |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
     return tuple((key, value) for key, value in stated.items() if value is not None)
 
 
+def _undecodable(section: Mapping[str, Any]) -> str | None:
+    """Say why no word of a section is decoded: its weights need rotated inputs, or other words."""
+    if rotation := section.get("rotation"):
+        return f"its weights are rotated (rotation {rotation!r}), which castwise cannot undo"
+    if (container := section.get("pack_dtype", "int32")) != "int32":
+        return f"its codes are in words of {container!r} (pack_dtype), and castwise decodes int32"
+    return None
+
+
 def _rule_of_awq(case: StoredWeight) -> Given:
     """Describe AutoAWQ's "gemm": 8 outputs in a word, in an order of their own."""
-    version = str(case.section.get("version", "gemm")).lower()
-    bits = case.bits()
-    if version != "gemm" or bits != 4:  # noqa: PLR2004
+    form, bits = _format_of(case.section), case.bits()
+    if form != "gemm" or bits != 4:  # noqa: PLR2004
         raise Undecodable(
-            f"castwise cannot decode the version {version!r} of AWQ with {bits} bits; AutoAWQ or "
+            f"castwise cannot decode the version {form!r} of AWQ with {bits} bits; AutoAWQ or "
             "GPTQModel read it"
         )
     case.named("qzeros")
@@ -77,29 +118,33 @@ def _rule_of_awq(case: StoredWeight) -> Given:
 
 def _rule_of_gptq(case: StoredWeight) -> Given:
     """Describe AutoGPTQ's words: packed along the inputs, zero points along the outputs."""
-    form = case.section.get("checkpoint_format", "gptq")
-    method = tensors_of(case.section.get("quant_method", "gptq"), case.section)
+    form = _format_of(case.section)
+    method = tensors_of(_method_of(case.section, "gptq"), case.section)
     if case.section.get("is_marlin_format"):  # as AutoGPTQ wrote before it stated a form
         form = "marlin"
     bits = case.bits()
-    if form not in ("gptq", "gptq_v2") or method != "gptq" or bits not in (2, 3, 4, 8):
+    variant = "gptq_v2" if form == "gptq_p" and bits not in _PLANAR_BITS else form
+    if variant not in ("gptq", "gptq_v2") or method != "gptq" or bits not in (2, 3, 4, 8):
         raise Undecodable(
-            f"castwise cannot decode the checkpoint_format {form!r} of GPTQ with {bits} bits; "
-            "GPTQModel reads it"
+            f"castwise cannot decode the format {form!r} of GPTQ with {bits} bits; GPTQModel reads "
+            "it"
         )
     case.named("qzeros")
     if case.part("g_idx") is None and case.section.get("desc_act") is True:
         raise Undecodable("it has no g_idx, and desc_act says that it is needed")
     inputs = case.whole(bits, case.matrix()[0])
-    return Given(f"int{bits}_group", case.group(inputs), variant=form)
+    is_centred = module_values(case.section)(case.payload.rpartition(".")[0]).values.get("sym")
+    return Given(
+        f"int{bits}_group", case.group(inputs), variant=variant, is_centred=is_centred is True
+    )
 
 
 def _section_of_awq(config: Mapping[str, Any]) -> Section:
-    return str(config.get("quant_method", "awq")), config
+    return _method_of(config, "awq"), config
 
 
 def _section_of_gptq(config: Mapping[str, Any]) -> Section:
-    return str(config.get("quant_method", "gptq")), config
+    return _method_of(config, "gptq"), config
 
 
 AWQ = Producer(
@@ -124,7 +169,10 @@ AWQ = Producer(
     scales="float16",
     rule=_rule_of_awq,
     configuration=Configuration(
-        {"awq": _read}, config_file="quant_config.json", file_section=_section_of_awq
+        {"awq": _read},
+        undecodable=_undecodable,
+        config_file="quant_config.json",
+        file_section=_section_of_awq,
     ),
     transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )
@@ -142,7 +190,10 @@ GPTQ = Producer(
     rule=_rule_of_gptq,
     wrapped_zeros=_WRAPPED_ZEROS,
     configuration=Configuration(
-        {"gptq": _read}, config_file="quantize_config.json", file_section=_section_of_gptq
+        {"gptq": _read},
+        undecodable=_undecodable,
+        config_file="quantize_config.json",
+        file_section=_section_of_gptq,
     ),
     transcoding=Transcoding(forms_from=same_schemes(*INTEGERS)),
 )

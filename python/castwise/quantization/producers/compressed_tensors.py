@@ -204,6 +204,8 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     for form in forms:
         if isinstance(form, str) and form.startswith(_SPARSE):
             return f"castwise cannot decode the format {form!r}; compressed-tensors reads it"
+    if section.get("moe_sparsity_config"):
+        return "it states which experts are left (moe_sparsity_config); compressed-tensors reads it"
     if section.get("transform_config"):
         return "its weights are transformed (transform_config), which castwise cannot undo"
     return None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from itertools import chain
 from typing import Any
 
 from castwise.quantization.producers._layouts import OF_WORD, Layout
@@ -31,6 +32,8 @@ _KEYS = frozenset(
         "is_scale_quant",
         "observer_cls",
         "qat_spec",
+        "enable_buffer_reuse",
+        "max_input_numel",
     )
 )
 """The fields of Quark's `QTensorConfig`."""
@@ -58,6 +61,8 @@ def _read(section: Mapping[str, Any]) -> Describe:
         # Patterns of layers have wildcards; with any, the global row need not hold.
         chosen = patterns.get(module, None if patterns else section.get("global_quant_config"))
         weight = chosen.get("weight") if isinstance(chosen, dict) else None
+        if isinstance(weight, list):
+            return Stated(problem="states several steps of its weight; Quark reads it")
         if not isinstance(weight, dict):
             return Stated()
         if (unknown := unknown_key(weight, _KEYS)) is not None:
@@ -70,6 +75,20 @@ def _read(section: Mapping[str, Any]) -> Describe:
         return Stated(f"{element}_{strategy}" if element and strategy else None, block)
 
     return describe
+
+
+def _undecodable(section: Mapping[str, Any]) -> str | None:
+    """Say that a layer needs what is computed beside its weight: rotated inputs, or factors."""
+    stated = [section.get(key) for key in ("algo_config", "pre_quant_opt_config")]
+    lists = [value if isinstance(value, list) else [value] for value in stated]
+    for step in chain.from_iterable(lists):
+        if not isinstance(step, dict):
+            continue
+        name = step.get("name")
+        is_online = name == "rotation" and (step.get("r4") or step.get("online_r1_rotation"))
+        if is_online or name in ("quarot", "svdquant"):
+            return f"its layers compute more than their weights ({name}); Quark reads it"
+    return None
 
 
 def _rule(case: StoredWeight) -> Given:
@@ -93,5 +112,5 @@ QUARK = Producer(
         Layout("int_{}", "", OF_WORD, INT8.parts),
     ),
     rule=_rule,
-    configuration=Configuration({"quark": _read}),
+    configuration=Configuration({"quark": _read}, undecodable=_undecodable),
 )

@@ -56,7 +56,7 @@ class Case(StoredWeight):
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names, groups, tiled, loose = given
+        scheme, block, shape, axis, variant, plain, names, groups, tiled, loose, _ = given
         if names is None:
             needed = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
             names = {name: name for name in (self.payload, *needed)}

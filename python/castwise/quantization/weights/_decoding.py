@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from castwise._options import Arithmetic
 from castwise._wording import given
 from castwise.quantization.arrays._arrays import QuantizedArray
-from castwise.quantization.arrays._decode import check_steps
+from castwise.quantization.arrays._conversion import zeros_of
+from castwise.quantization.arrays._decode import added_to_zeros, check_steps
 from castwise.quantization.arrays._from_parts import recognized_parts
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._row_slices import row_step, rows_of
@@ -119,6 +120,8 @@ def decoding(
     try:
         q = case.quantized(given, recipe)
         check_steps(q, arithmetic)
+        if given.is_centred:
+            _check_centre(q)
     except ValueError as error:
         raise Undecodable(str(error).removesuffix(".")) from error
     return _of_array(q, given)
@@ -166,6 +169,21 @@ def _check_groups(index: LazyArray, count: int) -> None:
     wrong = groups[~((groups >= 0) & (groups < count))]
     if wrong.size:
         raise Undecodable(f"{index.name!r} has {wrong[0]}, and there are {count} groups from 0 on")
+
+
+def _check_centre(q: Any) -> None:  # noqa: ANN401  (its parts are lazy)
+    """Refuse zero points that the other variant of a layout would have in the middle, as stated.
+
+    Single ones may lie elsewhere: GPTQModel rounds layers without data around their means.
+    """
+    zeros, middle = zeros_of(q), 1 << (views_of(q).scheme.bits - 1)
+    other, variant = (middle + 1, "gptq_v2") if added_to_zeros(q) else (middle - 1, "gptq")
+    if zeros.size and (zeros == other).all():
+        raise ValueError(
+            f"sym is stated, and every zero point of {q.zero_point.name!r} is {other} as the "
+            f"format {q.variant!r} has them, and {middle}, the middle, as {variant!r} has them; "
+            f"state that format, or remove sym"
+        )
 
 
 def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:

@@ -126,12 +126,16 @@ def without_quantization(text: str, dtype: str | None = None) -> str:
     return text
 
 
+_ALIAS = "ignored_layers"
+"""What transformers reads of float8 where no `modules_to_not_convert` is stated, as of MiniMax."""
+
+
 def with_exceptions(text: str, exceptions: Exceptions) -> str:
     """Add modules to those that the sections of a JSON object except from the quantisation."""
     for member, _ in reversed(list(_sections(text))):
         begin = text.index("{", member.begin)
         section = json.loads(text[begin : member.end])
-        listed = section.get(exceptions.key) or []
+        listed = section.get(exceptions.key) or section.get(_ALIAS) or []
         section[exceptions.key] = [*listed, *exceptions.modules]
         text = text[:begin] + json.dumps(section, indent=2) + text[member.end :]
     return text
