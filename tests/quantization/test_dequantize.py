@@ -77,7 +77,7 @@ def test_one_scale_for_any_number_of_axes(tmp_path: Path, shape: tuple[int, ...]
 
 
 def test_only_some_weights_beside_the_list_of_minimax(tmp_path: Path) -> None:
-    """transformers reads `ignored_layers` only where no other list is."""
+    """`ignored_layers` counts for transformers only where no other list is."""
     model = two_weights()
     model.config["quantization_config"]["ignored_layers"] = ["lm_head"]
     checkpoint.dequantize_file(write(tmp_path / "model", model), tmp_path / "out", only="b.*")

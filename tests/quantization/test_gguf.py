@@ -9,7 +9,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise import checkpoint
+from castwise import cast, checkpoint
 from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
@@ -111,10 +111,63 @@ def test_inspection(tmp_path: Path, name: str) -> None:
     assert f"uint8 ({name})" in str(inspection)
 
 
-def test_a_scale_beside_blocks_is_refused(tmp_path: Path) -> None:
-    one = (0, (1,), struct.pack("<f", 2))
-    source = gguf_file(tmp_path / "model.gguf", {"a.weight": sample("NVFP4")[0], "a.scale": one})
-    with pytest.raises(CheckpointError, match=r"'a\.scale' is beside it"):
+def number(*values: float) -> tuple[int, tuple[int, ...], bytes]:
+    return 0, (len(values),), struct.pack(f"<{len(values)}f", *values)
+
+
+@pytest.mark.parametrize("name", TYPES)
+@pytest.mark.parametrize("arithmetic", ["peer", "exact"])
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_factors_beside_weights(tmp_path: Path, name: str, arithmetic: Any, dtype: str) -> None:
+    """As llama.cpp's converter writes `weight_scale_2` of ModelOpt: one number for each expert."""
+    (kind, shape, raw), values = sample(name)
+    factors = np.array([0.3, -7e-5, 1.7e3], np.float32)
+    tensors = {
+        "blk.0.attn_q.weight": (kind, shape, raw),
+        "blk.0.attn_q.scale": number(float(factors[0])),
+        "blk.0.attn_q.input_scale": number(3.0),
+        "blk.0.ffn_up_exps.weight": (kind, (3, *shape), raw * 3),
+        "blk.0.ffn_up_exps.scale": number(*map(float, factors)),
+        "blk.0.attn_k.weight": (kind, shape, raw),
+    }
+    source, out = gguf_file(tmp_path / "model.gguf", tensors), tmp_path / "out.safetensors"
+    checkpoint.dequantize_file(source, out, dtype, arithmetic=arithmetic)
+    wide = np.float64 if arithmetic == "exact" else np.float32
+    products = values.astype(wide) * factors.astype(wide)[:, None, None]
+    found = checkpoint.load(out)
+    assert_same(found.pop("blk.0.attn_q.weight"), cast(products[0], dtype))
+    assert_same(found.pop("blk.0.ffn_up_exps.weight"), cast(products, dtype))
+    assert_same(found.pop("blk.0.attn_k.weight"), cast(values, dtype))
+    assert found == {}
+    if arithmetic == "peer":
+        assert checkpoint.verify(source, out).equal
+
+
+FACTORS: dict[str, tuple[tuple[int, tuple[int, ...], bytes], str]] = {
+    "two": (number(1.0, 2.0), r"'a\.scale' has the shape \(2,\), and the shape \(1,\)"),
+    "of rows": (number(*[1.0] * 6), r"has the shape \(6,\)"),
+    "none": (number(), r"has the shape \(0,\)"),
+    "another format": ((1, (1,), bytes(2)), r"'a\.scale' is beside it"),
+}
+
+
+@pytest.mark.parametrize("case", FACTORS.values(), ids=FACTORS)
+def test_other_factors_are_refused(
+    tmp_path: Path, case: tuple[tuple[int, tuple[int, ...], bytes], str]
+) -> None:
+    factor, match = case
+    tensors = {"a.weight": sample("NVFP4")[0], "a.scale": factor}
+    source = gguf_file(tmp_path / "model.gguf", tensors)
+    with pytest.raises(CheckpointError, match=match):
+        checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
+def test_one_factor_beside_experts_is_refused(tmp_path: Path) -> None:
+    kind, shape, raw = sample("NVFP4")[0]
+    tensors = {"a.weight": (kind, (3, *shape), raw * 3), "a.scale": number(2.0)}
+    source = gguf_file(tmp_path / "model.gguf", tensors)
+    with pytest.raises(CheckpointError, match=r"and the shape \(3,\)"):
         checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
 
 

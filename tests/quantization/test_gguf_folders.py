@@ -213,6 +213,68 @@ def test_blocks_that_the_package_decodes(
         assert_same(loaded[weight].astype(np.float32), array.astype(np.float32))
 
 
+@pytest.mark.parametrize("name", ["gpt-oss", "qwen3_moe", "llama", "qwen3"])
+def test_factors_beside_weights(tmp_path: Path, name: str) -> None:
+    """A number for each expert, and for each of two tensors whose rows alternate in one."""
+    source, recipe = models(name, tmp_path)
+    checkpoint.transcode_file(source, tmp_path / "out.gguf", "gguf")
+    plain, added, factors = tmp_path / "plain", {}, {}
+    rng = np.random.default_rng(0)
+    for weight, (kind, array) in parsed(tmp_path / "out.gguf")[1].items():
+        if kind == 39:
+            count = len(array) if array.ndim == 4 else 1
+            factors[weight] = rng.random(count, np.float32) * 3 - 1
+            stem = weight.removesuffix("weight")
+            added |= {f"{stem}scale": (0, factors[weight])}
+            added |= {f"{stem}input_scale": (0, np.ones(count, np.float32))}
+    assert factors
+    checkpoint.dequantize_file(tmp_path / "out.gguf", plain, "float32")
+    made = changed(tmp_path / "out.gguf", None, added)
+    checkpoint.dequantize_file(made, tmp_path / "decoded", "float32")
+    expected, found = checkpoint.load(plain), checkpoint.load(tmp_path / "decoded")
+    assert found.keys() == expected.keys()
+    scaled = 0
+    for tensor, array in expected.items():
+        values, product = array.astype(np.float32), array.astype(np.float32)
+        for weight, each in factors.items():
+            layer = re.search(r"\d+", weight)[0]
+            if f"layers.{layer}." not in tensor:
+                continue
+            part = weight.split(".")[2]
+            if name == "gpt-oss" and part in ("ffn_gate_exps", "ffn_up_exps"):
+                start = int(part == "ffn_up_exps")
+                if tensor.endswith("gate_up_proj"):
+                    product[..., start::2] = values[..., start::2] * each[:, None, None]
+                    scaled += 1
+                continue
+            ends = {
+                "ffn_down_exps": "down_proj",
+                "ffn_gate_exps": "gate_proj",
+                "ffn_up_exps": "up_proj",
+                "ffn_down": "down_proj",
+                "ffn_gate": "gate_proj",
+                "ffn_up": "up_proj",
+                "attn_q": "q_proj",
+                "attn_k": "k_proj",
+                "attn_v": "v_proj",
+                "attn_output": "o_proj",
+            }
+            if not tensor.removesuffix(".weight").endswith(f".{ends[part]}"):
+                continue
+            expert = re.search(r"experts\.(\d+)", tensor)
+            factor = each[int(expert[1])] if expert else each.reshape(-1, *[1] * (array.ndim - 1))
+            product = values * factor
+            scaled += 1
+        assert_same(found[tensor], product.astype(array.dtype))
+    assert scaled >= len(factors)
+    with pytest.raises(CheckpointError, match="is multiplied by what is beside it"):
+        checkpoint.transcode_file(made, tmp_path / "other", recipe)
+    wrong = added | {next(iter(added)): (0, np.ones(7, np.float32))}
+    lacking = changed(tmp_path / "out.gguf", None, wrong)
+    with pytest.raises(CheckpointError, match=r"of shape \(7,\), and factors are"):
+        checkpoint.dequantize_file(lacking, tmp_path / "no")
+
+
 @pytest.mark.parametrize("name", NAMES)
 def test_configurations(tmp_path: Path, name: str) -> None:
     """They state what they did, but for what transformers takes by default."""

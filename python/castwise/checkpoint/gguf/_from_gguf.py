@@ -42,6 +42,7 @@ from castwise.checkpoint.gguf._tokenizer_from_gguf import (
     special_numbers,
     tokenizer_files,
 )
+from castwise.quantization.producers import ROLES, names_beside
 
 _LOGGER = logging.getLogger(__name__)
 _F32 = COMPUTED[0]
@@ -175,6 +176,10 @@ def _gathered(
             vectors.append(info.name)
         count = math.prod(tensor.shape[: tensor.axis + 1])
         gathered.append(Gathered(info, info.nbytes // count, tensor.places[0].rows.period, sources))
+        for ending in ROLES if _is_blocks(reader.tensors[sources[0].name]) else ():
+            beside = _beside(reader, tensor, ending, config)
+            left -= {source.name for one in beside for source in one.sources}
+            gathered += beside
     if left:
         raise CheckpointError(f"tensor {min(left)!r} has no place in a model of {row.model}")
     return gathered, vectors
@@ -197,6 +202,34 @@ def _source(
         )
     begin = reader.tensors[name].nbytes // experts * (place.expert or 0)
     return GatheredSource(name, begin, place.rows.picks)
+
+
+def _beside(
+    reader: GgufReader, tensor: MappedTensor, ending: str, config: Mapping[str, Any]
+) -> list[Gathered]:
+    """Return the numbers that are beside a tensor's weights: that of an expert, or all."""
+    stored = [name for place in tensor.places for name in names_beside(place.name, ending, 1)]
+    if not any(name in reader.tensors for name in stored):
+        return []
+    made: list[Gathered] = []
+    names = names_beside(tensor.name, ending, len(stored))
+    for place, name, new_name in zip(tensor.places, stored, names, strict=True):
+        info = reader.tensors.get(name)
+        if info is None:
+            raise CheckpointError(f"it lacks {name!r}, and others of {tensor.name!r} are there")
+        experts = math.prod(tensor.shape[: tensor.axis])
+        expected = (experts if place.expert is None else experts_of(config),)
+        if info.shape != expected or info.format != _F32:
+            raise CheckpointError(
+                f"tensor {name!r} is {info.stored} of shape {info.shape}, and factors are {_F32} "
+                f"of shape {expected}"
+            )
+        size = info.nbytes // info.shape[0]
+        if place.expert is not None:
+            info = info._replace(shape=(1,), nbytes=size)
+        source = GatheredSource(name, size * (place.expert or 0), np.arange(1))
+        made.append(Gathered(info._replace(name=new_name), size, 1, [source]))
+    return made
 
 
 def _info(reader: GgufReader, tensor: MappedTensor, sources: list[GatheredSource]) -> TensorInfo:

@@ -66,7 +66,7 @@ if TYPE_CHECKING:
         Statements,
         Written,
     )
-    from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS
+    from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS, ROLES, names_beside
 else:
     __getattr__ = on_demand(
         __name__,
@@ -129,7 +129,12 @@ else:
                 "Statements",
                 "Written",
             ),
-            "castwise.quantization.producers.gguf": ("GGUF", "GGUF_BLOCKS"),
+            "castwise.quantization.producers.gguf": (
+                "GGUF",
+                "GGUF_BLOCKS",
+                "ROLES",
+                "names_beside",
+            ),
         },
     )
 
@@ -157,6 +162,7 @@ __all__ = [
     "OFFERED",
     "OF_E4M3",
     "OWN_SECTIONS",
+    "ROLES",
     "SCALE",
     "SECTIONS",
     "SEVERAL",
@@ -179,6 +185,7 @@ __all__ = [
     "find_scheme",
     "joined",
     "known_recipe",
+    "names_beside",
     "numbered_kernel",
     "plain_model",
     "powers_stated",

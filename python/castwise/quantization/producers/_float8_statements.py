@@ -21,8 +21,8 @@ def read_fp8(section: Mapping[str, Any]) -> Describe:
         )
         if semantics := values.get("weight_scale_semantics"):  # of GPTQModel, beside other names
             problem = problem or (
-                f"states weight_scale_semantics {semantics!r}, by which scales divide; GPTQModel "
-                "reads it"
+                f"states weight_scale_semantics {semantics!r}, by which scales divide; the library "
+                "that wrote it reads it"
             )
         if problem is not None:
             return Stated(problem=problem)

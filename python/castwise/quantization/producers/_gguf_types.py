@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Protocol
 
 from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import Quantization, QuantizedWeight
+from castwise.quantization.producers._layouts import OF_F32
 from castwise.quantization.producers._names import Described
-from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS, TYPES
+from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS, ROLES, TYPES, names_beside
 
 
 class TypedTensor(Described, Protocol):
@@ -26,14 +27,26 @@ def quantization_by_types(tensors: Iterable[TypedTensor], place: str) -> Quantiz
     """
     by_name = {info.name: info for info in tensors}
     weights = {
-        name: QuantizedWeight(name, *_scheme_and_block(info.stored), (GGUF.name,), name, {})
+        name: QuantizedWeight(
+            name, *_scheme_and_block(info.stored), (GGUF.name,), name, _parts(name, by_name)
+        )
         for name, info in by_name.items()
         if info.stored in GGUF_BLOCKS
     }
-    # As llama.cpp writes beside NVFP4.
-    inputs = {name for name in by_name if name.endswith(".input_scale")}
-    weights = with_foreign(weights, {name: name for name in weights}, by_name, inputs | {*weights})
+    known = {*weights, *(part for weight in weights.values() for part in weight.parts)}
+    weights = with_foreign(weights, {name: name for name in weights}, by_name, known)
     return Quantization((f"{place}{GGUF.name}",), weights=tuple(weights.values()))
+
+
+def _parts(weight: str, tensors: Mapping[str, Described]) -> dict[str, str]:
+    """Return what is beside a weight, also where the rows of two alternate, each with its role."""
+    return {
+        name: role
+        for ending, role in ROLES.items()
+        for count in (1, 2)
+        for name in names_beside(weight, ending, count)
+        if name in tensors and tensors[name].format in OF_F32
+    }
 
 
 def _scheme_and_block(stored: str) -> tuple[str, tuple[int, ...] | None]:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from castwise.quantization.producers._layouts import OF_U8, Layout, Storage
+from castwise.quantization.producers._layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
 from castwise.quantization.producers._producer import Producer, Transcoding
 from castwise.quantization.producers._written import INTEGERS, MXFP4_TO_NVFP4, same_schemes
 
@@ -94,6 +94,17 @@ GGUF = Producer(
     ),
 )
 """Whose files state the scheme of each tensor, and whose tensors are single parts."""
+
+
+ROLES: Mapping[str, str] = {".scale": GLOBAL, ".input_scale": ACTIVATION}
+"""What llama.cpp reads beside a weight of any type, one for each expert, in the place of ".weight":
+what its product is multiplied by, and the scale of its inputs."""
+
+
+def names_beside(weight: str, ending: str, count: int) -> list[str]:
+    """Name what is beside a weight, or what is beside each of those whose rows alternate in it."""
+    name = weight.removesuffix(".weight") + ending
+    return [name] if count == 1 else [f"{name}.{index}" for index in range(count)]
 
 
 def layout_of(scheme: str, size: int) -> tuple[Layout, dict[str, int]]:

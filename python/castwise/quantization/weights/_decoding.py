@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
 from castwise._wording import given
-from castwise.quantization.arrays._arrays import QuantizedArray
+from castwise.quantization.arrays._arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays._conversion import zeros_of
 from castwise.quantization.arrays._decode import added_to_zeros, check_steps
 from castwise.quantization.arrays._from_parts import recognized_parts
@@ -21,6 +21,7 @@ from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._row_slices import row_step, rows_of
 from castwise.quantization.arrays._views import views_of
 from castwise.quantization.producers._found import QuantizedWeight
+from castwise.quantization.producers._layouts import GLOBAL
 from castwise.quantization.producers._names import Described
 from castwise.quantization.producers._registry import find_recipe
 from castwise.quantization.producers._schemes import find_scheme
@@ -58,7 +59,8 @@ class Decoding:
     whole
         All of it, its parts lazy; None for blocks of bytes, which hold their scales.
     values
-        Decodes a slab to float32, in the place of `rows`, where another package knows the codes.
+        Decodes a slab, in the place of `rows`, where another package knows the codes, or where
+        factors beside them multiply what they are: to float32, and to float64 for "exact".
 
     """
 
@@ -68,7 +70,7 @@ class Decoding:
     parts: Collection[str]
     rows: Callable[[Slab], QuantizedArray]
     whole: QuantizedArray | None = None
-    values: Callable[[Slab], NDArray[np.float32]] | None = None
+    values: Callable[[Slab], NDArray[Any]] | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
@@ -176,14 +178,16 @@ def _check_centre(q: Any) -> None:  # noqa: ANN401  (its parts are lazy)
 
     Single ones may lie elsewhere: GPTQModel rounds layers without data around their means.
     """
-    zeros, middle = zeros_of(q), 1 << (views_of(q).scheme.bits - 1)
-    other, variant = (middle + 1, "gptq_v2") if added_to_zeros(q) else (middle - 1, "gptq")
-    if zeros.size and (zeros == other).all():
-        raise ValueError(
-            f"sym is stated, and every zero point of {q.zero_point.name!r} is {other} as the "
-            f"format {q.variant!r} has them, and {middle}, the middle, as {variant!r} has them; "
-            f"state that format, or remove sym"
-        )
+    zeros, views, add = zeros_of(q), views_of(q), added_to_zeros(q)
+    middle = 1 << (views.scheme.bits - 1)
+    for variant, other in views.storage.zeros_add:
+        wrong = middle + add - other
+        if other != add and zeros.size and (zeros == wrong).all():
+            raise ValueError(
+                f"sym is stated, and every zero point of {q.zero_point.name!r} is {wrong} as the "
+                f"format {q.variant!r} has them, and {middle}, the middle, as {variant!r} has "
+                "them; state that format, or remove sym"
+            )
 
 
 def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
@@ -231,24 +235,44 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
 
     cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))
     shape = cut if leading else cut[-1:]
-    plan = Decoding(shape, cut, width if transposed else 1, (payload.name,), rows)
-    if not by_package:
+    factors = _factors(case, stack)
+    names = (payload.name, *(factor.name for factor in factors))
+    plan = Decoding(shape, cut, width if transposed else 1, names, rows)
+    if not (by_package or factors):
         return plan
-    decode = _decoder_of(case.scheme, arithmetic)
+    decode = _decoder_of(case.scheme, arithmetic) if by_package else None
+    # A code, a scale and a factor have at most 48 bits.
+    dtype = np.float64 if arithmetic == "exact" else np.float32
 
-    def values(slab: Slab) -> NDArray[np.float32]:
-        decoded = decode(read(slab))
-        return decoded.T if transposed else decoded
+    def values(slab: Slab) -> NDArray[Any]:
+        if decode is None:
+            decoded: NDArray[Any] = dequantize(rows(slab), dtype, arithmetic=arithmetic, threads=1)
+        else:
+            decoded = decode(read(slab)).T if transposed else decode(read(slab))
+        if not factors:
+            return decoded
+        place = int(np.ravel_multi_index(slab.place, stack)) if stack else 0
+        outputs = np.arange(count) if transposed else np.arange(slab.start, slab.stop)
+        each = np.array([factor[...].reshape(-1)[place] for factor in factors], dtype)
+        by_output = each[outputs % len(each)]
+        with np.errstate(all="ignore"):  # what is stored decides
+            return decoded * (by_output if transposed else by_output[:, np.newaxis])
 
     return replace(plan, values=values)
 
 
+def _factors(case: Case, stack: Sequence[int]) -> list[LazyArray]:
+    """Return what a weight is multiplied by: one number for each expert, or one."""
+    factors = [case.lazy(name) for name, role in case.weight.parts.items() if role == GLOBAL]
+    for factor in factors:
+        if factor.shape != (tuple(stack) or (1,)):
+            raise case.wrong(factor.name, f"the shape {tuple(stack) or (1,)}")
+    return factors
+
+
 def _width_of(case: Case, size: int) -> int:
-    """Return the elements of a block; refuse one whose scales are relative to another."""
+    """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
-    second = case.payload.removesuffix("weight") + "scale"
-    if scheme.global_scale and second in case.tensors:
-        raise Undecodable(f"{second!r} scales it, which castwise cannot decode yet")
     _, fields = layout_of(case.scheme, size)
     return fields["data"] * 8 // (scheme.bits - int("high" in fields))
 

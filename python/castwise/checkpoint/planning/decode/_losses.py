@@ -39,7 +39,7 @@ class LossCounter:
         with self._lock:
             self._report += report
 
-    def add_rounded(self, exact: NDArray[np.float32], values: NDArray[Any]) -> None:
+    def add_rounded(self, exact: NDArray[Any], values: NDArray[Any]) -> None:
         """Count the losses of a slab whose values were rounded from those of another decoder."""
         wide = cast(values, np.float32, threads=1)
         report = DecodeReport(

@@ -63,6 +63,8 @@ def check_parts(transcoded: TranscodedWeight, recipe: str) -> None:
     """
     weight, plan, stored = transcoded.weight, transcoded.plan, transcoded.stored
     scheme = transcoded.scheme
+    if plan.values is not None:
+        raise ValueError(f"{weight.payload!r} is multiplied by what is beside it; {AGAIN}")
     inputs = [name for name, role in weight.parts.items() if role == ACTIVATION]
     known = {transcoded.index_name}
     if scheme in _SCALED_INPUTS and len(inputs) == 1 and "zero_point" not in inputs[0]:
