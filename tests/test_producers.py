@@ -23,15 +23,19 @@ MODULES = {
     "comfy": "comfy.py",
     "compressed-tensors": "compressed_tensors.py",
     "deepseek": "deepseek.py",
+    "exl3": "unread.py",
     "fbgemm": "fbgemm.py",
     "gpt-oss": "gpt_oss.py",
     "gptq": "awq_gptq.py",
+    "hqq": "unread.py",
     "mistral": "mistral.py",
     "mlx": "mlx.py",
     "modelopt": "modelopt.py",
+    "nunchaku": "unread.py",
+    "quanto": "unread.py",
     "quark": "quark.py",
     "torchao": "torchao.py",
-    "transformer-engine": "transformer_engine.py",
+    "transformer-engine": "unread.py",
 }
 """The module of each producer whose name means nothing else here."""
 

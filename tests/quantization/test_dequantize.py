@@ -76,6 +76,61 @@ def test_one_scale_for_any_number_of_axes(tmp_path: Path, shape: tuple[int, ...]
     assert_same(checkpoint.load(tmp_path / "out")["a.weight"], expected)
 
 
+ROWS, COLUMNS = 256, 384
+SHAPES: dict[str, tuple[tuple[int, int], tuple[int, ...]]] = {
+    "tensor": ((ROWS, COLUMNS), ()),
+    "tensor, one axis": ((ROWS, COLUMNS), (1,)),
+    "rows": ((ROWS, COLUMNS), (ROWS, 1)),
+    "rows, one axis": ((ROWS, COLUMNS), (ROWS,)),
+    "rows of a square": ((ROWS, ROWS), (ROWS, 1)),
+    "blocks of 128": ((ROWS, COLUMNS), (2, 3)),
+    "blocks of 64 in a square": ((ROWS, ROWS), (4, 4)),
+    "blocks in one column": ((ROWS, 128), (2, 1)),
+}
+
+
+@pytest.mark.parametrize("shapes", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize("has_inputs", [False, True])
+def test_float8_that_shapes_tell(
+    tmp_path: Path, shapes: tuple[tuple[int, int], tuple[int, ...]], has_inputs: bool
+) -> None:
+    """Nothing states how it is stored, and every producer of such shapes means the same."""
+    shape, grid = shapes
+    weight, scale = Draw().float8(*shape), Draw().scales(*grid)
+    tensors = {"a.weight": weight, "a.weight_scale": scale}
+    if has_inputs:
+        tensors["a.input_scale"] = np.float32(1).reshape(())
+    checkpoint.save(tmp_path / "in.safetensors", tensors)
+    checkpoint.dequantize_file(tmp_path / "in.safetensors", tmp_path / "out.safetensors", "float32")
+    found = checkpoint.load(tmp_path / "out.safetensors")
+    spread = scale.reshape(-1, 1) if grid == (ROWS,) else scale
+    if spread.ndim == 2:
+        high, wide = (length // count for length, count in zip(shape, spread.shape, strict=True))
+        spread = np.repeat(np.repeat(spread, high, 0), wide, 1)
+    assert_same(found.pop("a.weight"), weight.astype(np.float32) * spread)
+    assert found == {}
+
+
+@pytest.mark.parametrize(
+    ("shape", "grid"),
+    [
+        ((ROWS, ROWS), (ROWS,)),  # of rows or of columns
+        ((200, COLUMNS), (2, 3)),  # blocks of 100 to 199 rows
+        ((ROWS, COLUMNS), (2, 6)),
+        ((ROWS, COLUMNS), (COLUMNS,)),
+        ((2, ROWS, COLUMNS), (2, ROWS, 1)),
+    ],
+)
+def test_float8_that_shapes_do_not_tell(
+    tmp_path: Path, shape: tuple[int, ...], grid: tuple[int, ...]
+) -> None:
+    tensors = {"a.weight": Draw().float8(*shape), "a.weight_scale": Draw().scales(*grid)}
+    checkpoint.save(tmp_path / "in.safetensors", tensors)
+    with pytest.raises(CheckpointError, match=r"nothing says how 'a\.weight' is stored"):
+        checkpoint.dequantize_file(tmp_path / "in.safetensors", tmp_path / "out.safetensors")
+    assert not (tmp_path / "out.safetensors").exists()
+
+
 def test_only_some_weights_beside_the_list_of_minimax(tmp_path: Path) -> None:
     """`ignored_layers` counts for transformers only where no other list is."""
     model = two_weights()

@@ -191,10 +191,16 @@ def test_inspect_shows_what_is_quantised(
                 "parts": {SCALE: "scale"},
                 "problem": None,
                 "foreign": [],
+                "by_shapes": False,
             }
         ],
         "orphans": [
-            {"name": "lost.weight_scale_inv", "is_payload": False, "missing": ["lost.weight"]}
+            {
+                "name": "lost.weight_scale_inv",
+                "is_payload": False,
+                "missing": ["lost.weight"],
+                "plain": None,
+            }
         ],
         "others": [],
         "unreadable": [],

@@ -198,12 +198,20 @@ def _problem_lines(quantization: Quantization) -> Iterator[str]:
         if weight.problem is not None
     ).items():
         yield f"problem: {pattern}: {problem}{_times(count)}"
-    for (pattern, is_payload, missing), count in Counter(
-        (group_name(weight.name), weight.is_payload, group_name(weight.missing[0]))
-        for weight in quantization.orphans
+    for (pattern, is_payload, missing, is_plain), count in Counter(
+        (
+            group_name(orphan.name),
+            orphan.is_payload,
+            group_name(orphan.plain or orphan.missing[0]),
+            orphan.plain is not None,
+        )
+        for orphan in quantization.orphans
     ).items():
         part, lacks = ("payload", "scale") if is_payload else ("scale", "payload")
-        yield f"orphan: {pattern}: a {part} without its {lacks} {missing}{_times(count)}"
+        relation = (
+            f"of the plain numbers of {missing}" if is_plain else f"without its {lacks} {missing}"
+        )
+        yield f"orphan: {pattern}: a {part} {relation}{_times(count)}"
     for pattern, count in Counter(map(group_name, quantization.others)).items():
         yield f"other scale or marker: {pattern}{_times(count)}"
 

@@ -23,7 +23,7 @@ from . import (
     modelopt,
     quark,
     torchao,
-    transformer_engine,
+    unread,
 )
 from ._decodable import KEPT, Decodable, Draw, powers_of, stated, write, write_in_shards
 from ._headers import (
@@ -95,7 +95,7 @@ LAYOUTS: Layouts = {
     **comfy.LAYOUTS,
     **keras.LAYOUTS,
     **bitsandbytes.LAYOUTS,
-    **transformer_engine.LAYOUTS,
+    **unread.LAYOUTS,
 }
 """Headers in layouts that no producer wrote for the record, each with scheme, block and recipe."""
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
         written,
         written_schemes,
     )
-    from castwise.checkpoint.planning.decode._decode import decode_checkpoint
+    from castwise.checkpoint.planning.decode._decode import decode_checkpoint, decode_refusal
     from castwise.checkpoint.planning.decode._options import (
         ARITHMETIC,
         FORMATS,
@@ -74,7 +74,10 @@ else:
                 "written",
                 "written_schemes",
             ),
-            "castwise.checkpoint.planning.decode._decode": ("decode_checkpoint",),
+            "castwise.checkpoint.planning.decode._decode": (
+                "decode_checkpoint",
+                "decode_refusal",
+            ),
             "castwise.checkpoint.planning.decode._options": (
                 "ARITHMETIC",
                 "FORMATS",
@@ -106,6 +109,7 @@ __all__ = [
     "checked_threads",
     "compare_decoded",
     "decode_checkpoint",
+    "decode_refusal",
     "decoding_of",
     "encode_checkpoint",
     "expected_zeros",

@@ -7,7 +7,8 @@ shapes do.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import logging
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from castwise.quantization.producers import (
 )
 from castwise.quantization.weights import recognized
 
+_LOGGER = logging.getLogger(__name__)
 _MAX_BYTES = 10_000_000
 
 
@@ -43,10 +45,26 @@ def quantization_of(source: Checkpoint) -> Quantization | None:
     return joined(quantizations) if quantizations else None
 
 
-def refuse_changes(source: Checkpoint, plans: Mapping[str, Sequence[Planned]]) -> None:
+def stale_statement(source: Checkpoint, quantization: Quantization | None) -> str | None:
+    """Name what states a quantisation that no tensor has; None if nothing does.
+
+    Of a file that is what its metadata state: what is stated beside it may be of another file.
+    """
+    if quantization is None or replace(quantization, stated=()) != Quantization():
+        return None
+    prefix = "" if source.is_folder else "metadata: "
+    return ", ".join(text for text in quantization.stated if text.startswith(prefix)) or None
+
+
+def refuse_changes(
+    source: Checkpoint,
+    plans: Mapping[str, Sequence[Planned]],
+    refusal: Callable[[], str | None],
+) -> None:
     """Refuse a plan that casts a part of a quantised weight as if it were an array of numbers.
 
-    `plans` are those of the shards, by path.
+    `plans` are those of the shards, by path; `refusal` says why the source cannot be decoded.
+    Warn of a statement that no tensor is stored by, as it stays.
 
     Raises
     ------
@@ -63,11 +81,23 @@ def refuse_changes(source: Checkpoint, plans: Mapping[str, Sequence[Planned]]) -
             if planned.target is not None and planned.target != planned.info.format
         }
         quantization = _of_component(source, component) if changed else None
+        if (stale := stale_statement(source, quantization)) is not None:
+            _LOGGER.warning(
+                "%s: no weight is quantised, and %s stays, which states it: %s removes that",
+                source.path_of(component),
+                stale,
+                function("dequantize"),
+            )
         text = None if quantization is None else _changed_text(quantization, changed)
         if text is not None:
+            reason = refusal()
+            decode = function("dequantize")
+            remedy = (
+                f"To decode it: {decode}" if reason is None else f"{decode} refuses it: {reason}"
+            )
             raise CheckpointError(
-                f"{source.path_of(component)} is quantised: {text}. To decode it: "
-                f"{function('dequantize')}. Else map payloads and scales to 'keep' "
+                f"{source.path_of(component)} is quantised: {text}. {remedy}. Else map payloads "
+                "and scales to 'keep' "
                 f"({argument('dtype_map')}), or cast them as if they were plain numbers "
                 f"({argument('raw', True)})"
             )

@@ -6,6 +6,7 @@ import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,7 +20,7 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.files import checked_path, is_url, resumable_folder
 from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
-from castwise.checkpoint.planning import model_types, refuse_changes
+from castwise.checkpoint.planning import decode_refusal, model_types, refuse_changes
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
 from castwise.checkpoint.running import OutputOptions, Patterns, resumed_options, shard_bytes
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
@@ -107,7 +108,7 @@ class CastRequest(Request):
                 used = {tensor.pattern for tensor in run.planned}
                 warn_of_other_models(self.dtype_map, used, model_types(opened))
             if not self.raw:
-                refuse_changes(opened, run.plans)
+                refuse_changes(opened, run.plans, partial(decode_refusal, opened))
             if not self.as_bytes:
                 for target in run.files:
                     target.check_codes()

@@ -24,7 +24,12 @@ from castwise.quantization.producers._registry import (
     undecodable_section,
     unnamed_method,
 )
-from castwise.quantization.producers._stated import Describe, no_statements, parsed_object
+from castwise.quantization.producers._stated import (
+    METHOD_KEYS,
+    Describe,
+    no_statements,
+    parsed_object,
+)
 from castwise.quantization.producers.keras import KERAS
 
 MODEL = "model.keras"
@@ -135,9 +140,9 @@ def _sections(name: str, config: object, depth: int) -> Iterator[Section]:
 
 def method_of(key: str, section: Mapping[str, Any]) -> str | None:
     """Return what a section names as its method; None if it quantises nothing."""
-    method = section.get("quant_method")
-    if isinstance(method, str):
-        return method
+    for name in METHOD_KEYS:
+        if isinstance(method := section.get(name), str):
+            return method
     return unnamed_method(key, section) or ("unnamed" if section else None)
 
 

@@ -40,6 +40,8 @@ class QuantizedWeight:
         What contradicts what; None if nothing does.
     foreign
         Names of tensors beside the payload that are not part of how it is stored.
+    by_shapes
+        Nothing states how it is stored, and its shapes allow one way only, whose ever it is.
 
     """
 
@@ -51,6 +53,7 @@ class QuantizedWeight:
     parts: Mapping[str, str]
     problem: str | None = None
     foreign: tuple[str, ...] = ()
+    by_shapes: bool = False
 
     __repr__ = brief_fields
 
@@ -81,6 +84,7 @@ class QuantizedWeight:
             "parts": dict(self.parts),
             "problem": self.problem,
             "foreign": list(self.foreign),
+            "by_shapes": self.by_shapes,
         }
 
 
@@ -96,17 +100,26 @@ class Orphan:
         True for codes without a scale; False for a scale, or the like, without codes.
     missing
         Names that its counterpart might have.
+    plain
+        The first of them that is there, but as plain numbers; None if none is.
 
     """
 
     name: str
     is_payload: bool
     missing: tuple[str, ...]
+    plain: str | None = None
 
     __repr__ = brief_fields
 
     def __str__(self) -> str:
         """Say what it is, and what it lacks."""
+        if self.plain is not None:
+            return (
+                f"{self.name!r} is a scale of {self.plain!r}, which holds plain numbers and no "
+                "codes, as where quantization_status is 'frozen': save it compressed with the "
+                "library that made it, or remove the scales and what states them"
+            )
         role, lacks = ("payload", "scale") if self.is_payload else ("scale", "payload")
         if self.is_payload and "scale" not in self.missing[0].lower():
             lacks = "part"
@@ -114,7 +127,12 @@ class Orphan:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"name": self.name, "is_payload": self.is_payload, "missing": list(self.missing)}
+        return {
+            "name": self.name,
+            "is_payload": self.is_payload,
+            "missing": list(self.missing),
+            "plain": self.plain,
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +224,7 @@ def prefixed(quantization: Quantization, prefix: str) -> Quantization:
                 prefix + orphan.name,
                 orphan.is_payload,
                 tuple(prefix + name for name in orphan.missing),
+                None if orphan.plain is None else prefix + orphan.plain,
             )
             for orphan in quantization.orphans
         ),

@@ -33,11 +33,11 @@ from castwise.quantization.producers.mlx import MLX
 from castwise.quantization.producers.modelopt import MODELOPT
 from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.torchao import TORCHAO
-from castwise.quantization.producers.transformer_engine import TRANSFORMER_ENGINE
+from castwise.quantization.producers.unread import UNREAD
 
 _BUILT_IN = (
     *(COMPRESSED_TENSORS, MODELOPT, DEEPSEEK, DEEPSEEK_V4, AUTOFP8, MISTRAL, FBGEMM, GPT_OSS),
-    *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, TRANSFORMER_ENGINE, KERAS),
+    *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, KERAS, *UNREAD),
 )
 _OFFERED = offered_producers((*_BUILT_IN, GGUF))
 

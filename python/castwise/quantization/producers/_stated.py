@@ -13,6 +13,9 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+METHOD_KEYS = ("quant_method", "method")
+"""The keys under which a section names its method: that of transformers, and that of others."""
+
 _MAX_STATE_BYTES = 10_000
 
 

@@ -11,7 +11,12 @@ from castwise.quantization.producers._layouts import OF_WORD, OTHER, ZERO, Layou
 from castwise.quantization.producers._module_entries import module_values, tensors_of
 from castwise.quantization.producers._producer import Configuration, Producer, Section, Transcoding
 from castwise.quantization.producers._shared_layouts import scale_part
-from castwise.quantization.producers._stated import Describe, Stated, integer_scheme
+from castwise.quantization.producers._stated import (
+    METHOD_KEYS,
+    Describe,
+    Stated,
+    integer_scheme,
+)
 from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
 from castwise.quantization.producers._written import INTEGERS, same_schemes
 
@@ -37,9 +42,6 @@ _GPTQ_LAYOUT = Layout(
 _FORMAT_KEYS = ("format", "checkpoint_format", "version")
 """The keys of the order of words: that of GPTQModel and transformers, its alias, and AutoAWQ's."""
 
-_METHOD_KEYS = ("quant_method", "method")
-"""The keys of the method; GPTQModel writes both."""
-
 _DEFAULT_FORMAT = {"gptq": "gptq", "awq": "gemm"}
 _PLANAR_BITS = (3, 5, 6, 7)
 """Codes of which GPTQModel's `gptq_p` stores the high bits apart; others are in gptq_v2's words."""
@@ -53,7 +55,7 @@ def _read(section: Mapping[str, Any]) -> Describe:
         bits = values.get("bits", values.get("w_bit"))
         stated = integer_scheme(bits, values.get("group_size", values.get("q_group_size")))
         needs = (ZERO,) if values.get("zero_point") is True else ()
-        differing = (_difference(values, keys) for keys in (_FORMAT_KEYS, _METHOD_KEYS))
+        differing = (_difference(values, keys) for keys in (_FORMAT_KEYS, METHOD_KEYS))
         problem = problem or next(filter(None, differing), None)
         return stated._replace(needs=needs, problem=problem, details=_details(values))
 
@@ -75,7 +77,7 @@ def _difference(values: Mapping[str, Any], keys: tuple[str, ...]) -> str | None:
 
 
 def _method_of(values: Mapping[str, Any], usual: str) -> str:
-    return next(iter(_words_of(values, _METHOD_KEYS).values()), usual)
+    return next(iter(_words_of(values, METHOD_KEYS).values()), usual)
 
 
 def _format_of(values: Mapping[str, Any]) -> str:

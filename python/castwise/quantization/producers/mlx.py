@@ -22,6 +22,7 @@ from castwise.quantization.producers._producer import Configuration, Producer, W
 from castwise.quantization.producers._schemes import schemes
 from castwise.quantization.producers._shared_layouts import scale_part
 from castwise.quantization.producers._stated import (
+    METHOD_KEYS,
     Describe,
     Stated,
     group_block,
@@ -104,7 +105,7 @@ _OWN_KEY, _GROUP_KEY = "quantization", "group_size"
 
 def _is_own_form(section: Mapping[str, Any]) -> bool:
     """Return True for a section of the form that MLX gives it, under either of its keys."""
-    return "quant_method" not in section and _GROUP_KEY in section
+    return section.keys().isdisjoint(METHOD_KEYS) and _GROUP_KEY in section
 
 
 def _rule(case: StoredWeight) -> Given:

@@ -132,6 +132,8 @@ def decoding(
 def _given(case: Case) -> tuple[str, Given]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
     producers = [find_recipe(name) for name in case.weight.recipes]
+    if case.weight.by_shapes and len(producers) > 1:
+        return producers[0].name, usual(case)
     has_rule = any(producer.rule is not None for producer in producers)
     is_decoded = all(producer.is_decoded for producer in producers)
     if not is_decoded or (has_rule and len(producers) > 1):

@@ -15,13 +15,24 @@ from castwise.quantization.producers._contradictions import Contradiction, contr
 from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
 from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
-from castwise.quantization.producers._layouts import BYTES, FLOAT8, OF_WORD, OTHER, WIDE, Layout
+from castwise.quantization.producers._layouts import (
+    ACTIVATION,
+    BYTES,
+    FLOAT8,
+    OF_WORD,
+    OTHER,
+    SCALE,
+    WIDE,
+    Layout,
+)
 from castwise.quantization.producers._matching import Match, matched, may_be_payload
 from castwise.quantization.producers._names import Described, beside, owner, tail
 from castwise.quantization.producers._producer import Producer
 from castwise.quantization.producers._registry import MARKERS, OFFERED, PRODUCERS, lasts
 from castwise.quantization.producers._schemes import may_hold
+from castwise.quantization.producers._shared_layouts import FP8_SCALE
 from castwise.quantization.producers._stated import Stated
+from castwise.quantization.producers._stored_weight import MATRIX
 
 _WEIGHT = "weight"
 
@@ -180,6 +191,9 @@ class _Search:
         scheme = schemes.pop() if len(schemes) == 1 else None
         block, misshaped = _block(best_match, scheme, stated, info, recipes)
         missing = self._missing(best_match, stated)
+        evident = None if self._stated or scheme is None else _evident_block(best_match, info)
+        if scheme == "fp8_block":
+            block = block or evident
         return QuantizedWeight(
             numbered_kernel(info.name)
             or beside(tail(best_match.weight).removeprefix("_"), best_match.weight),
@@ -189,6 +203,7 @@ class _Search:
             info.name,
             {tensor.name: part.role for part, tensor in best_match.parts.values()},
             problem or misshaped or missing,
+            by_shapes=evident is not None,
         )
 
     def _scales_of(self, layout: Layout, name: str, info: Described, known: bool) -> list[str]:
@@ -304,7 +319,13 @@ class _Search:
                 for weight_name in self._scales_of(row, name, info, known)
             ]
             if missing := payloads or scales:
-                orphans.append(Orphan(info.name, not payloads, tuple(dict.fromkeys(missing))))
+                plain = (
+                    name
+                    for name in payloads
+                    if name in self._tensors and self._tensors[name].format in WIDE
+                )
+                names = tuple(dict.fromkeys(missing))
+                orphans.append(Orphan(info.name, not payloads, names, next(plain, None)))
         return orphans
 
 
@@ -397,6 +418,30 @@ def _block(
         return block, None
     sizes = "x".join(map(str, stated.block))
     return block, f"blocks of {sizes} need a scale of shape {grid}, and it has {_scale(match)}"
+
+
+def _evident_block(match: Match[Described], info: Described) -> tuple[int, int] | None:
+    """Return the block of float8 beside one scale per tensor, row or square of the matrix.
+
+    None if other blocks have such scales, too: a square must divide both axes, and scales of one
+    axis are those of rows only where the columns are not as many.
+    """
+    roles = {part.role for part, _ in match.parts.values() if part.use != "inputs"}
+    is_plain = match.layout.scheme == FP8_SCALE.scheme and not roles - {SCALE, ACTIVATION}
+    if not is_plain or match.layout.parts[0] != FP8_SCALE.parts[0] or match.scale is None:
+        return None
+    shape, scale = info.shape, match.scale.shape
+    if len(shape) != MATRIX or 0 in shape:
+        return None
+    if math.prod(scale) == 1:
+        return 0, 0
+    if scale == (shape[0], 1) or (scale == shape[:1] and shape[0] != shape[1]):
+        return 1, 0
+    if len(scale) != MATRIX or 0 in scale:
+        return None
+    size, *others = {length / count for length, count in zip(shape, scale, strict=True)}
+    is_square = not others and size.is_integer() and size > 1
+    return (int(size), int(size)) if is_square else None
 
 
 def _grid(

@@ -27,6 +27,7 @@ from castwise.checkpoint.gguf import model_of
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
+from castwise.checkpoint.planning._stated_quantization import stale_statement
 from castwise.checkpoint.planning.decode._losses import LossCounter
 from castwise.checkpoint.planning.decode._options import FORMATS, Decode
 from castwise.checkpoint.planning.decode._unquantized_config import (
@@ -38,6 +39,7 @@ from castwise.checkpoint.planning.decode._unquantized_config import (
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays import wrapped_zeros
 from castwise.quantization.producers import (
+    BF16,
     CONFIGS,
     EVIDENT,
     KEPT_KEYS,
@@ -86,12 +88,22 @@ def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> D
     plans = [DecodePlan(source, component, decode) for component in source.components]
     # No other command reads a GGUF file.
     may_be_plain = decode.may_be_plain or isinstance(source.file, GgufReader)
-    if not (may_be_plain or any(plan.names or plan.left_out for plan in plans)):
+    if not (may_be_plain or any(plan.names or plan.left_out or plan.stale for plan in plans)):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"
         )
     _check_only(decode, plans)
     return DerivedCheckpoint(source, plans, model.dtypes, is_file=is_file, model=model)
+
+
+def decode_refusal(source: Checkpoint) -> str | None:
+    """Say why a quantised checkpoint is not decoded; None if it is."""
+    try:
+        plan = Decode(BF16, "peer", None, 1, may_be_plain=True)
+        decode_checkpoint(source, plan, is_file=not source.is_folder)
+    except CheckpointError as error:
+        return str(error).partition(" cannot be decoded: ")[2] or str(error)
+    return None
 
 
 class DecodePlan(ComponentPlan):
@@ -103,6 +115,8 @@ class DecodePlan(ComponentPlan):
         The full names of its quantised weights, as they will be.
     exceptions
         The modules that its configuration must except; None if all of it is decoded.
+    stale
+        What states a quantisation that no tensor has, and is removed; None if nothing does.
 
     """
 
@@ -116,6 +130,7 @@ class DecodePlan(ComponentPlan):
         is_folder = source.is_folder
         self.names: list[str] = []
         self.exceptions: Exceptions | None = None
+        self.stale = stale_statement(source, self.quantization)
         self.threads = decode.threads
         self._warned: set[str] = set()
         if self.quantization is None:
@@ -157,7 +172,8 @@ class DecodePlan(ComponentPlan):
                     f"{weight.payload!r} is {weight.scheme or 'quantised'} as {producers} stores "
                     "it, which castwise cannot decode yet; that library reads it"
                 )
-            if not (quantization.stated or EVIDENT.issuperset(weight.recipes)):
+            is_evident = weight.by_shapes or EVIDENT.issuperset(weight.recipes)
+            if not (quantization.stated or is_evident):
                 raise self._refusal(
                     f"nothing says how {weight.payload!r} is stored, which may be as by "
                     f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
@@ -291,11 +307,18 @@ class DecodePlan(ComponentPlan):
 
     def config(self, path: Path, label: str) -> Config:
         """Read a `config.json` that states no quantisation of what is decoded."""
-        return UnquantizedConfig(path, label, self.exceptions)
+        return UnquantizedConfig(path, label, self.exceptions, is_stale=self.stale is not None)
 
     def warn(self) -> None:
-        """Warn of what is left out, and of tensors that follow the weights."""
+        """Warn of what is left out or removed, and of tensors that follow the weights."""
         ComponentPlan.warn(self)
+        if self.stale is not None:
+            _LOGGER.warning(
+                "%s: no weight is quantised as %s states; that is removed, and tensors stay as "
+                "they are",
+                self._path,
+                self.stale,
+            )
         if self.followers:
             _LOGGER.warning(
                 "%s: other tensors become %s with the weights, as config.json will state, %d: %s",

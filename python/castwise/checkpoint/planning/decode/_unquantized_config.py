@@ -35,6 +35,7 @@ class UnquantizedConfig(Config):
     """A `config.json` that states no quantisation when its model is decoded.
 
     `exceptions` are modules that it must except where others stay quantised; None for none.
+    `is_stale` says that it goes where no weight is decoded, too.
 
     Raises
     ------
@@ -43,8 +44,11 @@ class UnquantizedConfig(Config):
 
     """
 
-    def __init__(self, path: Path, label: str, exceptions: Exceptions | None) -> None:
+    def __init__(
+        self, path: Path, label: str, exceptions: Exceptions | None, *, is_stale: bool
+    ) -> None:
         super().__init__(path, label)
+        self._is_stale = is_stale
         self._exceptions = exceptions
         self._is_rewritten = True
 
@@ -54,9 +58,10 @@ class UnquantizedConfig(Config):
         None if the text is to stay.
         """
         formats = sorted({row.target for row in rows if row.target is not None})
-        if not formats:
-            return None
         before = self._text
+        if not formats:
+            text = without_quantization(before) if self._is_stale else before
+            return None if text == before else text
         if self._exceptions is not None:
             text = with_exceptions(before, self._exceptions)
             self._with_dtype(formats)  # which warns, and changes nothing

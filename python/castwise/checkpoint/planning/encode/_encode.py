@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 from castwise._core import finfo
 from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import nearest
-from castwise._wording import argument, given, quoted
+from castwise._wording import argument, function, given, quoted
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._layers import (
@@ -34,6 +34,7 @@ from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning._stated_quantization import model_types
 from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.planning.decode._decode import decode_refusal
 from castwise.checkpoint.planning.encode._encoded_weight import (
     EncodedWeight,
     Kept,
@@ -199,6 +200,7 @@ class EncodePlan(ComponentPlan):
     def __init__(self, source: Checkpoint, component: Component, encode: Encode) -> None:
         ComponentPlan.__init__(self, source, component)
         self._encode = encode
+        self._source = source
         if self.quantization is not None:
             self._refuse_quantised(self.quantization)
         self._transposed_type = transposed_type(self._configs)
@@ -232,16 +234,19 @@ class EncodePlan(ComponentPlan):
 
     def _refuse_quantised(self, quantization: Quantization) -> NoReturn:
         """Refuse what is quantised, or may be."""
+        self._check_method(quantization)
         if not quantization.weights:
             self._check_orphans(quantization)
-        description = (
-            f"tensor {quantization.weights[0].payload!r}"
-            if quantization.weights
-            else ", ".join(quantization.stated)
-        )
+            raise self._refusal(
+                f"no weight is quantised, and {', '.join(quantization.stated)} states it; "
+                f"{function('dequantize')} of the folder removes that"
+            )
+        reason = decode_refusal(self._source)
+        remedy = "decode it first: castwise dequantize, checkpoint.dequantize_file"
+        if reason is not None:
+            remedy = f"{function('dequantize')} refuses it: {reason}"
         raise self._refusal(
-            f"it is quantised already ({description or 'it'}); decode it first: castwise "
-            "dequantize, checkpoint.dequantize_file"
+            f"it is quantised already (tensor {quantization.weights[0].payload!r}); {remedy}"
         )
 
     def _choose(self, info: TensorInfo) -> None:

@@ -16,6 +16,7 @@ from typing import Any
 
 import numpy as np
 
+from castwise._wording import function
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
 from castwise.checkpoint.containers import Reader
@@ -125,7 +126,10 @@ class TranscodePlan(ComponentPlan):
             if any(statement.section.get(key) for key in CACHE_KEYS):
                 raise self._refusal(f"caches are stated otherwise there ({statement.origin})")
         if not quantization.weights:
-            raise self._refusal(f"no weight is stored as is stated ({stated})")
+            raise self._refusal(
+                f"no weight is quantised, and {stated} states it; {function('dequantize')} of the "
+                "folder removes that"
+            )
         caches = [name for name in quantization.others if not name.endswith(_MARKERS)]
         if caches:
             raise self._refusal(f"scales of caches are stored otherwise there: {caches[0]!r}")

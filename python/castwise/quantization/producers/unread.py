@@ -1,0 +1,112 @@
+"""Producers whose weights are only recognised, by names that no other tensor has.
+
+Without them a cast would round scales and take codes for numbers where no configuration is.
+"""
+
+from __future__ import annotations
+
+from castwise.quantization.producers._layouts import (
+    OF_FP8,
+    OF_I8,
+    OF_I16,
+    OF_REAL,
+    OF_U8,
+    OF_WORD,
+    OTHER,
+    SCALE,
+    ZERO,
+    Layout,
+    Part,
+)
+from castwise.quantization.producers._producer import Producer
+
+_BYTES_AND_WORDS = (*OF_I8, *OF_U8, *OF_WORD)
+
+TRANSFORMER_ENGINE = Producer(
+    "transformer-engine",
+    (
+        Layout(
+            "fp8_tensor",
+            "",
+            (*OF_FP8, *OF_U8),
+            (Part("/_extra_state", required=True),),
+            parameters=("weight",),
+        ),
+    ),
+    is_decoded=False,
+)
+
+NUNCHAKU = Producer(
+    "nunchaku",
+    (
+        Layout(
+            "",
+            "qweight",
+            _BYTES_AND_WORDS,
+            (
+                Part("wscales", SCALE, (*OF_REAL, *OF_FP8, *OF_U8), required=True, distinct=True),
+                Part("wzeros", ZERO, OF_REAL, distinct=True),
+                Part("wtscale", OTHER, OF_REAL, distinct=True),
+                Part("wcscales", OTHER, OF_REAL, distinct=True),
+                Part("smooth_factor", OTHER, OF_REAL, distinct=True),
+                Part("smooth_factor_orig", OTHER, OF_REAL, distinct=True),
+                *(
+                    Part(name, OTHER, OF_REAL)
+                    for name in ("proj_down", "proj_up", "lora_down", "lora_up")
+                ),
+            ),
+        ),
+    ),
+    is_decoded=False,
+)
+"""As diffusers' `SVDQW4A4Linear` and `AWQW4A16Linear` name them."""
+
+HQQ = Producer(
+    "hqq",
+    (
+        Layout(
+            "",
+            "W_q",
+            _BYTES_AND_WORDS,
+            (Part("scale", SCALE, OF_REAL, required=True), Part("zero", ZERO, OF_REAL)),
+        ),
+    ),
+    is_decoded=False,
+)
+
+QUANTO = Producer(
+    "quanto",
+    tuple(
+        Layout(
+            "",
+            payload,
+            (*OF_FP8, *OF_I8, *OF_U8),
+            (
+                Part("._scale", SCALE, OF_REAL, required=True, distinct=True),
+                Part("._shift", ZERO, distinct=True),
+            ),
+        )
+        for payload in ("._data", "._data._data")
+    ),
+    is_decoded=False,
+)
+
+EXL3 = Producer(
+    "exl3",
+    (
+        Layout(
+            "",
+            "trellis",
+            OF_I16,
+            (
+                Part("svh", SCALE, OF_REAL, required=True, distinct=True),
+                Part("suh", SCALE, OF_REAL, distinct=True),
+                Part("mcg"),
+                Part("mul1"),
+            ),
+        ),
+    ),
+    is_decoded=False,
+)
+
+UNREAD = (TRANSFORMER_ENGINE, NUNCHAKU, HQQ, QUANTO, EXL3)

@@ -1,0 +1,55 @@
+"""Producers whose weights are only recognised: the names and shapes of their own releases."""
+
+from __future__ import annotations
+
+from ._headers import Layouts, Model
+
+# As diffusers' SVDQW4A4Linear and AWQW4A16Linear have them, of 128 inputs and outputs.
+_SVDQUANT = {
+    "a.qweight": ("I8", (128, 64)),
+    "a.wscales": ("BF16", (2, 128)),
+    "a.smooth_factor": ("BF16", (128,)),
+    "a.proj_down": ("BF16", (128, 16)),
+    "a.proj_up": ("BF16", (128, 16)),
+    "a.bias": ("BF16", (128,)),
+}
+_NVFP4 = {
+    **_SVDQUANT,
+    "a.wscales": ("F8_E4M3", (8, 128)),
+    "a.wcscales": ("BF16", (128,)),
+    "a.wtscale": ("BF16", (1,)),
+}
+_AWQ = {
+    "a.qweight": ("I32", (32, 64)),
+    "a.wscales": ("BF16", (2, 128)),
+    "a.wzeros": ("BF16", (2, 128)),
+    "a.bias": ("BF16", (128,)),
+}
+_HQQ = {"a.W_q": ("U8", (64, 64)), "a.scale": ("F16", (64, 1)), "a.zero": ("F16", (64, 1))}
+_QUANTO = {"a.weight._data": ("I8", (64, 64)), "a.weight._scale": ("BF16", (64, 1))}
+_QUANTO_4 = {
+    "a.weight._data._data": ("U8", (32, 64)),
+    "a.weight._scale": ("BF16", (64, 1)),
+    "a.weight._shift": ("BF16", (64, 1)),
+}
+_EXL3 = {
+    "a.trellis": ("I16", (8, 8, 64)),
+    "a.suh": ("F16", (128,)),
+    "a.svh": ("F16", (128,)),
+}
+
+LAYOUTS: Layouts = {
+    "transformer-engine": (
+        Model({"a.weight": ("F8_E4M3", (8, 8)), "a._extra_state": ("U8", (100,))}, {}, {}),
+        "fp8_tensor",
+        None,
+        "transformer-engine",
+    ),
+    "nunchaku, int4": (Model(_SVDQUANT, {}, {}), None, None, "nunchaku"),
+    "nunchaku, nvfp4": (Model(_NVFP4, {}, {}), None, None, "nunchaku"),
+    "nunchaku, awq": (Model(_AWQ, {}, {}), None, None, "nunchaku"),
+    "hqq": (Model(_HQQ, {}, {}), None, None, "hqq"),
+    "quanto": (Model(_QUANTO, {}, {}), None, None, "quanto"),
+    "quanto, 4 bits": (Model(_QUANTO_4, {}, {}), None, None, "quanto"),
+    "exl3": (Model(_EXL3, {}, {}), None, None, "exl3"),
+}
