@@ -17,10 +17,11 @@ from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import check_assume
 from castwise.checkpoint.containers import open_checkpoint, source_path
+from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, is_url, resumable_folder
 from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
-from castwise.checkpoint.planning import decode_refusal, model_types, refuse_changes
+from castwise.checkpoint.planning import model_types, refuse_changes
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
 from castwise.checkpoint.running import OutputOptions, Patterns, resumed_options, shard_bytes
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
@@ -108,12 +109,19 @@ class CastRequest(Request):
                 used = {tensor.pattern for tensor in run.planned}
                 warn_of_other_models(self.dtype_map, used, model_types(opened))
             if not self.raw:
-                refuse_changes(opened, run.plans, partial(decode_refusal, opened))
+                refuse_changes(opened, run.plans, partial(_decode_refusal, opened))
             if not self.as_bytes:
                 for target in run.files:
                     target.check_codes()
             about = (str(source), str(destination), options.to_dict())
             yield PlannedRun(run, about, unused_patterns(run.planned, dtypes))
+
+
+def _decode_refusal(source: Checkpoint) -> str | None:
+    """Say why a quantised checkpoint is not decoded, which few casts need to know."""
+    from castwise.checkpoint.planning import decode_refusal  # noqa: PLC0415
+
+    return decode_refusal(source)
 
 
 def chosen_dtypes(

@@ -42,6 +42,7 @@ _GPTQ_LAYOUT = Layout(
 _FORMAT_KEYS = ("format", "checkpoint_format", "version")
 """The keys of the order of words: that of GPTQModel and transformers, its alias, and AutoAWQ's."""
 
+_WORD = np.dtype(np.int32).name
 _DEFAULT_FORMAT = {"gptq": "gptq", "awq": "gemm"}
 _PLANAR_BITS = (3, 5, 6, 7)
 """Codes of which GPTQModel's `gptq_p` stores the high bits apart; others are in gptq_v2's words."""
@@ -90,7 +91,7 @@ def _format_of(values: Mapping[str, Any]) -> str:
 
 def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return what two statements of the same words must agree on, beside bits and groups."""
-    stated = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype", "int32")}
+    stated = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype", _WORD)}
     if _method_of(values, "gptq") != "awq":
         stated["is_marlin_format"] = values.get("is_marlin_format", False)
     stated |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
@@ -101,8 +102,8 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     """Say why no word of a section is decoded: its weights need rotated inputs, or other words."""
     if rotation := section.get("rotation"):
         return f"its weights are rotated (rotation {rotation!r}), which castwise cannot undo"
-    if (container := section.get("pack_dtype", "int32")) != "int32":
-        return f"its codes are in words of {container!r} (pack_dtype), and castwise decodes int32"
+    if (container := section.get("pack_dtype", _WORD)) != _WORD:
+        return f"its codes are in words of {container!r} (pack_dtype), and castwise decodes {_WORD}"
     return None
 
 

@@ -258,7 +258,8 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
         each = np.array([factor[...].reshape(-1)[place] for factor in factors], dtype)
         by_output = each[outputs % len(each)]
         with np.errstate(all="ignore"):  # what is stored decides
-            return decoded * (by_output if transposed else by_output[:, np.newaxis])
+            scaled: NDArray[Any] = decoded * (by_output if transposed else by_output[:, np.newaxis])
+        return scaled
 
     return replace(plan, values=values)
 
