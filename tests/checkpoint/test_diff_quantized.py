@@ -11,9 +11,10 @@ import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import TensorDiff
+from castwise.checkpoint import CheckpointError, TensorDiff
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
+from castwise.quantization.producers import CONVERTED_TO, WRITTEN, find_recipe
 
 BF16 = ml_dtypes.bfloat16
 WEIGHT = "model.layers.0.mlp.up_proj.weight"
@@ -61,6 +62,85 @@ def test_a_quantised_file(tmp_path: Path, scheme: Any) -> None:
     assert tensor.explanation is not None
     assert tensor.explanation.every_element
     assert tensor.explanation.options["scheme"] == scheme
+
+
+ATTENTION, MLP = "model.layers.0.self_attn.", "model.layers.0.mlp."
+EXPERTS = "model.layers.1.mlp.experts."
+ROWS = {f"{row.scheme} {row.recipe}": row for row in WRITTEN}
+
+
+def model(folder: Path, *, stacked: bool, dtype: Any = BF16) -> Path:
+    """Weights that engines fuse, of other magnitudes each, and experts apart or in one tensor."""
+    random = np.random.default_rng(5)
+    names = [f"{ATTENTION}{part}_proj.weight" for part in "qkvo"]
+    names += [f"{MLP}{part}_proj.weight" for part in ("gate", "up", "down")]
+    shapes = dict.fromkeys(names, (128, 256))
+    if stacked:
+        shapes |= {f"{EXPERTS}gate_up_proj": (3, 192, 256), f"{EXPERTS}down_proj": (3, 256, 96)}
+    else:
+        parts = [f"{expert}.{part}_proj.weight" for expert in "01" for part in ("gate", "up")]
+        shapes |= {EXPERTS + part: (128, 256) for part in parts}
+    tensors = {
+        name: (random.standard_normal(shape) * 0.02 * 2.0 ** random.integers(-3, 3)).astype(dtype)
+        for name, shape in shapes.items()
+    }
+    folder.mkdir()
+    checkpoint.save(folder / "model.safetensors", tensors)
+    (folder / "config.json").write_text('{"model_type": "llama"}')
+    return folder
+
+
+def explained(first: Path, second: Path) -> list[Any]:
+    """Return what explains each tensor that differs, every element of it."""
+    options = []
+    for tensor in checkpoint.diff(first, second).tensors:
+        if tensor.reason != "equal":
+            assert tensor.explanation is not None, tensor
+            assert tensor.explanation.every_element, tensor
+            options.append(tensor.explanation.options)
+    return options
+
+
+@pytest.mark.thinned(3)
+@pytest.mark.parametrize("stacked", [False, True])
+@pytest.mark.parametrize("name", ROWS)
+def test_every_scheme_that_is_written(tmp_path: Path, name: str, stacked: bool) -> None:
+    """Quantised, decoded, and stored as other producers do: each is named, shared scales too."""
+    row = ROWS[name]
+    source, out = model(tmp_path / "source", stacked=stacked), tmp_path / "out"
+    try:
+        checkpoint.quantize_file(source, out, row.scheme, recipe=row.recipe)  # type: ignore[arg-type]
+    except CheckpointError:
+        # Experts in one tensor are those of two producers, of which one writes nothing else.
+        assert (stacked and not row.stacks) or row.transposed or row.only_named
+        return
+    found = explained(source, out)
+    assert {options["scheme"] for options in found} == {row.scheme}
+    assert {find_recipe(options["recipe"]) for options in found} == {find_recipe(row.recipe)}
+    checkpoint.dequantize_file(out, tmp_path / "plain")
+    assert explained(source, tmp_path / "plain")
+    assert explained(out, tmp_path / "plain") == []
+    for producer in CONVERTED_TO:
+        other = tmp_path / producer.name
+        for scheme in ("nvfp4", None):
+            try:
+                checkpoint.transcode_file(out, other, producer.name, scheme=scheme)  # type: ignore[arg-type]
+            except (CheckpointError, ValueError):
+                continue
+            if stacked and producer.name == "compressed-tensors":
+                break  # which names experts otherwise, and stores them the other way round
+            assert explained(source, other)
+            assert {*map(str, explained(out, other))} <= {"{'transcoded': True}"}
+            break
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+@pytest.mark.parametrize("recipe", ["compressed-tensors", "modelopt"])
+def test_a_global_scale_of_fused_weights(tmp_path: Path, dtype: Any, recipe: Any) -> None:
+    source = model(tmp_path / "source", stacked=False, dtype=dtype)
+    checkpoint.quantize_file(source, tmp_path / "out", "nvfp4", recipe=recipe)
+    found = explained(source, tmp_path / "out")
+    assert {options["shares_global_scale"] for options in found} == {False, True}
 
 
 def test_a_scheme_that_is_wrong_from_some_row_on(tmp_path: Path) -> None:

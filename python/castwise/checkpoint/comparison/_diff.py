@@ -14,11 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import cast
+from castwise._core import block_amax, cast
 from castwise._dtype_map import DtypeMap
 from castwise._options import Arithmetic
 from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument, PathArgument
+from castwise.checkpoint._layers import fused_with
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._explanations import (
     CastExplanation,
@@ -32,6 +33,7 @@ from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
 from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
 from castwise.checkpoint.comparison._schemes import SchemeProver, SchemeSearch
 from castwise.checkpoint.comparison._sides import Side, common_format, in_step
+from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts
 from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -39,8 +41,10 @@ from castwise.checkpoint.plan import Decide, decided
 from castwise.checkpoint.planning import checked_threads
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
+from castwise.quantization import QuantizedArray, QuantizedWeight
 
 _KEPT_BYTES = 16 << 20
+_TRANSCODED = "B has the codes and scales of A, which its producer multiplies in another order"
 _LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
 """Codes of at most 8 bits lose more than the second, and no recipe as much as the first."""
 
@@ -221,6 +225,7 @@ class _Comparing:
         self._quantized = [left.weights, right.weights]
         self._stored = [Side(source) for source in opened[:2]]
         self._schemes = SchemeProver(threads)
+        self._amaxes: dict[str, float] = {}
         self._known = KnownRecipes()
         self._tolerances, self._threads = tolerances, threads
 
@@ -291,7 +296,15 @@ class _Comparing:
         search = trial = None
         if are_floats:
             weight = self._quantized[1].get(other) if tensor.quantized[1] else None
-            search = self._schemes.search(lefts, pairs, shape=shape, to=formats[1], weight=weight)
+            search = self._schemes.search(
+                lefts,
+                pairs,
+                shape=shape,
+                to=formats[1],
+                weight=weight,
+                form=partial(self._form, other),
+                shared_amax=partial(self._shared_amax, name),
+            )
             # Of others it is not likely that a recipe explains them.
             trial = search.trial() if tensor.quantized == (False, True) else None
         walk = PieceWalk(measures, prover, trial, pool=self._pool, workers=self._workers)
@@ -350,6 +363,8 @@ class _Comparing:
             search = None
         if search is not None and prover.has_failed and (proved := search.proved()) is not None:
             return proved
+        if all(tensor.quantized) and self._is_transcoded(tensor):
+            return CastExplanation(_TRANSCODED, {"transcoded": True}, tensor.count)
         assert tensor.shapes is not None, "they are alike"  # noqa: S101
         found = prover.explanation(pairs, tensor.shapes[0])
         if found is not None and found.every_element and not tensor.quantized[1]:
@@ -358,6 +373,29 @@ class _Comparing:
         if quantized is None or (found is not None and found.disagreeing <= quantized.disagreeing):
             return found
         return quantized
+
+    def _is_transcoded(self, tensor: TensorDiff) -> bool:
+        """Return True if both are quantised with the same codes and scales."""
+        left = self._left.decodings.get(tensor.name)
+        right = self._right.decodings.get(tensor.renamed or tensor.name)
+        return left is not None and right is not None and have_same_parts(left(), right())
+
+    def _form(self, name: str) -> QuantizedArray | None:
+        """Return some rows of a weight of B as they are stored; None if it is plain."""
+        plan = self._right.decodings.get(name)
+        return None if plan is None else first_rows(plan())
+
+    def _shared_amax(self, name: str) -> float:
+        """Return the largest magnitude of a tensor of A and of those that engines fuse with it."""
+        return max(self._amax(other) for other in fused_with(name) if other in self._left.names)
+
+    def _amax(self, name: str) -> float:
+        if name not in self._amaxes:
+            pieces = self._left.pieces(name, self._left.format(name, None))
+            self._amaxes[name] = max(
+                (block_amax(piece.reshape(1, -1)) for piece in pieces), default=0
+            )
+        return self._amaxes[name]
 
     def _with_scales(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
         """Add how the stored scales of two quantised weights differ, and whether that is all."""

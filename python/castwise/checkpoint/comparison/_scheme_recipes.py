@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import product
 from typing import Any
@@ -22,6 +22,13 @@ from castwise.quantization import (
     schemes,
 )
 from castwise.quantization.arrays import quantize_slab
+from castwise.quantization.producers import (
+    CONVERTED_TO,
+    GLOBAL,
+    WRITTEN,
+    Layout,
+    written_layout,
+)
 
 MATRIX = 2
 """The axes of a matrix."""
@@ -48,6 +55,10 @@ class SchemeRecipe:
         How often it is quantised, decoded to its own format between.
     late
         How scales became powers of two after the codes were computed; None if they did not.
+    axis
+        Along which elements share a scale: -2 in experts that are stored transposed.
+    shares
+        The global scale is that of the largest magnitude of all weights that engines fuse with it.
 
     """
 
@@ -57,6 +68,8 @@ class SchemeRecipe:
     scale_rule: str | None = None
     passes: int = 1
     late: str | None = None
+    axis: int = -1
+    shares: bool = False
 
     @property
     def cost(self) -> int:
@@ -67,19 +80,50 @@ class SchemeRecipe:
     @property
     def needs_amax(self) -> bool:
         """True if a scale is that of the whole matrix."""
-        return self.scheme == "nvfp4" or self.scheme.endswith("_tensor")
+        return self.has_global_scale or self.scheme.endswith("_tensor")
+
+    @property
+    def has_global_scale(self) -> bool:
+        """True if scales are relative to one of the whole matrix."""
+        return _has_global_scale(self.scheme, self.producer)
 
     def row_step(self, shape: Sequence[int]) -> int | None:
-        """Return of how many rows whole blocks are; None where matrices cannot be cut so."""
-        rows = self.block[0] if self.block is not None else 0
-        if self.block is None:
-            row = _SCHEMES[self.scheme]
-            rows = 1 if row.block == (0, 0) else row.block[0]
-        is_stack = len(shape) > MATRIX
-        return None if is_stack and (self.needs_amax or rows != 1) else rows
+        """Return of how many rows whole blocks are; None where matrices cannot be cut so.
 
-    def applied(self, matrix: NDArray[Any], to: str, amax: float | None) -> NDArray[Any]:
+        Where blocks would reach from one expert into the next it is all rows of one.
+        """
+        row = _SCHEMES[self.scheme]
+        rows, columns = self.block or row.block
+        step = max(rows if self.axis == -1 else columns, 1)
+        if len(shape) == MATRIX:
+            return step
+        if self.needs_amax:
+            return None
+        return step if shape[-2] % step == 0 else None if self.late is not None else shape[-2]
+
+    def applied(
+        self,
+        matrix: NDArray[Any],
+        to: str,
+        amax: float | None,
+        *,
+        shape: Sequence[int],
+        form: QuantizedArray | None,
+    ) -> NDArray[Any]:
         """Return the decoded values of a matrix of whole blocks.
+
+        Parameters
+        ----------
+        matrix
+            Rows of a tensor.
+        shape
+            The shape of all of that tensor.
+        to
+            The format of the values.
+        amax
+            The largest magnitude that scales of the whole are for.
+        form
+            What is multiplied as another producer stores it; None for this one.
 
         Raises
         ------
@@ -87,12 +131,17 @@ class SchemeRecipe:
             The scheme cannot hold it.
 
         """
+        rows = matrix
+        if len(shape) > MATRIX and self.row_step(shape) == shape[-2]:
+            rows = matrix.reshape(-1, shape[-2], matrix.shape[-1])
         for _ in range(self.passes - 1):
-            matrix = dequantize(self._quantized(matrix, amax), matrix.dtype)
-        quantized = self._quantized(matrix, amax)
-        if self.late is None:
-            return dequantize(quantized, numpy_dtype(to))
-        return _with_late_scales(quantized, matrix.shape, self.late, to)
+            rows = dequantize(self._quantized(rows, amax), rows.dtype)
+        quantized = self._quantized(rows, amax)
+        if self.late is not None:
+            return _with_late_scales(quantized, rows.shape, self.late, to)
+        if form is not None:
+            quantized = multiplied_as(quantized, form)
+        return dequantize(quantized, numpy_dtype(to)).reshape(matrix.shape)
 
     def _quantized(self, matrix: NDArray[Any], amax: float | None) -> QuantizedArray:
         return quantize_slab(
@@ -100,6 +149,7 @@ class SchemeRecipe:
             self.scheme,
             recipe=self.producer,
             block=self.block,
+            axis=self.axis,
             scale_rule=self.scale_rule,
             amax=amax if self.needs_amax else None,
         )
@@ -113,6 +163,8 @@ class SchemeRecipe:
             "scale_rule": self.scale_rule,
             "passes": self.passes,
             "late_scale": self.late,
+            "axis": self.axis,
+            "shares_global_scale": self.shares,
         }
 
     def text(self) -> str:
@@ -120,11 +172,37 @@ class SchemeRecipe:
         parts = [f"B is A quantised as {self.scheme} by the recipe of {self.producer}"]
         if self.scale_rule is not None:
             parts.append(f"scale rule {self.scale_rule}")
+        if self.axis != -1:
+            parts.append("transposed")
+        if self.shares:
+            parts.append("with one global scale for the weights that engines fuse")
         if self.late is not None:
             parts.append(f"scales rounded to E8M0 ({self.late}) after the codes were computed")
         if self.passes > 1:
             parts.append("twice")
         return ", ".join(parts)
+
+
+@cache
+def _has_global_scale(scheme: str, producer: str) -> bool:
+    row = _SCHEMES[scheme]
+    layout = written_layout(producer, row, symmetric=True)
+    return row.global_scale and any(part.role == GLOBAL for part in layout.parts)
+
+
+def multiplied_as(quantized: QuantizedArray, form: QuantizedArray) -> QuantizedArray:
+    """Return codes and scales with the global scale of another array, multiplied as that is."""
+    if form.global_scale is not None and quantized.global_scale is not None:
+        quantized = quantized._with(global_scale=np.asarray(form.global_scale).reshape(()))
+    return quantized._with(layout=_layout_multiplied_as(quantized.layout, form.layout))
+
+
+@cache
+def _layout_multiplied_as(layout: Layout, form: Layout) -> Layout:
+    storage, other = layout.storage, form.storage
+    if storage is None or other is None:
+        return layout
+    return replace(layout, storage=storage.multiplied_as(other))
 
 
 def _with_late_scales(
@@ -145,51 +223,90 @@ def _with_late_scales(
     return result
 
 
-def scheme_recipes(weight: QuantizedWeight | None) -> Sequence[SchemeRecipe]:
-    """List what may have made a weight; of a plain tensor all that castwise knows."""
-    if weight is None:
-        rows = (row for row in schemes() if row.name.startswith(_TRIED))
-        return [recipe for row in rows for recipe in _of_kind(row, None, ())]
-    row = _SCHEMES.get(weight.scheme or "")
-    return () if row is None else _of_kind(row, weight.block, weight.recipes)
+def scheme_recipes(weight: QuantizedWeight | None, axes: int) -> Sequence[SchemeRecipe]:
+    """List what may have made a weight; of a plain tensor all that castwise knows.
+
+    Those of a tensor of more than two axes may lie along the last but one.
+    """
+    kind = None if weight is None else (weight.scheme, weight.block, weight.recipes)
+    return _of_kind(kind, is_stack=axes == MATRIX + 1)
 
 
 @cache
 def _of_kind(
-    row: Scheme, stated: tuple[int, ...] | None, likely: tuple[str, ...]
+    kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None, *, is_stack: bool
 ) -> tuple[SchemeRecipe, ...]:
-    """List what may have made weights of a scheme, in blocks, by producers."""
-    block = _pair(stated)
-    if block == row.block or not min(row.block):
-        block = None
-    producers = sorted(row.recipes, key=lambda producer: producer not in likely)
-    return tuple(_of_scheme(row, block, producers, twice=bool(likely)))
+    """List what may have made weights of a scheme, block and producers; of None, plain tensors."""
+    recipes: list[SchemeRecipe] = []
+    for recipe in _plain_recipes(kind):
+        recipes.append(recipe)
+        if recipe.has_global_scale:
+            recipes.append(replace(recipe, shares=True))
+        if is_stack and recipe.late is None:
+            recipes.append(replace(recipe, axis=-2))
+    return tuple(recipes)
+
+
+def _plain_recipes(
+    kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None,
+) -> Iterator[SchemeRecipe]:
+    """List them for matrices along the last axis whose scales are their own."""
+    scheme, stated, likely = kind or (None, None, ())
+    for row in schemes():
+        if kind is not None and (row.name, scheme) not in _becoming():
+            continue
+        if kind is None and not row.name.startswith(_TRIED):
+            continue
+        block = _pair(stated) if scheme == row.name else None
+        if block == row.block or not min(row.block):
+            block = None
+        producers = sorted(row.recipes, key=lambda producer: producer not in likely)
+        yield from _of_scheme(row, block, producers, twice=kind is not None)
+    if kind is None:
+        yield from _of_producers()
+
+
+@cache
+def _becoming() -> frozenset[tuple[str, str | None]]:
+    """Return each scheme with itself, and with those that its weights become with their values."""
+    pairs = {(row.name, row.name) for row in schemes()}
+    return frozenset(pairs.union(*(row.transcoding.forms_to for row in CONVERTED_TO)))
 
 
 def _pair(block: tuple[int, ...] | None) -> tuple[int, int] | None:
     return None if block is None or len(block) != MATRIX else (block[0], block[1])
 
 
+def _of_producers() -> Iterator[SchemeRecipe]:
+    """List what producers write in blocks that are not those of the scheme."""
+    for row in WRITTEN:
+        if row.block is not None:
+            yield SchemeRecipe(row.scheme, row.recipe, row.block)
+
+
 def _of_scheme(
     row: Scheme, block: tuple[int, int] | None, producers: Sequence[str], *, twice: bool
 ) -> Iterator[SchemeRecipe]:
-    rules: Sequence[str | None] = (None,)
-    if is_power(row.scale):
-        rules = [row.rule, *(rule for rule in _RULES if rule != row.rule)]
-    elif row.element.startswith("float8"):
-        rules = (None, "ceil", "floor")
     for passes in (1, 2) if twice and is_power(row.scale) else (1,):
-        for rule in rules:
-            for producer in producers:
+        for producer in producers:
+            for rule in _rules(row, producer):
                 yield SchemeRecipe(row.name, producer, block, rule, passes)
     late_scheme = row.name if row.name.startswith("fp8_") else None
     if row.name.startswith("mxfp8_e4m3"):
         late_scheme, block = "fp8_block", block or row.block
     if late_scheme is not None:
-        late_producer = next(row for row in schemes() if row.name == late_scheme).recipes[0]
+        late_producer = _SCHEMES[late_scheme].recipes[0]
         blocks = [block, *((1, size) for size in _LATE_COLUMNS if row.name == "fp8_block")]
         for late_block, late in product(blocks, _LATE):
             yield SchemeRecipe(late_scheme, late_producer, late_block, None, 1, late)
+
+
+def _rules(row: Scheme, producer: str) -> Sequence[str | None]:
+    """List the rules of scales, that of the producer first: None where it is not the scheme's."""
+    if is_power(row.scale):
+        first = row.rule if producer == row.recipes[0] else None
+        return [first, *(rule for rule in _RULES if rule != first)]
+    return (None, "ceil", "floor") if row.element.startswith("float8") else (None,)
 
 
 def is_power(name: str) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from castwise.checkpoint.comparison._explanations import (
 )
 from castwise.checkpoint.comparison._row_cutter import Matrices, RowCutter, joined
 from castwise.checkpoint.comparison._scheme_recipes import MATRIX, SchemeRecipe, scheme_recipes
-from castwise.quantization import QuantizedWeight
+from castwise.quantization import QuantizedArray, QuantizedWeight
 
 _SLAB_ELEMENTS = 1 << 20
 _SAMPLE_ELEMENTS = 1 << 13
@@ -57,16 +58,31 @@ class SchemeProver:
         shape: tuple[int, ...],
         to: str,
         weight: QuantizedWeight | None,
+        form: Callable[[], QuantizedArray | None],
+        shared_amax: Callable[[], float],
     ) -> SchemeSearch:
-        """Prepare the search for what makes one tensor of another, whose pieces can be read."""
-        return SchemeSearch(self, lefts, pairs, shape=shape, to=to, weight=weight)
+        """Prepare the search for what makes one tensor of another, whose pieces can be read.
 
-    def candidates(self, weight: QuantizedWeight | None) -> Sequence[SchemeRecipe]:
+        `form` returns some rows of the second one as they are stored, None if it is plain;
+        `shared_amax` the largest magnitude of what engines fuse with the first one.
+        """
+        return SchemeSearch(
+            self,
+            lefts,
+            pairs,
+            shape=shape,
+            to=to,
+            weight=weight,
+            form=form,
+            shared_amax=shared_amax,
+        )
+
+    def candidates(self, weight: QuantizedWeight | None, axes: int) -> Sequence[SchemeRecipe]:
         """Return what is tried for a weight, what was found before first."""
         scheme = None if weight is None else weight.scheme
         if self._in_vain.get(scheme, 0) >= self.PATIENCE:
             return [*self.known]
-        return [*dict.fromkeys([*self.known, *scheme_recipes(weight)])]
+        return [*dict.fromkeys([*self.known, *scheme_recipes(weight, axes)])]
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
         """Take note of what was found of a weight."""
@@ -91,11 +107,15 @@ class SchemeSearch:
         shape: tuple[int, ...],
         to: str,
         weight: QuantizedWeight | None,
+        form: Callable[[], QuantizedArray | None],
+        shared_amax: Callable[[], float],
     ) -> None:
         self._prover, self._lefts, self._pairs, self._weight = prover, lefts, pairs, weight
         self.shape, self.to, self.threads = shape, to, prover.threads
         self._candidates: Sequence[SchemeRecipe] | None = None
+        self._form, self._shared_amax = cache(form), shared_amax
         self._amax: float | None = None
+        self._amax_of_fused: float | None = None
         self._trial: SchemeTrial | None = None
 
     def candidates(self) -> Sequence[SchemeRecipe]:
@@ -103,11 +123,14 @@ class SchemeSearch:
         if self._candidates is None:
             self._candidates = ()
             if len(self.shape) >= MATRIX and all(self.shape):
-                self._candidates = self._prover.candidates(self._weight)
+                self._candidates = self._prover.candidates(self._weight, len(self.shape))
             if any(candidate.needs_amax for candidate in self._candidates):
                 self._amax = max(block_amax(left.reshape(1, -1)) for left in self._lefts())
-                if not math.isfinite(self._amax):
+                self._amax_of_fused = self._shared_amax()
+                if not math.isfinite(self._amax_of_fused):
                     self._candidates = ()
+                if self._amax_of_fused == self._amax:
+                    self._candidates = [one for one in self._candidates if not one.shares]
         return self._candidates
 
     def sample_size(self) -> int:
@@ -202,8 +225,14 @@ class SchemeSearch:
 
     def applied(self, candidate: SchemeRecipe, matrix: NDArray[Any]) -> NDArray[Any] | None:
         """Return what a recipe makes of some rows; None if its scheme cannot hold them."""
+        amax = self._amax_of_fused if candidate.shares else self._amax
+        weight = self._weight
+        is_own = weight is None or (
+            candidate.scheme == weight.scheme and candidate.producer in weight.recipes
+        )
+        form = None if is_own else self._form()
         try:
-            return candidate.applied(matrix, self.to, self._amax)
+            return candidate.applied(matrix, self.to, amax, shape=self.shape, form=form)
         except (ValueError, TypeError):
             return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from itertools import islice
@@ -28,6 +28,7 @@ from castwise.checkpoint.planning import (
 )
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.producers import BF16, prefixed
+from castwise.quantization.weights import Decoding
 
 _PIECE_BYTES = 1 << 20
 """Of a tensor: two of them, and what is computed of them, lie in the caches of a core."""
@@ -66,6 +67,7 @@ class Side:
                         if planned.target is not None and planned.is_cast
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
+        self.decodings: dict[str, Callable[[], Decoding]] = {}
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
         self._is_folder = source.is_folder
         self._opened: Reader | None = None
@@ -92,6 +94,7 @@ class Side:
         asked = None if dtype is None else decoding.format
         side = cls(derived.source, decide, asked=asked, options=CastOptions(threads=threads))
         for plan in derived.plans:
+            side.decodings |= plan.decodings(arithmetic)
             if plan.quantization is not None:
                 weights = prefixed(plan.quantization, plan.prefix).weights
                 side.weights |= {weight.name: weight for weight in weights}

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 import numpy as np
@@ -163,6 +163,17 @@ class Storage:
     unsigned_scales: bool = False
     narrow: bool = False
     inner: bool = False
+
+    def multiplied_as(self, other: Storage) -> Storage:
+        """Return it with codes and scales where they are, and multiplied as in another."""
+        return replace(
+            self,
+            global_use=other.global_use,
+            global_unit=other.global_unit,
+            positive_zero=other.positive_zero,
+            narrow=other.narrow,
+            inner=other.inner,
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
