@@ -24,6 +24,9 @@ _NUMBERS = (ml_dtypes.bfloat16, np.float16)
 _CODES = np.arange(8, dtype=np.uint8).view(ml_dtypes.float4_e2m1fn).astype(np.float32)
 """The values of the codes without a sign."""
 
+_LARGEST = np.float32(448 * 6)
+"""The largest scale of a block times the largest code."""
+
 AGAIN = "decode it (castwise dequantize), and quantise that (castwise quantize)"
 
 Array = NDArray[Any]
@@ -75,12 +78,12 @@ class Reciprocal:
         scales = np.flatnonzero(is_stored).astype(np.uint8).view(ml_dtypes.float8_e4m3fn)
         with np.errstate(all="ignore"):
             rounded = np.float32(1) / self.global_scale
-            near = (
-                rounded,
-                np.nextafter(rounded, np.float32(np.inf)),
-                np.nextafter(rounded, rounded * 0),
-            )
-            for candidate in near:
+            above = np.nextafter(rounded, np.float32(np.inf))
+            below = np.nextafter(rounded, rounded * 0)
+            # The reciprocal of a neighbour of a reciprocal may be two numbers away.
+            further = np.nextafter(above, np.float32(np.inf)), np.nextafter(below, rounded * 0)
+            near = (rounded, above, below, *further)
+            for candidate in sorted(near, key=lambda scale: not _is_usual(scale, not self.divides)):
                 divisor, factor = (
                     (self.global_scale, candidate)
                     if self.divides
@@ -92,6 +95,22 @@ class Reciprocal:
             f"tensor {self.scales[0]!r}: with no reciprocal of its global scale "
             f"{self.global_scale!r} do all values stay what they are; {AGAIN}"
         )
+
+
+def _is_usual(scale: np.float32, divides: bool) -> bool:
+    """Return True for the global scale that producers compute of a magnitude of 16 bits.
+
+    They do so in float32 or in its own dtype. Of neighbours that stand for the same values it is
+    the one that was there first.
+    """
+    with np.errstate(all="ignore"):
+        amax = _LARGEST / scale if divides else _LARGEST * scale
+        sizes = [cast(cast(amax, dtype), np.float32) for dtype in _NUMBERS]
+        exact = [_LARGEST / size if divides else size / _LARGEST for size in sizes]
+        rounded = [
+            cast(cast(size, dtype), np.float32) for size, dtype in zip(exact, _NUMBERS, strict=True)
+        ]
+        return scale in (*exact, *rounded)
 
 
 def _is_same(scales: Array, divisor: np.float32, factor: np.float32) -> bool:
