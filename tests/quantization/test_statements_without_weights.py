@@ -166,5 +166,11 @@ def test_no_command_names_one_that_refuses(tmp_path: Path, name: str) -> None:
     else:
         assert f"checkpoint.dequantize_file refuses it: {reason}" in text
         assert "To decode it" not in text
+        with pytest.raises(CheckpointError) as refused:
+            checkpoint.quantize_file(source, tmp_path / "out", "nvfp4")
+        assert "decode it" not in str(refused.value)
+        with pytest.raises(CheckpointError) as refused:
+            checkpoint.transcode_file(source, tmp_path / "out", "comfy")
+        assert "decode it" not in str(refused.value)
     if name in UNKNOWN:
         assert f"config.json: {name}" in text

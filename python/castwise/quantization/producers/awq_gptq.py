@@ -91,7 +91,7 @@ def _format_of(values: Mapping[str, Any]) -> str:
 
 def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return what two statements of the same words must agree on, beside bits and groups."""
-    stated = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype", _WORD)}
+    stated = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype") or _WORD}
     if _method_of(values, "gptq") != "awq":
         stated["is_marlin_format"] = values.get("is_marlin_format", False)
     stated |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
@@ -102,7 +102,7 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     """Say why no word of a section is decoded: its weights need rotated inputs, or other words."""
     if rotation := section.get("rotation"):
         return f"its weights are rotated (rotation {rotation!r}), which castwise cannot undo"
-    if (container := section.get("pack_dtype", _WORD)) != _WORD:
+    if (container := section.get("pack_dtype") or _WORD) != _WORD:
         return f"its codes are in words of {container!r} (pack_dtype), and castwise decodes {_WORD}"
     return None
 

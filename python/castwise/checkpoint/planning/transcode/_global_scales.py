@@ -90,7 +90,7 @@ class Reciprocal:
                     else (candidate, self.global_scale)
                 )
                 if np.isfinite(candidate) and _is_same(scales.astype(np.float32), divisor, factor):
-                    return candidate
+                    return np.float32(candidate)
         raise CheckpointError(
             f"tensor {self.scales[0]!r}: with no reciprocal of its global scale "
             f"{self.global_scale!r} do all values stay what they are; {AGAIN}"

@@ -25,6 +25,7 @@ from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning._written_schemes import encoding, is_transcoded, written
+from castwise.checkpoint.planning.decode._decode import decode_refusal
 from castwise.checkpoint.planning.decode._losses import stored_losses
 from castwise.checkpoint.planning.encode._encoded_weight import Kept
 from castwise.checkpoint.planning.transcode._global_scales import (
@@ -82,8 +83,7 @@ class TranscodePlan(ComponentPlan):
         scheme: str | None,
         threads: int,
     ) -> None:
-        self._recipe = recipe
-        self._scheme = scheme
+        self._source, self._recipe, self._scheme = source, recipe, scheme
         self.purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
         ComponentPlan.__init__(self, source, component)
         self.threads = threads
@@ -152,9 +152,11 @@ class TranscodePlan(ComponentPlan):
         scheme, producers = self._scheme_of(weight), " or ".join(weight.recipes)
         stored_form = weight.scheme or "", producers
         if not is_transcoded(stored_form, (scheme, self._recipe)):
+            reason = decode_refusal(self._source)
+            remedy = AGAIN if reason is None else f"{function('dequantize')} refuses it: {reason}"
             raise self._refusal(
                 f"{weight.payload!r} is {weight.scheme or 'quantised'} as by {producers}, of which "
-                f"castwise makes no {scheme or 'form'} of {self._recipe}; {AGAIN}"
+                f"castwise makes no {scheme or 'form'} of {self._recipe}; {remedy}"
             )
         stored_scheme = find_scheme(stored_form[0])
         if stored_scheme.global_scale and weight.block not in (None, stored_scheme.block):
