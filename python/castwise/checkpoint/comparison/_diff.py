@@ -44,6 +44,7 @@ from castwise.checkpoint.requests import chosen_dtypes
 from castwise.quantization import QuantizedArray, QuantizedWeight
 
 _KEPT_BYTES = 16 << 20
+_TURNED = "B has the experts of A, stored the other way round"
 _TRANSCODED = "B has the codes and scales of A, which its producer multiplies in another order"
 _LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
 """Codes of at most 8 bits lose more than the second, and no recipe as much as the first."""
@@ -316,7 +317,9 @@ class _Comparing:
                 if place in unmeasured:
                     measures.add_signal(left)
         explanation = None
-        if measures.different or formats[0] != formats[1]:
+        if other in self._right.transposed and not measures.different:
+            explanation = CastExplanation(_TURNED, {"transposed": True}, measures.count)
+        elif measures.different or formats[0] != formats[1]:
             explanation = self._explained(tensor, prover, pairs, search, sqnr_db=measures.sqnr_db)
         ratios = None
         if self._reference is not None and name in self._reference.names:

@@ -15,6 +15,7 @@ from castwise._parsed_files import parsed_mapping
 from castwise._spelling import nearest
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._layers import STACK, WEIGHT, is_experts
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.files import checked_path
@@ -111,6 +112,7 @@ def paired(left: Side, right: Side, renamed: Mapping[str, str]) -> Pairing:
             alike = by_digest[digests.of(left, name)] if left.shape(name) in shapes else []
             if alike:
                 result.pairs[name] = alike.pop(0)
+    _pair_transposed(left, right, result)
     ends = {*result.pairs.values()}
     for side, names, lonely in (
         (left, lonely_left, result.only_left),
@@ -120,6 +122,20 @@ def paired(left: Side, right: Side, renamed: Mapping[str, str]) -> Pairing:
             if name not in result.pairs if side is left else name not in ends:
                 lonely[name] = _tied(side, name, digests)
     return result
+
+
+def _pair_transposed(left: Side, right: Side, result: Pairing) -> None:
+    """Pair experts that one of two producers names as weights, and stores the other way round."""
+    ends = {*result.pairs.values()}
+    for name in left.names:
+        other = name.removesuffix(WEIGHT) if name.endswith(WEIGHT) else name + WEIGHT
+        is_free = name not in result.pairs and other in right.names and other not in ends
+        if is_free and is_experts(name) and len(right.shape(other)) == STACK:
+            right.transposed.add(other)
+            if right.shape(other) == left.shape(name):
+                result.pairs[name] = other
+            else:
+                right.transposed.remove(other)
 
 
 def _tied(side: Side, name: str, digests: _Digests) -> str | None:

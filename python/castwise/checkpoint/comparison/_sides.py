@@ -68,6 +68,8 @@ class Side:
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
         self.decodings: dict[str, Callable[[], Decoding]] = {}
+        self.transposed: set[str] = set()
+        """Tensors whose matrices are read the other way round."""
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
         self._is_folder = source.is_folder
         self._opened: Reader | None = None
@@ -105,7 +107,8 @@ class Side:
         return reader.tensors[stored_name]
 
     def shape(self, name: str) -> tuple[int, ...]:
-        return self.info(name).shape
+        shape = self.info(name).shape
+        return (*shape[:-2], *shape[:-3:-1]) if name in self.transposed else shape
 
     def format(self, name: str, of_other: str | None) -> str | None:
         """Return the format in which a tensor comes; a decoded one as the other wants it."""
@@ -145,6 +148,21 @@ class Side:
 
         What a map makes another format of is cast.
         """
+        if name not in self.transposed:
+            yield from self._pieces(name, to)
+            return
+        rows, columns = self.info(name).shape[-2:]
+        waiting: list[NDArray[Any]] = []
+        for piece in self._pieces(name, to):
+            waiting.append(piece)
+            if sum(part.size for part in waiting) >= rows * columns:
+                flat = np.concatenate(waiting)
+                whole = flat.size // (rows * columns) * rows * columns
+                matrices = flat[:whole].reshape(-1, rows, columns)
+                yield np.ascontiguousarray(matrices.swapaxes(-1, -2)).reshape(-1)
+                waiting = [flat[whole:]]
+
+    def _pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
         target = self._targets.get(name)
         if target is None:
             yield from self._stored_pieces(name, to)
