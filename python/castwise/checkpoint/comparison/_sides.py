@@ -148,7 +148,7 @@ class Side:
 
         What a map makes another format of is cast.
         """
-        if name not in self.transposed:
+        if name not in self.transposed or not math.prod(self.shape(name)):
             yield from self._pieces(name, to)
             return
         rows, columns = self.info(name).shape[-2:]
