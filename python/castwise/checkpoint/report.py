@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from castwise._brief import brief_fields
 from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
-from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint._tensors import Planned, format_named
 
 SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""

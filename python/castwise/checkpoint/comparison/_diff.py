@@ -41,7 +41,7 @@ from castwise.checkpoint.plan import Decide, decided
 from castwise.checkpoint.planning import checked_threads
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
-from castwise.quantization import QuantizedArray, QuantizedWeight
+from castwise.quantization import QuantizedArray
 
 _KEPT_BYTES = 16 << 20
 _TURNED = "B has the experts of A, stored the other way round"
