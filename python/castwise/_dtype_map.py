@@ -6,7 +6,8 @@ r"""Choose the format of each array, by paths and regular expressions.
 
 The name of an array is that of a tensor in a checkpoint, or the path of a leaf in a tree. A key
 equal to the name is used first, else one that matches the whole name. A name that two keys match
-is an error, so the order of the keys does not matter. `"keep"` leaves an array as it is.
+is an error, so the order of the keys does not matter. `"keep"` leaves an array as it is. A format
+of floats concerns floating arrays only, unless the key is the whole name of the array.
 
 A dtype policy, or a map of policies, can be used as such a map.
 """
@@ -15,6 +16,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
@@ -269,7 +271,7 @@ class DtypeMap(Rendered):
         """Return the target of an array: that of the key that matches its name, else the default.
 
         The default applies to floating arrays only; with `least_axes`, given their shape, to those
-        that have as many axes.
+        that have as many axes. So does a key with a format of floats that is a pattern.
 
         Raises
         ------
@@ -282,20 +284,33 @@ class DtypeMap(Rendered):
         try:
             match = self.keys.find(name)
         except ValueError as error:
-            raise ValueError(f"{self.origin}: {error}") from error
+            # The keys of a mapping have no order to choose by, as those of policies may have.
+            text = str(error).replace(_CHOICE, "") if self.all_kinds else str(error)
+            raise ValueError(f"{self.origin}: {text}") from error
         if match is None:
             if floating and shape is not None and _axes(shape) < self.least_axes:
                 return Decision(None, None, MAP)
             target = self.default if floating else None
             return Decision(target, None, None if target is None else self.default_by)
         key, target = match
+        if not floating and _is_float(target) and not is_whole_name(key, name):
+            return Decision(None)
         return Decision(target, key, MAP if self.all_kinds else POLICY)
+
+
+def is_whole_name(key: str, name: str) -> bool:
+    """Return True if a key that matches a name is that name, be it with escaped characters."""
+    return name in (key, _ESCAPED.sub(r"\1", key))
 
 
 def mapping_in(path: Path) -> dict[str, Any]:
     """Read the mapping in a `.json` or `.toml` file; raises as `DtypeMap.from_file`."""
     mapping = parsed_mapping(path, "pattern to format")
     return {key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()}
+
+
+def _is_float(target: str | None) -> bool:
+    return target is not None and finfo(target).kind == "float"
 
 
 def _axes(shape: Sequence[int]) -> int:
@@ -315,6 +330,9 @@ def _is_like_default(key: str) -> bool:
 _OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}
 _ROLES = ("variable", "compute")
 _CONFIG_SUFFIX = ".json"
+_CHOICE = ", or choose by on_overlap"
+_ESCAPED = re.compile(r"\\(\W)")
+"""A character that an expression takes as itself."""
 
 
 def _policy(value: object) -> Any:  # noqa: ANN401  (of any library)

@@ -33,6 +33,9 @@ def test_a_state_dict_by_map() -> None:
     model.load_state_dict(result)
     half = cast_state_dict(state, {".*": torch.float16})
     assert half["1.num_batches_tracked"].dtype == torch.int64
+    for name in ("1.num_batches_tracked", r"1\.num_batches_tracked"):
+        whole = cast_state_dict(state, {name: "float32"})
+        assert whole["1.num_batches_tracked"].dtype == torch.float32
 
 
 def test_nested_states_and_policies() -> None:

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
@@ -290,6 +291,64 @@ CONFIGS: dict[str, tuple[str, dict[str, Any]]] = {
     "Jamba": ("JambaForCausalLM", {**SIZES, **HEADS, **JAMBA}),
 }
 """A class of transformers and its configuration."""
+
+
+IDS = "embeddings.position_ids"
+NOT_FLOATS = {
+    IDS: np.arange(2049)[None],
+    "embeddings.mask": np.array([True, False]),
+    "embeddings.phases": np.ones(3, np.complex64),
+    "embeddings.packed": np.arange(8, dtype=np.uint8),
+}
+
+
+def cast_by_map(door: str, folder: Path, mapping: dict[str, Any]) -> dict[str, NDArray[Any]]:
+    """Cast or quantise a model by a map, and load the result."""
+    tensors = {"embeddings.weight": floats(64).reshape(2, 32), **NOT_FLOATS}
+    if door == "cast_tree":
+        tree: dict[str, NDArray[Any]] = castwise.cast_tree(tensors, mapping)
+        return tree
+    source, made = folder / "model", folder / "made"
+    source.mkdir()
+    checkpoint.save(source / "model.safetensors", {**tensors, "fc.weight": np.eye(64, dtype="f4")})
+    (source / "config.json").write_text("{}")
+    if door == "cast":
+        checkpoint.cast_file(source, made, dtype_map=mapping)
+    else:
+        checkpoint.quantize_file(source, made, "int8_channel", dtype_map=mapping)
+    loaded = checkpoint.load(made)
+    return {name: loaded[name] for name in tensors}
+
+
+@pytest.mark.parametrize("door", ["cast", "quantize", "cast_tree"])
+@pytest.mark.parametrize("named", [None, IDS, re.escape(IDS)])
+def test_floats_of_a_pattern_are_for_floating_tensors(
+    tmp_path: Path, door: str, named: str | None
+) -> None:
+    """As those of a dtype are; a tensor that is named whole becomes what its key says."""
+    mapping = {"embeddings[.].*": "float16"} if named is None else {named: "float16"}
+    made = cast_by_map(door, tmp_path, mapping)
+    assert made["embeddings.weight"].dtype == (np.float16 if named is None else np.float32)
+    for name, array in NOT_FLOATS.items():
+        is_cast = named is not None and name == IDS
+        expected = array.astype(np.float16) if is_cast else array
+        assert made[name].dtype == expected.dtype
+        np.testing.assert_array_equal(made[name], expected)
+
+
+def test_integers_of_a_pattern_are_for_all_tensors(tmp_path: Path) -> None:
+    made = cast_by_map("cast", tmp_path, {"embeddings[.](position_ids|mask|packed)": "int32"})
+    assert [made[name].dtype.name for name in NOT_FLOATS] == [
+        *("int32", "int32", "complex64", "int32")
+    ]
+
+
+def test_a_pattern_of_floats_that_matches_integers_only_is_named(tmp_path: Path) -> None:
+    checkpoint.save(tmp_path / "a.npz", NOT_FLOATS)
+    made = checkpoint.cast_file(
+        tmp_path / "a.npz", tmp_path / "b.npz", dtype_map={".*_ids": "fp16"}
+    )
+    assert made.unused_patterns == {".*_ids": IDS}
 
 
 @pytest.mark.parametrize(("family", "name"), MODELS)

@@ -101,6 +101,11 @@ class Planned(NamedTuple):
         return self.target is not None and not self.is_derived
 
 
+def may_be_float(info: TensorInfo) -> bool:
+    """Return True for a floating tensor, and for one in a format that nobody knows."""
+    return info.kind in {"float", UNKNOWN}
+
+
 def format_info(name: DTypeLike) -> FormatInfo:
     """Return the row of a format, given as `castwise.cast` takes it, that numpy can hold here.
 

@@ -1,6 +1,7 @@
 """What becomes of each tensor, decided from names and formats before any data is read.
 
-- A tensor that a key of the map matches becomes what the key says, whatever its kind.
+- A tensor that a key of the map matches becomes what the key says. A key that is a pattern makes
+  floats of floating tensors only.
 - Any other floating tensor becomes the default, if there is one.
 - Everything else (integers, bools, complex numbers, text) stays as it is, byte for byte.
 """
@@ -21,7 +22,14 @@ from castwise._seeding import tensor_seed
 from castwise._spelling import nearest
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import OTHER, UNKNOWN, Planned, TensorInfo, format_info
+from castwise.checkpoint._tensors import (
+    OTHER,
+    UNKNOWN,
+    Planned,
+    TensorInfo,
+    format_info,
+    may_be_float,
+)
 
 _STOCHASTIC = "stochastic"
 
@@ -152,8 +160,7 @@ def unused_patterns(planned: Sequence[Planned], dtypes: DtypeMap) -> dict[str, s
 
 def _plan_one(info: TensorInfo, dtypes: DtypeMap, prefix: str) -> Planned:
     # A format that nobody knows may be a float: asking for it to be cast is refused below.
-    floating = info.kind in {"float", UNKNOWN}
-    target, key, by = dtypes.decide(prefix + info.name, floating, info.shape)
+    target, key, by = dtypes.decide(prefix + info.name, may_be_float(info), info.shape)
     if target is not None:
         reason = (
             f"key {key!r} of {dtypes.origin}" if key else DTYPE if by == DTYPE else dtypes.origin

@@ -36,7 +36,8 @@ def cast_tree(
         As in `castwise.cast_tree`; also a policy of jmp's shape, with ``param_dtype``,
         ``compute_dtype`` and ``output_dtype``. Keys are matched with the `paths` of the leaves.
     only_floating : bool
-        Leave integer, bool and complex arrays alone, unless a key matches their path.
+        Leave integer, bool and complex arrays alone, unless a key matches their path; a key with a
+        format of floats must be their whole path.
     role : {"variable", "compute", "output"}
         Which dtype of a policy is used; "output" is for jmp's policies.
     **options

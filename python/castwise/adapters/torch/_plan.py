@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from castwise._brief import brief, counted, listed
-from castwise._dtype_map import Decision, DtypeMap
+from castwise._dtype_map import Decision, DtypeMap, is_whole_name
 from castwise._frameworks import require
 from castwise._spelling import unused
 from castwise.adapters.torch._bridge import dtype_name, torch_dtype
@@ -131,7 +131,10 @@ class NameMap:
             decision = self._find(named.path, floating)
         if decision.key is None and named.module is not None:
             decision = self._find(named.module, floating)
-        if not floating and decision.key not in self._spellings(named.path):
+        key = decision.key
+        if not floating and not any(
+            is_whole_name(key or "", name) for name in self._spellings(named.path)
+        ):
             return Decision(None)
         self._count(decision.key)
         return decision

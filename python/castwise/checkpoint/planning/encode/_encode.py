@@ -25,7 +25,7 @@ from castwise.checkpoint._layers import (
     kept_modules,
     transposed_type,
 )
-from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
@@ -71,6 +71,8 @@ class Encode:
         The name of a map that comes with castwise.
     leaves_unfit
         Leave a weight that the recipe cannot hold as it is, instead of refusing it.
+    consumer
+        Who is to load the result; None if nobody says it.
 
     """
 
@@ -83,6 +85,7 @@ class Encode:
     threads: int
     map_name: str | None = None
     leaves_unfit: bool = False
+    consumer: str | None = None
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -115,7 +118,13 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
             f"a map ({argument('dtype_map')}) gives a scheme to"
         )
     return DerivedCheckpoint(
-        source, plans, encode.dtypes, is_file=is_file, recipe=encode.recipe, unused=unused
+        source,
+        plans,
+        encode.dtypes,
+        is_file=is_file,
+        recipe=encode.recipe,
+        unused=unused,
+        consumer=encode.consumer,
     )
 
 
@@ -254,7 +263,7 @@ class EncodePlan(ComponentPlan):
         if not self._component.has_config:
             return  # what states it is of the model
         name = self._component.prefix + info.name
-        _, key, _ = self._encode.dtypes.decide(name, floating=False)
+        _, key, _ = self._encode.dtypes.decide(name, may_be_float(info))
         module = name.removesuffix(WEIGHT)
         hits = [
             text
