@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
@@ -337,10 +338,48 @@ def test_names_of_a_file_are_not_read_as_formats(tmp_path: Path) -> None:
     assert (tensor.name, tensor.renamed, tensor.different) == ("w", "b", 4)
 
 
+BEYOND = 2**53 + 1 + np.arange(9)
+"""Integers of which float64 holds every second."""
+
+
+@pytest.mark.parametrize("order", [1, -1], ids=["integers first", "floats first"])
+@pytest.mark.parametrize(
+    ("integers", "floats"),
+    [
+        (np.arange(9), np.arange(9, dtype=np.float16)),
+        (np.arange(3000), np.arange(3000, dtype=np.float16)),
+        (BEYOND, BEYOND.astype(np.float64)),
+        (BEYOND.astype(np.uint64), BEYOND.astype(np.float32)),
+        (np.array([True, False]), np.array([1, 0.5], ml_dtypes.bfloat16)),
+        (np.array(2**64 - 1, np.uint64), np.array(2.0**64)),
+        (np.arange(3), np.array([0, np.nan, np.inf], np.float32)),
+        (BEYOND, BEYOND.astype(np.int32)),
+    ],
+)
+def test_integers_beside_floats_are_compared_by_their_values(
+    tmp_path: Path, integers: Any, floats: Any, order: int
+) -> None:
+    pair = [integers, floats][::order]
+    tensor = compared(tmp_path, *pair)
+    exact = [[as_exact(value) for value in array.reshape(-1)] for array in pair]
+    differing = [(a, b) for a, b in zip(*exact, strict=True) if a != b]
+    assert (tensor.reason, tensor.different) == (
+        "values" if differing else "dtype",
+        len(differing),
+    )
+    finite = [abs(a - b) for a, b in differing if a is not None and b is not None]
+    expected = max(finite, default=0) if len(finite) == len(differing) else np.inf
+    assert tensor.max_abs == float(expected)
+
+
+def as_exact(value: Any) -> Fraction | None:
+    return Fraction(value.item()) if np.isfinite(value) else None
+
+
 def test_formats_that_cannot_be_compared(tmp_path: Path) -> None:
-    result = structure(tmp_path, {"x": np.ones(3, np.int32)}, {"x": np.ones(3, np.float32)})
+    result = structure(tmp_path, {"x": np.ones(3, np.complex64)}, {"x": np.ones(3, np.float32)})
     (tensor,) = result.tensors
-    assert (tensor.reason, tensor.formats) == ("formats", ("int32", "float32"))
+    assert (tensor.reason, tensor.formats) == ("formats", ("complex64", "float32"))
     assert "cannot be compared" in str(result)
     (tensor,) = structure(tmp_path, {"x": np.arange(3)}, {"x": np.arange(3) + 1}).tensors
     assert (tensor.reason, tensor.different) == ("values", 3)

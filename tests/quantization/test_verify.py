@@ -100,7 +100,13 @@ def test_other_formats(tmp_path: Path) -> None:
     assert compared(tmp_path, wide, wide.astype(ml_dtypes.float8_e4m3fn)) is None
     found = compared(tmp_path, np.array([1, 1 / 3]), np.array([1, 1 / 3], np.float32))
     assert (found.format, found.different, found.index) == ("float64", 1, (1,))
-    assert compared(tmp_path, wide, wide.astype(np.int32)).reason == "formats"
+    found = compared(tmp_path, wide, wide.astype(np.int32))
+    assert (found.reason, found.format, found.max_abs, found.max_ulp) == (
+        *("values", "float64"),
+        *(0.5, None),
+    )
+    assert compared(tmp_path, np.arange(9), np.arange(9, dtype=np.float32)) is None
+    assert compared(tmp_path, wide, wide.astype(np.complex64)).reason == "formats"
     assert compared(tmp_path, wide, wide.reshape(2, 1)).reason == "shapes"
     assert compared(tmp_path, np.zeros((0, 3)), np.zeros((0, 3))) is None
 

@@ -10,7 +10,7 @@ use crate::report::CastReport;
 use crate::runtime::{parse_threads, release};
 
 /// Where two arrays differ, and by how much.
-#[pyclass(frozen, eq, module = "castwise")]
+#[pyclass(frozen, eq, module = "castwise._core")]
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Comparison {
     core: core::Comparison,
@@ -94,17 +94,17 @@ impl Comparison {
 /// Compare two arrays of one shape, of any formats.
 ///
 /// Elements of one format are compared as they are. Of two formats, both are converted first: to float32 if that holds
-/// both, else to float64. With `measure` the losses are found too.
+/// both, else to float64, beside which the rest of a 64-bit integer counts. With `measure` the losses are found too.
 #[pyfunction]
-#[pyo3(signature = (first, second, *, measure=false, threads=None))]
+#[pyo3(signature = (x, y, *, measure=false, threads=None))]
 pub(crate) fn compare(
     py: Python<'_>,
-    first: &Bound<'_, PyAny>,
-    second: &Bound<'_, PyAny>,
+    x: &Bound<'_, PyAny>,
+    y: &Bound<'_, PyAny>,
     measure: bool,
     threads: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<Comparison> {
-    let core = compare_arrays(py, [first, second], threads, |shape, first, second, threads| {
+    let core = compare_arrays(py, [x, y], threads, |shape, first, second, threads| {
         // SAFETY: that of `compare_arrays`.
         unsafe { core::compare(shape, first, second, measure, threads) }
     })?;
@@ -113,14 +113,14 @@ pub(crate) fn compare(
 
 /// Tell whether two arrays of one shape have one format and the same bits.
 #[pyfunction]
-#[pyo3(signature = (first, second, *, threads=None))]
+#[pyo3(signature = (x, y, *, threads=None))]
 pub(crate) fn have_same_bits(
     py: Python<'_>,
-    first: &Bound<'_, PyAny>,
-    second: &Bound<'_, PyAny>,
+    x: &Bound<'_, PyAny>,
+    y: &Bound<'_, PyAny>,
     threads: Option<&Bound<'_, PyAny>>,
 ) -> PyResult<bool> {
-    compare_arrays(py, [first, second], threads, |shape, first, second, threads| {
+    compare_arrays(py, [x, y], threads, |shape, first, second, threads| {
         // SAFETY: that of `compare_arrays`.
         unsafe { core::have_same_bits(shape, first, second, threads) }
     })
@@ -135,11 +135,11 @@ fn compare_arrays<T: Send>(
 ) -> PyResult<T> {
     let [first, second] = arrays;
     let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let (first, second) = (Array::from_argument("first", first)?, Array::from_argument("second", second)?);
+    let (first, second) = (Array::from_argument("x", first)?, Array::from_argument("y", second)?);
     let shape = first.shape();
     if second.shape() != shape {
         return Err(PyValueError::new_err(format!(
-            "second has shape {}; use {}, as first has.",
+            "y has shape {}, x has shape {}; they must be equal.",
             shown(second.shape()),
             shown(shape)
         )));

@@ -20,7 +20,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.maps import is_map_name
 from castwise.checkpoint.plan import CastOptions, decided
 from castwise.checkpoint.planning import Encode, encode_checkpoint, is_scheme
-from castwise.checkpoint.quantize import checked_encode
+from castwise.checkpoint.quantizing import checked_encode
 from castwise.checkpoint.requests import chosen_dtypes
 
 _BUFFER_BYTES = 1 << 20

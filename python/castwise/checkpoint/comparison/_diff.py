@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from castwise._core import block_amax, cast
 from castwise._dtype_map import DtypeMap
+from castwise._measures import Measures
+from castwise._numbers import is_real
 from castwise._options import Arithmetic
 from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument, PathArgument
@@ -27,7 +29,6 @@ from castwise.checkpoint.comparison._explanations import (
     Pairs,
     Prover,
 )
-from castwise.checkpoint.comparison._measures import Measures
 from castwise.checkpoint.comparison._pairing import paired, rename_mapping
 from castwise.checkpoint.comparison._results import Diff, TensorDiff, severity
 from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
@@ -189,7 +190,7 @@ def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] |
     if rtol is None and atol is None:
         return None
     for name, value in (("rtol", rtol), ("atol", atol)):
-        if value is not None and not (value >= 0 and math.isfinite(value)):
+        if value is not None and not (is_real(value) and value >= 0 and math.isfinite(value)):
             raise ValueError(f"{argument(name)} must be a number from 0 on, not {value!r}")
     return rtol or 0.0, atol or 0.0
 

@@ -9,9 +9,9 @@ from textwrap import wrap
 from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
+from castwise._measures import plain_number
 from castwise._wording import argument
 from castwise.checkpoint.comparison._explanations import CastExplanation
-from castwise.checkpoint.comparison._measures import plain_number
 from castwise.checkpoint.comparison._scale_shifts import shifts_text
 from castwise.checkpoint.report import SCHEMA
 from castwise.rendering import Lines, Rendered, Sheet, Table, printable, shape_text

@@ -230,9 +230,9 @@ def common_format(left: str | None, right: str | None) -> str | None:
     if left == right:
         return left
     kinds = {format_info(name).kind for name in (left, right)}
-    if kinds != {"float"}:
-        return None
-    return "float64" if "float64" in (left, right) else "float32"
+    if "complex" in kinds:
+        return "complex128" if kinds == {"complex"} else None
+    return "float32" if kinds == {"float"} and "float64" not in (left, right) else "float64"
 
 
 def in_step(

@@ -9,7 +9,7 @@ from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, listed
 from castwise._core import finfo
-from castwise.checkpoint.comparison._measures import plain_number
+from castwise._measures import plain_number
 from castwise.checkpoint.report import SCHEMA
 from castwise.rendering import Lines, Rendered, Sheet, Table, shape_text
 

@@ -13,12 +13,13 @@ from numpy.typing import NDArray
 
 from castwise._core import compare
 from castwise._dtype_map import DtypeMap
+from castwise._measures import LargestGap
 from castwise._options import Arithmetic, Like, Nan, Overflow, Rounding
 from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.comparison._conversions import MapConversion
-from castwise.checkpoint.comparison._measures import LargestGap
 from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
 from castwise.checkpoint.comparison._verification import Difference, Verification
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -50,7 +51,7 @@ def verify(
     names that they have in an unquantised model; a GGUF file beside a folder has those of
     transformers.
     Where floats of one are in another format than those of the other, both are compared in float32,
-    or in float64 if one of them is.
+    or in float64 if one of them is; integers are compared with floats by their exact values.
 
     Parameters
     ----------
@@ -175,7 +176,8 @@ def _compared(
     if common is None and (formats != (None, None) or stored[0] != stored[1]):
         labels = [known or label for known, label in zip(formats, stored, strict=True)]
         return Difference(name, "formats", formats=(labels[0], labels[1]))
-    total = _Total(common, threads)
+    kinds = {format_info(known).kind for known in formats if known is not None}
+    total = _Total(common if kinds == {"float"} else None, threads)
     pieces = in_step(left.pieces(name, formats[0]), right.pieces(name, formats[1]))
     for pair in read_ahead(pieces):
         total.add(*pair)

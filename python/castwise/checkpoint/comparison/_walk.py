@@ -14,8 +14,8 @@ from typing import Any
 from numpy.typing import NDArray
 
 from castwise._core import Comparison, have_same_bits
+from castwise._measures import Measures
 from castwise.checkpoint.comparison._explanations import Attempt, Prover
-from castwise.checkpoint.comparison._measures import Measures
 from castwise.checkpoint.comparison._row_cutter import Matrices
 from castwise.checkpoint.comparison._schemes import SchemeTrial
 

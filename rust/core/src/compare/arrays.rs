@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::differences::{Columns, Complex, Real, SPECIAL, TileDifferences};
 use super::formats::{Codes, Common};
-use super::losses;
+use super::losses::{self, LossTile};
 use super::outcome::{Comparison, first_of, raise};
 use super::singles::{self, Singles};
 use crate::cpu::{Level, RawKernel};
@@ -22,6 +22,8 @@ pub(super) struct Comparing {
     level: Level,
     common: Common,
     values: [Values; 2],
+    /// Whether float64 does not hold all values.
+    has_rests: bool,
     singles: Option<Singles>,
     asked: Asked,
 }
@@ -210,8 +212,8 @@ pub(super) struct Buffers {
 struct Room {
     codes: [Tile<u64>; 2],
     values: [Tile<f64>; 2],
-    /// What float64 does not hold of integers, which is not looked at.
-    rests: Tile<f64>,
+    /// What float64 does not hold of integers; zeros for other formats.
+    rests: [Tile<f64>; 2],
     differences: Tile<f64>,
     ulps: Tile<u64>,
     losses: losses::Room,
@@ -227,8 +229,9 @@ struct ShortRoom {
 impl Comparing {
     pub(super) fn new(level: Level, common: Common, asked: Asked) -> Self {
         let values = common.components.map(Values::new);
+        let has_rests = !values.iter().all(Values::is_exact);
         let singles = Singles::new(level, &common);
-        Self { level, common, values, singles, asked }
+        Self { level, common, values, has_rests, singles, asked }
     }
 
     /// Returns whether all bits of elements of one format are the same.
@@ -253,15 +256,14 @@ impl Comparing {
         let most = if self.common.is_complex() { 2 * count } else { count };
         for side in 0..2 {
             let values = &mut room.values[side].0[..most];
+            let rests = &mut room.rests[side].0[..most];
+            if self.has_rests || self.common.is_complex() {
+                rests.fill(0.0);
+            }
             let length = count * parts[side];
             // SAFETY: the caller's promise.
             unsafe {
-                self.values[side].read(
-                    self.level,
-                    codes[side],
-                    &mut values[..length],
-                    &mut room.rests.0[..length],
-                );
+                self.values[side].read(self.level, codes[side], &mut values[..length], &mut rests[..length]);
             }
             let words = &mut room.codes[side].0[..most];
             if *kind == Codes::Same {
@@ -272,6 +274,7 @@ impl Comparing {
                 // Real numbers beside complex ones, from the last on.
                 for place in (0..length).rev() {
                     (values[2 * place], values[2 * place + 1]) = (values[place], 0.0);
+                    (rests[2 * place], rests[2 * place + 1]) = (rests[place], 0.0);
                     (words[2 * place], words[2 * place + 1]) = (words[place], 0);
                 }
             }
@@ -299,15 +302,24 @@ impl Comparing {
         room: &mut Room,
         outcome: &mut Comparison,
     ) {
-        let Room { codes: [a, b], values: [x, y], differences, ulps, .. } = room;
+        let Room { codes: [a, b], values: [x, y], rests: [r, s], differences, ulps, .. } = room;
         let most = if self.common.is_complex() { 2 * count } else { count };
-        let columns = Columns { codes: [&a.0[..most], &b.0[..most]], values: [&x.0[..most], &y.0[..most]] };
+        let columns = Columns {
+            codes: [&a.0[..most], &b.0[..most]],
+            values: [&x.0[..most], &y.0[..most]],
+            rests: [&r.0[..most], &s.0[..most]],
+        };
         let (differences, ulps) = (&mut differences.0[..count], &mut ulps.0[..count]);
         let differing = if self.common.is_complex() {
             self.level.run(Complex { columns, differences: &mut *differences })
         } else {
             let magnitude = self.common.float.map(|float| float.magnitude_mask());
-            self.level.run(Real { columns, magnitude, differences: &mut *differences, ulps: &mut *ulps })
+            let (differences, ulps) = (&mut *differences, &mut *ulps);
+            if self.has_rests {
+                self.level.run(Real::<true> { columns, magnitude, differences, ulps })
+            } else {
+                self.level.run(Real::<false> { columns, magnitude, differences, ulps })
+            }
         };
         let within = |place: usize| place.checked_sub(start).filter(|&place| place < count);
         let is_difference = |place, most| within(place).is_some_and(|place| differences[place] == most);
@@ -391,9 +403,11 @@ impl Comparing {
             if self.asked == Asked::Losses {
                 let losses = outcome.losses.get_or_insert_default();
                 let parts = if self.common.is_complex() { 2 } else { 1 };
-                let Room { values, losses: columns, .. } = &mut *room;
+                let Room { values, rests, losses: columns, .. } = &mut *room;
                 let [before, after] = [0, 1].map(|side| &values[side].0[..count * parts]);
-                let is_lost = losses::add(self.level, [before, after], columns, losses);
+                let rests = self.has_rests.then(|| [0, 1].map(|side| &rests[side].0[..count * parts]));
+                let loss_tile = LossTile { before, after, rests };
+                let is_lost = losses::add(self.level, &loss_tile, columns, losses);
                 if is_lost && !(tile.is_in_order && losses.first_lost.is_some()) {
                     let is_lost = |part: usize| before[part].is_finite() && !after[part].is_finite();
                     let first = tile.first_index(|place| {

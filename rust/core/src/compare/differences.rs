@@ -8,6 +8,8 @@ use crate::cpu::Kernel;
 pub(super) struct Columns<'a> {
     pub(super) codes: [&'a [u64]; 2],
     pub(super) values: [&'a [f64]; 2],
+    /// What float64 does not hold of integers; zeros for other formats.
+    pub(super) rests: [&'a [f64]; 2],
 }
 
 /// What differs in a tile.
@@ -29,8 +31,9 @@ const SAME: f64 = -1.0;
 /// Not a difference: of elements that are different and not finite.
 pub(super) const SPECIAL: f64 = -2.0;
 
-/// Compares real numbers. Columns of differences, and of ulps plus one, are filled in; 0 is none.
-pub(super) struct Real<'a> {
+/// Compares real numbers, with `RESTS` also of 64-bit integers. Columns of differences, and of ulps plus one, are filled
+/// in; 0 is none.
+pub(super) struct Real<'a, const RESTS: bool> {
     pub(super) columns: Columns<'a>,
     /// All bits but the sign of the codes, if ulps are counted.
     pub(super) magnitude: Option<u64>,
@@ -38,25 +41,27 @@ pub(super) struct Real<'a> {
     pub(super) ulps: &'a mut [u64],
 }
 
-impl Kernel for Real<'_> {
+impl<const RESTS: bool> Kernel for Real<'_, RESTS> {
     type Output = TileDifferences;
 
     #[inline(always)]
     fn run(self) -> TileDifferences {
         let Self { columns, magnitude, differences, ulps } = self;
-        let Columns { codes: [a, b], values: [x, y] } = columns;
+        let Columns { codes: [a, b], values: [x, y], rests: [r, s] } = columns;
         let mut tile = TileDifferences::default();
         // Of the bits of floats, whose order is that of integers: compilers do not vectorise extremes of floats.
         let mut largest = i64::MIN;
         let (mut equal_bits, mut different, mut special) = (0, 0, 0);
-        let pairs = a.iter().zip(b).zip(x).zip(y).zip(&mut *differences);
-        for ((((a, b), x), y), difference) in pairs {
+        let pairs = a.iter().zip(b).zip(x).zip(y).zip(r.iter().zip(s)).zip(&mut *differences);
+        for (((((a, b), x), y), (r, s)), difference) in pairs {
+            let rest = if RESTS { s - r } else { 0.0 };
             let is_nan = x.is_nan() & y.is_nan();
-            let differs = (a != b) & !is_nan;
+            let is_equal = (a == b) & (rest == 0.0);
+            let differs = !is_equal & !is_nan;
             let is_finite = x.is_finite() & y.is_finite();
-            let gap = if is_finite { (y - x).abs() } else { SPECIAL };
+            let gap = if is_finite { ((y - x) + rest).abs() } else { SPECIAL };
             *difference = if differs { gap } else { SAME };
-            equal_bits += u64::from(a == b);
+            equal_bits += u64::from(is_equal);
             different += u64::from(differs);
             special |= u64::from(differs & !is_finite);
             largest = (difference.to_bits() as i64).max(largest);
@@ -88,20 +93,23 @@ impl Kernel for Complex<'_> {
 
     #[inline(always)]
     fn run(self) -> TileDifferences {
-        let Columns { codes, values } = self.columns;
+        let Columns { codes, values, rests } = self.columns;
         let [(a, _), (b, _)] = codes.map(<[u64]>::as_chunks::<2>);
         let [(x, _), (y, _)] = values.map(<[f64]>::as_chunks::<2>);
+        let [(r, _), (s, _)] = rests.map(<[f64]>::as_chunks::<2>);
         let mut tile = TileDifferences::default();
-        for ((((a, b), x), y), difference) in a.iter().zip(b).zip(x).zip(y).zip(self.differences) {
+        let pairs = a.iter().zip(b).zip(x).zip(y).zip(r.iter().zip(s)).zip(self.differences);
+        for (((((a, b), x), y), (r, s)), difference) in pairs {
             let is_nan = |value: &[f64; 2]| value.iter().any(|part| part.is_nan());
-            let differs = a != b && !(is_nan(x) && is_nan(y));
+            let is_equal = a == b && r == s;
+            let differs = !is_equal && !(is_nan(x) && is_nan(y));
             let is_finite = [x, y].into_iter().flatten().all(|part| part.is_finite());
             *difference = match (differs, is_finite) {
                 (false, _) => SAME,
                 (true, false) => SPECIAL,
-                (true, true) => (y[0] - x[0]).hypot(y[1] - x[1]),
+                (true, true) => ((y[0] - x[0]) + (s[0] - r[0])).hypot(y[1] - x[1]),
             };
-            tile.equal_bits += u64::from(a == b);
+            tile.equal_bits += u64::from(is_equal);
             tile.different += u64::from(differs);
             tile.is_special |= differs & !is_finite;
             if *difference >= 0.0 {

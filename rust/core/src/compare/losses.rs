@@ -11,10 +11,11 @@ use crate::report::squares;
 ///
 /// Magnitudes are compared as the bits of their floats, and counts are apart from the losses: compilers vectorise neither
 /// extremes of floats nor sums in memory. With `FUSED` multiply-add elements are divided only where a relative error may
-/// exceed the largest before.
-struct Counters<'a, const FUSED: bool> {
+/// exceed the largest before; with `RESTS` what float64 does not hold of integers counts.
+struct Counters<'a, const FUSED: bool, const RESTS: bool> {
     before: &'a [f64],
     after: &'a [f64],
+    rests: [&'a [f64]; 2],
     /// Values that are finite in both arrays, and zeros for others.
     roots: &'a mut [f64],
     /// The magnitudes of their differences.
@@ -48,19 +49,21 @@ fn number(bits: i64) -> f64 {
     f64::from_bits(bits as u64)
 }
 
-impl<const FUSED: bool> Kernel for Counters<'_, FUSED> {
+impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS> {
     type Output = Largest;
 
     #[inline(always)]
     fn run(self) -> Largest {
-        let Self { before, after, roots, errors, quotients, losses } = self;
+        let Self { before, after, rests: [r, s], roots, errors, quotients, losses } = self;
+        let rest = |(r, s): (&f64, &f64)| if RESTS { s - r } else { 0.0 };
         let report = &mut losses.report;
         let (mut exact, mut zeroed, mut nan, mut nan_after, mut infinite, mut zeros) = (0, 0, 0, 0, 0, 0);
         let (mut lost, mut finite, mut equal) = (0, 0, 0);
-        for (&x, &y) in before.iter().zip(after) {
+        for ((&x, &y), rests) in before.iter().zip(after).zip(r.iter().zip(s)) {
+            let is_equal = (x == y) & (rest(rests) == 0.0);
             let (from, to) = (bits(x), bits(y));
             let is_finite = (from < INFINITY) & (to < INFINITY);
-            exact += u64::from(x == y);
+            exact += u64::from(is_equal);
             zeroed += u64::from((to == 0) & (from != 0));
             nan += u64::from(from > INFINITY);
             nan_after += u64::from(to > INFINITY);
@@ -68,14 +71,14 @@ impl<const FUSED: bool> Kernel for Counters<'_, FUSED> {
             zeros += u64::from(from == 0);
             lost += u64::from((from < INFINITY) & (to >= INFINITY));
             finite += u64::from(is_finite);
-            equal += u64::from(is_finite & (x == y));
+            equal += u64::from(is_finite & is_equal);
         }
         let (mut root_largest, mut error_largest, mut overflows) = (0, 0, 0);
         let (known, mut excess) = (report.max_rel_error, 0);
-        let columns = before.iter().zip(after).zip(&mut *roots).zip(&mut *errors);
-        for (((&x, &y), root), error) in columns {
+        let columns = before.iter().zip(after).zip(r.iter().zip(s)).zip(&mut *roots).zip(&mut *errors);
+        for ((((&x, &y), rests), root), error) in columns {
             let is_finite = (bits(x) < INFINITY) & (bits(y) < INFINITY);
-            let difference = (y - x).abs();
+            let difference = ((y - x) + rest(rests)).abs();
             // Of finite numbers: their difference may be beyond float64.
             let is_summed = is_finite & (bits(difference) < INFINITY);
             overflows |= u64::from(is_finite & !is_summed);
@@ -132,35 +135,47 @@ pub(super) struct Room {
     quotients: Tile<f64>,
 }
 
+/// A tile whose losses are added.
+pub(super) struct LossTile<'a> {
+    pub(super) before: &'a [f64],
+    pub(super) after: &'a [f64],
+    /// What float64 does not hold of integers; None for formats without such numbers.
+    pub(super) rests: Option<[&'a [f64]; 2]>,
+}
+
 /// Adds a tile to the losses. Returns whether a value is finite in the first array only.
-pub(super) fn add(level: Level, [before, after]: [&[f64]; 2], room: &mut Room, losses: &mut Losses) -> bool {
-    let count = before.len();
-    let Room { roots, errors, quotients } = room;
-    let (roots, errors) = (&mut roots.0, &mut errors.0);
-    let Largest { root, error, is_lost } = if level.set() >= InstructionSet::Neon {
-        level.run(Counters::<true> {
-            before,
-            after,
-            roots: &mut roots[..count],
-            errors: &mut errors[..count],
-            quotients: &mut quotients.0[..count],
-            losses: &mut *losses,
-        })
-    } else {
-        level.run(Counters::<false> {
-            before,
-            after,
-            roots: &mut roots[..count],
-            errors: &mut errors[..count],
-            quotients: &mut quotients.0[..count],
-            losses: &mut *losses,
-        })
+pub(super) fn add(level: Level, tile: &LossTile<'_>, room: &mut Room, losses: &mut Losses) -> bool {
+    let count = tile.before.len();
+    let Largest { root, error, is_lost } = match tile.rests {
+        Some(_) => count_losses::<false, true>(level, tile, room, losses),
+        None if level.set() >= InstructionSet::Neon => count_losses::<true, false>(level, tile, room, losses),
+        None => count_losses::<false, false>(level, tile, room, losses),
     };
     let padded = count.next_multiple_of(squares::LANES);
     let sums = [&mut losses.report.signal, &mut losses.report.noise];
-    for ((sum, column), largest) in sums.into_iter().zip([roots, errors]).zip([root, error]) {
+    let columns = [&mut room.roots.0, &mut room.errors.0];
+    for ((sum, column), largest) in sums.into_iter().zip(columns).zip([root, error]) {
         column[count..padded].fill(0.0);
         squares::add_f64s(sum, level, &column[..padded], largest);
     }
     is_lost
+}
+
+fn count_losses<const FUSED: bool, const RESTS: bool>(
+    level: Level,
+    tile: &LossTile<'_>,
+    room: &mut Room,
+    losses: &mut Losses,
+) -> Largest {
+    let &LossTile { before, after, rests } = tile;
+    let count = before.len();
+    level.run(Counters::<FUSED, RESTS> {
+        before,
+        after,
+        rests: rests.unwrap_or([before, after]),
+        roots: &mut room.roots.0[..count],
+        errors: &mut room.errors.0[..count],
+        quotients: &mut room.quotients.0[..count],
+        losses,
+    })
 }

@@ -7,7 +7,7 @@ use crate::report::CastReport;
 /// Where two arrays differ, and by how much.
 ///
 /// Elements of one format are compared as they are. Of two formats, both are converted first: to float32 if that holds
-/// both, else to float64, which rounds integers of 64 bits; a real number has the imaginary part +0.
+/// both, else to float64, beside which the rest of a 64-bit integer counts; a real number has the imaginary part +0.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Comparison {
     /// Elements.

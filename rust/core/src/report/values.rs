@@ -25,7 +25,7 @@ impl Values {
     }
 
     /// Returns whether float64 holds all values, without remainders.
-    pub(super) fn is_exact(&self) -> bool {
+    pub(crate) fn is_exact(&self) -> bool {
         matches!(self, Self::Same | Self::Exact(_))
     }
 

@@ -1,4 +1,4 @@
-"""Measure how far one tensor is from another, added up over their pieces."""
+"""Measure how far one array is from another, added up over their pieces."""
 
 from __future__ import annotations
 
@@ -8,14 +8,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import CastReport, Comparison, cast, compare
-from castwise.checkpoint._tensors import format_info, numpy_dtype
+from castwise._core import CastReport, Comparison, cast, compare, finfo
 
 Piece = tuple[NDArray[Any], NDArray[Any], int]
 """Elements of two tensors, and where they begin."""
 
-_FEW = 1 << 14
-"""Elements of which numpy finds the largest relative difference in no time."""
+_PIECE = 1 << 18
+"""Elements that numpy widens at a time."""
 
 
 class LargestGap:
@@ -61,7 +60,7 @@ class LargestGap:
 
 
 class Measures:
-    """The differences of a pair of tensors, added up over their pieces.
+    """The differences of a pair of arrays, added up over their pieces, each with one axis.
 
     Attributes
     ----------
@@ -71,9 +70,9 @@ class Measures:
         The largest absolute difference.
     max_rel, rel_place, rel_values
         The largest of |a - b| / |a|, of numbers that are finite and not 0 in A.
-    max_ulp
+    max_ulp, ulp_place
         The largest distance of A, rounded to the format of B, from B, in units in the last place
-        of that.
+        of that; None if one of the two is complex or B holds no floats.
     beyond
         How many differ by more than the tolerances.
 
@@ -85,13 +84,13 @@ class Measures:
         self._source, self._target = source, target
         self._tolerances = tolerances
         self._threads = threads
-        kinds = {format_info(name).kind for name in (source, target)}
-        self._floats = kinds == {"float"}
+        kinds = [finfo(name).kind for name in (source, target)]
         self._complex = "complex" in kinds
         self.count = self.different = self.beyond = 0
         self.gap = LargestGap()
         self.max_rel = 0.0
-        self.max_ulp: int | None = 0 if self._floats else None
+        self.max_ulp: int | None = 0 if kinds[1] == "float" and not self._complex else None
+        self.ulp_place = 0
         self.rel_place = 0
         self._rel_piece: Piece | None = None
         self.rel_values: tuple[float, float] | None = None
@@ -106,7 +105,7 @@ class Measures:
         self, left: NDArray[Any], right: NDArray[Any], *, threads: int | None = None
     ) -> Comparison:
         """Compare two pieces, for `add`."""
-        return compare(left, right, measure=self._floats, threads=threads or self._threads)
+        return compare(left, right, measure=True, threads=threads or self._threads)
 
     def add_report(self, report: CastReport) -> None:
         """Add what the cast lost that makes one of the other."""
@@ -118,8 +117,7 @@ class Measures:
 
     def add_signal(self, left: NDArray[Any]) -> None:
         """Add equal elements, of which the ratio of signal and noise must know."""
-        if self._floats:
-            self.add_report(cast(left, left.dtype, report=True, threads=self._threads)[1])
+        self.add_report(cast(left, left.dtype, report=True, threads=self._threads)[1])
 
     def add_cast(
         self, left: NDArray[Any], right: NDArray[Any], report: CastReport, most_ulps: int | None
@@ -137,7 +135,7 @@ class Measures:
         self.different += report.count - report.exact
         self.add_report(report)
         if most_ulps is None or (self.max_ulp or 0) < most_ulps:
-            self._add_ulps(left, right)
+            self._add_ulps(left, right, start)
         self.gap.expect(report.max_abs_error, (left, right, start))
         self._expect_relative(report.max_rel_error, (left, right, start))
 
@@ -151,27 +149,28 @@ class Measures:
             return
         self.different += comparison.different
         self.gap.add(comparison, left, right, start)
-        if self._source == self._target and self._floats:
-            self._take_ulps(comparison)
-        elif self._floats:
-            self._add_ulps(left, right)
+        if self._source == self._target:
+            self._take_ulps(comparison, start)
+        elif self.max_ulp is not None:
+            self._add_ulps(left, right, start)
         if comparison.report is not None:
             self._expect_relative(comparison.report.max_rel_error, (left, right, start))
         if self._tolerances is not None:
             self._add_beyond(left, right)
 
-    def _add_ulps(self, left: NDArray[Any], right: NDArray[Any]) -> None:
-        rounded = cast(left, numpy_dtype(self._target), overflow="saturate", threads=self._threads)
-        self._take_ulps(compare(rounded, right, threads=self._threads))
+    def _add_ulps(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
+        rounded = cast(left, self._target, overflow="saturate", threads=self._threads)
+        self._take_ulps(compare(rounded, right, threads=self._threads), start)
 
-    def _take_ulps(self, comparison: Comparison) -> None:
-        if self.max_ulp is not None and comparison.largest_ulps is not None:
-            self.max_ulp = max(self.max_ulp, comparison.largest_ulps[0])
+    def _take_ulps(self, comparison: Comparison, start: int) -> None:
+        ulps, place = comparison.largest_ulps or (0, 0)
+        if self.max_ulp is not None and ulps > self.max_ulp:
+            self.max_ulp, self.ulp_place = ulps, start + place
 
     def _expect_relative(self, largest: float, piece: Piece) -> None:
         """Take a piece whose largest relative difference is known, but not where it is."""
-        if math.isinf(largest):  # of a number that is finite in A only
-            self._take_relative(*piece)
+        if math.isinf(largest) or self._complex:  # of a number that is finite in A only, or a part
+            self._scan(*piece)
         elif largest > self.max_rel:
             self.max_rel, self._rel_piece = largest, piece
 
@@ -179,28 +178,44 @@ class Measures:
         """Look for the places of the largest differences where they are not known."""
         self.gap.locate()
         if self._rel_piece is not None:
-            piece = self._narrowed(*self._rel_piece)
-            self.max_rel = 0.0
-            self._take_relative(*piece)
+            piece, self._rel_piece = self._rel_piece, None
+            left, right, place = self._narrowed(*piece)
+            if self._is_largest(left, right):
+                self.rel_place = place
+                self.rel_values = _plain_value(left[0]), _plain_value(right[0])
+            else:
+                self.max_rel = 0.0
+                self._scan(*piece)
+
+    def _scan(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
+        """Take the largest relative difference of a piece of any size, as numpy finds it."""
+        for begin in range(0, left.size, _PIECE):
+            cut = slice(begin, begin + _PIECE)
+            self._take_relative(left[cut], right[cut], start + begin)
+
+    def _is_largest(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
+        """Return True if the largest relative difference of some elements is that of all."""
+        report = self.compared(left, right).report
+        return report is not None and report.max_rel_error == self.max_rel
 
     def _take_relative(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
         """Take the largest relative difference of numbers that are finite in both pieces."""
         with np.errstate(all="ignore"):
-            ahead, behind = left.astype(np.float64), right.astype(np.float64)
+            dtype = np.complex128 if self._complex else np.float64
+            ahead, behind = left.astype(dtype), right.astype(dtype)
             shares = np.abs(ahead - behind) / np.abs(ahead)
         shares[~np.isfinite(shares)] = 0
         place = int(np.argmax(shares))
         if shares[place] > self.max_rel:
             self.max_rel, self.rel_place = float(shares[place]), start + place
-            self.rel_values = float(ahead[place]), float(behind[place])
+            self.rel_values = _plain_value(ahead[place]), _plain_value(behind[place])
             self._rel_piece = None
 
     def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece:
-        """Return the first few elements of which the largest relative difference is that of all."""
-        while left.size > _FEW:
+        """Return the first element of which the largest relative difference is that of all."""
+        while left.size > 1:
             middle = left.size // 2
-            report = self.compared(left[:middle], right[:middle]).report
-            if report is not None and report.max_rel_error == self.max_rel:
+            if self._is_largest(left[:middle], right[:middle]):
                 left, right = left[:middle], right[:middle]
             else:
                 left, right, start = left[middle:], right[middle:], start + middle
