@@ -86,6 +86,7 @@ def arrays() -> None:
     assert_type(reporting(F32), tuple[NDArray[Any], castwise.CastReport])
     assert_type(castwise.finfo("bfloat16"), castwise.FormatInfo)
     assert_type(castwise.explain_cast(F32, "bfloat16"), str)
+    assert_type(castwise.compare(F32, [1.0, 2.0]), castwise.Comparison)
 
 
 def trees() -> None:

@@ -134,6 +134,9 @@ def gradient_log() -> Any:
 
 PUBLIC: dict[type, Callable[[Path], Any]] = {
     castwise.CastReport: lambda _: report(),
+    castwise.Comparison: lambda _: castwise.compare(
+        np.ones((3, MANY)), np.arange(3 * MANY).reshape(3, MANY)
+    ),
     castwise.Survey: lambda _: castwise.survey(np.geomspace(1e-30, 1e30, MANY)),
     castwise.surveys.Binades: lambda _: castwise.survey(np.ones(MANY)).binades,
     castwise.surveys.Blocks: lambda _: castwise.survey(np.ones(MANY)).blocks((1, 16)),
@@ -251,6 +254,7 @@ TABLES: dict[type, tuple[int, str]] = {
         MANY + 5,
         "step loss scale amax amin_nonzero zeros underflow subnormal overflow fitting exponents",
     ),
+    castwise.Comparison: (12, f"shape (3, {MANY})"),
     checkpoint.CastPlan: (5, "tensor shape from to by tensors before after"),
     checkpoint.CastSummary: (6, f"tensor shape from to tensors {LOSSES}"),
     checkpoint.Inspection: (18, "tensor dtype shape tensors bytes"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from castwise import _adapter_registry
 from castwise._acceleration import accelerate, restore
 from castwise._casting import cast_tree
+from castwise._comparison import Comparison, compare
 from castwise._core import (
     CastReport,
     FormatInfo,
@@ -56,11 +57,19 @@ _ON_DEMAND = (
 )
 """Submodules that are imported at their first use, because not every program needs them."""
 
+_ELSEWHERE = {
+    **dict.fromkeys(("dequantize", "quantize"), "quantization"),
+    **dict.fromkeys(("advise", "cast_file", "diff", "inspect", "load", "save"), "checkpoint"),
+    **dict.fromkeys(("dequantize_file", "quantize_file", "survey_file", "verify"), "checkpoint"),
+}
+"""Functions that people look for here, and the submodules that have them."""
+
 _OF_SURVEYS = ("Survey", "survey")
 """What is imported from `surveys` at its first use."""
 
 __all__ = [
     "CastReport",
+    "Comparison",
     "DTypePolicy",
     "DTypePolicyMap",
     "FormatInfo",
@@ -73,6 +82,7 @@ __all__ = [
     "cast_tree",
     "caster",
     "checkpoint",
+    "compare",
     "compat",
     "config",
     "cpu_level",
@@ -97,7 +107,8 @@ def __getattr__(name: str) -> Any:  # noqa: ANN401  (of any module)
         return importlib.import_module(f"castwise.{name}")
     if name in _OF_SURVEYS:
         return getattr(importlib.import_module("castwise.surveys"), name)
-    raise AttributeError(f"module 'castwise' has no attribute {name!r}")
+    hint = f"; use castwise.{_ELSEWHERE[name]}.{name}" if name in _ELSEWHERE else ""
+    raise AttributeError(f"module 'castwise' has no attribute {name!r}{hint}")
 
 
 def __dir__() -> list[str]:

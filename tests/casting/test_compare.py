@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import itertools
+import json
 import math
 import threading
 from collections import Counter
 from fractions import Fraction
 from typing import Any
 
+import castwise
 import ml_dtypes
 import numpy as np
 import pytest
@@ -67,6 +69,13 @@ def widened(first: Array, second: Array) -> tuple[Array, Array]:
     return first.astype(common), second.astype(common)
 
 
+def rest(array: Array) -> Array:
+    """What float64 does not hold of integers of 64 bits."""
+    if array.dtype.kind not in "iu":
+        return np.zeros(array.size)
+    return np.array([float(value - int(float(value))) for value in array.reshape(-1).tolist()])
+
+
 PARTS = {row.dtype: next(part.dtype for part in FLOATS if part.name == row.part) for row in COMPLEX}
 FLOAT_DTYPES = {row.dtype for row in FLOATS}
 
@@ -79,11 +88,13 @@ def check(first: Array, second: Array, **options: Any) -> Any:
         first, second = (array.astype(array.dtype.newbyteorder("=")) for array in (first, second))
         are_floats = {first.dtype, second.dtype} <= FLOAT_DTYPES
         pair = [array.reshape(-1) for array in widened(first, second)]
+        rests = rest(second) - rest(first)
         check_differences(
-            result, *pair, has_ulps=are_floats, is_same_format=first.dtype == second.dtype
+            result, *pair, rests, has_ulps=are_floats, is_same_format=first.dtype == second.dtype
         )
         if not is_complex(first) and not is_complex(second):
-            check_losses(result, first.reshape(-1).astype("f8"), second.reshape(-1).astype("f8"))
+            doubles = (array.reshape(-1).astype("f8") for array in (first, second))
+            check_losses(result, *doubles, rests)
     names = ("count", "equal_bits", "different", "largest_ulps", "largest_difference")
     for name in (*names, "first_special"):
         assert getattr(quick, name) == getattr(result, name)
@@ -92,9 +103,15 @@ def check(first: Array, second: Array, **options: Any) -> Any:
 
 
 def check_differences(
-    result: Any, first: Array, second: Array, *, has_ulps: bool, is_same_format: bool
+    result: Any,
+    first: Array,
+    second: Array,
+    rests: Array,
+    *,
+    has_ulps: bool,
+    is_same_format: bool,
 ) -> None:
-    unlike = (bits_of(first) != bits_of(second)).any(axis=1)
+    unlike = (bits_of(first) != bits_of(second)).any(axis=1) | (rests != 0)
     wide = np.complex128 if is_complex(first) else np.float64
     x, y = first.astype(wide), second.astype(wide)
     differs = unlike & ~(np.isnan(x) & np.isnan(y))
@@ -110,7 +127,7 @@ def check_differences(
     if not places.size:
         assert result.largest_difference is result.largest_ulps is None
         return
-    gaps = np.abs(x[places] - y[places])
+    gaps = np.abs(y[places] - x[places] + rests[places])
     if wide is np.complex128:
         gap, place = result.largest_difference
         assert gap == pytest.approx(gaps.max(), rel=1e-15)
@@ -135,14 +152,15 @@ def check_differences(
     assert result.largest_ulps == (ulps.max(), places[int(np.argmax(ulps))])
 
 
-def check_losses(result: Any, before: Array, after: Array) -> None:
+def check_losses(result: Any, before: Array, after: Array, rests: Array) -> None:
     known, finite = np.isfinite(before), np.isfinite(before) & np.isfinite(after)
     report = result.report
     lost = np.flatnonzero(known & ~finite)
-    error = np.abs(np.where(finite, after, 0) - np.where(finite, before, 0))
+    error = np.abs(np.where(finite, after, 0) - np.where(finite, before, 0) + rests * finite)
+    equal = (before == after) & (rests == 0)
     counts = {
         "count": before.size,
-        "exact": np.count_nonzero(before == after),
+        "exact": np.count_nonzero(equal),
         "overflowed": lost.size,
         "saturated": 0,
         "subnormal": 0,
@@ -154,7 +172,7 @@ def check_losses(result: Any, before: Array, after: Array) -> None:
     }
     assert {name: getattr(report, name) for name in counts} == counts
     assert result.finite == np.count_nonzero(finite)
-    assert result.finite_equal == np.count_nonzero(finite & (before == after))
+    assert result.finite_equal == np.count_nonzero(finite & equal)
     assert result.first_lost == (int(lost[0]) if lost.size else None)
     sizes = np.abs(before[known])
     assert report.amax == sizes.max(initial=0)
@@ -314,7 +332,7 @@ def test_whether_bits_are_the_same() -> None:
     other[7] = -np.nan
     assert not have_same_bits(left, other)
     assert have_same_bits(left[:0], other[:0])
-    with pytest.raises(ValueError, match=r"second has shape \(3,\); use \(2,\)"):
+    with pytest.raises(ValueError, match=r"y has shape \(3,\), x has shape \(2,\)"):
         have_same_bits(np.zeros(2), np.zeros(3))
 
 
@@ -394,9 +412,141 @@ def test_special_values() -> None:
 
 
 def test_refusals() -> None:
-    with pytest.raises(ValueError, match=r"second has shape \(3,\); use \(2,\)"):
+    with pytest.raises(ValueError, match=r"y has shape \(3,\), x has shape \(2,\)"):
         compare(np.zeros(2), np.zeros(3))
-    with pytest.raises(TypeError, match="second has dtype object"):
+    with pytest.raises(TypeError, match="y has dtype object"):
         compare(np.zeros(2), np.array([None, None]))
     with pytest.raises(ValueError, match="threads=0"):
         compare(np.zeros(2), np.zeros(2), threads=0)
+
+
+WORDS: dict[str, Any] = {
+    "float32": np.float32,
+    "float64": np.float64,
+    "bfloat16": ml_dtypes.bfloat16,
+    "float8_e4m3fn": ml_dtypes.float8_e4m3fn,
+    "int8": np.int8,
+    "int64": np.int64,
+    "uint64": np.uint64,
+    "bool": np.bool_,
+    "complex64": np.complex64,
+}
+
+
+def exact(number: Any) -> tuple[Fraction, Fraction]:
+    value = number.item() if isinstance(number, np.generic) else number
+    if isinstance(value, complex):
+        return Fraction(value.real), Fraction(value.imag)
+    return Fraction(value if isinstance(value, int) else float(value)), Fraction(0)
+
+
+def expected_comparison(x: Array, y: Array) -> dict[str, Any]:
+    """What exact numbers say of two arrays, element by element."""
+    largest: dict[str, tuple[Any, Any]] = {"max_abs": (0.0, None), "max_rel": (0.0, None)}
+    different, signal, noise = 0, Fraction(0), Fraction(0)
+    for index in np.ndindex(x.shape):
+        (a, b), (c, d) = exact(x[index]), exact(y[index])
+        gap, size = [(p * p + q * q) for p, q in ((a - c, b - d), (a, b))]
+        signal, noise = signal + size, noise + gap
+        different += gap != 0
+        for name, square in (("max_abs", gap), ("max_rel", gap / size if size else 0)):
+            if square and math.sqrt(square) > largest[name][0]:
+                largest[name] = math.sqrt(square), index
+    return {
+        "different": different,
+        "sqnr_db": 10 * math.log10(signal / noise) if noise else math.inf,
+        **{name: value for name, (value, _) in largest.items()},
+    }
+
+
+@pytest.mark.parametrize("first", WORDS)
+@pytest.mark.parametrize("second", WORDS)
+def test_public_comparison(first: str, second: str) -> None:
+    """Of any two dtypes, in any layout: as exact numbers say, with the places of the largest."""
+    generator = np.random.default_rng([len(first), len(second)])
+    values = generator.integers(0, 2 if "bool" in (first, second) else 9, (9, 5, 7))
+    x = values.astype(WORDS[first])
+    y = (values + (generator.random(values.shape) < 0.2)).astype(WORDS[second])
+    if {"int64", "uint64"} >= {first, second}:
+        x, y = x + x.dtype.type(2**60), y + y.dtype.type(2**60)
+    found = castwise.compare(x, y)
+    expected = expected_comparison(x, y)
+    for name, value in expected.items():
+        assert getattr(found, name) == pytest.approx(value, rel=1e-12), name
+    assert (found.shape, found.dtypes, found.count) == (x.shape, (first, second), x.size)
+    for name in ("max_abs", "max_rel"):
+        index = getattr(found, f"{name}_index")
+        if index is None:
+            assert getattr(found, name) == 0
+            continue
+        (a, b), (c, d) = exact(x[index]), exact(y[index])
+        gap = math.hypot(a - c, b - d)
+        assert getattr(found, name) == pytest.approx(
+            gap if name == "max_abs" else gap / math.hypot(a, b), rel=1e-12
+        )
+    assert castwise.compare(x.T, y.T).max_abs == found.max_abs
+    swapped = x.astype(x.dtype.newbyteorder()) if x.dtype.isbuiltin == 1 else x
+    assert castwise.compare(swapped, np.asfortranarray(y), threads=3) == found
+
+
+def test_public_comparison_counts_ulps_of_the_second_format() -> None:
+    x = np.array([[1.0, 1 + 2**-8], [3.0, -2.0]], np.float32)
+    y = x.astype(ml_dtypes.bfloat16)
+    assert castwise.compare(x, y).max_ulp == 0  # rounded once
+    y[1, 0] = y[1, 0] + ml_dtypes.bfloat16(2**-6)
+    found = castwise.compare(x, y)
+    assert (found.max_ulp, found.max_ulp_index) == (1, (1, 0))
+    assert castwise.compare(x, x.astype(np.int32)).max_ulp is None
+    assert castwise.compare(x + 0j, x).max_ulp is None
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "expected"),
+    [
+        (np.zeros((0, 3)), np.zeros((0, 3)), {"count": 0, "different": 0, "shape": (0, 3)}),
+        (1, 2.5, {"max_abs": 1.5, "max_abs_index": (), "dtypes": ("int64", "float64")}),
+        ([1.0, math.nan], [1.0, -math.nan], {"different": 0, "equal_bits": 1, "max_abs": 0.0}),
+        ([math.nan, 1.0], [2.0, 1.0], {"different": 1, "max_abs": math.inf, "max_abs_index": (0,)}),
+        ([1.0], [math.nan], {"max_abs": math.inf, "max_rel": 0.0, "sqnr_db": -math.inf}),
+        ([math.inf], [math.inf], {"different": 0, "max_abs": 0.0}),
+        ([math.inf], [-math.inf], {"different": 1, "max_abs": math.inf}),
+        ([0.0], [-0.0], {"different": 1, "equal_bits": 0, "max_abs": 0.0, "max_ulp": 0}),
+        ([0.0, 1.0], [5.0, 1.0], {"max_rel": 0.0, "max_rel_index": None, "max_abs": 5.0}),
+        ([2**63 - 1], np.array([2.0**63]), {"different": 1, "max_abs": 1.0}),
+    ],
+)
+def test_public_comparison_of_special_values(x: Any, y: Any, expected: dict[str, Any]) -> None:
+    found = castwise.compare(x, y)
+    assert {name: getattr(found, name) for name in expected} == expected
+    assert found.same is (found.different == 0)
+    assert json.loads(json.dumps(found.to_dict(), allow_nan=False)).keys() == found.to_dict().keys()
+    shown = dict(line.split(maxsplit=1) for line in str(found).splitlines())
+    assert shown["different"] == str(found.different)
+    assert shown["max_abs_index"] == str(found.max_abs_index)
+
+
+@pytest.mark.parametrize(
+    ("x", "y", "error", "words"),
+    [
+        (np.zeros(3), np.zeros((3, 1)), ValueError, r"y has shape \(3, 1\), x has shape \(3,\)"),
+        (np.zeros(3), 0.0, ValueError, r"y has shape \(\), x has shape \(3,\)"),
+        (np.zeros(3), np.ma.zeros(3), TypeError, "y is a masked array"),
+        ({"a": 1}, np.zeros(3), TypeError, "x is of type dict, which is not an array"),
+        (np.zeros(1), [None], TypeError, r"y\[0\] is of type NoneType"),
+        (np.zeros(1), np.zeros(1, "V2"), TypeError, r"y has dtype .V2.* y\.view\(ml_dtypes"),
+    ],
+)
+def test_public_comparison_refuses(x: Any, y: Any, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        castwise.compare(x, y)
+
+
+def test_a_shuffled_place_of_the_largest_relative_difference_is_found() -> None:
+    generator = np.random.default_rng(3)
+    x = generator.standard_normal((300, 700)).astype(np.float32)
+    y = (x * (1 + generator.random(x.shape) * 1e-3)).astype(np.float32)
+    y[211, 17] = x[211, 17] * np.float32(1.5)
+    found = castwise.compare(x, y)
+    shares = np.abs(y.astype("f8") - x.astype("f8")) / np.abs(x.astype("f8"))
+    assert found.max_rel_index == np.unravel_index(np.argmax(shares), x.shape) == (211, 17)
+    assert found.max_rel == shares.max()
