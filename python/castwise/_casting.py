@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 import warnings
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar, Unpack, overload
@@ -102,7 +103,7 @@ def cast_tree(
         dtype of its policy.
     only_floating : bool
         Leave integer, bool and complex arrays alone, unless a key of the mapping matches their
-        path.
+        path; a key with a format of floats must be their whole path.
     role : {"variable", "compute"}
         Which dtype of a policy is used: that of variables, or that of computations.
     **options
@@ -142,6 +143,8 @@ def cast_tree(
 
     """
     check_tree_options(options, "cast_tree")
+    if isinstance(tree, str | bytes | os.PathLike):
+        raise TypeError(f"tree={tree!r} is a path; castwise.checkpoint.cast_file casts files.")
     walk = Walk(DtypeMap.of(dtype_or_policy_or_map, role), only_floating, options)
     result = walk.below(tree, "")
     walk.warn_of_unused()

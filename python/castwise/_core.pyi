@@ -68,6 +68,7 @@ __all__ = [
     "format_name",
     "formats",
     "get_num_threads",
+    "gguf_type",
     "global_scale",
     "have_same_bits",
     "in_default_environment",
@@ -342,21 +343,21 @@ class Comparison:
     def __eq__(self, other: object, /) -> bool: ...
     def __ne__(self, other: object, /) -> bool: ...
 
-def have_same_bits(first: ArrayLike, second: ArrayLike, *, threads: int | None = None) -> bool: ...
+def have_same_bits(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> bool: ...
 def compare(
-    first: ArrayLike, second: ArrayLike, *, measure: bool = False, threads: int | None = None
+    x: ArrayLike, y: ArrayLike, *, measure: bool = False, threads: int | None = None
 ) -> Comparison:
     """Compare two arrays of one shape, of any formats.
 
     Elements of one format are compared as they are. Of two formats, both are converted first: to
-    float32 if that holds both, else to float64, which rounds integers of 64 bits.
+    float32 if that holds both, else to float64, beside which the rest of a 64-bit integer counts.
 
     Parameters
     ----------
-    first, second
+    x, y
         What is compared. They may have any strides.
     measure
-        Whether what `second` lost of `first` is found, too.
+        Whether what `y` lost of `x` is found, too.
     threads
         How many threads may be used; the result does not depend on them.
 
@@ -694,6 +695,7 @@ def floatx_dtypes(dialect: _Dialect) -> tuple[str, ...]: ...
 def mixed_compute_dtype(name: str, dialect: _Dialect) -> str | None: ...
 def dtype_word(dtype: str, dialect: _Dialect) -> str: ...
 def format_name(name: str) -> str | None: ...
+def gguf_type(name: str) -> str | None: ...
 def likely_names(wanted: str, names: list[str]) -> list[str]: ...
 def nearest_texts(wanted: list[str], texts: list[str]) -> list[int | None]: ...
 

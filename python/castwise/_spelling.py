@@ -6,7 +6,14 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
-from castwise._core import finfo, format_name, formats, likely_names, nearest_texts
+from castwise._core import (
+    finfo,
+    format_name,
+    formats,
+    gguf_type,
+    likely_names,
+    nearest_texts,
+)
 
 Dtype = TypeVar("Dtype")
 
@@ -81,6 +88,8 @@ def format_hint(name: object) -> str:
 
 def scheme_hint(name: object, known: Iterable[str]) -> str:
     """Say what a name that is not among the `known` schemes may mean; ends with a space, or ""."""
+    if isinstance(name, str) and (meaning := gguf_type(name)) is not None:
+        return f"{name!r} is {meaning}; "
     hint = format_hint(name)
     scales = "and a scheme stores scales, too: " if hint else ""
     return f"{hint}{scales}{suggestion(name, known)}"

@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def set_dtype_policy(policy: DTypePolicy | str) -> None:
     """Put a policy in force in this thread; inside a `dtype_policy_scope`, until it ends.
 

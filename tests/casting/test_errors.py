@@ -388,14 +388,33 @@ def test_out_is_untouched_when_it_overlaps_and_the_cast_is_refused(level: str) -
 
 
 @pytest.mark.parametrize(
-    "scale", ["2", 1j, [1.0, 2.0], np.ones((2, 2)), np.ones(3, object), np.ones((2, 3)), 2**1024]
+    "scale",
+    [
+        True,
+        np.True_,
+        [True, True],
+        np.ones(2, bool),
+        "2",
+        1j,
+        [1.0, 2.0],
+        np.ones((2, 2)),
+        np.ones(3, object),
+        np.ones((2, 3)),
+        2**1024,
+    ],
 )
 def test_a_scale_that_does_not_fit(scale: Any) -> None:
-    with pytest.raises((TypeError, ValueError), match="scale"):
-        castwise.cast(X, "float64", scale=scale)
+    for call in (
+        lambda: castwise.cast(X, "float64", scale=scale),
+        lambda: castwise.cast_tree([X], "float64", scale=scale),
+        lambda: castwise.caster("float32", "float64", scale=scale)(X),
+        lambda: castwise.cast(X, "float64", scale=scale, like="numpy"),
+    ):
+        with pytest.raises((TypeError, ValueError), match="scale"):
+            call()
 
 
-@pytest.mark.parametrize("scale", [2**64, -(2**70), True, np.uint64(2**63)])
+@pytest.mark.parametrize("scale", [2**64, -(2**70), 1, np.uint64(2**63)])
 def test_every_real_number_is_a_scale(scale: Any) -> None:
     got = castwise.cast(np.float32([1, 3]), "float64", scale=scale)
     assert got.tolist() == [float(scale), 3 * float(scale)]

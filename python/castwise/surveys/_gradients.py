@@ -8,6 +8,8 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
+import numpy as np
+
 from castwise._brief import brief, counted
 from castwise._trees import leaves
 from castwise.rendering import (
@@ -242,7 +244,7 @@ class GradientLog(Rendered):
         step = _step(step)
         if not self.is_due(step):
             return None
-        loss_scale = _loss_scale(float(loss_scale))
+        loss_scale = _loss_scale(loss_scale)
         by_name = {path: _surveyed(path, gradient) for path, gradient in leaves(gradients)}
         recorded = GradientSurvey(
             step,
@@ -463,7 +465,9 @@ def _surveyed(path: str, gradient: Any) -> Survey:  # noqa: ANN401  (of any libr
 
 def _index(argument: str, value: object) -> int:
     try:
-        return operator.index(value)  # type: ignore[arg-type]
+        if not isinstance(value, bool):  # which counts as 1
+            return operator.index(value)  # type: ignore[arg-type]
+        raise TypeError  # noqa: TRY301
     except TypeError:
         raise TypeError(f"{argument}={value!r} is not valid; use an int.") from None
 
@@ -475,6 +479,9 @@ def _step(step: object) -> int:
 
 
 def _loss_scale(scale: float) -> float:
+    if isinstance(scale, bool | np.bool_):
+        raise TypeError(f"loss_scale={scale!r} is not valid; use a number.")
+    scale = float(scale)
     if not 0 < scale < math.inf:
         raise ValueError(f"loss_scale={scale!r} is not valid; use a positive finite number.")
     return scale

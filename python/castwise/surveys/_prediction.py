@@ -16,6 +16,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
 from castwise._brief import brief_fields
+from castwise._numbers import is_real
 from castwise._options import Overflow, Recipe, SchemeName
 from castwise.quantization import Scheme, schemes
 from castwise.rendering import Rendered, Sheet, Table
@@ -148,6 +149,8 @@ def predict(
         return _predict_scheme(magnitudes, blocks, scheme, recipe)
     if recipe is not None:
         raise ValueError(f"recipe={recipe!r} goes with a scheme, not with the format {target}.")
+    if scale is not None and not is_real(scale):
+        raise TypeError(f"scale={scale!r} is not a number; use a real factor, such as 2.0.")
     return _predict_cast(magnitudes, target, 1.0 if scale is None else float(scale), overflow)
 
 

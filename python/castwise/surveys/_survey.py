@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, DTypeLike
 
 from castwise import _core
 from castwise._brief import brief, counted
+from castwise._numbers import is_integer
 from castwise._options import Overflow, Recipe
 from castwise.rendering import Exponents, FormatRange, Histogram, Lines, Rendered, Sheet, Table
 from castwise.surveys._prediction import Prediction, predict
@@ -117,6 +118,8 @@ class Survey(Rendered):
             Such blocks are not surveyed.
 
         """
+        if not all(map(is_integer, shape)):
+            raise ValueError(f"shape={shape!r} is not valid; use two ints, as (1, 32).")
         eighths, blocks, counts, squares = self._tables.block_columns(shape)
         cells = len(eighths), BLOCK_BINADES
         # From the unit of each binade to that of the maximum's.
@@ -341,4 +344,9 @@ def survey(x: ArrayLike, *, threads: int | None = None) -> Survey:
     33
 
     """
+    if isinstance(x, Mapping):
+        raise TypeError(
+            f"x is of type {type(x).__qualname__}, which is not an array; survey each array in it: "
+            "{name: castwise.survey(array) for name, array in x.items()}."
+        )
     return Survey(_core.survey_array(x, threads=threads))

@@ -8,6 +8,7 @@ use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
 
+use crate::arguments::is_flag;
 use crate::array::{Array, Order, Place, TargetFault, shown, target_fault};
 use crate::cast_options::{CastOptions, Word, parse_flag};
 use crate::dtypes;
@@ -270,22 +271,34 @@ fn destination<'py>(
     Err(PyValueError::new_err(text))
 }
 
-/// Converts `scale` to native float64, broadcast to the source's shape.
-fn scales<'py>(scale: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array<'py>> {
-    let py = scale.py();
+/// Reads factors: real numbers, not flags.
+pub(crate) fn factors<'py>(scale: &Bound<'py, PyAny>) -> PyResult<Array<'py>> {
     // numpy has no dtype for large ints.
-    let given = match scale.cast::<PyInt>() {
+    let factors = match scale.cast::<PyInt>() {
         Ok(number) => {
             let number = number.extract().map_err(|_| {
                 PyValueError::new_err("scale is an int beyond the range of float64; give a smaller one.")
             })?;
-            Array::from_argument("scale", PyFloat::new(py, number).as_any())?
+            Array::from_argument("scale", PyFloat::new(scale.py(), number).as_any())?
         }
         Err(_) => Array::from_argument("scale", scale)?,
     };
-    if matches!(given.format.kind(), Kind::Complex { .. }) {
+    if is_flag(scale) || factors.format.kind() == Kind::Bool {
+        return Err(PyTypeError::new_err(format!(
+            "scale={} is no factor; give real numbers, such as 2.0.",
+            scale.repr()?
+        )));
+    }
+    if matches!(factors.format.kind(), Kind::Complex { .. }) {
         return Err(PyTypeError::new_err("scale is complex; give real factors."));
     }
+    Ok(factors)
+}
+
+/// Converts `scale` to native float64, broadcast to the source's shape.
+fn scales<'py>(scale: &Bound<'py, PyAny>, source: &Array<'py>) -> PyResult<Array<'py>> {
+    let py = scale.py();
+    let given = factors(scale)?;
     // By our own cast, which keeps subnormals in any floating-point environment.
     let double = given.empty_double()?;
     let plain = Settings { options: Options::default(), report: false, threads: 1 };

@@ -5,7 +5,7 @@ use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMet
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyString, PyTuple};
+use pyo3::types::{PyDict, PyFloat, PyInt, PyString, PyTuple};
 
 use crate::array::{Array, Plain, reading};
 use crate::dtypes;
@@ -285,9 +285,7 @@ fn refuse_unknown(name: &str) -> PyResult<()> {
 
 /// Returns whether a scale is a number of Python, which does not change.
 fn is_number(scale: &Bound<'_, PyAny>) -> bool {
-    scale.is_exact_instance_of::<PyFloat>()
-        || scale.is_exact_instance_of::<PyInt>()
-        || scale.is_exact_instance_of::<PyBool>()
+    scale.is_exact_instance_of::<PyFloat>() || scale.is_exact_instance_of::<PyInt>()
 }
 
 /// `castwise.cast`.

@@ -7,6 +7,7 @@ use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
 use crate::array::Array;
+use crate::cast::factors;
 use crate::cast_options::{CastOptions, Word, parse_flag, parse_word};
 use crate::dtypes;
 use crate::error::to_python;
@@ -79,7 +80,7 @@ pub(crate) fn explain_cast<'py>(
         let array = Array::from_argument("source", source)?;
         (array.format, array.shape().iter().product())
     };
-    let factor = match scale.map(|scale| Array::from_argument("scale", scale)).transpose()? {
+    let factor = match scale.map(factors).transpose()? {
         None => (false, None),
         Some(array) if array.shape().iter().product::<usize>() == 1 => {
             (true, Some(array.object.call_method0("item")?.extract()?))

@@ -81,7 +81,7 @@ mod _core {
     #[pymodule_export]
     use super::loss_scale::{DynamicLossScale, FixedLossScale, restore_loss_scale};
     #[pymodule_export]
-    use super::names::{format_name, likely_names};
+    use super::names::{format_name, gguf_type, likely_names};
     #[pymodule_export]
     use super::policy::{
         PolicyBase, dtype_word, floatx_dtypes, mixed_compute_dtype, parse_assignment, parse_dtype,

@@ -22,6 +22,15 @@ pub(crate) fn likely_names(wanted: &str, names: Vec<String>) -> Vec<String> {
     spelling::likely_names(wanted, &texts).into_iter().map(|place| names[place].clone()).collect()
 }
 
+const GGUF_TYPE: &str =
+    "a quantisation of GGUF files, which castwise dequantize reads and llama-quantize of llama.cpp writes";
+
+/// What a name of a quantisation of GGUF files means; None for other names.
+#[pyfunction]
+pub(crate) fn gguf_type(name: &str) -> Option<&'static str> {
+    spelling::is_gguf_type(name).then_some(GGUF_TYPE)
+}
+
 /// Makes the error for a name that neither the table nor numpy knows: what it is elsewhere, or what it may mean.
 pub(crate) fn unknown_format(argument: &str, name: &str) -> PyErr {
     let policies = KERAS.mixed_names().map(|name| (name, format!("the dtype policy {name:?}")));
@@ -35,6 +44,8 @@ pub(crate) fn unknown_format(argument: &str, name: &str) -> PyErr {
             " It is a dtype policy: give what it computes in, {:?}, or stores, {:?}.",
             dtypes[0], dtypes[1]
         )
+    } else if spelling::is_gguf_type(name) {
+        format!(" It is {GGUF_TYPE}.")
     } else if Scheme::find(name).is_ok() {
         " It is a scheme, which stores scales, too: use castwise.quantization, or castwise quantize --scheme."
             .to_owned()

@@ -195,7 +195,8 @@ const fn complex(
     Row { name, aliases, bits, kind: Kind::Complex { component }, safetensors }
 }
 
-/// Model files and inference servers call this one fp8 and float8.
+/// Model files and inference servers call this one fp8 and float8. "e4m3" alone is no alias: OCP means this one, `ml_dtypes`
+/// the one with infinity.
 const E4M3FN_ALIASES: &[&str] = &["e4m3fn", "f8_e4m3fn", "fp8", "float8"];
 
 /// The table.
@@ -222,7 +223,7 @@ pub static TABLE: &[Row] = &[
     float("float16",            &["f16", "fp16", "half"],   (Signed, 5, 10),  15,   Ieee,         Some("F16")),
     float("bfloat16",           &["bf16"],                  (Signed, 8, 7),   127,  Ieee,         Some("BF16")),
     float("float8_e3m4",        &["e3m4"],                  (Signed, 3, 4),   3,    Ieee,         None),
-    float("float8_e4m3",        &["e4m3"],                  (Signed, 4, 3),   7,    Ieee,         None),
+    float("float8_e4m3",        &[],                        (Signed, 4, 3),   7,    Ieee,         None),
     float("float8_e4m3fn",      E4M3FN_ALIASES,             (Signed, 4, 3),   7,    FiniteNan,    Some("F8_E4M3")),
     float("float8_e4m3fnuz",    &["e4m3fnuz"],              (Signed, 4, 3),   8,    Fnuz,         Some("F8_E4M3FNUZ")),
     float("float8_e4m3b11fnuz", &["e4m3b11fnuz"],           (Signed, 4, 3),   11,   Fnuz,         None),

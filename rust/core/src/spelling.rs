@@ -57,6 +57,17 @@ pub fn likely_names(wanted: &str, names: &[&str]) -> Vec<usize> {
     })
 }
 
+/// Whether a name is of a quantisation of GGUF files: "Q8_0", "q4_k_m", "IQ2_XXS", "TQ1_0".
+#[must_use]
+pub fn is_gguf_type(name: &str) -> bool {
+    let name = name.trim().to_ascii_lowercase();
+    let letters = name.strip_prefix(['i', 't']).unwrap_or(&name).as_bytes();
+    let [b'q', digit, b'_', rest @ ..] = letters else { return false };
+    digit.is_ascii_digit()
+        && !rest.is_empty()
+        && rest.iter().all(|&byte| byte == b'_' || byte.is_ascii_alphanumeric())
+}
+
 /// Up to three of the meanings of names that a wrong name probably means; each name comes with its meaning.
 #[must_use]
 pub fn likely_meanings<T: PartialEq + Clone>(
@@ -170,6 +181,16 @@ mod tests {
         is("", &[]);
         is("x.bf16", &["bfloat16"]);
         is(&format!("{}.bf16", "x".repeat(LONGEST_NAME)), &[]);
+    }
+
+    #[test]
+    fn quantisations_of_gguf_are_known_by_their_form() {
+        for name in ["Q8_0", "q4_k_m", "Q6_K", "IQ2_XXS", "iq4_nl", "TQ1_0"] {
+            assert!(is_gguf_type(name), "{name}");
+        }
+        for name in ["q_proj", "int8", "q8", "qq8_0", "q8_0.weight", "mxfp4", ""] {
+            assert!(!is_gguf_type(name), "{name}");
+        }
     }
 
     #[test]

@@ -66,6 +66,10 @@ _SUFFIX = re.compile(r"\.[^./\\\s]+")
 _containers = dict(_BUILT_IN)
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 def register(suffix: str, container: Container) -> None:
     """Read and write files of a suffix in this process, whatever an entry point offers for it.
 

@@ -83,6 +83,11 @@ def remote_path(path: str | os.PathLike[str]) -> Path | None:
         return None
     scheme = match[1].lower()  # RFC 3986, 3.1: case does not matter
     path = scheme + path[match.end(1) :]
+    if scheme == HUB and not {".", ".."}.isdisjoint(re.split("[/@]", path)):
+        raise CheckpointError(
+            f"{path}: a name on the Hub has no '.' or '..'; give the repository and, after @, a "
+            "branch, a tag or a commit, as hf://org/name@main"
+        )
     try:
         from upath import UPath  # noqa: PLC0415  (optional)
 

@@ -17,11 +17,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from operator import index
 from pathlib import Path
 from typing import Any, Protocol
 
 from castwise._core import CastReport
+from castwise._numbers import is_integer
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.files import (
@@ -89,10 +89,11 @@ class RunPart:
 
         """
         try:
-            numbers = map(int, value.split("/")) if isinstance(value, str) else map(index, value)
-            number, count = numbers
-        except (TypeError, ValueError) as error:
-            raise ValueError(f"{argument('part', value)} is not a part such as '3/16'") from error
+            number, count = map(int, value.split("/")) if isinstance(value, str) else value
+        except (TypeError, ValueError):
+            number = count = None
+        if not (is_integer(number) and is_integer(count)):
+            raise ValueError(f"{argument('part', value)} is not a part such as '3/16'")
         if count > _MAX_PARTS:
             raise ValueError(
                 f"{argument('part', value)}: a conversion has at most {_MAX_PARTS:,} parts"

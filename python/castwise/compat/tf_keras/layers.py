@@ -20,6 +20,10 @@ from castwise.autocast._variable import AutoCastVariable
 __all__ = ["Layer"]
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class Layer(_Layer):
     """`castwise.autocast.Layer` with TF 2's rules, and its order of arguments.
 

@@ -74,9 +74,10 @@ impl<'py> Array<'py> {
     pub(crate) fn of(argument: &'static str, object: Bound<'py, PyUntypedArray>) -> PyResult<Self> {
         let descr = object.dtype();
         let format = dtypes::format_of(&descr)?.ok_or_else(|| {
+            let remedy = reading::remedy(argument, &descr, object.ndim());
             PyTypeError::new_err(format!(
-                "{argument} has dtype {descr}, which castwise does not cast; convert it to a numeric dtype first. \
-                 castwise.formats() lists those it knows."
+                "{argument} has dtype {descr}, which castwise does not cast; {remedy}. castwise.formats() lists those \
+                 it knows."
             ))
         })?;
         let swapped = descr.is_native_byteorder() == Some(false);

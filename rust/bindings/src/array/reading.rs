@@ -1,6 +1,8 @@
 //! Arguments as numpy arrays, read as `numpy.asarray` reads them; masks and nulls, which would be lost, are refused.
 
-use numpy::PyUntypedArray;
+use castwise_core::Format;
+use castwise_core::parse::find as format_named;
+use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -237,10 +239,42 @@ pub(super) fn no_numbers(argument: &str, x: &Bound<'_, PyAny>) -> Option<PyErr> 
     Some(no_number(&place(argument, &path), &item))
 }
 
+/// What a path or a name of a file is answered.
+const OF_FILES: &str = "castwise.checkpoint casts files (cast_file) and surveys them (survey_file)";
+
+/// Returns what to do with an array of a dtype that has no format.
+pub(super) fn remedy(argument: &str, descr: &Bound<'_, PyArrayDescr>, axes: usize) -> String {
+    let wider = |name| format!("give {argument}.astype(numpy.{name}), which may round");
+    match (descr.kind(), descr.itemsize()) {
+        // What numpy.save makes of the dtypes of ml_dtypes.
+        (b'V', size @ (1 | 2)) if !descr.has_fields() && !descr.has_subarray() => {
+            let name = format_named(if size == 2 { "bf16" } else { "fp8" }).map_or("", Format::name);
+            format!("say what its bytes are, such as {argument}.view(ml_dtypes.{name})")
+        }
+        (b'f', _) => wider("float64"),
+        (b'c', _) => wider("complex128"),
+        (b'U' | b'S', _) if axes == 0 => OF_FILES.to_owned(),
+        _ => "convert it to a numeric dtype first".to_owned(),
+    }
+}
+
 /// Makes the error for an item of which numpy makes an object.
 fn no_number(place: &str, item: &Bound<'_, PyAny>) -> PyErr {
     let has = |name| item.hasattr(name).unwrap_or(false);
-    let (fault, remedy) = if has_protocol(item) && has("__dlpack__") {
+    let is_class = |name: &str| {
+        let classes = item.get_type().mro();
+        classes
+            .iter()
+            .any(|class| class.getattr("__module__").is_ok_and(|module| module.to_string().starts_with(name)))
+    };
+    let (fault, remedy) = if has("__fspath__") {
+        (", a path", OF_FILES.to_owned())
+    } else if has("named_parameters") {
+        (", which is not an array", "castwise.adapters.torch.cast_module casts a module".to_owned())
+    } else if has("get_weights") {
+        let library = if is_class("tf_keras") { "tf_keras" } else { "keras" };
+        (", which is not an array", format!("castwise.adapters.{library}.cast_model casts a model"))
+    } else if has_protocol(item) && has("__dlpack__") {
         (", of which numpy makes objects", "give a numpy array of numbers".to_owned())
     } else if has("__dlpack__") {
         (", which numpy reads by DLPack only", format!("give numpy.from_dlpack({place})"))

@@ -42,6 +42,10 @@ AUTOMATIC = "auto"
 set_policy = set_global_policy
 
 
+def __dir__() -> list[str]:
+    return __all__
+
+
 class PolicyV1(PlainPolicy):
     """A policy with a loss scale for training.
 
