@@ -54,7 +54,7 @@ def test_an_array_is_cast_as_jax_casts_it(target: str) -> None:
     result = np.asarray(castwise.cast(array, target, like="jax"))
     numbers = ~np.isnan(wanted.astype(np.float32))
     assert result[numbers].tobytes() == wanted[numbers].tobytes()
-    with pytest.raises(ValueError, match=r"^like='jax' is for arrays on the CPU, "):
+    with pytest.raises(ValueError, match=r"^like='jax' is for arrays on one CPU device, "):
         jax.jit(lambda x: castwise.cast(x, "float16", like="jax"))(array)
 
 
@@ -69,7 +69,9 @@ def test_traced_casts_are_xlas_with_the_same_overflow(target: str) -> None:
         )
     gradient = jax.grad(lambda x: cast(x, target).astype(np.float32).sum())(array[:3])
     assert gradient.dtype == np.float32
-    with pytest.raises(ValueError, match=r"rounding='towards-zero' is for arrays on the CPU"):
+    with pytest.raises(
+        ValueError, match=r"rounding='towards-zero' is for arrays on one CPU device"
+    ):
         jax.jit(lambda x: cast(x, target, rounding="towards-zero"))(array)
     with pytest.raises(ValueError, match=r"report=True is for"):
         jax.vmap(lambda x: cast(x, target, report=True))(array)
@@ -102,7 +104,11 @@ def test_bad_input() -> None:
         ({"dtype": "complex32"}, TypeError, "not a dtype that jax has"),
         ({"dtype": "bcomplex32"}, TypeError, "not a dtype that jax has"),
         ({"dtype": None}, TypeError, "nothing to cast to"),
-        ({"dtype": "float16", "out": np.ones(2)}, TypeError, "out="),
+        (
+            {"dtype": "float16", "out": np.ones(2)},
+            TypeError,
+            "out= is for numpy's arrays, and x is",
+        ),
         ({"dtype": "float16", "overflow": "wrap"}, ValueError, "overflow"),
     ):
         with pytest.raises(error, match=words):
@@ -268,6 +274,30 @@ def test_arrays_that_may_go_to_any_device_may_still() -> None:
             assert free.devices() == castwise.cast(free, "float32").devices() == {first}
         assert (free + there).devices() == other.devices() == {second}
         assert (free.committed, other.committed) == (False, True)
+    """
+    environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
+    command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]
+    subprocess.run(command, check=True, env=environment)
+
+
+def test_shards_are_told_what_they_lack() -> None:
+    program = """
+        import castwise, jax, numpy
+        from jax.sharding import Mesh, NamedSharding, PartitionSpec
+        mesh = Mesh(numpy.array(jax.devices()), ("d",))
+        x = jax.device_put(jax.numpy.ones((4, 2)), NamedSharding(mesh, PartitionSpec("d")))
+        assert castwise.cast(x, "float16").sharding == x.sharding
+        for options, words in (
+            ({"report": True}, "arrays on one CPU device, and x is on 2 devices (cpu); leave it"),
+            ({"scale": 2.0}, "or cast numpy.asarray(x)"),
+            ({"out": numpy.empty((4, 2), "f2")}, "out= is for numpy's arrays, and x is jax's"),
+        ):
+            try:
+                castwise.cast(x, "float16", **options)
+            except (TypeError, ValueError) as error:
+                assert words in str(error), error
+            else:
+                raise AssertionError(options)
     """
     environment = {**os.environ, "XLA_FLAGS": "--xla_force_host_platform_device_count=2"}
     command = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(program)]

@@ -140,7 +140,7 @@ def test_wrong_options_say_what_is_wrong() -> None:
     for options, error, words in (
         ({"overflow": "clamp"}, ValueError, 'overflow="clamp"'),
         ({"overflw": "saturate"}, TypeError, "overflw"),
-        ({"scale": 2.0}, ValueError, "scale=2.0 is for arrays on the CPU"),
+        ({"scale": 2.0}, ValueError, "scale=2.0 is for arrays on one CPU device"),
         ({"nan": "zero"}, ValueError, "nan='zero' is for"),
         ({"rounding": "stochastic", "seed": 1}, ValueError, "rounding='stochastic' is for"),
         ({"threads": 2}, ValueError, "threads=2 is for"),

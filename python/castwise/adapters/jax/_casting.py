@@ -79,7 +79,10 @@ def cast(array: Any, dtype: Any, **options: Any) -> Any:
     if dtype is None:
         raise TypeError("dtype=None says nothing to cast to; give dtype=.")
     if options.pop("out", None) is not None:
-        raise TypeError("out= is not for jax's arrays, which never change; leave it out.")
+        raise TypeError(
+            "out= is for numpy's arrays, and x is jax's; leave it out, or cast numpy.asarray(x) "
+            "into an array of numpy."
+        )
     if not isinstance(array.dtype, np.dtype):
         raise TypeError(
             f"array has dtype {array.dtype}, which castwise does not cast; jax.random.key_data "
@@ -187,6 +190,20 @@ _UNCOMPILED = {("int", 1), ("uint", 1), ("float", 6)}
 """Kinds and bits of dtypes that jax stores, but of which XLA cannot compile conversions."""
 
 
+def _elsewhere(array: Any) -> str:
+    """Say which arrays castwise's kernels cast, why this is none, and what to do."""
+    if isinstance(array, jax.core.Tracer):
+        place, remedy = "x is traced by jax.jit or the like", "cast outside of it"
+    else:
+        devices = [*array.devices()]
+        kinds = " and ".join(sorted({device.platform for device in devices}))
+        place = f"x is on {len(devices)} devices ({kinds})" if devices[1:] else f"x is on {kinds}"
+        remedy = "cast numpy.asarray(x)"
+        if not array.is_fully_addressable:
+            place, remedy = "x has shards in other processes", "cast each shard"
+    return f"arrays on one CPU device, and {place}; leave it out, or {remedy}"
+
+
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     """Cast by operations of XLA; refuse options and dtypes that it does not have."""
     # The kernels refuse names and values that are wrong, and complex to real.
@@ -195,19 +212,17 @@ def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
         _core.cast(np.empty(0, array.dtype), target, **known)
     for name, value in options.items():
         if not (value is None or value is False) and value not in _ANYWHERE.get(name, ()):
-            raise ValueError(
-                f"{name}={value!r} is for arrays on the CPU, outside of jax.jit; leave it out."
-            )
+            raise ValueError(f"{name}={value!r} is for {_elsewhere(array)}.")
     for name, row in (("array", finfo(array.dtype)), ("dtype", finfo(target))):
         if (row.kind, row.bits) in _UNCOMPILED:
             raise TypeError(
-                f"{name} has the dtype {row.name}, with which XLA does not compute; cast it "
-                "outside of jax.jit, or use another dtype."
+                f"{name} has the dtype {row.name}, with which XLA does not compute; cast it on one "
+                "CPU device, outside of jax.jit, or use another dtype."
             )
     saturate = options.get("overflow") == "saturate"
     if saturate and not (finfo(array.dtype).kind == finfo(target).kind == "float"):
         raise ValueError(
-            f"overflow='saturate' from {array.dtype} to {target} is for arrays on the CPU, outside "
-            "of jax.jit; leave it out, or use jax.numpy.clip."
+            f"overflow='saturate' from {array.dtype} to {target} is for {_elsewhere(array)}, or "
+            "use jax.numpy.clip."
         )
     return convert(array, target, options.get("rounding") is not None, saturate)
