@@ -295,7 +295,7 @@ def test_patterns_match_their_names_only() -> None:
     [
         ({}, "give one of budget, bits, error"),
         ({"bits": 4, "error": 0.1}, "give one of budget, bits, error, not 2"),
-        ({"budget": "big"}, "budget 'big' is not a size in bytes such as '5GB'"),
+        ({"budget": "big"}, "budget 'big' is not a size in bytes such as 33000000, '5GB'"),
         ({"budget": -1}, "budget must be positive, not -1"),
         ({"bits": 0.0}, "bits 0.0 is not valid"),
         ({"bits": 1.0}, r"bits 1.0 is less than the [\d,]+ bytes .* of the smallest choices"),

@@ -42,7 +42,7 @@ def test_floats_are_cast_and_nothing_else(tmp_path: Path, suffix: str, target: s
     source, destination = tmp_path / f"in{suffix}", tmp_path / f"out{suffix}"
     model = _model()
     checkpoint.save(source, model, metadata={"format": "pt", "k": "v"})
-    summary = checkpoint.cast_file(source, destination, target)
+    summary = checkpoint.cast_file(source, destination, target, as_bytes=True)
     result = checkpoint.load(destination)
     for name, array in model.items():
         cast = castwise.finfo(array.dtype).kind == "float"

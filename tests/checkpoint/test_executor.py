@@ -234,7 +234,12 @@ def test_a_refused_value_leaves_nothing(folder: Path, tmp_path: Path) -> None:
         pytest.raises(OverflowError, match=r"tensor '0\.large': value .* at flat index \d+"),
     ):
         checkpoint.cast_file(
-            folder, tmp_path / "new", "float4_e2m1fn", overflow="raise", executor=executor
+            folder,
+            tmp_path / "new",
+            "float4_e2m1fn",
+            overflow="raise",
+            executor=executor,
+            as_bytes=True,
         )
     assert [one.name for one in tmp_path.iterdir()] == ["source"]
 

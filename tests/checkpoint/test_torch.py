@@ -43,7 +43,7 @@ def test_what_torch_wrote(tmp_path: Path, file: str) -> None:
         assert_same(loaded[name], array)
     for suffix in (".safetensors", ".npz"):
         out = tmp_path / f"out{suffix}"
-        summary = checkpoint.cast_file(FOLDER / file, out, "bfloat16")
+        summary = checkpoint.cast_file(FOLDER / file, out, "bfloat16", as_bytes=True)
         assert len(summary.rows) == len(loaded)
         for name, array in checkpoint.load(out).items():
             floating = castwise.finfo(loaded[name].dtype).kind == "float"
@@ -303,7 +303,7 @@ def test_a_flipped_bit_of_data_is_refused_by_every_command(tmp_path: Path) -> No
         message = f"{path}: the bytes of member '{member.filename}' do not have the checksum"
         for read in (
             lambda: checkpoint.load(path),
-            lambda: checkpoint.cast_file(path, out, dtype_map={".*": "keep"}),
+            lambda: checkpoint.cast_file(path, out, dtype_map={".*": "keep"}, as_bytes=True),
         ):
             with pytest.raises(checkpoint.CheckpointError) as refused:
                 read()

@@ -42,7 +42,17 @@ def examples(command: str) -> list[list[str]]:
         ("cast a b -f", "cast SRC DST [OPTIONS]", "did you mean '--overwrite'?"),
         ("inspect a --force", "inspect FILE [OPTIONS]", "--help lists them"),
         ("--vresion", "COMMAND [OPTIONS]", "did you mean '--version'?"),
-        ("--dtype bf16 cast a b", "COMMAND [OPTIONS]", "castwise --help lists them"),
+        (
+            "--dtype bf16 cast a b",
+            "COMMAND [OPTIONS]",
+            "--dtype is not an option of castwise; it is one of castwise cast, castwise dequantize",
+        ),
+        ("cast a b --dtyp bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
+        ("cast a b --dty=bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
+        ("quantize a b --sch nvfp4", "quantize SRC DST [OPTIONS]", "did you mean '--scheme'?"),
+        ("diff a b --ato 1e-3", "diff A B [OPTIONS]", "did you mean '--atol'?"),
+        ("cast a b --scheme nvfp4", "cast SRC DST [OPTIONS]", "it is one of castwise quantize"),
+        ("--vers", "COMMAND [OPTIONS]", "did you mean '--version'?"),
         ("", "COMMAND [OPTIONS]", "required: COMMAND"),
         ("cast a b --dytpe bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
         ("cast a b -dtype bf16", "cast SRC DST [OPTIONS]", "did you mean '--dtype'?"),
@@ -81,7 +91,7 @@ def test_errors_have_a_line_of_usage_and_a_suggestion(words: str, usage: str, sa
 
 
 def test_what_is_no_unknown_option() -> None:
-    options = parse_arguments(["diff", "a", "b", "--rtol", "-1", "--ato", "1e-3", "--quiet"])
+    options = parse_arguments(["diff", "a", "b", "--rtol", "-1", "--atol", "1e-3", "--quiet"])
     assert (options.rtol, options.atol, options.quiet) == (-1.0, 1e-3, True)
     assert parse_arguments(["advise", "a", "--bits=4", "-oout.toml"]).output == Path("out.toml")
     assert parse_arguments(["inspect", "--", "--all"]).file == Path("--all")

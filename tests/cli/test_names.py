@@ -68,7 +68,7 @@ def test_byte_counts_are_refused_where_they_are_typed(
         assert what in said
         assert re.search(f"'{name}' counts bytes, as numpy does; {message}", said, re.MULTILINE)
     assert not out.exists()
-    checkpoint.cast_file(model, out, np.dtype(name))  # no doubt what that is
+    checkpoint.cast_file(model, out, np.dtype(name), as_bytes=True)  # no doubt what that is
 
 
 def test_names_that_count_bits_are_not_byte_counts(model: Path, tmp_path: Path) -> None:
@@ -102,7 +102,9 @@ def test_what_safetensors_cannot_name_needs_consent(
         assert "--as-bytes" in said
         assert not (tmp_path / target).exists()
         run(*arguments, "--as-bytes")
-    checkpoint.cast_file(model, tmp_path / "python.safetensors", name)
+    with pytest.raises(checkpoint.CheckpointError, match=r"as_bytes$"):
+        checkpoint.cast_file(model, tmp_path / "python.safetensors", name)
+    checkpoint.cast_file(model, tmp_path / "python.safetensors", name, as_bytes=True)
     array = checkpoint.load(tmp_path / "python.safetensors")["head.weight"]
     assert_same(array, checkpoint.load(tmp_path / "out.safetensors")["head.weight"])
     run("cast", model, tmp_path / "out.npz", "--dtype", name, "--exit-zero")  # which can name it

@@ -9,12 +9,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.dequantize import DequantizeRequest
+from castwise.checkpoint.dequantizing import DequantizeRequest
 from castwise.checkpoint.planning import _derived_reader
 from castwise.checkpoint.planning._derived_reader import DerivedReader
-from castwise.checkpoint.quantize import QuantizeRequest
+from castwise.checkpoint.quantizing import QuantizeRequest
 from castwise.checkpoint.requests._derive_request import DeriveRequest
-from castwise.checkpoint.transcode import TranscodeRequest
+from castwise.checkpoint.transcoding import TranscodeRequest
 from system_parts import need
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
@@ -44,6 +44,7 @@ def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
         source=model,
         scheme="nvfp4",
         recipe="modelopt",
+        consumer=None,
         block=None,
         dtype_map=None,
         ignore=(),

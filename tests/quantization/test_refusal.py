@@ -102,9 +102,9 @@ def test_a_plain_cast_to_float8_is_not_quantised(tmp_path: Path) -> None:
     checkpoint.save(folder / "model.safetensors", tensors)
     (folder / "config.json").write_text('{"dtype": "float32"}')
     for dtype in ("float8_e4m3fn", "float8_e5m2", "float8_e4m3", "int8", "uint8"):
-        checkpoint.cast_file(folder, narrow, {r".*": dtype}, overwrite=True)
+        checkpoint.cast_file(folder, narrow, {r".*": dtype}, overwrite=True, as_bytes=True)
         assert checkpoint.inspect(narrow).quantization is None
-        checkpoint.cast_file(narrow, back, {r".*": "float32"}, overwrite=True)
+        checkpoint.cast_file(narrow, back, {r".*": "float32"}, overwrite=True, as_bytes=True)
     checkpoint.cast_file(folder, narrow, {r".*weight": "float8_e4m3fn"}, overwrite=True)
     assert checkpoint.inspect(narrow).quantization is None
 

@@ -32,14 +32,14 @@ if TYPE_CHECKING:
         verify,
     )
     from castwise.checkpoint.convert import cast_file
-    from castwise.checkpoint.dequantize import dequantize_file
+    from castwise.checkpoint.dequantizing import dequantize_file
     from castwise.checkpoint.maps import map_names
     from castwise.checkpoint.preview import CastPlan
-    from castwise.checkpoint.quantize import quantize_file
+    from castwise.checkpoint.quantizing import quantize_file
     from castwise.checkpoint.report import CastRow, DecodeReport, Finding, Progress
     from castwise.checkpoint.summary import CastSummary
     from castwise.checkpoint.surveying import CheckpointSurvey, TensorSurvey, survey_file
-    from castwise.checkpoint.transcode import transcode_file
+    from castwise.checkpoint.transcoding import transcode_file
     from castwise.quantization import Orphan, Quantization, QuantizedWeight
 else:
     __getattr__ = on_demand(
@@ -53,10 +53,10 @@ else:
             "castwise.checkpoint._inspection": ("Inspection",),
             "castwise.checkpoint.arrays": ("inspect", "load", "metadata", "save"),
             "castwise.checkpoint.convert": ("cast_file",),
-            "castwise.checkpoint.dequantize": ("dequantize_file",),
+            "castwise.checkpoint.dequantizing": ("dequantize_file",),
             "castwise.checkpoint.maps": ("map_names",),
             "castwise.checkpoint.preview": ("CastPlan",),
-            "castwise.checkpoint.quantize": ("quantize_file",),
+            "castwise.checkpoint.quantizing": ("quantize_file",),
             "castwise.checkpoint.report": (
                 "CastRow",
                 "DecodeReport",
@@ -65,7 +65,7 @@ else:
             ),
             "castwise.checkpoint.summary": ("CastSummary",),
             "castwise.checkpoint.surveying": ("CheckpointSurvey", "TensorSurvey", "survey_file"),
-            "castwise.checkpoint.transcode": ("transcode_file",),
+            "castwise.checkpoint.transcoding": ("transcode_file",),
             "castwise.checkpoint.advice": ("Advice", "Choice", "advise"),
             "castwise.checkpoint.comparison": (
                 "CastExplanation",

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias, TypedDict
 from castwise._dtype_map import DtypeMap
 from castwise._options import (
     Arithmetic,
+    ConsumerName,
     FindingKind,
     Like,
     Nan,
@@ -72,6 +73,7 @@ class QuantizeArguments(SharedArguments, total=False):
     """What `quantize_file` takes beside its positional arguments and `dry_run`."""
 
     recipe: WrittenRecipe | None
+    consumer: ConsumerName | None
     block: Block | None
     dtype_map: MapArgument | None
     ignore: str | Sequence[str]

@@ -7,14 +7,14 @@ from collections.abc import Iterable
 
 from castwise._options import FindingKind
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.dequantize import DequantizeRequest
+from castwise.checkpoint.dequantizing import DequantizeRequest
 from castwise.checkpoint.files import checked_path
-from castwise.checkpoint.quantize import QuantizeRequest
+from castwise.checkpoint.quantizing import QuantizeRequest
 from castwise.checkpoint.report import LOSSES
 from castwise.checkpoint.requests import CastRequest, Request
 from castwise.checkpoint.running import RunParts
 from castwise.checkpoint.summary import CastSummary
-from castwise.checkpoint.transcode import TranscodeRequest
+from castwise.checkpoint.transcoding import TranscodeRequest
 
 _REQUESTS: dict[str, type[Request]] = {
     request.command: request
@@ -78,6 +78,6 @@ def finish(
             f"the parts of {path} are of another version of castwise; finish them with that one, "
             "or convert all parts again"
         ) from error
-    with request.planned(path) as planned:
-        request.protect(planned, fail_on, max_zeros)
+    with request.planned(path) as run:
+        planned = run.judged(fail_on, max_zeros)
         return planned.summary(parts.put_together(planned.run))

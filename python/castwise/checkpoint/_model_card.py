@@ -89,7 +89,6 @@ def write_card(
     *,
     command: str,
     base: Base | None,
-    max_zeros: float,
 ) -> None:
     """Write the card of a converted model, which keeps what that of the source says.
 
@@ -105,8 +104,6 @@ def write_card(
         The name of the command that converted it.
     base
         What was converted, if that is a repository of the Hub.
-    max_zeros
-        As in `CastSummary.findings`.
 
     """
     data = card.data
@@ -118,7 +115,7 @@ def write_card(
         if _is_quantised(summary):
             data["base_model_relation"] = "quantized"
     body = card.text.strip() or f"# {folder.name}"
-    card.text = f"\n{body}\n\n{_section(summary, command, base, max_zeros)}"
+    card.text = f"\n{body}\n\n{_section(summary, command, base)}"
     (folder / CARD).write_text(str(card), "utf-8", newline="\n")
 
 
@@ -129,7 +126,7 @@ def _is_quantised(summary: CastSummary) -> bool:
     return 0 < 8 * sum(row.nbytes_after for row in changed) < _QUANTISED_BITS * count
 
 
-def _section(summary: CastSummary, command: str, base: Base | None, max_zeros: float) -> str:
+def _section(summary: CastSummary, command: str, base: Base | None) -> str:
     """Say what was converted, how, and what that lost; paths of this machine are not said."""
     source = "a checkpoint"
     if base is not None:
@@ -139,7 +136,7 @@ def _section(summary: CastSummary, command: str, base: Base | None, max_zeros: f
     options = "".join(f"- {name}: {_value(value)}\n" for name, value in asked.items())
     public = replace(summary, source=base.name if base else Path(summary.source).name)
     table = "\n".join(text_lines(summary_sheet(public, TOTALS), width=None))
-    lost = listed(finding.kind for finding in summary.findings(max_zeros=max_zeros)) or "none"
+    lost = listed(finding.kind for finding in summary.findings()) or "none"
     made = f"`castwise {command}` of castwise {__version__} made this of {source}."
     return f"## Conversion\n\n{made}\n\n{options}\nKinds of losses: {lost}.\n\n```\n{table}\n```\n"
 

@@ -41,7 +41,7 @@ _PLAN_SIZES = frozenset(("tensors", "before", "after"))
 
 
 def conversion_sheet(
-    rows: Sequence[CastRow], paths: tuple[str, str], *, shown: str, done: str, seed: int | None
+    rows: Sequence[CastRow], paths: tuple[str, str], *, shown: str, action: str, seed: int | None
 ) -> Sheet:
     """Show what was done to tensors, the worst first, a total, and what was kept.
 
@@ -53,19 +53,15 @@ def conversion_sheet(
         The source and the destination.
     shown
         What a row is for: `GROUPS`, `TOTALS` or `ALL`.
-    done
+    action
         What was done, in a word.
     seed
         The seed of stochastic rounding; None without.
 
     """
-    reports = [type(row.report) for row in rows]
-    is_decoded = DecodeReport in reports or CastReport not in reports
-    cast_rows = [
-        row
-        for row in rows
-        if (row.target is not None if is_decoded else isinstance(row.report, CastReport))
-    ]
+    is_decoded = not _has_casts(rows)
+    converted = converted_rows(rows)
+    cast_rows = [row for row in rows if row.target is not None] if is_decoded else converted
     groups = grouped(cast_rows, shown)
     if not groups:
         tables: list[Table | Section] = []
@@ -76,7 +72,7 @@ def conversion_sheet(
         tables = [_cast_table(groups, shown, cast_rows), *_sections(groups, shown)]
     kept = [row for row in rows if row.target is None]
     lines = [
-        f"{paths[0]} -> {paths[1]}: {counted(len(cast_rows), 'tensor')} {done}, "
+        f"{paths[0]} -> {paths[1]}: {counted(len(converted), 'tensor')} {action}, "
         f"{len(kept):,} kept{'' if is_decoded else _kinds(kept)}, {_sizes(rows)}"
     ]
     if seed is not None:
@@ -84,11 +80,29 @@ def conversion_sheet(
     return [*tables, Lines(lines)]
 
 
+def converted_rows(rows: Sequence[CastRow]) -> list[CastRow]:
+    """Return the tensors that a summary counts: of quantised weights their payloads alone."""
+    if _has_casts(rows):
+        return [row for row in rows if isinstance(row.report, CastReport)]
+    # What is new, such as a scale, had no bytes.
+    return [
+        row
+        for row in rows
+        if row.target is not None and (row.nbytes_before or not row.nbytes_after)
+    ]
+
+
+def _has_casts(rows: Iterable[CastRow]) -> bool:
+    reports = {type(row.report) for row in rows}
+    return CastReport in reports and DecodeReport not in reports
+
+
 def plan_sheet(
     rows: Sequence[CastRow],
     paths: tuple[str, str],
     *,
     shown: str,
+    action: str,
     room: tuple[int, int | None],
     left_out: Sequence[str],
 ) -> Sheet:
@@ -96,7 +110,7 @@ def plan_sheet(
 
     Parameters
     ----------
-    rows, paths, shown
+    rows, paths, shown, action
         As in `conversion_sheet`.
     room
         Bytes that are needed, and that are free, None if the file system does not tell.
@@ -120,12 +134,13 @@ def plan_sheet(
         ),
         text_columns=sum(name not in _PLAN_SIZES for name in header),
         spare=("file", "before", "shape", "from", "by"),
+        ranked=True,
     )
-    count = sum(row.target is not None for row in rows)
+    count, kept = len(converted_rows(rows)), sum(row.target is None for row in rows)
     needed, free = room
     lines = [
-        f"{paths[0]} -> {paths[1]}: {counted(count, 'tensor')} would be cast, "
-        f"{len(rows) - count:,} kept, {_sizes(rows)}",
+        f"{paths[0]} -> {paths[1]}: {counted(count, 'tensor')} would be {action}, "
+        f"{kept:,} kept, {_sizes(rows)}",
         f"to be written: {size_text(needed)}; free: "
         f"{'unknown' if free is None else size_text(free)}",
     ]
@@ -202,6 +217,7 @@ def _decode_table(groups: Collection[Sequence[CastRow]], shown: str) -> Table:
         ),
         text_columns=4,
         spare=("shape", "before"),
+        ranked=True,
     )
 
 

@@ -67,7 +67,7 @@ def cast_file(
     dry_run: bool = False,
     measure: bool = False,
     raw: bool = False,
-    as_bytes: bool = True,
+    as_bytes: bool = False,
     part: str | tuple[int, int] | None = None,
     executor: Executor | None = None,
     fail_on: FindingKind | Iterable[FindingKind] = LOSSES,
@@ -104,9 +104,10 @@ def cast_file(
     dtype_map
         A mapping, a JSON or TOML file, or the name of a map that comes with castwise
         (`map_names`): regular expression to format; see `DtypeMap`. A key that matches a name
-        wholly decides for it, whatever its kind; `default` is for the other floating tensors.
-        A map without `default` takes `dtype` as that. In a folder of folders the name begins with
-        the folder: `unet/conv_in.weight`.
+        wholly decides for it; a format of floats concerns floating tensors only, unless the key is
+        the whole name. `default` is for the other floating tensors. A map without `default` takes
+        `dtype` as that. In a folder of folders the name begins with the folder:
+        `unet/conv_in.weight`.
     policy
         Instead of both, a `DTypePolicy` or `DTypePolicyMap`, its name, its config, or a `.json`
         file with the config as Keras writes it. Each floating tensor gets the dtype of its policy.
@@ -181,8 +182,9 @@ def cast_file(
         the same; () to replace it whatever is lost. Elsewhere the result is written, and
         `CastSummary.findings` lists them.
     max_zeros
-        As in `CastSummary.findings`, for `fail_on`. By default 1 %, of `quantize_file` what so few
-        bits give.
+        The share of a tensor's nonzero values, from 0 to 1, that may become zero before that is an
+        underflow, for `fail_on` and `CastSummary.findings`. By default 1 %, or of weights that are
+        quantised what so few bits give: 3 % for 8, 50 % for 4.
     progress
         Called when a tensor begins, now and then within a large one, and at the end. Several
         pieces are in flight, so a tensor may be done by then.

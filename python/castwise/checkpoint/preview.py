@@ -27,7 +27,7 @@ class CastPlan(CastSummary):
 
     """
 
-    _CAST: ClassVar[str] = "to cast"
+    _VERB: ClassVar[str] = "to be "
 
     needed_bytes: int
     free_bytes: int | None
@@ -56,6 +56,7 @@ def preview_sheet(plan: CastPlan, shown: str = GROUPS) -> Sheet:
         plan.rows,
         (str(plan.source), str(plan.destination)),
         shown=shown,
+        action=plan.action,
         room=(plan.needed_bytes, plan.free_bytes),
         left_out=plan.left_out,
     )

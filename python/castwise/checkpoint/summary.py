@@ -7,10 +7,18 @@ from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from castwise._brief import brief, counted, cut, listed
+from castwise._core import CastReport
+from castwise._numbers import is_real
 from castwise._options import FindingKind
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._sheets import ALL, GROUPS, TOTALS, conversion_sheet
+from castwise.checkpoint._sheets import (
+    ALL,
+    GROUPS,
+    TOTALS,
+    conversion_sheet,
+    converted_rows,
+)
 from castwise.checkpoint.report import (
     FINDINGS,
     LOSSES,
@@ -21,6 +29,7 @@ from castwise.checkpoint.report import (
     Report,
     report_dict,
 )
+from castwise.quantization import schemes
 from castwise.rendering import Lines, Rendered, Sheet, unused_lines
 
 __all__ = [
@@ -29,10 +38,15 @@ __all__ = [
     "TOTALS",
     "CastSummary",
     "check_losses",
+    "checked_share",
     "chosen_kinds",
+    "default_max_zeros",
     "summary_dict",
     "summary_sheet",
 ]
+
+_NORMAL_BITS = 3
+"""Of 3 bits all values of a normal distribution may become zero, of each further bit half."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +68,11 @@ class CastSummary(Rendered):
         The sum of the reports, None if nothing was cast.
     unused_patterns
         Keys of the map that matched no tensor, each with the name that is spelled most like it.
+    max_zeros
+        The share of a tensor's nonzero values that may become zero before that is an underflow, as
+        the run was told, or what `default_max_zeros` says of the rows.
+    action
+        What was done to the tensors: "cast", "quantised", "decoded" or "transcoded".
 
     """
 
@@ -62,11 +81,14 @@ class CastSummary(Rendered):
     options: dict[str, Any]
     rows: Sequence[CastRow]
     unused_patterns: Mapping[str, str | None] = field(default_factory=dict)
+    max_zeros: float = MAX_ZEROS
+    action: str = "converted"
 
-    _CAST: ClassVar[str] = "cast"
+    _VERB: ClassVar[str] = ""
 
     def __repr__(self) -> str:
-        cast = sum(row.target is not None for row in self.rows)
+        converted = len(converted_rows(self.rows))
+        kept = sum(row.target is None for row in self.rows)
         before, after = (
             sum(getattr(row, f"nbytes_{when}") for row in self.rows) for when in ("before", "after")
         )
@@ -74,7 +96,7 @@ class CastSummary(Rendered):
         return brief(
             self,
             f"{cut(str(self.source), 60)!r} -> {cut(str(self.destination), 60)!r}",
-            f"{counted(cast, 'tensor')} {self._CAST}, {len(self.rows) - cast:,} kept",
+            f"{counted(converted, 'tensor')} {self._VERB}{self.action}, {kept:,} kept",
             f"{before:,} -> {counted(after, 'byte')}",
             f"lost: {listed(finding.kind for finding in findings)}" if findings else None,
         )
@@ -125,7 +147,10 @@ class CastSummary(Rendered):
         return sum(row.zeroed for row in self.rows)
 
     def findings(
-        self, kinds: FindingKind | Iterable[FindingKind] = LOSSES, *, max_zeros: float = MAX_ZEROS
+        self,
+        kinds: FindingKind | Iterable[FindingKind] = LOSSES,
+        *,
+        max_zeros: float | None = None,
     ) -> list[Finding]:
         """List what was lost, tensor by tensor.
 
@@ -135,7 +160,7 @@ class CastSummary(Rendered):
             The kinds to list, or one; see `Finding`. By default all but "saturated" and "inexact".
         max_zeros
             The share of a tensor's nonzero values, from 0 to 1, that may become zero before that
-            is an underflow.
+            is an underflow; by default that of the run, so that the exit code agrees.
 
         Raises
         ------
@@ -144,22 +169,41 @@ class CastSummary(Rendered):
 
         """
         chosen = chosen_kinds(kinds)
-        if not 0 <= max_zeros <= 1:
-            raise ValueError(f"max_zeros={max_zeros!r} is not a share, which is from 0 to 1")
+        share = self.max_zeros if max_zeros is None else checked_share(max_zeros)
         return [
             Finding(kind, row.name, losses[kind], row.shard)
             for row in self.rows
-            for losses in [self._losses(row, max_zeros)]
+            for losses in [self._losses(row, share)]
             for kind in chosen
             if losses[kind]
         ]
 
-    def _losses(self, row: CastRow, max_zeros: float = MAX_ZEROS) -> dict[str, int]:
-        return row.losses(max_zeros=max_zeros, nan=self.options.get("nan", "keep"))
+    def _losses(self, row: CastRow, share: float = MAX_ZEROS) -> dict[str, int]:
+        return row.losses(max_zeros=share, nan=self.options.get("nan", "keep"))
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; see `report_dict`."""
         return summary_dict(self, [row.to_dict() for row in self.rows])
+
+
+def checked_share(max_zeros: object) -> float:
+    """Return a share from 0 to 1; ValueError for anything else."""
+    if not is_real(max_zeros):
+        raise TypeError(f"{argument('max_zeros', max_zeros)} is not a share; use a number, as 0.05")
+    if not 0 <= max_zeros <= 1:
+        raise ValueError(f"{argument('max_zeros', max_zeros)} is not a share, which is from 0 to 1")
+    return float(max_zeros)
+
+
+def default_max_zeros(rows: Iterable[CastRow]) -> float:
+    """Return the share of a tensor's values that may become zero where nobody says it.
+
+    It is 1 %; of weights that were quantised, about twice what normally distributed ones lose in
+    so few bits.
+    """
+    names = {row.target for row in rows if isinstance(row.report, CastReport)}
+    bits = [scheme.bits for scheme in schemes() if scheme.name in names]
+    return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
 
 
 def chosen_kinds(kinds: FindingKind | Iterable[FindingKind]) -> tuple[FindingKind, ...]:
@@ -171,16 +215,15 @@ def chosen_kinds(kinds: FindingKind | Iterable[FindingKind]) -> tuple[FindingKin
     return chosen
 
 
-def summary_sheet(summary: CastSummary, shown: str = GROUPS, done: str = "converted") -> Sheet:
-    """Return the tables of a summary; see `conversion_sheet`."""
+def summary_sheet(summary: CastSummary, shown: str = GROUPS, action: str | None = None) -> Sheet:
+    """Return the tables of a summary, by default with its own action; see `conversion_sheet`."""
     paths = str(summary.source), str(summary.destination)
     seed = summary.options.get("seed")
-    return conversion_sheet(summary.rows, paths, shown=shown, done=done, seed=seed)
+    action = action or summary.action
+    return conversion_sheet(summary.rows, paths, shown=shown, action=action, seed=seed)
 
 
-def check_losses(
-    summary: CastSummary, kinds: FindingKind | Iterable[FindingKind], max_zeros: float
-) -> None:
+def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
     """Refuse a result that lost something and would replace its source.
 
     Raises
@@ -189,7 +232,7 @@ def check_losses(
         There is a finding of one of these kinds.
 
     """
-    findings = summary.findings(kinds, max_zeros=max_zeros)
+    findings = summary.findings(kinds)
     if not findings:
         return
     most = max(findings, key=lambda finding: finding.count)
@@ -202,9 +245,7 @@ def check_losses(
     )
 
 
-def summary_dict(
-    summary: CastSummary, tensors: list[dict[str, Any]], *, max_zeros: float = MAX_ZEROS
-) -> dict[str, Any]:
+def summary_dict(summary: CastSummary, tensors: list[dict[str, Any]]) -> dict[str, Any]:
     """Return a summary as plain values, with these in the place of its rows."""
     return {
         "schema": SCHEMA,
@@ -219,6 +260,6 @@ def summary_dict(
         "out_of_range": summary.out_of_range,
         "nan_lost": summary.nan_lost,
         "zeroed": summary.zeroed,
-        "max_zeros": max_zeros,
-        "findings": [finding.to_dict() for finding in summary.findings(max_zeros=max_zeros)],
+        "max_zeros": summary.max_zeros,
+        "findings": [finding.to_dict() for finding in summary.findings()],
     }

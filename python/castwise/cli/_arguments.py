@@ -69,7 +69,7 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
     "--top": {
         "metavar": "N",
         "type": _count_argument,
-        "help": "print the worst N rows alone",
+        "help": "print the worst N rows alone, or the first N where nothing is ranked",
     },
     "--all": {
         "action": "store_true",
@@ -218,13 +218,7 @@ def compared_options(options: argparse.Namespace) -> dict[str, Any]:
     }
 
 
-def add_losses(
-    parser: argparse.ArgumentParser,
-    *,
-    max_zeros: float | None = MAX_ZEROS,
-    zeros: str = "1%%",
-    kinds: Sequence[str] = KINDS,
-) -> None:
+def add_losses(parser: argparse.ArgumentParser, *, kinds: Sequence[str] = KINDS) -> None:
     """Add the arguments that say which losses are findings, of the kinds that a command counts."""
     losses = parser.add_argument_group("losses")
     losses.add_argument(
@@ -239,9 +233,9 @@ def add_losses(
         "--max-zeros",
         metavar="SHARE",
         type=_share_argument,
-        default=max_zeros,
         help="the share of a tensor's nonzero values that may become zero before that is an "
-        f"underflow: 0.05 or 5%% (default: {zeros})",
+        f"underflow: 0.05 or 5%% (default: {MAX_ZEROS:.0%}%, or of weights that are quantised "
+        "what so few bits give: 3%% for 8, 50%% for 4)",
     )
     add_arguments(losses, "--exit-zero")
 

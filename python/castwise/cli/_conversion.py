@@ -22,13 +22,12 @@ from castwise.rendering import Sheet
 def run_conversion(
     options: argparse.Namespace,
     convert: Callable[[argparse.Namespace, dict[str, Any]], CastSummary],
-    done: str,
     warn: Callable[[CastSummary, argparse.Namespace], None] | None = None,
 ) -> int:
     """Convert with a line of progress, show the result, and return the exit code.
 
     `convert` gets the options, and the arguments of `castwise.checkpoint` that all commands share;
-    `done` is the word for what it does; `warn` says what else a person should know.
+    `warn` says what else a person should know.
     """
 
     def convert_visibly() -> CastSummary:
@@ -37,7 +36,7 @@ def run_conversion(
             shared = {**file_options(options), "progress": shown}
             return convert(options, shared)
 
-    summary = show_conversion(options, convert_visibly, done)
+    summary = show_conversion(options, convert_visibly)
     if warn is not None:
         warn(summary, options)
     if options.part is not None and not options.dry_run:
@@ -47,9 +46,7 @@ def run_conversion(
     return OK if is_partial else say_findings(summary, options)
 
 
-def show_conversion(
-    options: argparse.Namespace, convert: Callable[[], CastSummary], done: str
-) -> CastSummary:
+def show_conversion(options: argparse.Namespace, convert: Callable[[], CastSummary]) -> CastSummary:
     """Convert, and show what became of the tensors; for a dry run, what would become of them."""
     check_top(options)
     if options.dry_run and options.report is not None:
@@ -63,35 +60,35 @@ def show_conversion(
         pending_file(options, "html", failures) as page,
     ):
         summary = convert()
-        report.make_lines = lambda: (f"{line}\n" for line in _json_lines(summary, options))
-        page.make_lines = lambda: page_of(options, _sheet(summary, options, done))
+        report.make_lines = lambda: (f"{line}\n" for line in _json_lines(summary))
+        page.make_lines = lambda: page_of(options, _sheet(summary, options))
 
     def show_summary() -> None:
         if options.json:
-            show(_json_lines(summary, options))
-        elif options.dry_run or not options.quiet:
-            show_sheet(_sheet(summary, options, done), options)
+            show(_json_lines(summary))
+        elif not options.quiet:
+            show_sheet(_sheet(summary, options), options)
 
     written = None if isinstance(summary, CastPlan) else summary.destination
     show_and_check(show_summary, failures, written)
     return summary
 
 
-def _sheet(summary: CastSummary, options: argparse.Namespace, done: str) -> Sheet:
+def _sheet(summary: CastSummary, options: argparse.Namespace) -> Sheet:
     """Return what is shown of a conversion, or of a dry run and what that measured."""
     shown = ALL if options.all else TOTALS if options.summary else GROUPS
     if not isinstance(summary, CastPlan):
-        return summary_sheet(summary, shown, done)
+        return summary_sheet(summary, shown)
     measured = summary_sheet(summary, shown, "measured") if options.measure else ()
     return [*measured, *preview_sheet(summary, shown)]
 
 
-def _json_lines(summary: CastSummary, options: argparse.Namespace) -> Iterator[str]:
+def _json_lines(summary: CastSummary) -> Iterator[str]:
     """Make the JSON of a report row by row: as a whole it takes 8 KiB for each tensor."""
     if isinstance(summary, CastPlan):
         yield json_text(summary.to_dict())
         return
-    values = summary_dict(summary, [], max_zeros=options.max_zeros)
+    values = summary_dict(summary, [])
     # In a string of JSON a quote follows a backslash, so this stands once.
     before, _, after = json_text(values).partition('"tensors": []')
     if not summary.rows:

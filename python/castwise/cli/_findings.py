@@ -83,7 +83,7 @@ def check_kinds(options: argparse.Namespace, command: str) -> None:
 def say_findings(summary: CastSummary, options: argparse.Namespace) -> int:
     """Say what no number of the table may hide; returns the exit code."""
     kinds = [kind for kind in KINDS if kind in LOSSES or kind in options.fail_on]
-    findings = summary.findings(kinds, max_zeros=options.max_zeros)
+    findings = summary.findings(kinds)
     decoded = {
         (row.shard, row.name) for row in summary.rows if isinstance(row.report, DecodeReport)
     }

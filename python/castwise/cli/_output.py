@@ -70,14 +70,21 @@ def show(lines: Iterable[str]) -> None:
 def show_sheet(sheet: Sheet, options: argparse.Namespace) -> None:
     """Print a sheet to standard output: as wide as its terminal, and in colour if that takes it.
 
+    COLUMNS in the environment says the width of what is no terminal, too.
     Of the options, --color says whether, and --top, if the command has it, how many rows.
     """
     stream, top = sys.stdout, getattr(options, "top", None)
-    width, colour = terminal_columns(stream), takes_colour(stream, options.color)
+    width, colour = _columns() or terminal_columns(stream), takes_colour(stream, options.color)
     in_ascii = not _writes_bars(stream)
     lines = text_lines(sheet, width=width, longest=_CELL_CHARACTERS, top=top, colour=colour)
     for line in lines:
         print(line.translate(_ASCII_BARS) if in_ascii else line)
+
+
+def _columns() -> int | None:
+    """Return what COLUMNS in the environment says of the width; None if it says nothing."""
+    text = os.environ.get("COLUMNS", "")
+    return int(text) or None if text.isascii() and text.isdigit() else None
 
 
 def takes_colour(stream: TextIO, when: str) -> bool:

@@ -48,6 +48,10 @@ _NUMBER = re.compile(r"-\.?\d")
 class CommandParser(argparse.ArgumentParser):
     """A parser whose errors have one line of usage, and say what a wrong word may mean."""
 
+    def __init__(self, **arguments: Any) -> None:  # noqa: ANN401  (as argparse takes them)
+        """Take no options that are cut short: what is short today may be two options tomorrow."""
+        super().__init__(allow_abbrev=False, **arguments)
+
     def error(self, message: str) -> NoReturn:
         """Print the usage and what is wrong, and exit with code 2."""
         super().error(printable(message))
@@ -80,12 +84,14 @@ class CommandParser(argparse.ArgumentParser):
             name = text.partition("=")[0]
             if not name.startswith("-") or name == "-" or " " in text or _NUMBER.match(name):
                 continue
-            is_long = name.startswith("--")
-            if not any(
-                option.startswith(name) if is_long else option == name[:2] for option in known
-            ):
-                hint = _hint(name, known).strip() or f"{self.prog} --help lists them"
-                self.error(f"{name} is not an option of {self.prog}; {hint}")
+            if (name if name.startswith("--") else name[:2]) in known:
+                continue
+            commands = ", ".join(f"castwise {command}" for command in _commands_with(name))
+            hint = _hint(name, known).strip()
+            if commands and not any(option.startswith(name) for option in known):
+                hint = f"it is one of {commands}"
+            hint = hint or f"{self.prog} --help lists them"
+            self.error(f"{name} is not an option of {self.prog}; {hint}")
 
     def _check_value(self, action: argparse.Action, value: Any) -> None:  # noqa: ANN401
         """Refuse a value that is not a choice, with the choices that it may mean."""
@@ -98,6 +104,15 @@ class CommandParser(argparse.ArgumentParser):
             raise argparse.ArgumentError(None, f"{value!r} is not a command; {meant}{known}")
         known = f"choose from {', '.join(choices)}"
         raise argparse.ArgumentError(action, f"{value!r} is not a choice; {meant}{known}")
+
+
+def _commands_with(option: str) -> list[str]:
+    """Return the commands that have an option."""
+    return [
+        name
+        for name, parser in command_parsers(make_parser(COMMANDS)).items()
+        if any(option in action.option_strings for action in parser._actions)
+    ]
 
 
 def _hint(word: str, known: Sequence[str]) -> str:

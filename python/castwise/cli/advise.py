@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from castwise._parsed_files import parsed_file
 from castwise.checkpoint import Advice, CheckpointError
 from castwise.checkpoint.advice import check_map_file
 from castwise.cli._arguments import add_arguments, add_output, names_argument
-from castwise.cli._output import OK
+from castwise.cli._output import OK, say
 from castwise.cli._parser import describe
 from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
@@ -26,7 +27,8 @@ and the sum of the weights' relative squared errors is least. Every weight is re
 once; no data and no GPU is needed. Weights that engines fuse, and the experts of a
 layer, share a choice; embeddings, heads and routers get 16 bits or stay; norms stay.
 
-The map goes to castwise quantize SRC DST --map FILE.
+The map goes to castwise quantize SRC DST --map FILE, or if it names no scheme to
+castwise cast SRC DST --map FILE; with -o that command is printed.
 """
 _EXIT_CODES = """\
 exit codes:
@@ -143,5 +145,16 @@ def _advise(options: argparse.Namespace) -> int:
 
     if options.output is not None:
         check_map_file(options.output)
-    show_result(options, advise, map_of=Advice.to_toml)
+    advice = show_result(options, advise, map_of=Advice.to_toml)
+    if options.output is not None and not options.quiet:
+        _say_next(advice, options.output)
     return OK
+
+
+def _say_next(advice: Advice, path: Path) -> None:
+    """Say where the map is, and which commands take it."""
+    if not advice.map:
+        say(f"{path}: a map without keys: every weight may stay as it is")
+        return
+    commands = [command.replace("THIS", shlex.quote(str(path))) for command in advice.commands]
+    say(f"{path} has the map; next: {' && '.join(commands)}")

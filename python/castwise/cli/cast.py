@@ -134,7 +134,7 @@ def _cast(options: argparse.Namespace) -> int:
     """Run `castwise cast`, once its arguments agree; returns the exit code."""
     if (options.policy is None) == (options.dtype is None and options.map is None):
         options.refuse("give --dtype, --map or --policy; only the first two go together")
-    return run_conversion(options, _cast_file, "cast", _warn)
+    return run_conversion(options, _cast_file, _warn)
 
 
 def _warn(summary: CastSummary, options: argparse.Namespace) -> None:

@@ -79,7 +79,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _dequantize(options: argparse.Namespace) -> int:
     """Run `castwise dequantize`; returns the exit code."""
-    return run_conversion(options, _dequantize_file, "decoded")
+    return run_conversion(options, _dequantize_file)
 
 
 def _dequantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:

@@ -7,9 +7,7 @@ from pathlib import Path
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.report import MAX_ZEROS
 from castwise.checkpoint.running import RunParts
-from castwise.cli import quantize, transcode
 from castwise.cli._arguments import add_arguments, add_conversion_output, add_losses, loss_options
 from castwise.cli._conversion import show_conversion
 from castwise.cli._findings import check_kinds, say_findings
@@ -21,13 +19,6 @@ Make DST of its parts, when all are there, and print what the conversion lost. E
 codes are those of castwise cast.
 """
 _EXAMPLES = ("finish parted",)
-_DONE = {
-    "cast": "cast",
-    "quantize": quantize.DONE,
-    "dequantize": "decoded",
-    "transcode": transcode.DONE,
-}
-"""The word for what each command has done."""
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -37,7 +28,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         "destination", metavar="DST", type=path_argument, help="as given with --part"
     )
     add_arguments(parser, "--overwrite")
-    add_losses(parser, max_zeros=None, zeros="1%% of a cast; what castwise quantize allows")
+    add_losses(parser)
     add_conversion_output(parser)
     parser.set_defaults(run=_finish, source=None, map=None, dry_run=False)
 
@@ -45,24 +36,13 @@ def define(parser: argparse.ArgumentParser) -> None:
 def _finish(options: argparse.Namespace) -> int:
     """Run `castwise finish`, with what the parts say of their run; returns the exit code."""
     arguments = RunParts(options.destination).arguments
-    command = arguments.get("command", "")
-    check_kinds(options, command)
+    check_kinds(options, arguments.get("command", ""))
     if options.report is not None:  # which must not replace the source
         options.source = Path(arguments["source"])
-    if options.max_zeros is None and command != "quantize":
-        options.max_zeros = MAX_ZEROS
-    summary = show_conversion(
-        options, lambda: _finish_parts(options), _DONE.get(command, "converted")
-    )
-    return say_findings(summary, options)
 
+    def finish() -> CastSummary:
+        return checkpoint.finish(
+            options.destination, overwrite=options.overwrite, **loss_options(options)
+        )
 
-def _finish_parts(options: argparse.Namespace) -> CastSummary:
-    """Put the parts together, and allow the zeros of the schemes that they hold."""
-    summary = checkpoint.finish(
-        options.destination,
-        overwrite=options.overwrite,
-        **loss_options(options),
-    )
-    quantize.allow_zeros(summary, options)
-    return summary
+    return say_findings(show_conversion(options, finish), options)

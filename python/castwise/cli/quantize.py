@@ -7,11 +7,12 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning import expected_zeros, recipes, scheme_names
+from castwise.checkpoint.planning import recipes, scheme_names
 from castwise.cli import _arguments
 from castwise.cli._conversion import run_conversion
 from castwise.cli._output import say
 from castwise.cli._paths import map_argument
+from castwise.quantization import consumers
 from castwise.rendering import unused_lines
 
 _QUANTIZE = """\
@@ -34,9 +35,6 @@ _ERROR = """\
   2  an error, such as a weight that is infinite; DST is as it was, unless the message
      says that it was written
 """
-
-
-DONE = "quantised"
 
 _EXAMPLES = (
     "quantize model small --scheme nvfp4",
@@ -64,6 +62,13 @@ def define(parser: argparse.ArgumentParser) -> None:
         "that stores the scheme)",
     )
     target.add_argument(
+        "--for",
+        dest="consumer",
+        metavar="WHO",
+        help="who is to load the result: what it does not load is refused, and its producer is "
+        f"the default: {', '.join(consumer.name for consumer in consumers())}",
+    )
+    target.add_argument(
         "--block",
         metavar="N|NxM",
         type=_block_argument,
@@ -84,9 +89,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="leave the weights whose whole names, or whose modules', match; as often as needed",
     )
-    _arguments.add_losses(
-        parser, max_zeros=None, zeros="as few bits give: 3%% for 8 bits, 50%% for 4"
-    )
+    _arguments.add_losses(parser)
     _arguments.add_conversion_output(parser)
     _arguments.add_files(parser)
     parser.set_defaults(run=_quantize, refuse=parser.error)
@@ -105,7 +108,7 @@ def _quantize(options: argparse.Namespace) -> int:
     """Run `castwise quantize`, once its arguments agree; returns the exit code."""
     if options.scheme is None and options.map is None:
         options.refuse("give --scheme or --map")
-    return run_conversion(options, _quantize_file, DONE, _warn)
+    return run_conversion(options, _quantize_file, _warn)
 
 
 def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
@@ -121,16 +124,10 @@ def _quantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastS
         options.destination,
         options.scheme,
         recipe=options.recipe,
+        consumer=options.consumer,
         block=options.block,
         dtype_map=options.map,
         ignore=options.ignore,
         **shared,
     )
-    allow_zeros(summary, options)
     return summary
-
-
-def allow_zeros(summary: CastSummary, options: argparse.Namespace) -> None:
-    """Let as many values become zero as few bits give, unless it is said how many."""
-    if options.max_zeros is None:
-        options.max_zeros = expected_zeros(row.target for row in summary.rows)

@@ -51,7 +51,6 @@ _UNREAD = (
     "codes and scales were not read: a value that the other form cannot hold is found, and "
     "refused, when they are written"
 )
-DONE = "transcoded"
 
 _EXAMPLES = (
     "transcode small other --to modelopt",
@@ -82,7 +81,7 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _transcode(options: argparse.Namespace) -> int:
     """Run `castwise transcode`; returns the exit code."""
-    return run_conversion(options, _transcode_file, DONE, _warn)
+    return run_conversion(options, _transcode_file, _warn)
 
 
 def _warn(_summary: CastSummary, options: argparse.Namespace) -> None:

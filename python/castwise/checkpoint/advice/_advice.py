@@ -233,6 +233,8 @@ class Advice(Rendered):
         form = None if self.consumer is None else find_consumer(self.consumer).form
         destination = "DST" if form is None else "QUANTISED"
         first = f"castwise quantize {self.source} {destination} --map THIS --recipe {self.recipe}"
+        if self.consumer is not None:
+            first += f" --for {self.consumer}"
         return (
             (first,)
             if form is None

@@ -16,6 +16,8 @@ from typing import Any
 import numpy as np
 
 from castwise._core import finfo
+from castwise._dtype_map import KEEP
+from castwise._numbers import is_real
 from castwise._options import ConsumerName, WrittenRecipe
 from castwise._parsed_files import MOST_BYTES, parsed
 from castwise._wording import argument, given
@@ -30,8 +32,13 @@ from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, read_file
-from castwise.checkpoint.planning import checked_threads, pattern_of, stated_bytes
-from castwise.checkpoint.quantize import checked_encode
+from castwise.checkpoint.planning import (
+    checked_threads,
+    is_scheme,
+    pattern_of,
+    stated_bytes,
+)
+from castwise.checkpoint.quantizing import checked_encode
 from castwise.checkpoint.report import Progress
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 
@@ -40,6 +47,8 @@ _BYTE_BITS = 8
 _FRONT_POINTS = 200
 _ROUNDING = 1e-12
 _HEAD_BYTES = 96
+_ALIGNMENT = 8
+_SAFETENSORS = ".safetensors"
 """Bytes of a header or an index without its entries and metadata, at most."""
 _NUMBERS = ("float", "int", "uint")
 
@@ -201,7 +210,7 @@ class _Limit:
         if name == "budget":
             return cls(size_in_bytes("budget", budget), None, None)
         value = limits[name]
-        if isinstance(value, bool) or not isinstance(value, int | float):
+        if not is_real(value):
             raise TypeError(f"{given(name, value)} is not a number")
         if not (math.isfinite(value) and value > 0):
             raise ValueError(f"{given(name, value)} is not valid; use a number above 0")
@@ -330,6 +339,8 @@ class _Size:
 
     before: int
     fixed: int
+    excess: int
+    """What the sum counts too much where every weight stays: entries of headers are at most so."""
     parameters: int
 
     @classmethod
@@ -338,28 +349,35 @@ class _Size:
         infos, entries = opened.tensors, EntrySizes.of(opened)
         others = [name for name in infos if name not in candidates.tensors]
         heads = sum(_HEAD_BYTES + len(json.dumps(shard.metadata)) for shard in shards.values())
-        beside = _beside_bytes(opened)
+        beside, indices = _beside_bytes(opened)
         kept = sum(infos[name].nbytes + entries.nbytes(name) for name in others)
-        paths = (opened.path / name for name in shards) if opened.is_folder else (opened.path,)
+        paths = [opened.path / name for name in shards] if opened.is_folder else [opened.path]
+        before = sum(path.stat().st_size for path in (*paths, *indices)) + beside
+        heads += _HEAD_BYTES * max(len(indices), 1) if opened.is_folder else 0
+        fixed = heads + beside + kept
+        whole = fixed + sum(sizes[KEEP] for sizes in candidates.nbytes.values())
         return cls(
-            sum(path.stat().st_size for path in paths) + beside,
-            heads + beside + kept,
+            before,
+            fixed,
+            max(whole - before, 0) if all(path.suffix == _SAFETENSORS for path in paths) else 0,
             sum(math.prod(info.shape) for info in infos.values() if info.kind == "float"),
         )
 
 
-def _beside_bytes(opened: Checkpoint) -> int:
-    """Return the bytes of the files beside the shards of a folder that its result has, too.
+def _beside_bytes(opened: Checkpoint) -> tuple[int, list[Path]]:
+    """Return the bytes of the files beside the shards that the result has, too, and the indices.
 
-    Of an index without its entries, which are counted with the tensors.
+    The entries of these are counted with the tensors.
     """
     if not opened.is_folder:
-        return 0
+        return 0, []
     copied, _ = OtherFiles(opened, Patterns(), keeps_all=False).size()
-    indices = {component.index_name for component in opened.components} - {None}
-    paths = (opened.path / name for name in opened.consumed - indices)
-    heads = _HEAD_BYTES * max(len(indices), 1)
-    return copied + heads + sum(path.stat().st_size for path in paths if path.is_file())
+    names = {component.index_name for component in opened.components} - {None}
+    paths = [opened.path / name for name in opened.consumed]
+    beside = [path for path in paths if path.is_file()]
+    indices = [path for path in beside if str(path.relative_to(opened.path)) in names]
+    nbytes = sum(path.stat().st_size for path in beside if path not in indices)
+    return copied + nbytes, indices
 
 
 class _Problem:
@@ -398,6 +416,8 @@ class _Problem:
     def advice(self, opened: Checkpoint, source: str, threads: int) -> Advice:
         """Choose, and say what else there was."""
         limit = self._most_bytes()
+        if limit is not None and limit >= self._size.before:
+            limit += self._size.before  # every weight may stay: nothing is limited
         reserve = 0
         first = solution = self._solve(limit, reserve)
         while True:
@@ -423,7 +443,7 @@ class _Problem:
             self._candidates.recipe,
             tuple(sorted(choices, key=lambda choice: -choice.error)),
             self._size.before,
-            self._size.fixed + sum(choice.nbytes for choice in choices),
+            self._size.fixed + sum(choice.nbytes for choice in choices) - self._excess(choices),
             self._size.parameters,
             sum(choice.error for choice in choices) / self._total,
             None,
@@ -431,6 +451,15 @@ class _Problem:
             self._front(),
             None if limits is None else limits.consumer.name,
         )
+
+    def _excess(self, choices: Sequence[Choice]) -> int:
+        """Return by how much the sum of bytes is too large: none where tensors are added."""
+        changed = [choice for choice in choices if choice.target != KEEP]
+        if any(is_scheme(choice.target) for choice in changed):
+            return 0
+        # A header names "BF16" for "F32", and ends at a multiple of 8 bytes.
+        longer = sum(len(choice.tensors) for choice in changed) + _ALIGNMENT if changed else 0
+        return max(self._size.excess - longer, 0)
 
     def _stated_bytes(self, opened: Checkpoint, advice: Advice, threads: int) -> int:
         """Return the bytes of what states the schemes of a choice."""

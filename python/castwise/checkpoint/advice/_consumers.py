@@ -8,11 +8,10 @@ from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import ARCHITECTURES
-from castwise.checkpoint.planning import model_types
+from castwise.checkpoint.planning import consumer_named, model_types
 from castwise.quantization import Consumer
 from castwise.quantization.producers import (
     Loading,
-    find_consumer,
     known_recipe,
     producer_of_model,
 )
@@ -42,21 +41,6 @@ class Limits:
         return scheme in self.loading.schemes or scheme in self.loading.experts
 
 
-def _consumer_named(name: object) -> Consumer:
-    """Return the consumer of a name.
-
-    Raises
-    ------
-    CheckpointError
-        There is none; all are in the message.
-
-    """
-    try:
-        return find_consumer(name)
-    except ValueError as error:
-        raise CheckpointError(f"{given('consumer', name)} is not known: {error}") from None
-
-
 def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
     """Return what limits the candidates of a model, by default with the consumer's own recipe.
 
@@ -69,7 +53,7 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
         convert such a model to the form that it needs.
 
     """
-    consumer = _consumer_named(name)
+    consumer = consumer_named(name)
     types = {kind for kinds in model_types(source) for kind in kinds}
     owners = (producer_of_model(kind) for kind in types)
     owner = next((producer.name for producer in owners if producer is not None), "")

@@ -20,6 +20,8 @@ from castwise.checkpoint.planning._written_schemes import loading_warning
 from castwise.quantization.producers import Statements
 
 _LOGGER = logging.getLogger(__name__)
+_TRANSFORMERS = "transformers"
+"""The consumer that warnings are about where nobody says who loads the result."""
 
 
 class DerivedCheckpoint:
@@ -41,6 +43,8 @@ class DerivedCheckpoint:
         What a folder of a GGUF file has beside its tensors.
     unused
         Patterns of a map that matched nothing, each with the nearest name.
+    consumer
+        Who is to load the result; None if nobody says it.
 
     Attributes
     ----------
@@ -67,6 +71,7 @@ class DerivedCheckpoint:
         recipe: str | None = None,
         model: ModelFiles | None = None,
         unused: Mapping[str, str | None] | None = None,
+        consumer: str | None = None,
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]
         consumed = frozenset(path for plan in plans for path in plan.consumed)
@@ -75,7 +80,8 @@ class DerivedCheckpoint:
         self.plans = plans
         self.unused = unused or {}
         self._dtypes = dtypes
-        self._recipe = None if is_file else recipe
+        is_for_others = consumer not in {None, _TRANSFORMERS}
+        self._recipe = None if is_file or is_for_others else recipe
         self._model = model or ModelFiles()
         self._derived = {
             plan.prefix + tensor.info.name: tensor for plan in plans for tensor in plan.tensors()

@@ -3,24 +3,22 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Sequence
 
 from castwise._core import finfo
 from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.report import MAX_ZEROS
-from castwise.quantization import Scheme, schemes
+from castwise.quantization import Consumer, Scheme, schemes
 from castwise.quantization.producers import (
     CONVERTED_TO,
     OFFERED,
     WRITTEN,
     Encoding,
     Written,
+    find_consumer,
     known_recipe,
 )
-
-_NORMAL_BITS = 3
 
 
 def scheme_named(name: object) -> Scheme:
@@ -93,16 +91,6 @@ def most_versatile_recipe() -> str:
     return counts.most_common(1)[0][0]
 
 
-def expected_zeros(targets: Iterable[str | None]) -> float:
-    """Return the share of values that may become zero before that says more than how few bits are.
-
-    It is about twice what normally distributed weights lose.
-    """
-    names = set(targets)
-    bits = [scheme.bits for scheme in schemes() if scheme.name in names]
-    return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
-
-
 def is_transcoded(stored: tuple[str, str], target: tuple[str, str]) -> bool:
     """Return True if what one producer stores has a form of another, each with its scheme."""
     form = stored[0], target[0]
@@ -121,6 +109,46 @@ def changed_schemes() -> tuple[str, ...]:
     """Return the schemes that others can become with the same values."""
     forms = (form for producer in CONVERTED_TO for form in producer.transcoding.forms_to)
     return tuple(dict.fromkeys(target for stored, target in forms if target != stored))
+
+
+def consumer_named(name: object) -> Consumer:
+    """Return the consumer of a name.
+
+    Raises
+    ------
+    CheckpointError
+        There is none; all are in the message.
+
+    """
+    try:
+        return find_consumer(name)
+    except ValueError as error:
+        raise CheckpointError(f"{given('consumer', name)} is not known: {error}") from None
+
+
+def recipe_for(consumer: Consumer, names: Sequence[str], recipe: str | None) -> str:
+    """Return the producer whose checkpoints of some schemes a consumer loads.
+
+    Raises
+    ------
+    CheckpointError
+        It loads none as that producer, or any, stores them; the message has those that it loads.
+
+    """
+    known = known_recipe(recipe)
+    asked = recipe if known is None else known.name
+    for loading in consumer.loads:
+        if asked in {None, loading.recipe} and {*loading.schemes, *loading.experts} >= {*names}:
+            return recipe or loading.recipe
+    loads = ", ".join(
+        f"{loading.recipe} ({', '.join(dict.fromkeys((*loading.schemes, *loading.experts)))})"
+        for loading in consumer.loads
+    )
+    stored = "" if recipe is None else f" as {recipe} stores it"
+    raise CheckpointError(
+        f"{given('consumer', consumer.name)} does not load {', '.join(names)}{stored}; it loads "
+        f"{loads}"
+    )
 
 
 def padding_problem(row: Written, rows: int, columns: int) -> str | None:

@@ -32,6 +32,7 @@ class CastRequest(Request):
     """All that decides what is made of the source, as given to `cast_file`."""
 
     command: ClassVar[str] = "cast"
+    action: ClassVar[str] = "cast"
     dtype: Any
     dtype_map: Any
     policy: Any
@@ -114,7 +115,8 @@ class CastRequest(Request):
                 for target in run.files:
                     target.check_codes()
             about = (str(source), str(destination), options.to_dict())
-            yield PlannedRun(run, about, unused_patterns(run.planned, dtypes))
+            unused = unused_patterns(run.planned, dtypes)
+            yield PlannedRun(run, about, unused, self.action)
 
 
 def _decode_refusal(source: Checkpoint) -> str | None:

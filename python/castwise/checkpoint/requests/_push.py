@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +12,6 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._model_card import Base, read_card, write_card
 from castwise.checkpoint.containers import source_suffix
 from castwise.checkpoint.files import HubRepository, check_name, remove_folder
-from castwise.checkpoint.report import CastRow
 from castwise.checkpoint.summary import CastSummary
 
 _LOGGER = logging.getLogger(__name__)
@@ -27,7 +26,6 @@ def push_conversion(
     card_path: Path | None,
     command: str,
     suffix: str | None,
-    zeros: Callable[[Sequence[CastRow]], float],
     overwrite: bool,
     dry_run: bool,
 ) -> CastSummary:
@@ -47,8 +45,6 @@ def push_conversion(
         The name of the command, for the card.
     suffix
         That of the file that is written; None for a folder.
-    zeros
-        Tells the share of values that may become zero before the card calls that a loss.
     overwrite
         Whether files of the repository may be replaced.
     dry_run
@@ -88,8 +84,7 @@ def push_conversion(
         summary = replace(convert(local), destination=str(destination))
         is_complete = not dry_run
         if not dry_run:
-            allowed = zeros(summary.rows)
-            write_card(root, card, summary, command=command, base=base, max_zeros=allowed)
+            write_card(root, card, summary, command=command, base=base)
             repository.push(root, f"castwise {command} of {base.name if base else source.name}")
             is_complete = False
     except BaseException as error:

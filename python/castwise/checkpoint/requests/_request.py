@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import AbstractContextManager, suppress
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -19,12 +19,7 @@ from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import is_hub, is_remote, target_path
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import (
-    MAX_ZEROS,
-    CastRow,
-    Progress,
-    ProgressMeter,
-)
+from castwise.checkpoint.report import CastRow, Progress, ProgressMeter
 from castwise.checkpoint.requests._push import push_conversion, suffix_of
 from castwise.checkpoint.running import (
     OutputOptions,
@@ -35,7 +30,13 @@ from castwise.checkpoint.running import (
     convert_part,
     refuse_parts,
 )
-from castwise.checkpoint.summary import CastSummary, check_losses, chosen_kinds
+from castwise.checkpoint.summary import (
+    CastSummary,
+    check_losses,
+    checked_share,
+    chosen_kinds,
+    default_max_zeros,
+)
 
 SAFETENSORS = ".safetensors"
 
@@ -47,6 +48,8 @@ class PlannedRun:
     run: ToFile | ToFolder
     about: tuple[str, str, dict[str, Any]]
     unused: Mapping[str, str | None]
+    action: str
+    max_zeros: float | None = None
 
     def preview(
         self, progress: Callable[[Progress], None] | None = None, *, measure: bool = False
@@ -61,27 +64,23 @@ class PlannedRun:
             *self.about,
             rows,
             self.unused,
+            self._max_zeros(rows),
+            self.action,
             needed_bytes=room.needed,
             free_bytes=room.free,
             left_out=[path for path, _ in room.left_out],
         )
 
-    def protect(
-        self,
-        fail_on: FindingKind | Iterable[FindingKind],
-        zeros: Callable[[Sequence[CastRow]], float],
-    ) -> None:
-        """Let a source that would be replaced stay if something is lost.
-
-        `zeros` tells the share of values that may become zero.
-        """
+    def judged(
+        self, fail_on: FindingKind | Iterable[FindingKind], max_zeros: float | None
+    ) -> PlannedRun:
+        """Return the run that leaves a source that it would replace if something is lost."""
         kinds = chosen_kinds(fail_on)
-
-        def judge(rows: Sequence[CastRow]) -> None:
-            check_losses(self.summary(rows), kinds, zeros(rows))
-
+        share = None if max_zeros is None else checked_share(max_zeros)
+        planned = replace(self, max_zeros=share)
         if self.run.is_in_place:
-            self.run.judge = judge
+            self.run.judge = lambda rows: check_losses(planned.summary(rows), kinds)
+        return planned
 
     def write(
         self, progress: Callable[[Progress], None] | None, executor: Executor | None = None
@@ -94,7 +93,11 @@ class PlannedRun:
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
         """Return the summary of these rows."""
-        return CastSummary(*self.about, rows, self.unused)
+        max_zeros = self._max_zeros(rows)
+        return CastSummary(*self.about, rows, self.unused, max_zeros, self.action)
+
+    def _max_zeros(self, rows: Sequence[CastRow]) -> float:
+        return default_max_zeros(rows) if self.max_zeros is None else self.max_zeros
 
 
 def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bool:
@@ -117,12 +120,15 @@ class Request:
     ----------
     command
         The name of the command.
+    action
+        What it does to tensors, as a summary has it.
     source, overwrite, include, exclude, max_shard_size
         As given to `cast_file`.
 
     """
 
     command: ClassVar[str]
+    action: ClassVar[str]
     source: str | os.PathLike[str]
     overwrite: bool
     include: str | Sequence[str]
@@ -165,20 +171,6 @@ class Request:
                 continue
             values[name] = str(value)
         return values
-
-    def allowed_zeros(self, rows: Sequence[CastRow]) -> float:
-        """Return the share of a tensor's values that may become zero, where nobody says it."""
-        del rows
-        return MAX_ZEROS
-
-    def protect(
-        self,
-        planned: PlannedRun,
-        fail_on: FindingKind | Iterable[FindingKind],
-        max_zeros: float | None,
-    ) -> None:
-        """Let a source that would be replaced stay if something is lost."""
-        planned.protect(fail_on, self.allowed_zeros if max_zeros is None else lambda _: max_zeros)
 
     def card_path(self, source: Path) -> Path | None:
         """Return the path of the model card that is copied from a folder; None if there is none."""
@@ -258,8 +250,8 @@ def carry_out(
         refuse_parts(path)
 
     def convert(place: Path) -> CastSummary:
-        with request.planned(place, threads, resumable=resumable, resume=resume) as planned:
-            request.protect(planned, fail_on, max_zeros)
+        with request.planned(place, threads, resumable=resumable, resume=resume) as run:
+            planned = run.judged(fail_on, max_zeros)
             if dry_run:
                 return planned.preview(progress, measure=measure)
             if mine is None:
@@ -287,7 +279,6 @@ def carry_out(
         convert,
         command=request.command,
         card_path=request.card_path(paths[1]) if suffix is None else None,
-        zeros=request.allowed_zeros if max_zeros is None else lambda _: max_zeros,
         suffix=suffix,
         overwrite=request.overwrite,
         dry_run=dry_run,

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from castwise._core import finfo, get_num_threads
+from castwise._numbers import is_integer
 from castwise._options import Arithmetic
 from castwise._spelling import typed_format
 from castwise._wording import argument, given
@@ -81,7 +82,7 @@ def checked_threads(threads: object) -> int:
     """
     if threads is None:
         return get_num_threads()
-    if isinstance(threads, bool) or not isinstance(threads, int):
+    if not is_integer(threads):
         raise TypeError(f"threads must be an int, not {threads!r}")
     if threads <= 0:
         raise ValueError(f"{argument('threads')} must be positive, not {threads}")

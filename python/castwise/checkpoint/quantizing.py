@@ -10,7 +10,8 @@ from functools import partial
 from typing import Any, ClassVar, Literal, Unpack, overload
 
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
-from castwise._options import FindingKind, WrittenRecipe, WrittenScheme
+from castwise._numbers import is_integer
+from castwise._options import ConsumerName, FindingKind, WrittenRecipe, WrittenScheme
 from castwise._spelling import typed_values
 from castwise._wording import argument, is_for_command
 from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
@@ -20,13 +21,14 @@ from castwise.checkpoint.maps import is_map_name, named_map
 from castwise.checkpoint.planning import (
     Encode,
     checked_threads,
+    consumer_named,
     encode_checkpoint,
-    expected_zeros,
     is_scheme,
+    recipe_for,
     written,
 )
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import LOSSES, CastRow, Progress
+from castwise.checkpoint.report import LOSSES, Progress
 from castwise.checkpoint.requests import DeriveRequest, Make, RunOptions, carry_out
 from castwise.checkpoint.summary import CastSummary
 
@@ -64,6 +66,7 @@ def quantize_file(
     scheme: WrittenScheme | None = None,
     *,
     recipe: WrittenRecipe | None = None,
+    consumer: ConsumerName | None = None,
     block: Block | None = None,
     dtype_map: MapArgument | None = None,
     ignore: str | Sequence[str] = (),
@@ -107,6 +110,9 @@ def quantize_file(
     recipe
         The producer: "deepseek", "transformers", "compressed-tensors", "modelopt", "gpt-oss",
         "comfy" or "mlx". By default the first of these that stores the scheme.
+    consumer
+        Who is to load the result: one of `castwise.quantization.consumers()`, whose producer is the
+        default of `recipe`. What it does not load is refused, and no warning is about others.
     block
         The (rows, columns) that share a scale, where the scheme has a choice; one number is
         columns. By default the producer's.
@@ -158,9 +164,11 @@ class QuantizeRequest(DeriveRequest):
     """All that decides what is quantised, as given to `quantize_file`."""
 
     command: ClassVar[str] = "quantize"
+    action: ClassVar[str] = "quantised"
     decodes: ClassVar[bool] = False
     scheme: str | None
     recipe: str | None
+    consumer: str | None
     block: int | tuple[int, int] | None
     dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None
     ignore: str | Sequence[str]
@@ -170,10 +178,6 @@ class QuantizeRequest(DeriveRequest):
         if isinstance(self.dtype_map, Mapping):
             object.__setattr__(self, "dtype_map", dict(self.dtype_map))
 
-    def allowed_zeros(self, rows: Sequence[CastRow]) -> float:
-        """Return as large a share as so few bits give."""
-        return expected_zeros(row.target for row in rows)
-
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check what is to be quantised, and how."""
         encode = checked_encode(
@@ -181,6 +185,7 @@ class QuantizeRequest(DeriveRequest):
             self.recipe,
             self.block,
             self.dtype_map,
+            consumer=self.consumer,
             ignore=self.ignore,
             threads=threads,
         )
@@ -204,6 +209,7 @@ def checked_encode(
     *,
     ignore: object,
     threads: object,
+    consumer: object = None,
 ) -> Encode:
     """Check what is to be quantised, and how."""
     map_name = dtype_map if isinstance(dtype_map, str) and is_map_name(dtype_map) else None
@@ -219,14 +225,21 @@ def checked_encode(
     schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
     formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
     dtypes = named_map(map_name) if map_name else DtypeMap.from_mapping(formats, origin)
+    origin = dtypes.origin
     if scheme is None and not schemes:
         raise CheckpointError(
-            f"give a scheme ({argument('scheme')}), or a map that names one "
+            f"{origin} names no scheme; cast by it: castwise cast, checkpoint.cast_file; or give a "
+            f"scheme too ({argument('scheme')})"
+            if dtype_map is not None
+            else f"give a scheme ({argument('scheme')}), or a map that names one "
             f"({argument('dtype_map')})"
         )
     if recipe is not None and not isinstance(recipe, str):
         raise TypeError(f"recipe must be the name of a producer, not {recipe!r}")
     names = list(dict.fromkeys([*([] if scheme is None else [scheme]), *schemes.values()]))
+    reader = None if consumer is None else consumer_named(consumer)
+    if reader is not None:
+        recipe = recipe_for(reader, names, recipe)
     for name in names:
         recipe = written(name, recipe).recipe
     if not isinstance(ignore, str) and not isinstance(ignore, Sequence):
@@ -237,7 +250,15 @@ def checked_encode(
             raise TypeError(f"ignore: {pattern!r} is not a regular expression, which is a str")
     assert recipe is not None, "some scheme is written"  # noqa: S101
     encode = Encode(
-        scheme, recipe, _block(block), patterns, dtypes, schemes, checked_threads(threads), map_name
+        scheme,
+        recipe,
+        _block(block),
+        patterns,
+        dtypes,
+        schemes,
+        checked_threads(threads),
+        map_name,
+        consumer=None if reader is None else reader.name,
     )
     for name in names:
         encode.encoding(name)
@@ -262,8 +283,8 @@ def _mapping(given: object) -> tuple[dict[str, Any], str]:
 def _block(block: object) -> tuple[int, int] | None:
     if block is None:
         return None
-    pair = (1, block) if isinstance(block, int) else block if isinstance(block, Sequence) else ()
-    if len(pair) != 2 or not all(isinstance(size, int) and size > 0 for size in pair):  # noqa: PLR2004
+    pair = (1, block) if is_integer(block) else block if isinstance(block, Sequence) else ()
+    if len(pair) != 2 or not all(is_integer(size) and size > 0 for size in pair):  # noqa: PLR2004
         typed = block if isinstance(block, int) else "x".join(map(str, pair))
         said, remedy = (
             (typed, "ROWSxCOLUMNS, or COLUMNS")

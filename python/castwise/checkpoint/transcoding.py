@@ -167,6 +167,7 @@ class TranscodeRequest(DeriveRequest):
     """All that decides what is transcoded, as given to `transcode_file`."""
 
     command: ClassVar[str] = "transcode"
+    action: ClassVar[str] = "transcoded"
     recipe: str
     scheme: str | None
 

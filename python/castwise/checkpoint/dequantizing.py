@@ -147,6 +147,7 @@ class DequantizeRequest(DeriveRequest):
     """All that decides what is decoded, as given to `dequantize_file`."""
 
     command: ClassVar[str] = "dequantize"
+    action: ClassVar[str] = "decoded"
     is_plain: ClassVar[bool] = True
     dtype: Any
     arithmetic: Arithmetic

@@ -1,0 +1,217 @@
+"""Each option of a command has one default, that of the function that the command calls."""
+
+from __future__ import annotations
+
+import inspect
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from castwise import checkpoint
+from castwise.cli import main
+from castwise.cli._parser import COMMANDS, command_parsers, make_parser
+from checkpoint_samples import floats
+
+FUNCTIONS = {
+    "advise": checkpoint.advise,
+    "cast": checkpoint.cast_file,
+    "dequantize": checkpoint.dequantize_file,
+    "diff": checkpoint.diff,
+    "finish": checkpoint.finish,
+    "inspect": checkpoint.inspect,
+    "quantize": checkpoint.quantize_file,
+    "survey": checkpoint.survey_file,
+    "transcode": checkpoint.transcode_file,
+    "verify": checkpoint.verify,
+}
+OTHERS = {"completion", "conformance", "formats", "help"}
+"""Commands without a function."""
+
+RENAMED = {"map": "dtype_map", "to": "recipe", "file": "path"}
+"""Options whose parameters have other names."""
+
+SHOWN = {"all", "color", "exit_zero", "help", "html", "json", "quiet", "report", "summary", "top"}
+"""Options of the command line alone: what is printed, and the exit code."""
+
+NOT_TYPED = {"executor", "progress"}
+"""Parameters that no text can give."""
+
+PARSERS = command_parsers(make_parser(COMMANDS))
+
+
+def test_every_command_is_compared() -> None:
+    assert {*FUNCTIONS, *OTHERS} == {*PARSERS}
+
+
+@pytest.mark.parametrize("command", FUNCTIONS)
+def test_an_option_has_the_default_of_its_parameter(command: str) -> None:
+    parameters = dict(inspect.signature(FUNCTIONS[command]).parameters)
+    for action in PARSERS[command]._actions:
+        name = RENAMED.get(action.dest, action.dest)
+        if action.dest in SHOWN or (command, name) == ("advise", "output"):
+            assert name not in parameters
+            continue
+        default = parameters.pop(name).default
+        if default is inspect.Parameter.empty:
+            assert action.required or action.default is None
+            continue
+        # Several values are a list for argparse.
+        typed = tuple(action.default) if isinstance(action.default, list) else action.default
+        assert typed == default, action.option_strings
+        told = re.search(r"default: ([\w.,-]+)", action.help or "")
+        if told is not None and isinstance(default, str):
+            assert told[1].rstrip(",.") == default, action.help
+    assert set(parameters) <= NOT_TYPED
+
+
+def quantised_zeros(folder: Path) -> Path:
+    """Write a model of which some per cent of the weights become zero in NVFP4."""
+    source = folder / "model"
+    source.mkdir()
+    tensors = {f"layers.{i}.up_proj.weight": floats(4096, i).reshape(32, 128) for i in range(3)}
+    checkpoint.save(source / "model.safetensors", tensors)
+    (source / "config.json").write_text("{}")
+    return source
+
+
+@pytest.mark.parametrize("max_zeros", [None, 0.01])
+def test_findings_of_a_summary_are_those_of_the_exit_code(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], max_zeros: float | None
+) -> None:
+    source = quantised_zeros(tmp_path)
+    options: dict[str, Any] = {} if max_zeros is None else {"max_zeros": max_zeros}
+    summary = checkpoint.quantize_file(source, tmp_path / "a", "nvfp4", **options)
+    words = [] if max_zeros is None else ["--max-zeros", str(max_zeros)]
+    code = main(["quantize", str(source), str(tmp_path / "b"), "--scheme", "nvfp4", *words])
+    printed = capsys.readouterr()
+    assert code == bool(summary.findings())
+    assert ("nonzero values became zero" in printed.err) == bool(summary.findings())
+    assert len(summary.findings()) == (0 if max_zeros is None else 3)
+    assert summary.max_zeros == (0.5 if max_zeros is None else max_zeros)
+    assert summary.to_dict()["max_zeros"] == summary.max_zeros
+    counted = "3 tensors quantised, 0 kept"
+    assert counted in repr(summary)
+    assert counted in str(summary)
+    assert counted in printed.out
+    assert ("lost: underflow" in repr(summary)) == bool(summary.findings())
+
+
+def test_words_of_every_conversion_agree(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, quantised = quantised_zeros(tmp_path), tmp_path / "quantised"
+    checkpoint.quantize_file(source, quantised, "nvfp4", recipe="modelopt")
+    for words, action in (
+        (["cast", source, "--dtype", "bf16"], "cast"),
+        (["quantize", source, "--scheme", "fp8_channel"], "quantised"),
+        (["dequantize", quantised], "decoded"),
+        (["transcode", quantised, "--to", "compressed-tensors"], "transcoded"),  # scales, too
+    ):
+        count = 6 if action == "transcoded" else 3
+        for extra, said in (
+            (["--dry-run"], f": {count} tensors would be {action}, "),
+            ([], f": {count} tensors {action}, "),
+        ):
+            command, path, *options = map(str, words)
+            main([command, path, str(tmp_path / f"is {action}"), *options, *extra])
+            assert said in capsys.readouterr().out
+
+
+def test_a_dry_run_obeys_top_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = quantised_zeros(tmp_path)
+    words = ["cast", str(source), str(tmp_path / "out"), "--dtype", "bf16", "--dry-run"]
+    assert main([*words, "--quiet"]) == 0
+    assert capsys.readouterr().out == ""
+    for top in range(3):
+        assert main([*words, "--all", "--top", str(top)]) == 0
+        assert capsys.readouterr().out.count("up_proj") == top
+    quantised = tmp_path / "quantised"
+    checkpoint.quantize_file(source, quantised, "fp8_channel")
+    assert main(["dequantize", str(quantised), str(tmp_path / "plain"), "--top", "0"]) == 0
+    assert "up_proj" not in capsys.readouterr().out
+
+
+def test_advice_names_its_map_and_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, path = quantised_zeros(tmp_path), tmp_path / "map.toml"
+    size = sum(file.stat().st_size for file in source.iterdir())
+    words = ["advise", str(source), "-o", str(path), "--for", "vllm"]
+    assert main([*words, "--bits", "8"]) == 0
+    said = capsys.readouterr().err
+    command = f"castwise quantize {source} DST --map {path} --recipe compressed-tensors --for vllm"
+    assert said == f"castwise: {path} has the map; next: {command}\n"
+    made = str(tmp_path / "made")
+    assert main(command.replace("DST", made).split()[1:]) == 0
+    assert "transformers" not in capsys.readouterr().err
+    # What everything fits in.
+    advice = checkpoint.advise(source, budget=size)
+    assert advice.map == {}
+    assert advice.nbytes == advice.nbytes_before == size
+    assert main([*words, "--budget", str(size)]) == 0
+    assert "every weight may stay as it is" in capsys.readouterr().err
+    assert main(["quantize", str(source), made, "--map", str(path), "--overwrite"]) == 2
+    assert f"{path} names no scheme; cast by it: castwise cast" in capsys.readouterr().err
+    assert main(["cast", str(source), made, "--map", str(path), "--overwrite"]) == 0
+
+
+def test_casts_within_a_budget_take_no_more_than_predicted(tmp_path: Path) -> None:
+    source = quantised_zeros(tmp_path)
+    size = sum(file.stat().st_size for file in source.iterdir())
+    advice = checkpoint.advise(source, budget=size - 9000, formats=["bfloat16"])
+    assert set(advice.map.values()) == {"bfloat16"}
+    checkpoint.cast_file(source, tmp_path / "cast", dtype_map=advice.map)
+    made = sum(file.stat().st_size for file in (tmp_path / "cast").iterdir())
+    assert made <= advice.nbytes < size
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (
+            {"scheme": "nvfp4", "consumer": "vlm"},
+            "consumer 'vlm' is not known: did you mean 'vllm'",
+        ),
+        (
+            {"scheme": "mxfp4", "consumer": "comfyui"},
+            r"does not load mxfp4; it loads comfy \(fp8_tensor, nvfp4, mxfp8_e4m3\)",
+        ),
+        (
+            {"scheme": "nvfp4", "consumer": "vllm", "recipe": "comfy"},
+            "does not load nvfp4 as comfy stores it",
+        ),
+    ],
+)
+def test_a_consumer_gets_what_it_loads(tmp_path: Path, options: dict[str, Any], words: str) -> None:
+    source = quantised_zeros(tmp_path)
+    with pytest.raises(checkpoint.CheckpointError, match=words):
+        checkpoint.quantize_file(source, tmp_path / "made", **options)
+    assert not (tmp_path / "made").exists()
+    summary = checkpoint.quantize_file(source, tmp_path / "made", "nvfp4", consumer="mlx-lm")
+    assert summary.options["recipe"] == "mlx"
+
+
+def test_keys_of_a_map_have_no_order_to_choose_by(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source, path = quantised_zeros(tmp_path), tmp_path / "map.toml"
+    path.write_text("'.*weight' = 'bf16'\n'.*proj.*' = 'fp16'\n")
+    assert main(["cast", str(source), str(tmp_path / "out"), "--map", str(path)]) == 2
+    said = capsys.readouterr().err
+    assert said.endswith("'.*proj.*'; make them exclude each other.\n")
+
+
+def test_tables_obey_columns(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    main(["formats"])
+    whole = capsys.readouterr().out
+    for columns, most in (("70", 70), ("500", 500), ("0", None), ("many", None)):
+        monkeypatch.setenv("COLUMNS", columns)
+        main(["formats"])
+        shown = capsys.readouterr().out
+        if most is None or most > 100:
+            assert shown == whole
+        else:
+            assert max(map(len, shown.splitlines())) <= most
