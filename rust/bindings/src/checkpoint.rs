@@ -1,6 +1,6 @@
 //! Headers of checkpoint files: converts bytes and lists of tuples for the core, which checks them.
 
-use castwise_core::checkpoint::{self, HeaderError, Metadata, TensorEntry};
+use castwise_logic::checkpoint::{self, HeaderError, Metadata, TensorEntry};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyDict, PyList, PyString, PyTuple};

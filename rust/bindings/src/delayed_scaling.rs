@@ -5,7 +5,7 @@ use std::hash::{Hash, Hasher};
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
 use castwise_core::codec::options::Named;
-use castwise_core::delayed_scaling::{
+use castwise_logic::delayed_scaling::{
     AmaxAlgorithm, DelayedScaling as Core, LONGEST_HISTORY, Recipe, default_format,
 };
 use castwise_core::unscale::{Gradient, quantize};

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::{io, iter};
 
 use castwise_core::cast::{self, Settings};
-use castwise_core::checkpoint::{self, Elements, Failure, Items, Job, Rearranging, Scratch, Tuning};
+use castwise_logic::checkpoint::{self, Elements, Failure, Items, Job, Rearranging, Scratch, Tuning};
 use castwise_core::format::Kind;
 use castwise_core::parse::parse;
 use pyo3::buffer::PyBuffer;

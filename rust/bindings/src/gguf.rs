@@ -1,6 +1,6 @@
 //! Headers of GGUF files, made of objects as the core reads them from what Python reads.
 
-use castwise_core::checkpoint::gguf::{
+use castwise_logic::checkpoint::gguf::{
     ALIGNMENT_KEY, ALIGNMENT_UNIT, Error, Fault, MAX_AXES, Source, Tensor, Value, parse, parse_array,
 };
 use pyo3::prelude::*;

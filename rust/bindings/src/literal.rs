@@ -1,6 +1,6 @@
 //! Literals of Python, made of objects as the core reads them.
 
-use castwise_core::checkpoint::literal::{Build, Fault, Group, MAX_DEPTH, parse};
+use castwise_logic::checkpoint::literal::{Build, Fault, Group, MAX_DEPTH, parse};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyString, PyTuple};

@@ -2,7 +2,7 @@
 
 use std::hash::{Hash, Hasher};
 
-use castwise_core::loss_scale::{
+use castwise_logic::loss_scale::{
     DynamicLossScale as Core, FixedLossScale as CoreFixed, Knob, Knobs, Number, Preset, State,
 };
 use pyo3::exceptions::PyValueError;
@@ -291,7 +291,7 @@ impl DynamicLossScale {
     /// floor", "at the ceiling", or "lost" (0, infinite or NaN, which only presets reach).
     fn transition(&self, finite: &Bound<'_, PyAny>) -> PyResult<(Self, bool, Option<&'static str>)> {
         let transition = self.core.next(truth(finite)?);
-        let event = transition.event.map(castwise_core::loss_scale::Event::name);
+        let event = transition.event.map(castwise_logic::loss_scale::Event::name);
         Ok((Self { core: transition.next }, transition.applies, event))
     }
 

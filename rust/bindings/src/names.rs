@@ -2,7 +2,7 @@
 
 use castwise_core::Format;
 use castwise_core::parse::{find, listed_spellings};
-use castwise_core::policy::{self, KERAS};
+use castwise_logic::policy::{self, KERAS};
 use castwise_core::quantization::{Scheme, TABLE as SCHEMES};
 use castwise_core::spelling;
 use pyo3::exceptions::PyTypeError;

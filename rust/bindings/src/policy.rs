@@ -3,7 +3,7 @@
 use std::sync::OnceLock;
 
 use castwise_core::codec::options::Named;
-use castwise_core::policy::{self, Class, Dialect, Exception, JMP, KERAS, Policy, Refused, TF_LAYER, TF2};
+use castwise_logic::policy::{self, Class, Dialect, Exception, JMP, KERAS, Policy, Refused, TF_LAYER, TF2};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::intern;
 use pyo3::prelude::*;

@@ -19,9 +19,6 @@
 //! cast                             the cast of whole arrays
 //! quantization                     block-scaled and packed weights: schemes, decoding, encoding
 //! unscale                          many gradients divided by a scale in one call: checked, measured, written
-//! loss_scale, delayed_scaling      which scale, step by step
-//! policy, policy_map               which dtype
-//! checkpoint                       headers of files, and their tensors cast piece by piece
 //! ```
 //!
 //! ```
@@ -53,13 +50,11 @@
 mod cached_once;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod cast;
-pub mod checkpoint;
 pub mod codec;
 #[expect(unsafe_code, reason = "reads memory of a host, which no reference may name")]
 pub mod compare;
 #[expect(unsafe_code, reason = "asks for instructions that not every CPU has, and sets control registers")]
 pub mod cpu;
-pub mod delayed_scaling;
 pub mod error;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 mod exec;
@@ -68,7 +63,6 @@ pub mod format;
 mod kernels;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod layout;
-pub mod loss_scale;
 #[cfg(target_os = "linux")]
 #[expect(unsafe_code, reason = "maps pages")]
 pub mod memory;
@@ -77,8 +71,6 @@ pub mod parse;
 pub mod plain;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 mod plan;
-pub mod policy;
-pub mod policy_map;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]
 pub mod quantization;
 #[expect(unsafe_code, reason = "reads and writes memory of a host, which no reference may name")]

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use castwise_core::checkpoint::gguf::{MAX_AXES, Source, Value, parse, parse_array};
+use castwise_logic::checkpoint::gguf::{MAX_AXES, Source, Value, parse, parse_array};
 use libfuzzer_sys::fuzz_target;
 
 #[derive(Clone, Copy)]

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use castwise_core::checkpoint::literal::{Build, Fault, Group, parse};
+use castwise_logic::checkpoint::literal::{Build, Fault, Group, parse};
 use libfuzzer_sys::fuzz_target;
 
 /// Writes values as literals.

@@ -3,7 +3,7 @@
 #![no_main]
 
 use castwise_core::codec::options::{Named, NanRule, Overflow, Rounding};
-use castwise_core::policy::{
+use castwise_logic::policy::{
     Class, Dialect, JMP, KERAS, Policy, TF_LAYER, TF2, parse, parse_assignment, parse_dtype, plain, quantized,
 };
 use castwise_core::spelling::{likely_names, nearest};

@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use castwise_core::policy_map::{Classes, Matching, Overlap, Pattern, PolicyMap};
+use castwise_logic::policy_map::{Classes, Matching, Overlap, Pattern, PolicyMap};
 use libfuzzer_sys::fuzz_target;
 
 /// More than a pattern of a model needs, and few enough for many runs a second.

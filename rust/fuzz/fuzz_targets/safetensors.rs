@@ -2,7 +2,7 @@
 
 #![no_main]
 
-use castwise_core::checkpoint::{build, parse};
+use castwise_logic::checkpoint::{build, parse};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|input: (u16, &[u8])| {

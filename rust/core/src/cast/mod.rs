@@ -19,7 +19,8 @@ pub use prepared::Prepared;
 
 pub use crate::exec::parallel::{num_threads, set_num_threads};
 pub use crate::exec::small::{cast_few, cast_small};
-pub(crate) use crate::kernels::tile::TILE;
+/// Elements of a tile.
+pub const TILE: usize = crate::kernels::tile::TILE;
 pub use crate::plan::log_casts;
 pub use crate::plan::operands::{Scales, Settings, Source, Target};
 

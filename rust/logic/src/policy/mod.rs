@@ -11,7 +11,7 @@
 //! A policy is a value. Two policies that mean the same have the same canonical name, whatever spelling made them.
 //!
 //! ```
-//! use castwise_core::policy::{self, KERAS};
+//! use castwise_logic::policy::{self, KERAS};
 //! let policy = policy::parse("int4/+128_from_mixed_bfloat16", &KERAS)?;
 //! assert_eq!(policy.name(), "int4/128_from_mixed_bfloat16");
 //! assert_eq!((policy.compute_dtype(), policy.variable_dtype()), (Some("bfloat16"), Some("float32")));

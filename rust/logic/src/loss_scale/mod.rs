@@ -25,8 +25,8 @@ pub use knobs::{Knob, Knobs};
 pub use machine::{DynamicLossScale, Event, Number, State, Transition};
 pub use preset::Preset;
 
-use crate::cpu::DefaultEnvironment;
-use crate::error::Error;
+use castwise_core::cpu::DefaultEnvironment;
+use castwise_core::error::Error;
 
 /// A loss scale that never changes.
 #[derive(Clone, Copy, Debug, PartialEq)]

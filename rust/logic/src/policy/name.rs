@@ -12,9 +12,9 @@ use std::fmt;
 use super::dialect::{Dialect, Exception, KERAS};
 use super::mode::{Class, MODES, Mode};
 use super::value::{Policy, Quantization};
-use crate::codec::options::Named;
-use crate::parse;
-use crate::spelling::likely_meanings;
+use castwise_core::codec::options::Named;
+use castwise_core::parse;
+use castwise_core::spelling::likely_meanings;
 
 /// Why a name was refused, and by which kind of exception.
 #[derive(Clone, Debug, PartialEq, Eq)]

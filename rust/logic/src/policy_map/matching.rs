@@ -1,6 +1,6 @@
 //! How keys are matched, and the paths for which a translated key is valid.
 
-use crate::codec::options::Named;
+use castwise_core::codec::options::Named;
 
 /// How much of a path a key must match.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use super::index::Index;
 use super::matching::Slot;
 use super::pattern::{Engine, Pattern};
-use crate::codec::options::Named;
+use castwise_core::codec::options::Named;
 
 /// What happens where several keys match a path that is not itself a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,10 +16,10 @@
 //! `quantizers.compute_float8_scale` and `compute_float8_amax_history`; `TransformerEngine` 2
 //! `fp8._default_sf_compute` and `_update_amax_history`.
 
-use crate::codec::options::Named;
-use crate::cpu::DefaultEnvironment;
-use crate::error::Error;
-use crate::format::{FloatSpec, Format, Specials};
+use castwise_core::codec::options::Named;
+use castwise_core::cpu::DefaultEnvironment;
+use castwise_core::error::Error;
+use castwise_core::format::{FloatSpec, Format, Specials};
 
 /// The rules of a library.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -301,7 +301,7 @@ impl DelayedScaling {
     fn largest(&self) -> f32 {
         self.format
             .float()
-            .map_or(1.0, |spec| crate::codec::reference::value_of(&spec, spec.max_code()) as f32)
+            .map_or(1.0, |spec| castwise_core::codec::reference::value_of(&spec, spec.max_code()) as f32)
     }
 
     fn margin_factor(&self) -> f32 {

@@ -3,8 +3,8 @@
 use super::field::Field;
 use super::knobs::{Demand, Knob, Knobs};
 use super::preset::{Arithmetic, Backoff, Ceiling, Growth, Limits, Preset, Restore};
-use crate::cpu::DefaultEnvironment;
-use crate::error::Error;
+use castwise_core::cpu::DefaultEnvironment;
+use castwise_core::error::Error;
 
 /// What changes from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -5,10 +5,10 @@
 //! ```
 
 use super::packing;
-use crate::cast::{Settings, cast_piece};
-use crate::error::Error;
-use crate::format::Format;
-use crate::report::CastReport;
+use castwise_core::cast::{Settings, cast_piece};
+use castwise_core::error::Error;
+use castwise_core::format::Format;
+use castwise_core::report::CastReport;
 
 /// The storage of elements in a file.
 #[derive(Clone, Copy, Debug)]

@@ -18,7 +18,7 @@
 
 use super::field::Field;
 use super::knobs::{Demand, Knob, Knobs};
-use crate::error::Error;
+use castwise_core::error::Error;
 
 /// When finite steps are enough for growth, and what becomes of the counter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

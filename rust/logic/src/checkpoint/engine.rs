@@ -23,8 +23,8 @@ use std::{slice, thread};
 use super::convert::Scratch;
 use super::jobs::{GroupCount, Job, Queue};
 use super::positioned::{begin_write_back, read_exact_at, write_all_at};
-use crate::error::Error;
-use crate::report::{CastReport, CompactReport};
+use castwise_core::error::Error;
+use castwise_core::report::{CastReport, CompactReport};
 
 /// Bytes of a piece, where it is largest: in the file or while it is cast.
 const PIECE_BYTES: u64 = 1 << 20;

@@ -1,6 +1,6 @@
 //! The parameters of a dynamic loss scale, and the demands of presets on them.
 
-use crate::error::Error;
+use castwise_core::error::Error;
 
 /// The numbers that do not change from step to step.
 #[derive(Clone, Copy, Debug, PartialEq)]

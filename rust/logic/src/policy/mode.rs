@@ -1,6 +1,6 @@
 //! The quantization modes of Keras: data. A new mode is a row.
 
-use crate::codec::options::Named;
+use castwise_core::codec::options::Named;
 
 /// The class that presents a policy, by its name in Keras.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

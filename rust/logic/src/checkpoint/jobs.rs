@@ -3,8 +3,8 @@
 use std::sync::mpsc::Receiver;
 
 use super::convert::ElementCast;
-use crate::cast::TILE;
-use crate::report::CompactReport;
+use castwise_core::cast::TILE;
+use castwise_core::report::CompactReport;
 
 /// One tensor, or a range of its elements.
 #[derive(Clone, Copy, Debug)]

@@ -1,6 +1,6 @@
 //! What a safetensors header may and may not say.
 
-use castwise_core::checkpoint::{Header, HeaderError, TensorEntry, build, parse};
+use castwise_logic::checkpoint::{Header, HeaderError, TensorEntry, build, parse};
 
 fn tensor(name: &str, code: &str, shape: &[usize]) -> (String, String, Vec<usize>) {
     (name.to_owned(), code.to_owned(), shape.to_vec())

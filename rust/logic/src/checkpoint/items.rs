@@ -2,10 +2,10 @@
 
 use smallvec::SmallVec;
 
-use crate::cast::{Settings, Source, Target, cast};
-use crate::codec::options::Options;
-use crate::error::Error;
-use crate::format::{Format, Kind};
+use castwise_core::cast::{Settings, Source, Target, cast};
+use castwise_core::codec::options::Options;
+use castwise_core::error::Error;
+use castwise_core::format::{Format, Kind};
 
 /// The sizes of the integers as which items are copied, the largest first.
 const UNITS: [usize; 4] = [8, 4, 2, 1];
