@@ -5,10 +5,10 @@ use std::hash::{Hash, Hasher};
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
 use castwise_core::codec::options::Named;
+use castwise_core::unscale::{Gradient, quantize};
 use castwise_logic::delayed_scaling::{
     AmaxAlgorithm, DelayedScaling as Core, LONGEST_HISTORY, Recipe, default_format,
 };
-use castwise_core::unscale::{Gradient, quantize};
 use numpy::PyArray1;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;

@@ -5,9 +5,9 @@ use std::ops::Range;
 use std::{io, iter};
 
 use castwise_core::cast::{self, Settings};
-use castwise_logic::checkpoint::{self, Elements, Failure, Items, Job, Rearranging, Scratch, Tuning};
 use castwise_core::format::Kind;
 use castwise_core::parse::parse;
+use castwise_logic::checkpoint::{self, Elements, Failure, Items, Job, Rearranging, Scratch, Tuning};
 use pyo3::buffer::PyBuffer;
 use pyo3::exceptions::{PyEOFError, PyOSError, PyValueError};
 use pyo3::prelude::*;

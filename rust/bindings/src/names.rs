@@ -2,9 +2,9 @@
 
 use castwise_core::Format;
 use castwise_core::parse::{find, listed_spellings};
-use castwise_logic::policy::{self, KERAS};
 use castwise_core::quantization::{Scheme, TABLE as SCHEMES};
 use castwise_core::spelling;
+use castwise_logic::policy::{self, KERAS};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 

@@ -5,8 +5,8 @@ use std::fmt::Write as _;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 
 use castwise_core::codec::options::Named;
-use castwise_logic::policy_map::{Classes, Engine, Key, Matching, Overlap, Pattern, PolicyMap};
 use castwise_core::spelling;
+use castwise_logic::policy_map::{Classes, Engine, Key, Matching, Overlap, Pattern, PolicyMap};
 use pyo3::exceptions::{PyKeyError, PyOverflowError, PyRecursionError, PyTypeError, PyValueError};
 use pyo3::gc::{PyTraverseError, PyVisit};
 use pyo3::intern;

@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use castwise_core::Error;
 use castwise_core::cast::{Settings, cast_slice};
-use castwise_logic::checkpoint::{ElementCast, Elements, Failure, Job, Tuning, convert_tensors};
 use castwise_core::codec::options::{NanRule, Options, Overflow, Rounding};
 use castwise_core::parse::parse;
 use castwise_core::report::{CastReport, CompactReport};
+use castwise_logic::checkpoint::{ElementCast, Elements, Failure, Job, Tuning, convert_tensors};
 
 type Reports = Vec<Option<Box<CompactReport>>>;
 

@@ -47,9 +47,13 @@ pub(crate) struct InSteps<V, S, const SIZE: usize> {
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
     pub(crate) fn boxed(vectors: V, step: S) -> Box<dyn Stage> {
         const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
-        let steps = Box::new(Self { step, vectors });
-        let name = type_name::<S>();
-        Box::new(InRounds { steps, name, from: S::FROM, to: SIZE, zeros: S::ZEROS, vectors })
+        InRounds::boxed(
+            Box::new(Self { step, vectors }),
+            type_name::<S>(),
+            [S::FROM, SIZE],
+            S::ZEROS,
+            vectors,
+        )
     }
 }
 
@@ -215,6 +219,18 @@ fn streams<V: Vector>(source: *const u8, target: *const u8, bytes: usize) -> boo
 type Room = MaybeUninit<Rest<{ 2 * MOST_BYTES * MOST_SIZE }>>;
 
 impl<V: Vector> InRounds<V> {
+    /// One function a level: `InSteps::boxed`, of which there are hundreds, has none of this code.
+    #[inline(never)]
+    fn boxed(
+        steps: Box<dyn Steps>,
+        name: &'static str,
+        [from, to]: [usize; 2],
+        zeros: bool,
+        vectors: V,
+    ) -> Box<dyn Stage> {
+        Box::new(Self { steps, name, from, to, zeros, vectors })
+    }
+
     /// Returns the elements before the first aligned one; 0 where alignment does not pay or is impossible.
     fn head(&self, target: *const u8, count: usize) -> usize {
         if count < ALIGNED_STORES {
