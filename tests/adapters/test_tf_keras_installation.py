@@ -14,10 +14,6 @@ from castwise.compat.tf_keras.layers import Layer
 from castwise.compat.tf_keras.mixed_precision import Policy, experimental
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
 
-tf_keras = peers.tf_keras()
-tf = peers.tensorflow()
-original = tf_keras.mixed_precision
-
 # tf_keras' own, with numpy 2.
 pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore::FutureWarning")
 
@@ -29,13 +25,13 @@ NAMES = ("float32", "half", "bfloat16", "double", "mixed_float16", "mixed_bfloat
 def _installed() -> Iterator[None]:
     with install():
         yield
-        original.set_global_policy(None)
+        peers.tf_keras().mixed_precision.set_global_policy(None)
     uninstall()
 
 
 def state() -> list[Any]:
     """What castwise patches."""
-    module, layer = peers.tf_keras().src.mixed_precision.policy, tf_keras.layers.Layer
+    module, layer = peers.tf_keras().src.mixed_precision.policy, peers.tf_keras().layers.Layer
     functions = (module.get_policy, module.set_global_policy, layer._maybe_cast_inputs)
     names = ("cast_inputs", "_mixed_precision_policy")
     return [
@@ -53,7 +49,7 @@ def test_it_is_undone() -> None:
     assert state() == before
     assert before[-3:] == [False] * 3
     with pytest.raises(TypeError, match="Policy"):
-        tf_keras.layers.Dense(2, dtype=Policy("mixed_float16"))
+        peers.tf_keras().layers.Dense(2, dtype=Policy("mixed_float16"))
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -61,13 +57,18 @@ def test_it_is_undone() -> None:
 def test_policies_of_layers_and_for_all(name: str, kind: Any) -> None:
     if kind is DTypePolicy and name in ("half", "double"):
         pytest.skip("names of TensorFlow's only")
-    wanted = tf_keras.layers.Dense(3, dtype=original.Policy(name), kernel_initializer="ones")
-    layers = [tf_keras.layers.Dense(3, dtype=kind(name), kernel_initializer="ones")]
+    wanted = peers.tf_keras().layers.Dense(
+        3, dtype=peers.tf_keras().mixed_precision.Policy(name), kernel_initializer="ones"
+    )
+    layers = [peers.tf_keras().layers.Dense(3, dtype=kind(name), kernel_initializer="ones")]
     with peers.tf_keras().src.mixed_precision.policy.policy_scope(kind(name)):
-        assert type(original.global_policy()) is original.Policy
-        layers.append(tf_keras.layers.Dense(3, kernel_initializer="ones"))
-    original.set_global_policy(kind(name))
-    layers.append(tf_keras.layers.Dense(3, kernel_initializer="ones"))
+        assert (
+            type(peers.tf_keras().mixed_precision.global_policy())
+            is peers.tf_keras().mixed_precision.Policy
+        )
+        layers.append(peers.tf_keras().layers.Dense(3, kernel_initializer="ones"))
+    peers.tf_keras().mixed_precision.set_global_policy(kind(name))
+    layers.append(peers.tf_keras().layers.Dense(3, kernel_initializer="ones"))
     for layer in layers:
         assert layer.dtype_policy.name == wanted.dtype_policy.name
         assert layer.get_config()["dtype"] == wanted.get_config()["dtype"]
@@ -85,24 +86,27 @@ def test_policies_of_layers_and_for_all(name: str, kind: Any) -> None:
     ],
 )
 def test_what_tf_2_has_not_is_refused(policy: Any, words: str) -> None:
-    for take in (lambda p: tf_keras.layers.Dense(2, dtype=p), original.set_global_policy):
+    for take in (
+        lambda p: peers.tf_keras().layers.Dense(2, dtype=p),
+        peers.tf_keras().mixed_precision.set_global_policy,
+    ):
         with pytest.raises(ValueError, match=words):
             take(policy)
-    assert original.global_policy().name == "float32"
+    assert peers.tf_keras().mixed_precision.global_policy().name == "float32"
 
 
 def test_the_pages_examples() -> None:
     """`tf.keras.mixed_precision.Policy` in TensorFlow's reference, with castwise's policies."""
-    layers = tf_keras.layers
-    original.set_global_policy(Policy("mixed_float16"))
+    layers = peers.tf_keras().layers
+    peers.tf_keras().mixed_precision.set_global_policy(Policy("mixed_float16"))
     first = layers.Dense(10)
     assert first.dtype_policy.name == "mixed_float16"
     second = layers.Dense(10, dtype=Policy("float32"))
     assert second.dtype_policy.name == "float32"
-    original.set_global_policy(mixed_precision.global_policy())
+    peers.tf_keras().mixed_precision.set_global_policy(mixed_precision.global_policy())
 
     layer = layers.MaxPooling2D(dtype=Policy("mixed_float16"))
-    images = tf.ones((4, 4, 4, 4), "float64")
+    images = peers.tensorflow().ones((4, 4, 4, 4), "float64")
     assert layer(images).dtype == "float16"
 
     class SimpleDense(layers.Layer):
@@ -111,7 +115,7 @@ def test_the_pages_examples() -> None:
 
         def call(self, inputs: Any) -> Any:
             assert (inputs.dtype, self.kernel.dtype) == ("float16", "float16")
-            return tf.linalg.matmul(inputs, self.kernel)
+            return peers.tensorflow().linalg.matmul(inputs, self.kernel)
 
     dense = SimpleDense(dtype=Policy("mixed_float16"))
     assert dense(X).dtype == "float16"
@@ -121,10 +125,14 @@ def test_the_pages_examples() -> None:
         def call(self, a: Any, b: Any) -> tuple[Any, Any]:
             return a + 1.0, b + 1.0
 
-    found = MyLayer(dtype=Policy("mixed_float16"))(tf.constant(1.0), tf.constant(1.0))
+    found = MyLayer(dtype=Policy("mixed_float16"))(
+        peers.tensorflow().constant(1.0), peers.tensorflow().constant(1.0)
+    )
     assert [each.dtype for each in found] == ["float16", "float32"]
 
-    model = tf_keras.Sequential([tf_keras.Input((4,)), layers.Dense(2, dtype=Policy("bfloat16"))])
+    model = peers.tf_keras().Sequential(
+        [peers.tf_keras().Input((4,)), layers.Dense(2, dtype=Policy("bfloat16"))]
+    )
     model.compile("sgd", "mse")
     model.fit(X, np.zeros((3, 2)), verbose=0)
     assert model.predict(X, verbose=0).dtype.name == "bfloat16"
@@ -146,7 +154,7 @@ class Guided:
 def test_a_layer_by_the_guide_of_2019(name: str) -> None:
     counts = np.arange(3)
     outcomes = []
-    for base in (Layer, tf_keras.layers.Layer):
+    for base in (Layer, peers.tf_keras().layers.Layer):
         layer = type("Guided", (Guided, base), {})(dtype=Policy(name))
         outcomes.append([np.asarray(each) for each in layer([X, counts], other=X)])
         once = type("Once", (base,), {"call": lambda self, x: self.cast_inputs(x)})
@@ -159,13 +167,13 @@ def test_a_layer_by_the_guide_of_2019(name: str) -> None:
 
 
 def test_its_own_cast_is_the_one_that_is_called() -> None:
-    class Kept(tf_keras.layers.Layer):
+    class Kept(peers.tf_keras().layers.Layer):
         def cast_inputs(self, inputs: Any) -> Any:
             return inputs
 
         def call(self, inputs: Any) -> Any:
             return inputs
 
-    inputs = tf_keras.Input((4,))
-    model = tf_keras.Model(inputs, Kept(dtype=Policy("mixed_float16"))(inputs))
+    inputs = peers.tf_keras().Input((4,))
+    model = peers.tf_keras().Model(inputs, Kept(dtype=Policy("mixed_float16"))(inputs))
     assert model(X).dtype == "float32"
