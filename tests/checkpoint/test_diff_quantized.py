@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -293,3 +294,18 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert " is not what " in capsys.readouterr().out
     assert main([*arguments, "--json"]) == 1
     assert json.loads(capsys.readouterr().out)["conversion"]["options"]["rounding"] is None
+
+
+def test_a_comparison_with_quantised_weights_takes_little_memory(tmp_path: Path) -> None:
+    draw = np.random.default_rng(0)
+    weight = draw.standard_normal((4096, 2048), np.float32)
+    checkpoint.save(tmp_path / "a.safetensors", {"layers.0.up_proj.weight": weight})
+    del weight
+    plain, quantised = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    checkpoint.quantize_file(plain, quantised, "nvfp4", recipe="compressed-tensors")
+    tracemalloc.start()
+    found = checkpoint.diff(plain, quantised, threads=2)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found.tensors[0].explanation is not None
+    assert peak < 26 << 20  # of slabs of twice as many elements it was 30 MiB
