@@ -160,11 +160,13 @@ class _MarginSearch:
             key=lambda number: -self._candidates[number][-1][0],
         )
         self._chosen = [rows[0][1] for rows in self._candidates]
-        self._weight = sum(
-            options[index].weight
+        fixed = [
+            options[index]
             for options, index, rows in zip(groups, self._chosen, self._candidates, strict=True)
             if len(rows) == 1
-        )
+        ]
+        self._weight = sum(option.weight for option in fixed)
+        self._cost = sum(option.cost for option in fixed)
         lightest = [
             min(groups[number][index].weight for _, index in self._candidates[number])
             for number in self._order
@@ -199,8 +201,8 @@ class _MarginSearch:
         return True
 
     def _keep(self, weight: float) -> None:
-        cost = sum(
-            options[index].cost for options, index in zip(self._groups, self._chosen, strict=True)
+        cost = self._cost + sum(
+            self._groups[number][self._chosen[number]].cost for number in self._order
         )
         if cost < self._best.cost:
             self._best = Solution(tuple(self._chosen), cost, weight, 0.0)
