@@ -191,7 +191,6 @@ def test_inspect_shows_what_is_quantised(
                 "parts": {SCALE: "scale"},
                 "problem": None,
                 "foreign": [],
-                "by_shapes": False,
             }
         ],
         "orphans": [

@@ -84,7 +84,6 @@ class QuantizedWeight:
             "parts": dict(self.parts),
             "problem": self.problem,
             "foreign": list(self.foreign),
-            "by_shapes": self.by_shapes,
         }
 
 
