@@ -111,7 +111,9 @@ Recipe: TypeAlias = Literal[
 """The producers whose arithmetic `quantize` knows."""
 
 StoredRecipe: TypeAlias = (
-    Recipe | Literal["autofp8", "awq", "deepseek-v4", "fbgemm", "gptq", "mistral", "quark"]
+    Recipe
+    | Literal["autofp8", "awq", "deepseek-v4", "fbgemm", "gptq", "mistral", "quark"]
+    | Literal["exl3", "hqq", "nunchaku", "quanto"]
 )
 """Those whose layouts are known."""
 

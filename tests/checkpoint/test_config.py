@@ -147,7 +147,8 @@ def test_a_part_that_is_quantised_stays(
     config = {"text": quantised, "vision": {"torch_dtype": "float32"}, "torch_dtype": "float32"}
     expected = {"text": quantised, "vision": {"torch_dtype": "bfloat16"}, "torch_dtype": "bfloat16"}
     assert cast(model(tmp_path, config), "bfloat16") == expected
-    (record,) = caplog.records
+    stale, record = caplog.records
+    assert "no weight is quantised, and config.json: " in stale.getMessage()
     assert record.getMessage().startswith(
         "config.json was changed elsewhere; its torch_dtype still says 'float32': it is of a quant"
     )
