@@ -175,9 +175,9 @@ def _rule(case: StoredWeight) -> Given:
             f"{case.payload!r} has the shape {case.shape(case.payload)}, which is not padded to "
             f"{padding}"
         )
-    if (unpadded := state.get(_SHAPE_KEY)) is not None:
-        _check_shape(case, unpadded, (*experts, rows, columns))
-        return Given(scheme, case.block(), tuple(unpadded))
+    if (stated_shape := state.get(_SHAPE_KEY)) is not None:
+        _check_shape(case, stated_shape, (*experts, rows, columns))
+        return Given(scheme, case.block(), tuple(stated_shape))
     true_shape = (*experts, _true_rows(case, padding), columns)
     _check_columns(case, last=0x0F if columns > width else 0xFF)
     return Given(scheme, case.block(), true_shape)
