@@ -20,7 +20,12 @@ OTHER_TABLES = (
 other libraries and the standards cast."""
 SOURCES = [
     path
-    for folder, suffix in (("rust/core/src", "rs"), ("rust/logic/src", "rs"), ("rust/bindings/src", "rs"), ("python", "py"))
+    for folder, suffix in (
+        ("rust/core/src", "rs"),
+        ("rust/logic/src", "rs"),
+        ("rust/bindings/src", "rs"),
+        ("python", "py"),
+    )
     for path in sorted((ROOT / folder).rglob(f"*.{suffix}"))
     if path != TABLE and path.name not in OTHER_TABLES
 ]
