@@ -136,6 +136,7 @@ def _name(row: Any) -> str:
     return "model.layers.0.self_attn.q_proj.weight"
 
 
+@pytest.mark.thinned(3)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("row", WRITTEN, ids=lambda row: f"{row.recipe}-{row.scheme}")
 def test_models_of_every_magnitude_have_a_finding_or_keep_their_values(
