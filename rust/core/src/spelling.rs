@@ -57,7 +57,7 @@ pub fn likely_names(wanted: &str, names: &[&str]) -> Vec<usize> {
     })
 }
 
-/// Whether a name is of a quantisation of GGUF files: "Q8_0", "q4_k_m", "IQ2_XXS", "TQ1_0".
+/// Whether a name is of a quantisation of GGUF files, such as `Q8_0` and `q4_k_m`.
 #[must_use]
 pub fn is_gguf_type(name: &str) -> bool {
     let name = name.trim().to_ascii_lowercase();

@@ -302,12 +302,12 @@ impl Comparing {
         room: &mut Room,
         outcome: &mut Comparison,
     ) {
-        let Room { codes: [a, b], values: [x, y], rests: [r, s], differences, ulps, .. } = room;
+        let Room { codes: [a, b], values: [x, y], rests: [before, after], differences, ulps, .. } = room;
         let most = if self.common.is_complex() { 2 * count } else { count };
         let columns = Columns {
             codes: [&a.0[..most], &b.0[..most]],
             values: [&x.0[..most], &y.0[..most]],
-            rests: [&r.0[..most], &s.0[..most]],
+            rests: [&before.0[..most], &after.0[..most]],
         };
         let (differences, ulps) = (&mut differences.0[..count], &mut ulps.0[..count]);
         let differing = if self.common.is_complex() {

@@ -47,14 +47,14 @@ impl<const RESTS: bool> Kernel for Real<'_, RESTS> {
     #[inline(always)]
     fn run(self) -> TileDifferences {
         let Self { columns, magnitude, differences, ulps } = self;
-        let Columns { codes: [a, b], values: [x, y], rests: [r, s] } = columns;
+        let Columns { codes: [a, b], values: [x, y], rests: [before, after] } = columns;
         let mut tile = TileDifferences::default();
         // Of the bits of floats, whose order is that of integers: compilers do not vectorise extremes of floats.
         let mut largest = i64::MIN;
         let (mut equal_bits, mut different, mut special) = (0, 0, 0);
-        let pairs = a.iter().zip(b).zip(x).zip(y).zip(r.iter().zip(s)).zip(&mut *differences);
-        for (((((a, b), x), y), (r, s)), difference) in pairs {
-            let rest = if RESTS { s - r } else { 0.0 };
+        let pairs = a.iter().zip(b).zip(x).zip(y).zip(before.iter().zip(after)).zip(&mut *differences);
+        for (((((a, b), x), y), (before, after)), difference) in pairs {
+            let rest = if RESTS { after - before } else { 0.0 };
             let is_nan = x.is_nan() & y.is_nan();
             let is_equal = (a == b) & (rest == 0.0);
             let differs = !is_equal & !is_nan;
@@ -96,18 +96,18 @@ impl Kernel for Complex<'_> {
         let Columns { codes, values, rests } = self.columns;
         let [(a, _), (b, _)] = codes.map(<[u64]>::as_chunks::<2>);
         let [(x, _), (y, _)] = values.map(<[f64]>::as_chunks::<2>);
-        let [(r, _), (s, _)] = rests.map(<[f64]>::as_chunks::<2>);
+        let [(before, _), (after, _)] = rests.map(<[f64]>::as_chunks::<2>);
         let mut tile = TileDifferences::default();
-        let pairs = a.iter().zip(b).zip(x).zip(y).zip(r.iter().zip(s)).zip(self.differences);
-        for (((((a, b), x), y), (r, s)), difference) in pairs {
+        let pairs = a.iter().zip(b).zip(x).zip(y).zip(before.iter().zip(after)).zip(self.differences);
+        for (((((a, b), x), y), (before, after)), difference) in pairs {
             let is_nan = |value: &[f64; 2]| value.iter().any(|part| part.is_nan());
-            let is_equal = a == b && r == s;
-            let differs = !is_equal && !(is_nan(x) && is_nan(y));
+            let is_equal = a == b && before == after;
+            let differs = !(is_equal || is_nan(x) && is_nan(y));
             let is_finite = [x, y].into_iter().flatten().all(|part| part.is_finite());
             *difference = match (differs, is_finite) {
                 (false, _) => SAME,
                 (true, false) => SPECIAL,
-                (true, true) => ((y[0] - x[0]) + (s[0] - r[0])).hypot(y[1] - x[1]),
+                (true, true) => ((y[0] - x[0]) + (after[0] - before[0])).hypot(y[1] - x[1]),
             };
             tile.equal_bits += u64::from(is_equal);
             tile.different += u64::from(differs);
