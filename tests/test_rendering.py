@@ -279,7 +279,9 @@ def test_a_survey_of_a_checkpoint(model: Path, capsys: pytest.CaptureFixture[str
     assert {tensor.name for tensor in result.tensors} == set(arrays)
     for tensor in result.tensors:
         counts = castwise.survey(arrays[tensor.name])
-        assert dict(tensor.predictions) == {name: counts.predict(name) for name in result.targets}
+        assert [*tensor.predictions] == [*result.targets]
+        for name, prediction in tensor.predictions.items():  # so few elements are measured
+            assert prediction.sqnr_db == pytest.approx(counts.predict(name).sqnr_db, abs=0.5)
         assert (tensor.amax, tensor.amin_nonzero) == (counts.amax, counts.amin_nonzero)
         assert sum(tensor.exponents.values()) + tensor.zeros == tensor.count
     ratios = [tensor.predictions["nvfp4"].sqnr_db for tensor in result.tensors]
