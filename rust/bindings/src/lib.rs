@@ -57,7 +57,7 @@ mod vectorcall;
 /// an array is checked and used as it was read. What is open is numpy's to mend: it changes the shape of an array in place
 /// in several steps, between which another thread may read it.
 #[pyo3::pymodule(gil_used = false)]
-pub mod _core {
+mod _core {
     #[pymodule_export]
     use super::accelerate::{accelerated_pairs, set_accelerated};
     #[pymodule_export]
