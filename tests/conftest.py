@@ -46,8 +46,9 @@ sys.modules.setdefault("triton", None)  # type: ignore[arg-type]
 # The processes of tests compute little: OpenBLAS' threads would wait for work in a loop.
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-# xdist sets the width of its terminal, which tables obey.
+# xdist sets the width of its terminal, which tables obey; readline does too, behind `os.environ`.
 os.environ.pop("COLUMNS", None)
+os.unsetenv("COLUMNS")
 
 # By default tests write their files there, where creating and syncing them costs next to nothing.
 IN_MEMORY = Path("/dev/shm")  # noqa: S108 - in it pytest makes a folder for this user alone
