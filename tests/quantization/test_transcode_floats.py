@@ -273,7 +273,7 @@ def test_from_each_to_each(
 def test_global_scales_there_and_back(tmp_path: Path, dtype: Any, old: str, new: str) -> None:
     """Of two numbers whose reciprocal is the same the one that a producer computes was there."""
     random = np.random.default_rng(1)
-    # The global scale of float16 weights below 2688/65504 is a float32, which has no such reciprocal.
+    # The global scale of float16 weights below 2688/65504 is a float32, without such a reciprocal.
     least = -6 if dtype is np.float16 else -8
     tensors = {
         f"layers.{layer}.mlp.down_proj.weight": (
