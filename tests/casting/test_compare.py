@@ -513,6 +513,8 @@ def test_public_comparison_counts_ulps_of_the_second_format() -> None:
         ([0.0], [-0.0], {"different": 1, "equal_bits": 0, "max_abs": 0.0, "max_ulp": 0}),
         ([0.0, 1.0], [5.0, 1.0], {"max_rel": 0.0, "max_rel_index": None, "max_abs": 5.0}),
         ([2**63 - 1], np.array([2.0**63]), {"different": 1, "max_abs": 1.0}),
+        ([3.0, 1.5e308], [4.0, -1.5e308], {"max_abs": math.inf, "max_rel": 2.0}),
+        ([1e-300, 1.0], [1e300, 2.0], {"max_rel": math.inf, "max_rel_index": (0,)}),
     ],
 )
 def test_public_comparison_of_special_values(x: Any, y: Any, expected: dict[str, Any]) -> None:
