@@ -1,6 +1,7 @@
 """Give modules another `forward` while something is in force, and their own back.
 
-It stands in the module, because torch.compile compiles anew for that, and for no change of a class.
+It stands in the module, because torch.compile compiles anew for that, and for no change of a class
+and no hook (`skip_nnmodule_hook_guards`). Hooks would also miss code that calls `forward` itself.
 """
 
 from __future__ import annotations
@@ -89,8 +90,9 @@ def call_previous(call: Call, module: Any, previous: Any, *args: Any, **kwargs: 
 def _called(forward: Any, module: Any, caller: Any) -> Any:
     """Return the module that is called: this one, or a copy that has its `forward`.
 
-    `copy.copy` and `torch.nn.DataParallel` copy attributes; so do `copy.deepcopy` and `pickle`, and
-    give methods the copy. What a copy has got is removed.
+    `copy.copy` and `torch.nn.DataParallel` copy attributes, so that the `forward` of a copy is a
+    method of the first module: only the caller, torch's `Module._call_impl`, has the copy.
+    `copy.deepcopy` and `pickle` give methods the copy. What a copy has got is removed.
     """
     if caller is not module and isinstance(caller, torch.nn.Module):
         method = vars(caller).get("forward")
