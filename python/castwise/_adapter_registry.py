@@ -250,7 +250,7 @@ def elements_of(adapter: Adapter, array: object) -> NDArray[Any]:
     elements: Any = adapter.to_host(array)
     if isinstance(elements, np.generic):  # as many a library reads an array of no axes
         return np.asarray(elements)
-    if not isinstance(elements, np.ndarray):
+    if not isinstance(elements, np.ndarray) or isinstance(elements, np.ma.MaskedArray):
         kind = type(elements).__name__
         raise TypeError(
             f"{method_of(adapter, 'to_host')} returned a {kind}; return a numpy array, as "

@@ -95,21 +95,22 @@ def _faults(adapter: Adapter, sample: Any) -> Iterator[Fault]:
             return
         yield from _trial("to_host", lambda: elements_of(adapter, sample))
         yield from _trial("format_of", lambda: _format_faults(adapter, sample))
-        yield from _trial("from_host", lambda: _array_faults(adapter, sample))
+        faults = [*_trial("from_host", lambda: _array_faults(adapter, sample))]
+        yield from faults or _trial("cast", lambda: _cast_faults(adapter, sample))
         return
-    children = None
-
-    def take_apart() -> None:
-        nonlocal children
+    for value in _OTHERS:
+        yield from _trial("children", partial(_other_children_faults, adapter, value))
+    try:
         children = children_of(adapter, sample)
-
-    yield from _trial("children", take_apart)
+    except Exception:  # of the adapter that is checked
+        yield from _trial("children", lambda: children_of(adapter, sample))
+        return
     if children is not None:
         yield from _trial("rebuild", lambda: _container_faults(adapter, sample, children or []))
         for _, child in children:
             if adapter.is_array(child) or adapter.children(child) is not None:
                 yield from _faults(adapter, child)
-    elif not answer:
+    else:
         hint = "give an array or a container of the library."
         promise = f"returned {answer!r} for the sample, and children no pairs either; {hint}"
         yield "is_array", promise
@@ -134,6 +135,13 @@ def _is_other(adapter: Adapter, value: object) -> list[Fault]:
     kind = type(value).__name__
     wrong = [("is_array", f"returned {answer!r} for a {kind}; return False.")]
     return [] if answer is False or answer is None else wrong
+
+
+def _other_children_faults(adapter: Adapter, value: object) -> list[Fault]:
+    if children_of(adapter, value) is None:
+        return []
+    kind = type(value).__name__
+    return [("children", f"returned children of a {kind}; return None for what is no container.")]
 
 
 def _floating_faults(adapter: Adapter, sample: object) -> list[Fault]:
@@ -171,14 +179,15 @@ def _array_faults(adapter: Adapter, sample: Any) -> list[Fault]:
     flipped = np.array(np.flip(host))
     moved = adapter.from_host(np.array(flipped), sample)
     faults += _result_faults(adapter, "from_host", moved, flipped)
-    faults += _cast_faults(adapter, sample, host, name)
     if not faults and not _is_same(elements_of(adapter, sample), before):
-        faults.append(("cast", "changed the array that it was given."))
+        faults.append(("from_host", "changed the array that it was to be like."))
     return faults
 
 
-def _cast_faults(adapter: Adapter, sample: object, host: NDArray[Any], name: str) -> list[Fault]:
+def _cast_faults(adapter: Adapter, sample: object) -> list[Fault]:
     faults: list[Fault] = []
+    name, host = str(array_format(adapter, sample)), elements_of(adapter, sample)
+    before = host.copy()
     is_complex = finfo(name).kind == "complex"
     targets = ("complex64", "complex128") if is_complex else ("float16", "float32")
     casts = 0
@@ -210,6 +219,8 @@ def _cast_faults(adapter: Adapter, sample: object, host: NDArray[Any], name: str
     if kept is not sample and not isinstance(kept, np.ndarray):
         promise = f"(array, {name!r}, copy=False) returned another array; return the array itself."
         faults.append(("cast", promise))
+    if not faults and not _is_same(elements_of(adapter, sample), before):
+        faults.append(("cast", "changed the array that it was given."))
     return faults
 
 
