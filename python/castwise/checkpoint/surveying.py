@@ -368,18 +368,16 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
     def table(
         groups: Sequence[Sequence[TensorSurvey]], left_out: set[str], *, ranked: bool
     ) -> Table:
-        strips = cache(lambda: [_histogram(group).text(axis) for group in groups])
         header = [name for name in (*_COLUMNS, *result.targets) if name not in left_out]
+
+        @cache
+        def rows() -> list[list[str]]:
+            found = (_cells(group, result.targets, _histogram(group).text(axis)) for group in groups)
+            return [[cells[name] for name in header] for cells in found]
+
         return Table(
             header,
-            lambda: (
-                [
-                    text
-                    for name, text in _cells(group, result.targets, strip).items()
-                    if name in header
-                ]
-                for group, strip in zip(groups, strips(), strict=True)
-            ),
+            lambda: iter(rows()),
             text_columns=sum(name in _COLUMNS[:_TEXT_COLUMNS] for name in header),
             spare=("dtype", "shape", "smallest", "tensors", "largest", "exponents"),
             ranked=ranked,
