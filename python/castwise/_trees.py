@@ -136,7 +136,7 @@ def map_leaves(
             items, values = node.items(), {}
         elif cls is list or cls is tuple:
             items, values = enumerate(node), [None] * len(node)
-        elif not is_node(node):
+        elif cls is ndarray or not is_node(node):
             return function(node, _path(way))
         else:
             pairs = _children(node)
