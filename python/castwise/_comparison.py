@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from castwise import _core
-from castwise._adapter_registry import array_adapter
+from castwise._adapter_registry import array_adapter, elements_of
 from castwise._brief import brief_fields, short
 from castwise._measures import Measures, plain_number
 from castwise.rendering import Rendered, Sheet, Table
@@ -38,7 +38,8 @@ class Comparison(Rendered):
     max_abs : float
         The largest ``|x - y|``; inf if only one of two is infinite or NaN.
     max_rel : float
-        The largest ``|x - y| / |x|`` of numbers that are finite in both, and not zero in x.
+        The largest ``|x - y| / |x|`` of numbers that are finite in both, and not zero in x; inf
+        beyond float64.
     max_ulp_index, max_abs_index, max_rel_index : tuple of int or None
         Where these are, the first in C order; None if nothing differs so.
     sqnr_db : float
@@ -150,4 +151,4 @@ def compare(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> Compar
 
 def _on_host(x: object) -> Any:  # noqa: ANN401  (what numpy reads)
     adapter = array_adapter(x)
-    return x if adapter is None else adapter.to_host(x)
+    return x if adapter is None else elements_of(adapter, x)

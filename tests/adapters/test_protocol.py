@@ -351,6 +351,12 @@ def test_a_mistake_is_named_where_it_happens(wrong: str) -> None:
         castwise.cast_tree({"a": Bag(a=Array(ROUNDED))}, "float16")
 
 
+def test_a_comparison_names_a_method_that_returns_no_array() -> None:
+    registry.register(is_ours, type("Wrong", (Correct,), WRONG["to_host"][0]))
+    with pytest.raises(TypeError, match=r"Wrong\.to_host returned a list"):
+        castwise.compare(Array(ROUNDED), ROUNDED)
+
+
 def test_a_cast_that_returns_nothing_is_named() -> None:
     registry.register(is_ours, type("Wrong", (Correct,), {"cast": lambda *_, **__: None}))
     for call in (
