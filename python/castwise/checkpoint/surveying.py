@@ -372,7 +372,9 @@ def survey_sheet(result: CheckpointSurvey, *, every: bool = False) -> Sheet:
 
         @cache
         def rows() -> list[list[str]]:
-            found = (_cells(group, result.targets, _histogram(group).text(axis)) for group in groups)
+            found = (
+                _cells(group, result.targets, _histogram(group).text(axis)) for group in groups
+            )
             return [[cells[name] for name in header] for cells in found]
 
         return Table(
