@@ -38,6 +38,7 @@ class _Replacement:
 
     def restore(self) -> None:
         attributes = vars(self.module)
+        attributes.pop("__getstate__", None)
         if attributes.get("forward") is not self.forward:
             return  # somebody else has replaced it meanwhile
         del attributes["forward"]
@@ -57,6 +58,7 @@ def replace_forwards(modules: Iterable[Any], call: Call) -> None:
             if replacement is None:
                 replacement = _replacements[id(module)] = _Replacement(module, call)
                 vars(module)["forward"] = replacement.forward
+                vars(module)["__getstate__"] = MethodType(_state, module)
             replacement.uses += 1
 
 
@@ -69,6 +71,27 @@ def restore_forwards(modules: Iterable[Any]) -> None:
             if not replacement.uses:
                 del _replacements[id(module)]
                 replacement.restore()
+
+
+def _state(module: Any) -> Any:
+    """Return what `copy` and `pickle` give a copy: the module's state with its own `forward`."""
+    state = type(module).__getstate__(module)
+    if isinstance(state, tuple):  # of a class with slots
+        return (_own_attributes(module, state[0]), *state[1:])
+    return _own_attributes(module, state) if isinstance(state, dict) else state
+
+
+_state.__name__ = "__getstate__"  # by which `pickle` finds a method
+
+
+def _own_attributes(module: Any, attributes: Any) -> Any:
+    replacement = _replacements.get(id(module))
+    own = {name: value for name, value in attributes.items() if name != "__getstate__"}
+    if replacement is not None and own.get("forward") is replacement.forward:
+        del own["forward"]
+        if replacement.previous is not None:
+            own["forward"] = replacement.previous
+    return own
 
 
 @functools.lru_cache(maxsize=1024)
@@ -90,16 +113,19 @@ def call_previous(call: Call, module: Any, previous: Any, *args: Any, **kwargs: 
 def _called(forward: Any, module: Any, caller: Any) -> Any:
     """Return the module that is called: this one, or a copy that has its `forward`.
 
-    `copy.copy` and `torch.nn.DataParallel` copy attributes, so that the `forward` of a copy is a
-    method of the first module: only the caller, torch's `Module._call_impl`, has the copy.
-    `copy.deepcopy` and `pickle` give methods the copy. What a copy has got is removed.
+    `torch.nn.DataParallel` copies attributes, so that the `forward` of a copy is a method of the
+    first module: only the caller, torch's `Module._call_impl`, has the copy. What a copy has got is
+    removed.
     """
     if caller is not module and isinstance(caller, torch.nn.Module):
         method = vars(caller).get("forward")
-        if isinstance(method, MethodType) and method.__func__ is forward:
+        # A module may also call `forward` of another that is of its class, and no copy.
+        is_copied = isinstance(method, MethodType) and method.__self__ is module
+        if is_copied and method.__func__ is forward:
             module = caller
     if id(module) not in _replacements:
         with _lock:
             if getattr(vars(module).get("forward"), "__func__", None) is forward:
                 del vars(module)["forward"]
+                vars(module).pop("__getstate__", None)
     return module
