@@ -75,7 +75,8 @@ def restore_forwards(modules: Iterable[Any]) -> None:
 
 def _state(module: Any) -> Any:
     """Return what `copy` and `pickle` give a copy: the module's state with its own `forward`."""
-    state = type(module).__getstate__(module)
+    cls: Any = type(module)
+    state = cls.__getstate__(module)
     if isinstance(state, tuple):  # of a class with slots
         return (_own_attributes(module, state[0]), *state[1:])
     return _own_attributes(module, state) if isinstance(state, dict) else state
