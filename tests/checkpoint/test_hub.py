@@ -281,11 +281,36 @@ def test_a_card_that_cannot_be_kept_is_refused_before_the_work(  # noqa: PLR0917
     assert (tmp_path / "new" / "README.md").read_bytes() == card
 
 
+@pytest.mark.parametrize("kind", ["a folder", "a large file"])
+@pytest.mark.parametrize("source", ["folder", "hf://org/model"])
+def test_what_cannot_become_a_card_is_refused_before_the_work(
+    folder: Path, hub: Hub, source: str, kind: str
+) -> None:
+    card = folder / "README.md"
+    if kind == "a folder":
+        card.unlink()
+        card.mkdir()
+        (card / "x.txt").write_text("x")
+    else:
+        card.write_bytes(bytes(10_000_001))
+    hub.put("org/model", contents(folder))
+    before = dict(hub.repositories)
+    path = folder if source == "folder" else source
+    with pytest.raises(
+        CheckpointError,
+        match=r"README\.md.* (is a folder; rename|has more than .*; mend) it, or leave it out",
+    ):
+        checkpoint.cast_file(path, "hf://user/new", "bfloat16")
+    assert hub.repositories == before
+    checkpoint.cast_file(path, "hf://user/new", "bfloat16", exclude=["README.md", "README.md/*"])
+    assert card_of(hub, "user/new")[0]["tags"] == ["castwise"]
+
+
 def _interrupt() -> None:
     os.kill(os.getpid(), signal.SIGINT)
 
 
-@pytest.mark.parametrize("fault", ["a card that is a folder", "a folder .git", "an interrupt"])
+@pytest.mark.parametrize("fault", ["a folder .git", "an interrupt"])
 def test_whatever_fails_after_the_conversion_leaves_it(  # noqa: PLR0917
     folder: Path,
     tmp_path: Path,
@@ -302,9 +327,8 @@ def test_whatever_fails_after_the_conversion_leaves_it(  # noqa: PLR0917
     if fault == "an interrupt":
         error, hub.on_commit, hub.refuses_commits = KeyboardInterrupt, _interrupt, True
     else:
-        inside = folder / ("README.md" if "card" in fault else ".git")
-        inside.mkdir()
-        (inside / "HEAD").write_bytes(b"")
+        (folder / ".git").mkdir()
+        (folder / ".git" / "HEAD").write_bytes(b"")
     before_it = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may ignore it
     with pytest.raises(error) as raised:
         checkpoint.cast_file(folder, "hf://user/new@branch", "bfloat16", include=".git/*")
@@ -533,7 +557,6 @@ def test_one_cached_file_is_read_offline(
         "hf://org/other",
         "hf://org/model@v2",
         "hf://org/model/none.safetensors",
-        "hf://org/model/../../refs/main",
         "hf://datasets/org/model",
     ],
 )
@@ -546,6 +569,15 @@ def test_what_is_not_cached_is_refused_offline(
     assert main(["inspect", source]) == 2
     assert "rights" not in (err := capsys.readouterr().err)
     assert "HF_HUB_OFFLINE" in err
+    assert hub.requests == []
+
+
+def test_no_path_leads_out_of_the_cache_offline(hub: Hub, cached: Callable[[], None]) -> None:
+    upath = pytest.importorskip("upath")
+    cached()
+    for path in ("hf://org/model/../../refs/main", upath.UPath("hf://org/model/../../refs/main")):
+        with pytest.raises((CheckpointError, FileNotFoundError), match=r"no '\.' or|is offline"):
+            checkpoint.inspect(path)
     assert hub.requests == []
 
 

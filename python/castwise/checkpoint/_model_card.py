@@ -47,20 +47,23 @@ def read_card(path: Path | None) -> Any:  # noqa: ANN401  (a RepoCard of an opti
     Raises
     ------
     CheckpointError
-        It is not UTF-8, too long, or its tags are neither text nor a list of texts.
+        It is a folder, not UTF-8 or too long, or its tags are neither text nor a list of texts.
     OSError
         It cannot be read.
 
     """
     from huggingface_hub import RepoCard  # noqa: PLC0415  (optional)
 
-    remedy = f"mend it, or leave it out ({argument('exclude', CARD)})"
+    name, remedy = f"{path}, which becomes the model card,", argument("exclude", CARD)
+    remedy = f"mend it, or leave it out ({remedy})"
+    if path is not None and path.is_dir():
+        raise CheckpointError(f"{name} is a folder; rename it, or leave it out")
     try:
         text = "" if path is None else read_file(path, _MAX_CARD_BYTES).decode("utf-8-sig")
     except UnicodeDecodeError as error:
-        raise CheckpointError(
-            f"{path}, which becomes the model card, is not UTF-8 (byte {error.start:,}); {remedy}"
-        ) from error
+        raise CheckpointError(f"{name} is not UTF-8 (byte {error.start:,}); {remedy}") from error
+    except CheckpointError as error:
+        raise CheckpointError(f"{error}; {remedy}") from error
     text = text.replace("\r\n", "\n").replace("\r", "\n")
     if not text.lstrip().startswith("---"):
         text = f"---\n{{}}\n---\n{text}"
@@ -75,8 +78,7 @@ def read_card(path: Path | None) -> Any:  # noqa: ANN401  (a RepoCard of an opti
     tags = [tags] if isinstance(tags, str) else tags
     if not isinstance(tags, list) or not all(isinstance(tag, str) for tag in tags):
         raise CheckpointError(
-            f"{path}, which becomes the model card, has tags that are not a list of texts: "
-            f"{reprlib.repr(tags)}; {remedy}"
+            f"{name} has tags that are not a list of texts: {reprlib.repr(tags)}; {remedy}"
         )
     card.data["tags"] = tags
     return card

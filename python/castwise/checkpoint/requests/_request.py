@@ -175,7 +175,8 @@ class Request:
     def card_path(self, source: Path) -> Path | None:
         """Return the path of the model card that is copied from a folder; None if there is none."""
         is_excluded = Patterns(self.include, self.exclude).excludes(CARD)
-        return source / CARD if not is_excluded and (source / CARD).is_file() else None
+        path = source / CARD
+        return path if not is_excluded and (path.is_file() or path.is_dir()) else None
 
     def check_part(self, **arguments: object) -> None:
         """Refuse what does not go together with `part`; `arguments` are those beside it.
