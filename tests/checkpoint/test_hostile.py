@@ -222,6 +222,10 @@ ZIPS = {
     "unusual method": (_npz(zipfile.ZIP_LZMA), "stored nor deflated"),
     "unknown method": (_patched(_npz(), "b.npy", 10, b"\x63"), "stored nor deflated"),
     "one name twice": (_two_members_of_one_name(), "'a'"),
+    "no arrays": (
+        _npz().replace(b".npy", b".txt"),
+        r"no arrays \(\.npy\), but a\.txt, b\.txt; give",
+    ),
 }
 
 
@@ -553,7 +557,7 @@ def test_a_model_type_of_another_type_is_as_good_as_none(tmp_path: Path, kind: A
 LEADING_OUT = ("../x", "a/../../x", "/etc/x", "C:x", "a\\..\\..\\x", "a//x", "./x")
 
 
-@pytest.mark.parametrize("name", LEADING_OUT)
+@pytest.mark.parametrize("name", [*LEADING_OUT, "C:x.npy", "C:/x.npy", "a/C:x/w.npy"])
 @pytest.mark.parametrize("suffix", [".npz", ".bin"])
 def test_members_that_lead_out_of_their_archive(tmp_path: Path, suffix: str, name: str) -> None:
     """Whoever unpacks what castwise writes would write them elsewhere."""
@@ -567,13 +571,20 @@ def test_members_that_lead_out_of_their_archive(tmp_path: Path, suffix: str, nam
 
 
 def test_names_of_arrays_that_lead_out_of_their_archive(tmp_path: Path) -> None:
-    for name in ("../x", "/x", "a//x", "a\\x"):
+    for name in ("../x", "/x", "a//x", "a\\x", "C:x", "C:/x"):
         source = tmp_path / "in.safetensors"
         checkpoint.save(source, {name: floats(4)}, overwrite=True)
         with pytest.raises(checkpoint.CheckpointError, match="could lead out of it"):
             checkpoint.cast_file(source, tmp_path / "out.npz", "bfloat16")
     assert os.listdir(tmp_path) == ["in.safetensors"]
-    names = ["w:0", "dense/kernel:0", "onnx::MatMul_1", "linear/~/w", "a.b"]  # of TensorFlow, ...
+    names = [
+        "w:0",
+        "a/w:12",
+        "dense/kernel:0",
+        "onnx::MatMul_1",
+        "linear/~/w",
+        "a.b",
+    ]  # of TensorFlow, ...
     np.savez(tmp_path / "in.npz", **dict.fromkeys(names, floats(4)))
     checkpoint.cast_file(tmp_path / "in.npz", tmp_path / "out.npz", "float16")
     assert sorted(np.load(tmp_path / "out.npz")) == sorted(names)

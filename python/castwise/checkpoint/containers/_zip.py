@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import re
 import shutil
 import struct
 import zipfile
@@ -20,6 +21,9 @@ from castwise.checkpoint.files import check_name
 _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's construction
 ARRAY_SUFFIX = ".npy"
 """What the names of arrays in an `.npz` end with."""
+
+_VARIABLE = re.compile(rf":(?=\d+{re.escape(ARRAY_SUFFIX)}\Z)")
+"""The colon of `w:0`, as TensorFlow names a variable; `w:` is no drive there."""
 
 _ENCRYPTED, _UTF8 = 1, 0x800
 _PIECE_BYTES = 1 << 20
@@ -87,9 +91,7 @@ def check_members(archive: zipfile.ZipFile, file: BinaryIO, size: int, remedy: s
 
 def check_member_name(name: str, where: str = "the zip file has") -> None:
     """Refuse a member that could be unpacked outside of its folder; `where` begins the error."""
-    if name.endswith(ARRAY_SUFFIX):  # TensorFlow names a variable `w:0`, which is no drive
-        name = name.replace(":", "_")
-    check_name(name, where, is_path=True)
+    check_name(_VARIABLE.sub("_", name), where, is_path=True)
 
 
 def _stated_count(file: BinaryIO, size: int) -> int:

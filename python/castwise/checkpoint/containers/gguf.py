@@ -42,7 +42,9 @@ ARCHITECTURE = "general.architecture"
 _SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 """What each file of a model that was split states."""
 
-_PART = re.compile(r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})\.gguf", re.DOTALL)
+_PART = re.compile(
+    r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<suffix>\.gguf)", re.DOTALL | re.IGNORECASE
+)
 _PLAIN = {
     0: "float32",
     1: "float16",
@@ -150,15 +152,23 @@ class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
         them.
         """
         number, count, tensors = (self._values.get(key, 0) for key in _SPLIT_KEYS)
-        if count in {0, 1}:
-            return
         named = _PART.fullmatch(self.path.name)
+        if count in {0, 1}:
+            if named is not None and int(named["count"]) > 1:
+                raise CheckpointError(
+                    f"by its name it is one of {int(named['count'])} files of a model, and it does "
+                    "not state that; rename it if it is the whole model, or fetch it again"
+                )
+            return
         if named is None or not isinstance(count, int) or int(named["count"]) != count:
             raise CheckpointError(
                 f"it is one of {count} files of a model, whose names must end with -00001-of-"
                 f"{count!s:0>5}.gguf and so on; rename them, or join them: llama-gguf-split --merge"
             )
-        names = [f"{named['stem']}-{index + 1:05}-of-{count:05}.gguf" for index in range(count)]
+        names = [
+            f"{named['stem']}-{index + 1:05}-of-{count:05}{named['suffix']}"
+            for index in range(count)
+        ]
         if number != 0:
             raise CheckpointError(
                 f"it is one of {count} files of a model; give the first of them, {names[0]}"

@@ -16,7 +16,7 @@ from typing import Any, BinaryIO
 
 from numpy.typing import NDArray
 
-from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers._interface import (
     Arrangement,
@@ -134,6 +134,12 @@ class NpzReader(FileReader[SourceFile | RemoteSource]):
             if name == member.filename:  # not an array, and so not opened for its header
                 self._zip.open(member).close()  # it has the same name at its place
             members[name] = member
+        arrays = [name for name, member in members.items() if name != member.filename]
+        if not arrays and (others := sorted(members.keys() - {METADATA_MEMBER})):
+            raise CheckpointError(
+                f"the zip file holds no arrays ({ARRAY_SUFFIX}), but {listed(others)}; give it the "
+                "suffix of what it is, or save the arrays again with numpy.savez"
+            )
         return members
 
     def _read_header(
