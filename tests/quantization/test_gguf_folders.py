@@ -472,6 +472,23 @@ def test_vectors_that_are_float32(tmp_path: Path) -> None:
     assert config_of(tmp_path / "wide")["torch_dtype"] == "float32"
 
 
+@pytest.mark.parametrize("offset", [0, 2**-20])
+def test_vectors_of_several_formats_come_back_in_one(tmp_path: Path, offset: float) -> None:
+    """With the same values; bfloat16 if that holds them."""
+    source, recipe = models("llama", tmp_path)
+    tensors = checkpoint.load(source)
+    name = "model.norm.weight"
+    tensors[name] = tensors[name].astype(np.float32) + np.float32(offset)
+    mixed = write(tmp_path / "mixed", tensors, config_of(source))
+    checkpoint.transcode_file(mixed, tmp_path / "out.gguf", "gguf")
+    checkpoint.transcode_file(tmp_path / "out.gguf", tmp_path / "back", recipe)
+    found = checkpoint.load(tmp_path / "back")
+    norms = {one for one in tensors if one.endswith("norm.weight")}
+    assert {found[one].dtype for one in norms} == {np.dtype(np.float32 if offset else BF16)}
+    for one, value in tensors.items():
+        assert_same(found[one].astype(value.dtype) if one in norms else found[one], value)
+
+
 def test_a_single_file_keeps_the_names(tmp_path: Path) -> None:
     file, out = gguf_of(tmp_path), tmp_path / "out.safetensors"
     checkpoint.dequantize_file(file, out)
@@ -500,7 +517,7 @@ SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 def test_a_model_in_several_files(tmp_path: Path) -> None:
     """Its first file stands for all: each way of reading gives what the whole file gives."""
     file = gguf_of(tmp_path)
-    first, *_ = split(file, 3)
+    first, *others = split(file, 3)
     for out, target in (("back", "gpt-oss"), ("out.safetensors", "compressed-tensors")):
         for source, folder in ((file, "of-one"), (first, "of-many")):
             (tmp_path / folder).mkdir(exist_ok=True)
@@ -509,6 +526,10 @@ def test_a_model_in_several_files(tmp_path: Path) -> None:
     for path in [path for path in one.rglob("*") if path.is_file()]:
         assert (many / path.relative_to(one)).read_bytes() == path.read_bytes()
     assert checkpoint.verify(first, file).equal
+    capitals = [part.with_name(f"Y{part.name[5:-5]}.GGUF") for part in (first, *others)]
+    for part, path in zip((first, *others), capitals, strict=True):
+        path.write_bytes(part.read_bytes())
+    assert checkpoint.verify(capitals[0], file).equal
     assert checkpoint.inspect(first).tensors[0] == checkpoint.inspect(file).tensors[0]
     with ThreadPoolExecutor(2) as executor:
         checkpoint.dequantize_file(first, tmp_path / "plain", executor=executor)
@@ -546,6 +567,11 @@ def test_files_that_are_no_whole_model(tmp_path: Path) -> None:
         changed(third, stated).rename(third)
         refused(first, match)
     third.write_bytes(whole)
+    whole_first = first.read_bytes()
+    for count in (0, 1):
+        first.write_bytes(changed(first, {"split.count": count}).read_bytes())
+        refused(first, "by its name it is one of 3 files of a model, and it does not state that")
+        first.write_bytes(whole_first)
     for stated, match in (
         ({"split.tensors.count": 7}, r"states 7 tensors in 3 files, which have \d+; fetch"),
         ({"split.count": 4}, "one of 4 files of a model, whose names must end with"),
