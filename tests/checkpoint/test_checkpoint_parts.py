@@ -125,7 +125,7 @@ def test_what_is_missing(folder: Path, tmp_path: Path) -> None:
 def test_a_source_that_was_changed(folder: Path, tmp_path: Path) -> None:
     new = tmp_path / "new"
     checkpoint.cast_file(folder, new, "bfloat16", part="1/1")
-    shard = next(folder.glob("*.safetensors"))
+    shard = max(folder.glob("*.safetensors"))
     shard.write_bytes(shard.read_bytes())
     with pytest.raises(
         CheckpointError, match=r"another conversion: model-0000\d-of-\S* of the source is .* there"
@@ -473,6 +473,11 @@ def test_a_map_that_was_changed_between_parts(
     assert main(["cast", str(folder), str(new), "--dtype", "bfloat16", "--part", "2/2"]) == 2
     assert "--map is " in (err := capsys.readouterr().err)
     assert "--dtype is not given there and 'bfloat16' here" in err
+    dtypes.write_text('{".*large": "int8_channel"}')
+    assert main(["quantize", *command[1:], "2/2"]) == 2
+    assert (
+        "conversion: the command is 'cast' there and 'quantize' here, " in capsys.readouterr().err
+    )
 
 
 def patched(path: Path, place: int) -> None:

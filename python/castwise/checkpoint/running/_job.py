@@ -67,7 +67,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """Say how the job of other runs differs from this one; empty if it does not."""
     if there == here:
         return ""
-    found = [*_differing("", there.get(ARGUMENTS), here[ARGUMENTS], argument)]
+    found = [*_differing("", there.get(ARGUMENTS), here[ARGUMENTS], _LABELS[""])]
     for key in (key for key in here if key not in {ARGUMENTS, "options", "tensors"}):
         found += _differing(key, there.get(key), here[key], _LABELS.get(key, str))
     if not found:  # the rest follows from the arguments, but for a seed that was drawn
@@ -77,6 +77,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
 
 _NAMES = {"": "arguments", "parts": "the number of parts", "version": "the version of castwise"}
 _LABELS: dict[str, Callable[[str], str]] = {
+    "": lambda name: "the command" if name == "command" else argument(name),
     "source": "{} of the source".format,
     "configurations": lambda path: path.removeprefix("/"),
 }
