@@ -69,7 +69,8 @@ def show_conversion(options: argparse.Namespace, convert: Callable[[], CastSumma
         elif not options.quiet:
             show_sheet(_sheet(summary, options), options)
 
-    written = None if isinstance(summary, CastPlan) else summary.destination
+    part = "" if options.part is None else f"part {options.part} of "
+    written = None if isinstance(summary, CastPlan) else f"{part}{summary.destination}"
     show_and_check(show_summary, failures, written)
     return summary
 

@@ -30,7 +30,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     add_arguments(parser, "--overwrite")
     add_losses(parser)
     add_conversion_output(parser)
-    parser.set_defaults(run=_finish, source=None, map=None, dry_run=False)
+    parser.set_defaults(run=_finish, source=None, map=None, part=None, dry_run=False)
 
 
 def _finish(options: argparse.Namespace) -> int:
