@@ -79,16 +79,16 @@ def push_conversion(
     if file_name:
         root.mkdir()
     local = root / file_name
-    is_complete = False
+    is_unpushed = False  # complete, and not at the Hub
     try:
         summary = replace(convert(local), destination=str(destination))
-        is_complete = not dry_run
         if not dry_run:
+            is_unpushed = True
             write_card(root, card, summary, command=command, base=base)
             repository.push(root, f"castwise {command} of {base.name if base else source.name}")
-            is_complete = False
+            is_unpushed = False
     except BaseException as error:
-        if not is_complete:
+        if not is_unpushed:
             raise
         remedy = f"To push it: {repository.upload_command(root)}"
         if not isinstance(error, Exception):  # a signal
@@ -100,7 +100,7 @@ def push_conversion(
             f"{remedy}"
         ) from error
     finally:
-        if not is_complete:
+        if not is_unpushed:
             remove_folder(folder)
     return summary
 

@@ -67,12 +67,12 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     """Say how the job of other runs differs from this one; empty if it does not."""
     if there == here:
         return ""
-    found = [*_differing("", there.get(ARGUMENTS), here[ARGUMENTS], _LABELS[""])]
+    texts = [*_differing("", there.get(ARGUMENTS), here[ARGUMENTS], _LABELS[""])]
     for key in (key for key in here if key not in {ARGUMENTS, "options", "tensors"}):
-        found += _differing(key, there.get(key), here[key], _LABELS.get(key, str))
-    if not found:  # the rest follows from the arguments, but for a seed that was drawn
-        found += _differing("options", there.get("options"), here["options"], argument)
-    return listed(found) or "the dtypes, the shapes or the files of the tensors"
+        texts += _differing(key, there.get(key), here[key], _LABELS.get(key, str))
+    if not texts:  # the rest follows from the arguments, but for a seed that was drawn
+        texts += _differing("options", there.get("options"), here["options"], argument)
+    return listed(texts) or "the dtypes, the shapes or the files of the tensors"
 
 
 _NAMES = {"": "arguments", "parts": "the number of parts", "version": "the version of castwise"}
@@ -94,19 +94,21 @@ def _differing(
         for one in dict.fromkeys((*there, *here)):
             called = label(one) if name is None else f"{name} {one!r}"
             yield from _differing(key, there.get(one), here.get(one), label, called)
-    elif key in {"configurations", "maps"}:
-        yield f"{name} was changed"
+        return
+    subject = name or _NAMES.get(key, key)
+    if key in {"configurations", "maps"}:
+        yield f"{subject} was changed"
     else:
-        said = _state if key == "source" else _said
-        yield f"{name or _NAMES.get(key, key)} is {said(there)} there and {said(here)} here"
+        text_of = _file_text if key == "source" else _value_text
+        yield f"{subject} is {text_of(there)} there and {text_of(here)} here"
 
 
-def _said(value: object) -> str:
+def _value_text(value: object) -> str:
     return "not given" if value is None else repr(value)
 
 
-def _state(state: object) -> str:
-    """Say the size of a source, and when it was changed, or the hash that its store has."""
+def _file_text(state: object) -> str:
+    """Say the size of a file, and when it was changed, or the hash that its store has."""
     if not isinstance(state, list) or len(state) != 2:  # noqa: PLR2004
         return "missing"
     size, change = state
