@@ -249,11 +249,13 @@ def test_mappings_of_any_class(tmp_path: Path) -> None:
 
 
 def test_the_commands(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    new = tmp_path / "new"
+    new = tmp_path / "a new one"
     for part in ("1/2", "2/2"):
         assert main(["cast", str(folder), str(new), "--dtype", "bfloat16", "--part", part]) == 0
         out = capsys.readouterr()
-        assert f"part {part} is done; when all are: castwise finish {new}" in out.err
+        assert f"part {part} is done; when all are: castwise finish '{new}'" in out.err
+    with pytest.raises(CheckpointError, match=rf"\(castwise finish '{new}'\), or remove"):
+        checkpoint.cast_file(folder, new, "bfloat16")
     assert main(["finish", str(new), "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert (

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shlex
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -40,7 +41,8 @@ def run_conversion(
     if warn is not None:
         warn(summary, options)
     if options.part is not None and not options.dry_run:
-        say(f"part {options.part} is done; when all are: castwise finish {options.destination}")
+        target = shlex.quote(str(options.destination))
+        say(f"part {options.part} is done; when all are: castwise finish {target}")
     is_unmeasured = options.dry_run and not options.measure
     is_partial = is_unmeasured or options.part is not None
     return OK if is_partial else say_findings(summary, options)

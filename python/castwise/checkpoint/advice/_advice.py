@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import re
+import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -228,11 +229,12 @@ class Advice(Rendered):
         Of a consumer that loads another form than `quantize_file` writes, two: the first writes
         QUANTISED.
         """
+        source = shlex.quote(str(self.source))
         if not self.quantizes:
-            return (f"castwise cast {self.source} DST --map THIS",)
+            return (f"castwise cast {source} DST --map THIS",)
         form = None if self.consumer is None else find_consumer(self.consumer).form
         destination = "DST" if form is None else "QUANTISED"
-        first = f"castwise quantize {self.source} {destination} --map THIS --recipe {self.recipe}"
+        first = f"castwise quantize {source} {destination} --map THIS --recipe {self.recipe}"
         if self.consumer is not None:
             first += f" --for {self.consumer}"
         return (

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import secrets
+import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -182,7 +183,7 @@ def refuse_parts(destination: Path) -> None:
     if not is_remote(destination) and (_folder(destination) / _JOB).exists():
         raise CheckpointError(
             f"{_folder(destination)} holds parts of {destination}; make it of them (castwise "
-            f"finish {destination}), or remove that folder first"
+            f"finish {shlex.quote(str(destination))}), or remove that folder first"
         )
 
 
