@@ -157,10 +157,11 @@ def test_it_is_named_by_its_key(tmp_path: Path, what: str, way: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_a_program_is_refused(tmp_path: Path) -> None:
-    torch.jit.script(torch.nn.Linear(1, 1)).save(tmp_path / "in.pt")
+@pytest.mark.parametrize("name", ["in.pt", "in.npz", "in.keras", "sha256-0123abcd"])
+def test_a_program_is_refused(tmp_path: Path, name: str) -> None:
+    torch.jit.script(torch.nn.Linear(1, 1)).save(tmp_path / name)
     with pytest.raises(checkpoint.CheckpointError, match="TorchScript program"):
-        checkpoint.load(tmp_path / "in.pt")
+        checkpoint.load(tmp_path / name)
 
 
 def test_the_engine_reads_what_lies_in_the_file(tmp_path: Path) -> None:

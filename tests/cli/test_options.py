@@ -135,15 +135,16 @@ def test_a_dry_run_obeys_top_and_quiet(tmp_path: Path, capsys: pytest.CaptureFix
 def test_advice_names_its_map_and_the_next_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    source, path = quantised_zeros(tmp_path), tmp_path / "map.toml"
+    source, path = quantised_zeros(tmp_path).rename(tmp_path / "a model"), tmp_path / "map.toml"
     size = sum(file.stat().st_size for file in source.iterdir())
     words = ["advise", str(source), "-o", str(path), "--for", "vllm"]
     assert main([*words, "--bits", "8"]) == 0
     said = capsys.readouterr().err
-    command = f"castwise quantize {source} DST --map {path} --recipe compressed-tensors --for vllm"
+    options = f"--map {path} --recipe compressed-tensors --for vllm"
+    command = f"castwise quantize '{source}' DST {options}"
     assert said == f"castwise: {path} has the map; next: {command}\n"
     made = str(tmp_path / "made")
-    assert main(command.replace("DST", made).split()[1:]) == 0
+    assert main(shlex.split(command.replace("DST", made))[1:]) == 0
     assert "transformers" not in capsys.readouterr().err
     # What everything fits in.
     advice = checkpoint.advise(source, budget=size)
