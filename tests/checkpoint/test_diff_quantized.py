@@ -135,6 +135,39 @@ def test_every_scheme_that_is_written(tmp_path: Path, name: str, stacked: bool) 
             break
 
 
+def odd_weight(kind: str) -> Any:
+    weight = np.zeros((256, 256), np.float16)
+    if kind == "constant":
+        weight[:] = -0.37
+    elif kind == "one element":
+        weight[-1, -1] = 1e-3
+    elif kind == "near the largest number":
+        weight[::2] = np.random.default_rng(3).uniform(-6e4, 6e4, (128, 256))
+    return weight
+
+
+@pytest.mark.thinned(5)
+@pytest.mark.parametrize("kind", ["zero", "one element", "constant", "near the largest number"])
+@pytest.mark.parametrize("name", ROWS)
+def test_a_weight_that_a_cast_fits_too(tmp_path: Path, name: str, kind: str) -> None:
+    """Of a weight that is stored as quantised its scheme is named, also beside a factor that fits.
+
+    Values may be infinite, or zeros of the other sign, as the producer decodes them.
+    """
+    row = ROWS[name]
+    source, out = tmp_path / "source", tmp_path / "out"
+    source.mkdir()
+    projection = "model.layers.0.mlp.down_proj.weight"
+    checkpoint.save(source / "model.safetensors", {projection: odd_weight(kind)})
+    (source / "config.json").write_text('{"model_type": "llama"}')
+    try:
+        checkpoint.quantize_file(source, out, row.scheme, recipe=row.recipe)  # type: ignore[arg-type]
+    except CheckpointError:
+        assert row.only_named or row.stacks
+        return
+    assert {options.get("scheme") for options in explained(source, out)} <= {row.scheme}
+
+
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("recipe", ["compressed-tensors", "modelopt"])
 def test_a_global_scale_of_fused_weights(tmp_path: Path, dtype: Any, recipe: Any) -> None:

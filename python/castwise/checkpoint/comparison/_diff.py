@@ -362,21 +362,27 @@ class _Comparing:
         *,
         sqnr_db: float | None,
     ) -> CastExplanation | None:
-        """Return the cast that makes B of A; else how it is quantised, or was in between."""
-        if sqnr_db is None or not _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS:
+        """Return what makes B of A: of what fits alike a scheme if B is quantised, else a cast."""
+        is_quantized = tensor.quantized[1]
+        is_likely = is_quantized or (
+            sqnr_db is not None and _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS
+        )
+        if sqnr_db is None or not is_likely:
             search = None
-        if search is not None and prover.has_failed and (proved := search.proved()) is not None:
-            return proved
+        if search is not None and (is_quantized or prover.has_failed):
+            proved = search.proved()
+            if proved is not None:
+                return proved
         if all(tensor.quantized) and self._is_transcoded(tensor):
             return CastExplanation(_TRANSCODED, {"transcoded": True}, tensor.count)
         assert tensor.shapes is not None, "they are alike"  # noqa: S101
         found = prover.explanation(pairs, tensor.shapes[0])
-        if found is not None and found.every_element and not tensor.quantized[1]:
+        if found is not None and found.every_element and not is_quantized:
             return found
         quantized = None if search is None else search.explanation()
-        if quantized is None or (found is not None and found.disagreeing <= quantized.disagreeing):
-            return found
-        return quantized
+        both = (quantized, found) if is_quantized else (found, quantized)
+        fitting = [explanation for explanation in both if explanation is not None]
+        return min(fitting, key=lambda explanation: explanation.disagreeing, default=None)
 
     def _is_transcoded(self, tensor: TensorDiff) -> bool:
         """Return True if both are quantised with the same codes and scales."""

@@ -250,9 +250,9 @@ def _of_kind(
 def _plain_recipes(
     kind: tuple[str | None, tuple[int, ...] | None, tuple[str, ...]] | None,
 ) -> Iterator[SchemeRecipe]:
-    """List them for matrices along the last axis whose scales are their own."""
+    """List them for matrices along the last axis, those of the stored scheme first."""
     scheme, stated, likely = kind or (None, None, ())
-    for row in schemes():
+    for row in sorted(schemes(), key=lambda row: row.name != scheme):
         if kind is not None and (row.name, scheme) not in _becoming():
             continue
         if kind is None and not row.name.startswith(_TRIED):
