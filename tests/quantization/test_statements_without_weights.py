@@ -81,6 +81,17 @@ def test_dequantize_removes_a_stale_statement(
     checkpoint.quantize_file(out, tmp_path / "quantised", "fp8_tensor")
 
 
+def test_null_states_nothing(tmp_path: Path) -> None:
+    """A key whose value is null neither stops a cast's dtype nor stays beside a statement."""
+    source = write(tmp_path / "in", {KEY: None}, {})
+    checkpoint.cast_file(source, tmp_path / "cast", "float16")
+    assert json.loads((tmp_path / "cast" / "config.json").read_text())["torch_dtype"] == "float16"
+    checkpoint.quantize_file(source, tmp_path / "out", "fp8_tensor")
+    text = (tmp_path / "out" / "config.json").read_text()
+    assert text.count(KEY) == 1
+    assert json.loads(text)[KEY]["quant_method"] == "compressed-tensors"
+
+
 def test_a_stale_statement_in_metadata(tmp_path: Path) -> None:
     source, out = tmp_path / "in.safetensors", tmp_path / "out.safetensors"
     stated = {KEY: json.dumps({"quant_method": "fp8"}), "author": "a"}

@@ -227,6 +227,7 @@ WRONG_WORDS: dict[str, tuple[Callable[[], Decodable], dict[str, Any], str]] = {
     "llm-awq": (awq, {"backend": "llm-awq"}, "the version 'llm-awq'"),
     "rotated": (gptq(4), {"rotation": "hadamard"}, "rotated (rotation 'hadamard')"),
     "words": (gptq(4), {"pack_dtype": "int16"}, "words of 'int16'"),
+    "no word": (gptq(4), {"format": 2}, "names no order of words"),
     "v1 of v2": (gptq(4, "gptq_v2", centred=True), {"format": "gptq", "sym": True}, "point of"),
     "v2 of v1": (gptq(4, centred=True), {"format": "gptq_v2", "sym": True}, "is 7 as"),
     "3 bits": (gptq(3, "gptq_v2", centred=True), {"format": "gptq", "sym": True}, "is 5 as"),

@@ -29,6 +29,9 @@ _MAX_BYTES = 10_000_000
 TOKEN = re.compile(r'"(?:[^"\\]|\\.)*+"|[][{},]')
 """The tokens of valid JSON that matter here; no other holds any of these characters."""
 
+NULL_VALUE = re.compile(r"\s*:\s*null\b")
+"""What follows a key that states nothing."""
+
 
 @dataclass(frozen=True, slots=True)
 class _StatedDtype:
@@ -211,7 +214,8 @@ def _stated(text: str) -> Iterator[_StatedDtype]:
                 value = json.loads(string)
                 if part.is_object and part.key is None:
                     part.key = value
-                    part.has_other = part.has_other or value in _OTHERS
+                    is_null = NULL_VALUE.match(text, token.end()) is not None
+                    part.has_other = part.has_other or (value in _OTHERS and not is_null)
                     continue
                 key = part.key if part.key in _KEYS else part.states
                 if key is not None and not part.is_other:

@@ -100,6 +100,9 @@ def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
 
 def _undecodable(section: Mapping[str, Any]) -> str | None:
     """Say why no word of a section is decoded: its weights need rotated inputs, or other words."""
+    for key in _FORMAT_KEYS:
+        if not isinstance(words := section.get(key), str | None):
+            return f"its {key} is {words!r}, which names no order of words; mend or remove it"
     if rotation := section.get("rotation"):
         return f"its weights are rotated (rotation {rotation!r}), which castwise cannot undo"
     if (container := section.get("pack_dtype") or _WORD) != _WORD:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from castwise.checkpoint._config import TOKEN, Config, stated_formats
+from castwise.checkpoint._config import NULL_VALUE, TOKEN, Config, stated_formats
 from castwise.checkpoint.report import CastRow
 from castwise.quantization.producers import BF16, OWN_SECTIONS, SECTIONS
 
@@ -138,7 +138,9 @@ _ALIAS = "ignored_layers"
 def with_exceptions(text: str, exceptions: Exceptions) -> str:
     """Add modules to those that the sections of a JSON object except from the quantisation."""
     for member, _ in reversed(list(_sections(text))):
-        begin = text.index("{", member.begin)
+        begin = text.find("{", member.begin, member.end)
+        if begin < 0:  # null, which states nothing
+            continue
         section = json.loads(text[begin : member.end])
         listed = section.get(exceptions.key) or section.get(_ALIAS) or []
         section[exceptions.key] = [*listed, *exceptions.modules]
@@ -187,5 +189,7 @@ def _sections(text: str) -> Iterator[tuple[_Member, int]]:
                 part = inside[-1] if inside else None
                 if part is not None and part.is_object and part.key is None:
                     part.key = json.loads(string)
+                    is_null = NULL_VALUE.match(text, token.end()) is not None
+                    part.goes = is_null and part.key in SECTIONS
                     if len(inside) > 1 and (inside[-2].key, part.key) in OWN_SECTIONS:
                         inside[-2].goes = inside[-2].is_object
