@@ -116,6 +116,7 @@ def test_float8_that_shapes_tell(
     [
         ((ROWS, ROWS), (ROWS,)),  # of rows or of columns
         ((200, COLUMNS), (2, 3)),  # blocks of 100 to 199 rows
+        ((200, 300), (2, 3)),  # squares of 100, or of 128 with less at the ends
         ((ROWS, COLUMNS), (2, 6)),
         ((ROWS, COLUMNS), (COLUMNS,)),
         ((2, ROWS, COLUMNS), (2, ROWS, 1)),

@@ -194,6 +194,7 @@ NAMED_AS_OTHERS = {
     "gptq, whole columns, in a file of its own": "scales",
     "gptq, by shapes": "scales",
     "mlx affine": "scales and biases",
+    "hqq": "scale and zero",
     "transformer-engine": "_extra_state, which plain models have too",
 }
 """Models of whose parts none has a name of its own, once the payload is lost."""

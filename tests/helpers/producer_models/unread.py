@@ -13,6 +13,11 @@ _SVDQUANT = {
     "a.proj_up": ("BF16", (128, 16)),
     "a.bias": ("BF16", (128,)),
 }
+# As nunchaku's first files have them.
+_FIRST = {
+    name.replace("proj_", "lora_").replace("smooth_factor", "smooth"): described
+    for name, described in _SVDQUANT.items()
+} | {"a.smooth_orig": ("BF16", (128,))}
 _NVFP4 = {
     **_SVDQUANT,
     "a.wscales": ("F8_E4M3", (8, 128)),
@@ -46,6 +51,7 @@ LAYOUTS: Layouts = {
         "transformer-engine",
     ),
     "nunchaku, int4": (Model(_SVDQUANT, {}, {}), None, None, "nunchaku"),
+    "nunchaku, first files": (Model(_FIRST, {}, {}), None, None, "nunchaku"),
     "nunchaku, nvfp4": (Model(_NVFP4, {}, {}), None, None, "nunchaku"),
     "nunchaku, awq": (Model(_AWQ, {}, {}), None, None, "nunchaku"),
     "hqq": (Model(_HQQ, {}, {}), None, None, "hqq"),

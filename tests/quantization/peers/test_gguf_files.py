@@ -219,7 +219,8 @@ def test_advised_for_it(folder: Path, tmp_path: Path) -> None:
     """Advice for it is carried out by two commands, and computes as transformers does."""
     source, map_file = folder / "first", tmp_path / "map.toml"
     has_stacks = '"gpt_oss"' in (source / "config.json").read_text()
-    advice = checkpoint.advise(source, error=1.0 if has_stacks else 0.006, consumer="llama.cpp")
+    # llama.cpp rounds to 8 bits what each of these is multiplied by: of more, more than TOLERANCE.
+    advice = checkpoint.advise(source, error=1.0 if has_stacks else 0.005, consumer="llama.cpp")
     assert {choice.target for choice in advice.choices} == {"mxfp4", *["keep"] * (not has_stacks)}
     advice.save(map_file)
     places = {

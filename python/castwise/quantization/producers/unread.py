@@ -46,20 +46,22 @@ NUNCHAKU = Producer(
             (
                 Part("wscales", SCALE, (*OF_REAL, *OF_FP8, *OF_U8), required=True, distinct=True),
                 Part("wzeros", ZERO, OF_REAL, distinct=True),
-                Part("wtscale", OTHER, OF_REAL, distinct=True),
-                Part("wcscales", OTHER, OF_REAL, distinct=True),
-                Part("smooth_factor", OTHER, OF_REAL, distinct=True),
-                Part("smooth_factor_orig", OTHER, OF_REAL, distinct=True),
+                *(
+                    Part(name, OTHER, OF_REAL, distinct=True)
+                    for name in ("wtscale", "wcscales", "smooth_factor", "smooth_factor_orig")
+                ),
                 *(
                     Part(name, OTHER, OF_REAL)
-                    for name in ("proj_down", "proj_up", "lora_down", "lora_up")
+                    for low_rank in ("proj", "lora")
+                    for name in (f"{low_rank}_down", f"{low_rank}_up")
                 ),
+                *(Part(name, OTHER, OF_REAL) for name in ("smooth", "smooth_orig")),
             ),
         ),
     ),
     is_decoded=False,
 )
-"""As diffusers' `SVDQW4A4Linear` and `AWQW4A16Linear` name them."""
+"""As nunchaku's `SVDQW4A4Linear` and `AWQW4A16Linear` name them, and its first files."""
 
 HQQ = Producer(
     "hqq",

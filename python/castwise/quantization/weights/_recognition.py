@@ -423,8 +423,8 @@ def _block(
 def _evident_block(match: Match[Described], info: Described) -> tuple[int, int] | None:
     """Return the block of float8 beside one scale per tensor, row or square of the matrix.
 
-    None if other blocks have such scales, too: a square must divide both axes, and scales of one
-    axis are those of rows only where the columns are not as many.
+    None if other blocks have such scales, too: a square is of a power of two that divides both
+    axes, and scales of one axis are those of rows only where the columns are not as many.
     """
     roles = {part.role for part, _ in match.parts.values() if part.use != "inputs"}
     is_plain = match.layout.scheme == FP8_SCALE.scheme and not roles - {SCALE, ACTIVATION}
@@ -440,7 +440,7 @@ def _evident_block(match: Match[Described], info: Described) -> tuple[int, int] 
     if len(scale) != MATRIX or 0 in scale:
         return None
     size, *others = {length / count for length, count in zip(shape, scale, strict=True)}
-    is_square = not others and size.is_integer() and size > 1
+    is_square = not others and size > 1 and math.frexp(size)[0] == 0.5  # noqa: PLR2004
     return (int(size), int(size)) if is_square else None
 
 
