@@ -17,12 +17,14 @@ FOLDER = PACKAGE / "quantization" / "producers"
 TABLES = (FOLDER / "_registry.py", FOLDER / "_consumers.py")
 """Those of all producers, and of who loads what they write."""
 MODULES = {
+    "aqlm": "unread.py",
     "awq": "awq_gptq.py",
     "autofp8": "autofp8.py",
     "bitsandbytes": "bitsandbytes.py",
     "comfy": "comfy.py",
     "compressed-tensors": "compressed_tensors.py",
     "deepseek": "deepseek.py",
+    "exl2": "unread.py",
     "exl3": "unread.py",
     "fbgemm": "fbgemm.py",
     "gpt-oss": "gpt_oss.py",
@@ -34,6 +36,7 @@ MODULES = {
     "nunchaku": "unread.py",
     "quanto": "unread.py",
     "quark": "quark.py",
+    "quip": "unread.py",
     "torchao": "torchao.py",
     "transformer-engine": "unread.py",
 }

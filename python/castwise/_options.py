@@ -113,7 +113,7 @@ Recipe: TypeAlias = Literal[
 StoredRecipe: TypeAlias = (
     Recipe
     | Literal["autofp8", "awq", "deepseek-v4", "fbgemm", "gptq", "mistral", "quark"]
-    | Literal["exl3", "hqq", "nunchaku", "quanto"]
+    | Literal["aqlm", "exl2", "exl3", "hqq", "nunchaku", "quanto", "quip"]
 )
 """Those whose layouts are known."""
 

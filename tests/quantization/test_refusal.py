@@ -137,9 +137,9 @@ def test_the_scales_of_a_cache_are_kept(tmp_path: Path) -> None:
 
 
 def test_a_method_that_is_not_known_refuses_every_change(tmp_path: Path) -> None:
-    tensors: Any = {"a.codes": ("I8", (8, 2)), "a.codebooks": ("F16", (8,)), "norm": ("F32", (8,))}
-    folder = write_zeros(tmp_path / "model", Model(tensors, in_config(quant_method="aqlm"), {}))
-    match = r"does not know the method \(config.json: aqlm\); 'a.codebooks' would become bfloat16"
+    tensors: Any = {"a.indices": ("I8", (8, 2)), "a.vectors": ("F16", (8,)), "norm": ("F32", (8,))}
+    folder = write_zeros(tmp_path / "model", Model(tensors, in_config(quant_method="vptq"), {}))
+    match = r"does not know the method \(config.json: vptq\); 'a.vectors' would become bfloat16"
     with pytest.raises(CheckpointError, match=match):
         checkpoint.cast_file(folder, tmp_path / "out", "bfloat16")
     checkpoint.cast_file(folder, tmp_path / "out", {"default": "keep"})

@@ -43,6 +43,26 @@ _EXL3 = {
     "a.svh": ("F16", (128,)),
 }
 
+_EXL2 = {
+    "a.q_weight": ("I32", (64, 128)),
+    "a.q_scale": ("I32", (4, 16)),
+    "a.q_scale_max": ("F16", (4,)),
+    "a.q_groups": ("I16", (8,)),
+    "a.q_invperm": ("I16", (128,)),
+}
+_AQLM = {
+    "a.codes": ("I16", (128, 16, 1)),
+    "a.codebooks": ("F16", (1, 65536, 1, 8)),
+    "a.scales": ("F16", (128, 1, 1, 1)),
+}
+_QUIP = {
+    "a.Qidxs": ("I16", (128, 16)),
+    "a.SU": ("F16", (128,)),
+    "a.SV": ("F16", (128,)),
+    "a.Wscale": ("F32", ()),
+    "a.codebook_id": ("I64", ()),
+}
+
 LAYOUTS: Layouts = {
     "transformer-engine": (
         Model({"a.weight": ("F8_E4M3", (8, 8)), "a._extra_state": ("U8", (100,))}, {}, {}),
@@ -58,4 +78,7 @@ LAYOUTS: Layouts = {
     "quanto": (Model(_QUANTO, {}, {}), None, None, "quanto"),
     "quanto, 4 bits": (Model(_QUANTO_4, {}, {}), None, None, "quanto"),
     "exl3": (Model(_EXL3, {}, {}), None, None, "exl3"),
+    "exl2": (Model(_EXL2, {}, {}), None, None, "exl2"),
+    "aqlm": (Model(_AQLM, {}, {}), None, None, "aqlm"),
+    "quip": (Model(_QUIP, {}, {}), None, None, "quip"),
 }

@@ -6,6 +6,7 @@ Without them a cast would round scales and take codes for numbers where no confi
 from __future__ import annotations
 
 from castwise.quantization.producers._layouts import (
+    OF_COUNTS,
     OF_FP8,
     OF_I8,
     OF_I16,
@@ -111,4 +112,55 @@ EXL3 = Producer(
     is_decoded=False,
 )
 
-UNREAD = (TRANSFORMER_ENGINE, NUNCHAKU, HQQ, QUANTO, EXL3)
+EXL2 = Producer(
+    "exl2",
+    (
+        Layout(
+            "",
+            "q_weight",
+            OF_WORD,
+            (
+                Part("q_scale", SCALE, OF_WORD, required=True, distinct=True),
+                Part("q_scale_max", SCALE, OF_REAL, required=True, distinct=True),
+                *(Part(name, distinct=True) for name in ("q_groups", "q_invperm", "q_perm")),
+            ),
+        ),
+    ),
+    is_decoded=False,
+)
+
+AQLM = Producer(
+    "aqlm",
+    (
+        Layout(
+            "",
+            "codes",
+            (*OF_I8, *OF_I16),
+            (
+                Part("codebooks", OTHER, OF_REAL, required=True, distinct=True),
+                Part("scales", SCALE, OF_REAL, required=True),
+            ),
+        ),
+    ),
+    is_decoded=False,
+)
+
+QUIP = Producer(
+    "quip",
+    (
+        Layout(
+            "",
+            "Qidxs",
+            (*OF_I16, *OF_COUNTS),
+            (
+                Part("SU", SCALE, OF_REAL, required=True, distinct=True),
+                *(Part(name, SCALE, OF_REAL, distinct=True) for name in ("SV", "Wscale")),
+                Part("codebook_id"),
+            ),
+        ),
+    ),
+    is_decoded=False,
+)
+"""QuIP#, as its `QuantizedLinear` names them."""
+
+UNREAD = (TRANSFORMER_ENGINE, NUNCHAKU, HQQ, QUANTO, EXL3, EXL2, AQLM, QUIP)
