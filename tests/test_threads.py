@@ -91,3 +91,95 @@ def test_a_child_of_a_fork_has_its_threads_to_itself() -> None:
             os._exit(int(castwise.cast(x, "float16", threads=2).tobytes() != want))
         assert os.waitpid(child, 0)[1] == 0
         assert all(cast.result().tobytes() == want for cast in running)
+
+
+THREADS_AT_EXIT = """if True:
+    import threading
+    import time
+
+    import castwise
+    import numpy as np
+    from castwise.adapters import registry
+    from castwise.adapters.protocol import Adapter
+
+    x = np.ones(8, np.float32)
+    numbers = np.zeros((1 << 20) + 4, np.float32)
+
+    class Host:
+        def __init__(self, turns):
+            self.turns = turns
+
+        def __array__(self, dtype=None, copy=None):
+            while self.turns < 0:
+                pass
+            for _ in range(self.turns):
+                time.perf_counter()
+            return x
+
+        def __float__(self):
+            return float(self.__array__()[0])
+
+        def __repr__(self):
+            return str(self.__array__())
+
+        def __del__(self):
+            self.__array__()
+
+    class Device:
+        pass
+
+    class DeviceAdapter(Adapter):
+        def is_array(self, value):
+            return True
+
+        def dtype_of(self, array):
+            return "float32"
+
+        def to_host(self, array):
+            return np.asarray(Host(1000))
+
+        def from_host(self, array, like):
+            return array
+
+    Device.__module__ = "castwise_tests_device"
+    registry.register(Device.__module__, DeviceAdapter())
+
+    def cast(value=x, dtype="float16", **options):
+        try:
+            castwise.cast(value, dtype, **options)
+        except (TypeError, ValueError):
+            pass
+
+    def run():
+        while True:
+            WORK
+
+    for _ in range(4):
+        threading.Thread(target=run, daemon=True).start()
+    time.sleep(DELAY)
+"""
+
+
+@pytest.mark.parametrize(
+    ("work", "delay"),
+    [
+        ("cast(like='torch')", 0.0),  # the first import of a module, by Rust
+        ("cast(like='torch')", 0.05),
+        ("cast(Host(1000))", 0.05),
+        ("cast(Host(-1))", 0.05),
+        ("cast(Device())", 0.05),
+        ("cast(scale=Host(1000))", 0.05),
+        ("cast(overflow=Host(1000))", 0.05),
+        ("cast([Host(1000)])", 0.05),
+        ("cast(numbers[:-4], None, out=numbers[4:])", 0.05),
+    ],
+)
+def test_the_interpreter_ends_while_threads_run_python_in_calls(work: str, delay: float) -> None:
+    """Before 3.14, Python ends threads that wait for its lock, below a call of castwise too."""
+    program = THREADS_AT_EXIT.replace("WORK", work).replace("DELAY", str(delay))
+    with ThreadPoolExecutor(2) as pool:
+        ends = [
+            pool.submit(run_python, "-X", "faulthandler", "-c", program, forked=False)
+            for _ in range(3)
+        ]
+    assert {(end.result().returncode, end.result().stderr) for end in ends} == {(0, "")}

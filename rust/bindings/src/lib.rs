@@ -21,6 +21,9 @@ mod comparison;
 mod delayed_scaling;
 #[expect(unsafe_code, reason = "numpy's C interface")]
 mod dtypes;
+#[cfg(all(target_os = "linux", target_env = "gnu"))]
+#[expect(unsafe_code, reason = "stands before functions of Python's C interface")]
+mod endless_wait;
 #[expect(unsafe_code, reason = "takes descriptors of open files")]
 mod engine;
 mod error;

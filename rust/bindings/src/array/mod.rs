@@ -8,6 +8,7 @@ use numpy::npyffi::{PY_ARRAY_API, PyArrayObject, flags};
 use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::{PyTypeInfo, intern};
 use smallvec::SmallVec;
 
 #[cfg(target_os = "linux")]
@@ -181,11 +182,10 @@ impl<'py> Array<'py> {
     /// Copies another array of its shape and dtype into it.
     pub(crate) fn fill_from(&self, other: &Self) -> PyResult<()> {
         let py = self.object.py();
-        // SAFETY: both are arrays; the call returns -1 with an exception set if it fails.
-        match unsafe { PY_ARRAY_API.PyArray_CopyInto(py, self.raw(), other.raw()) } {
-            0 => Ok(()),
-            _ => Err(PyErr::fetch(py)),
-        }
+        // By Python, not by numpy's table: numpy waits for the lock, and a thread that Python ends there must not unwind.
+        let class = PyUntypedArray::type_object(py);
+        let arguments = (&self.object, py.Ellipsis(), &other.object);
+        class.call_method1(intern!(py, "__setitem__"), arguments).map(drop)
     }
 
     /// Makes a new array of its shape, laid out as numpy would.

@@ -1,0 +1,58 @@
+// Functions of Python's stable ABI that can run Python code, or wait for the interpreter's lock, and that the bindings or
+// PyO3 call. `build.rs` reads the names; `endless_wait.rs` makes a function to stand before each.
+calls! {
+    fn _Py_DecRef(object: Pointer);
+    fn PyBuffer_Release(view: Pointer);
+    fn PyCMethod_New(method: Pointer, object: Pointer, module: Pointer, class: Pointer) -> Pointer;
+    fn PyDescr_NewGetSet(class: Pointer, attribute: Pointer) -> Pointer;
+    fn PyDict_Copy(dict: Pointer) -> Pointer;
+    fn PyDict_DelItem(dict: Pointer, key: Pointer) -> c_int;
+    fn PyDict_GetItemWithError(dict: Pointer, key: Pointer) -> Pointer;
+    fn PyDict_Keys(dict: Pointer) -> Pointer;
+    fn PyDict_MergeFromSeq2(dict: Pointer, pairs: Pointer, replace: c_int) -> c_int;
+    fn PyDict_New() -> Pointer;
+    fn PyDict_SetItem(dict: Pointer, key: Pointer, value: Pointer) -> c_int;
+    fn PyErr_CheckSignals() -> c_int;
+    fn PyErr_Clear();
+    fn PyErr_NewExceptionWithDoc(name: Pointer, text: Pointer, base: Pointer, dict: Pointer) -> Pointer;
+    fn PyErr_NormalizeException(class: Pointer, value: Pointer, traceback: Pointer);
+    fn PyErr_PrintEx(keep: c_int);
+    fn PyErr_Restore(class: Pointer, value: Pointer, traceback: Pointer);
+    fn PyErr_SetObject(class: Pointer, value: Pointer);
+    fn PyErr_SetString(class: Pointer, text: Pointer);
+    fn PyErr_WriteUnraisable(object: Pointer);
+    fn PyFloat_AsDouble(object: Pointer) -> c_double;
+    fn PyImport_Import(name: Pointer) -> Pointer;
+    fn PyIter_Next(iterator: Pointer) -> Pointer;
+    fn PyList_Append(list: Pointer, item: Pointer) -> c_int;
+    fn PyList_New(length: isize) -> Pointer;
+    fn PyLong_AsLong(object: Pointer) -> c_long;
+    fn PyLong_AsUnsignedLongLongMask(object: Pointer) -> c_ulonglong;
+    fn PyNumber_Index(object: Pointer) -> Pointer;
+    fn PyNumber_Lshift(left: Pointer, right: Pointer) -> Pointer;
+    fn PyNumber_Or(left: Pointer, right: Pointer) -> Pointer;
+    fn PyNumber_Rshift(left: Pointer, right: Pointer) -> Pointer;
+    fn PyObject_Call(callable: Pointer, arguments: Pointer, named: Pointer) -> Pointer;
+    fn PyObject_CallNoArgs(callable: Pointer) -> Pointer;
+    fn PyObject_DelItem(object: Pointer, key: Pointer) -> c_int;
+    fn PyObject_GetAttr(object: Pointer, name: Pointer) -> Pointer;
+    fn PyObject_GetBuffer(object: Pointer, view: Pointer, flags: c_int) -> c_int;
+    fn PyObject_GetItem(object: Pointer, key: Pointer) -> Pointer;
+    fn PyObject_GetIter(object: Pointer) -> Pointer;
+    fn PyObject_IsInstance(object: Pointer, class: Pointer) -> c_int;
+    fn PyObject_IsSubclass(object: Pointer, class: Pointer) -> c_int;
+    fn PyObject_IsTrue(object: Pointer) -> c_int;
+    fn PyObject_Repr(object: Pointer) -> Pointer;
+    fn PyObject_RichCompare(left: Pointer, right: Pointer, comparison: c_int) -> Pointer;
+    fn PyObject_SetAttr(object: Pointer, name: Pointer, value: Pointer) -> c_int;
+    fn PyObject_SetAttrString(object: Pointer, name: Pointer, value: Pointer) -> c_int;
+    fn PyObject_SetItem(object: Pointer, key: Pointer, value: Pointer) -> c_int;
+    fn PyObject_Size(object: Pointer) -> isize;
+    fn PyObject_Str(object: Pointer) -> Pointer;
+    fn PyTraceBack_Print(traceback: Pointer, file: Pointer) -> c_int;
+    fn PyTuple_GetSlice(tuple: Pointer, start: isize, end: isize) -> Pointer;
+    fn PyTuple_New(length: isize) -> Pointer;
+    fn PyType_FromSpec(spec: Pointer) -> Pointer;
+    fn PyType_FromSpecWithBases(spec: Pointer, bases: Pointer) -> Pointer;
+    fn PyUnicode_AsEncodedString(text: Pointer, encoding: Pointer, errors: Pointer) -> Pointer;
+}
