@@ -34,7 +34,8 @@ from castwise.checkpoint.planning import (
     scheme_names,
 )
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.quantization import Scheme, quantize, schemes
+from castwise.quantization import Scheme, schemes
+from castwise.quantization.arrays import quantize_slab
 from castwise.rendering import (
     Exponents,
     Histogram,
@@ -54,6 +55,9 @@ _BAND = 128
 
 _BYTES = 1 << 23
 """Bytes of a band, about."""
+
+_TOGETHER = 1 << 8
+"""Tensors that are held together, at most: a survey takes as much memory as a small weight."""
 
 _MEASURED = 1 << 14
 """Elements that are cast, or quantised, in less time than a prediction takes, at most."""
@@ -227,8 +231,10 @@ def survey_file(
         }
         if not tensors:
             raise CheckpointError(f"{path} has no floating tensor, so there is nothing to survey")
-        for name, tensor in survey_tensors(opened, tensors, workers, progress):
-            rows.append(_row(name, tensor, chosen))
+        for surveyed in survey_tensors(opened, tensors, workers, progress):
+            columns = [predict_all([*surveyed.values()], target) for target in chosen]
+            for (name, tensor), *predictions in zip(surveyed.items(), *columns, strict=True):
+                rows.append(_row(name, tensor, dict(zip(chosen, predictions, strict=True))))
     rows.sort(key=lambda row: _severity(row, chosen[-1]))
     return CheckpointSurvey(str(source), chosen, tuple(rows))
 
@@ -252,36 +258,53 @@ class SurveyedTensor:
     counts: Survey
     pieces: Callable[[], Iterable[NDArray[Any]]]
 
-    def predict(self, target: str, recipe: Recipe | None = None) -> Prediction:
-        """Predict what a target loses, or measure it: of few elements, or where that is not known.
 
-        Raises
-        ------
-        TypeError, ValueError
-            As `Survey.predict`.
+def predict_all(
+    tensors: Sequence[SurveyedTensor], target: str, recipe: Recipe | None = None
+) -> list[Prediction]:
+    """Predict what a target loses of each tensor, or measure it.
 
-        """
-        scheme = _SCHEMES.get(target)
-        if self.counts.count > _MEASURED:
-            prediction = self.counts.predict(target, recipe=recipe)
-            if prediction.sqnr_db is not None:
-                return prediction
-        elif not self.counts.count:
-            return self.counts.predict(target, recipe=recipe)
-        total: Any = 0
+    It is measured of few elements, and where a prediction does not know. Small tensors of a shape
+    are quantised together, unless the scheme has a scale for each whole tensor.
+
+    Raises
+    ------
+    TypeError, ValueError
+        As `Survey.predict`.
+
+    """
+    scheme = _SCHEMES.get(target)
+    is_whole = scheme is not None and (scheme.block == (0, 0) or scheme.global_scale)
+    predictions: dict[int, Prediction] = {}
+    reports: dict[int, Any] = {}
+    stacks: dict[Any, list[int]] = {}
+    for index, tensor in enumerate(tensors):
+        counts, is_small = tensor.counts, tensor.counts.count <= _MEASURED
+        is_final = not counts.count or (scheme is not None and counts.infinities + counts.nans > 0)
+        if is_final or not is_small:  # no scheme holds what is not finite
+            predictions[index] = counts.predict(target, recipe=recipe)
+            if is_final or predictions[index].sqnr_db is not None:
+                continue
+        reports[index] = 0
         if scheme is None:
-            for piece in self.pieces():
-                total += cast(piece, target, report=True)[1]
-            return Prediction.of_report(target, total)
-        if self.counts.infinities or self.counts.nans:  # which no scheme holds
-            return self.counts.predict(target, recipe=recipe)
-        scheme_name: Any = scheme.name
-        whole = scheme.block == (0, 0) or scheme.global_scale
-        amax = self.counts.amax if whole else None
-        for piece in self.pieces():
-            quantized = quantize(piece, scheme_name, recipe=recipe, amax=amax, threads=1)
-            total += compare_decoded(piece, quantized)
-        return Prediction.of_report(target, total, is_scheme=True)
+            reports[index] = sum(cast(x, target, report=True)[1] for x in tensor.pieces())
+        elif is_whole or not is_small:
+            stacks[index] = [index]
+        else:
+            (piece,) = tensor.pieces()
+            stacks.setdefault((piece.dtype, piece.shape), []).append(index)
+    for indices in stacks.values():
+        counts = tensors[indices[0]].counts
+        amax = counts.amax if is_whole and counts.count > _MEASURED else None
+        for pieces in zip(*(tensors[index].pieces() for index in indices), strict=True):
+            stack = np.stack(pieces) if len(pieces) > 1 else pieces[0][None]
+            x = stack if len(pieces) > 1 else pieces[0]
+            quantized = quantize_slab(x, target, recipe=recipe, amax=amax, threads=1)
+            for index, report in zip(indices, compare_decoded(stack, quantized), strict=True):
+                reports[index] += report
+    for index, report in reports.items():
+        predictions[index] = Prediction.of_report(target, report, is_scheme=scheme is not None)
+    return [predictions[index] for index in range(len(tensors))]
 
 
 def survey_tensors(
@@ -290,8 +313,8 @@ def survey_tensors(
     threads: int,
     progress: Callable[[Progress], None] | None,
     transposed: Container[str] = (),
-) -> Iterator[tuple[str, SurveyedTensor]]:
-    """Survey tensors of an opened checkpoint one by one, in the order of their files.
+) -> Iterator[dict[str, SurveyedTensor]]:
+    """Survey tensors of an opened checkpoint in the order of their files, small ones together.
 
     Matrices of those that are `transposed` are quantised along their columns.
     """
@@ -300,17 +323,22 @@ def survey_tensors(
         stored = StoredTensors(component.shards)
         for shard in component.shards.values():
             with stored.opened([shard]):
+                surveyed: dict[str, SurveyedTensor] = {}
+                nbytes = 0
                 for name in shard.tensors:
                     if (whole_name := component.prefix + name) not in tensors:
                         continue
+                    info = stored[name]
+                    nbytes += info.nbytes
+                    if surveyed and (nbytes > _BYTES or len(surveyed) == _TOGETHER):
+                        yield surveyed
+                        surveyed, nbytes = {}, info.nbytes
                     meter.starts(whole_name)
-                    yield (
-                        whole_name,
-                        survey_stored(
-                            stored, stored[name], threads, is_transposed=whole_name in transposed
-                        ),
+                    surveyed[whole_name] = survey_stored(
+                        stored, info, threads, is_transposed=whole_name in transposed
                     )
-                    meter.finished(stored[name].nbytes)
+                    meter.finished(info.nbytes)
+                yield surveyed
     meter.starts(None)
 
 
@@ -439,7 +467,9 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _row(name: str, tensor: SurveyedTensor, targets: Sequence[str]) -> TensorSurvey:
+def _row(
+    name: str, tensor: SurveyedTensor, predictions: Mapping[str, Prediction]
+) -> TensorSurvey:
     info, counts = tensor.info, tensor.counts
     return TensorSurvey(
         name,
@@ -452,7 +482,7 @@ def _row(name: str, tensor: SurveyedTensor, targets: Sequence[str]) -> TensorSur
         counts.amax,
         counts.amin_nonzero,
         exponents_of(counts),
-        {target: tensor.predict(target) for target in targets},
+        predictions,
     )
 
 

@@ -12,9 +12,9 @@ from castwise._options import Recipe
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._candidates import Candidates
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.planning import is_scheme
 from castwise.checkpoint.report import Progress
-from castwise.checkpoint.surveying import SurveyedTensor, exponents_of, survey_tensors
-from castwise.quantization import schemes
+from castwise.checkpoint.surveying import exponents_of, predict_all, survey_tensors
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,27 +48,33 @@ def survey_weights(
         A weight has infinite or NaN elements, which no scheme holds.
 
     """
-    surveyed: dict[str, Surveyed] = {}
-    tensors = survey_tensors(source, candidates.tensors, threads, progress, candidates.transposed)
-    for name, tensor in tensors:
-        counts = tensor.counts
-        if counts.infinities or counts.nans:
-            raise CheckpointError(
-                f"tensor {name!r} has {counts.infinities:,} infinite and {counts.nans:,} NaN "
-                "elements, which no scheme holds; repair it first"
-            )
-        errors = {
-            target: _ratio(tensor, target, candidates.recipe) for target in candidates.nbytes[name]
-        }
+    result: dict[str, Surveyed] = {}
+    batches = survey_tensors(source, candidates.tensors, threads, progress, candidates.transposed)
+    for surveyed in batches:
+        errors: dict[str, dict[str, float]] = {name: {KEEP: 0.0} for name in surveyed}
+        targets: dict[str, list[str]] = {}
+        for name, tensor in surveyed.items():
+            counts = tensor.counts
+            if counts.infinities or counts.nans:
+                raise CheckpointError(
+                    f"tensor {name!r} has {counts.infinities:,} infinite and {counts.nans:,} NaN "
+                    "elements, which no scheme holds; repair it first"
+                )
+            for target in candidates.nbytes[name]:
+                if target != KEEP:
+                    targets.setdefault(target, []).append(name)
+        for target, names in targets.items():
+            recipe = cast("Recipe", candidates.recipe) if is_scheme(target) else None
+            predictions = predict_all([surveyed[name] for name in names], target, recipe)
+            for name, prediction in zip(names, predictions, strict=True):
+                errors[name][target] = _ratio(prediction.sqnr_db)
         # A survey takes as much memory as a small weight, so none is kept.
-        surveyed[name] = Surveyed(errors, exponents_of(counts))
-    return surveyed
+        for name, tensor in surveyed.items():
+            result[name] = Surveyed(errors[name], exponents_of(tensor.counts))
+    return result
 
 
-def _ratio(tensor: SurveyedTensor, target: str, recipe: str) -> float:
-    if target == KEEP:
-        return 0.0
-    arithmetic = next((cast("Recipe", recipe) for row in schemes() if row.name == target), None)
-    decibels = tensor.predict(target, arithmetic).sqnr_db
+def _ratio(decibels: float | None) -> float:
+    """Return noise by signal."""
     assert decibels is not None, "measured"  # noqa: S101
     return 0.0 if math.isnan(decibels) else 10.0 ** (-decibels / 10)

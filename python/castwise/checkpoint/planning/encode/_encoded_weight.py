@@ -222,7 +222,10 @@ class EncodedWeight:
         quantized = self._quantized(array)
         parts = quantized.parts()
         if is_payload:
-            report = compare_decoded(array, quantized, self._quantized_near_one)
+            (report,) = compare_decoded(array[None], quantized)
+            # Values whose scales are beyond the range of their format are saturated: no others are.
+            if exceeds_scales(lost_to_scales(array, quantized, self._quantized_near_one)):
+                report = _with_saturated(report, report.count - report.zero_in)
             with self._lock:
                 self._report += report
             rows = {part.key for part in self._parts if part.by_rows and part.key != key}
@@ -358,24 +361,15 @@ def _of_zeros(
     return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None)
 
 
-def compare_decoded(
-    array: Array,
-    quantized: QuantizedArray,
-    encode: Callable[[Array, float], QuantizedArray] | None = None,
-) -> CastReport:
-    """Compare a matrix with what it is decoded to.
-
-    Values whose scales are beyond the range of their format are counted as saturated: no others
-    are. `encode` quantises an array in the same way, given by which factor it is that of before;
-    without it none are counted.
-    """
-    dtype = np.float64 if array.dtype == np.float64 else np.float32
-    decoded = dequantize(quantized, dtype, threads=1)
-    report = compare(array, decoded, measure=True, threads=1).report
-    assert report is not None, "measured"  # noqa: S101
-    if encode is not None and exceeds_scales(lost_to_scales(array, quantized, encode)):
-        report = _with_saturated(report, report.count - report.zero_in)
-    return report
+def compare_decoded(stack: Array, quantized: QuantizedArray) -> list[CastReport]:
+    """Compare each array of a stack with what it is decoded to."""
+    dtype = np.float64 if stack.dtype == np.float64 else np.float32
+    decoded = dequantize(quantized, dtype, threads=1).reshape(stack.shape)
+    reports = [
+        compare(array, values, measure=True, threads=1).report
+        for array, values in zip(stack, decoded, strict=True)
+    ]
+    return [report for report in reports if report is not None]  # all are measured
 
 
 def _with_saturated(report: CastReport, saturated: int) -> CastReport:
