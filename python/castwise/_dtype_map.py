@@ -26,7 +26,7 @@ from typing import Any, NamedTuple
 from castwise._brief import brief, counted, listed
 from castwise._core import PolicyMap, finfo
 from castwise._parsed_files import parsed_mapping, text_in
-from castwise._spelling import suggestion, typed_format
+from castwise._spelling import suggestion, typed_values
 from castwise._wording import about, argument, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
 from castwise.dtype_policies._configs import named
@@ -306,7 +306,7 @@ def is_whole_name(key: str, name: str) -> bool:
 def mapping_in(path: Path) -> dict[str, Any]:
     """Read the mapping in a `.json` or `.toml` file; raises as `DtypeMap.from_file`."""
     mapping = parsed_mapping(path, "pattern to format")
-    return {key: typed_format(value, f"{path}: key {key!r}") for key, value in mapping.items()}
+    return typed_values(mapping, f"{path}")
 
 
 def _is_float(target: str | None) -> bool:
@@ -321,6 +321,8 @@ def _axes(shape: Sequence[int]) -> int:
 def _is_like_default(key: str) -> bool:
     """Return True if one letter of "default" is wrong, or two are exchanged; case is ignored."""
     left, right = key.lower(), DEFAULT
+    if abs(len(left) - len(right)) > 1:
+        return False
     for _ in range(2):  # cut off what both begin and end with
         same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))])
         left, right = left[same:][::-1], right[same:][::-1]

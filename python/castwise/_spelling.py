@@ -63,9 +63,15 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
     )
 
 
-def typed_values(mapping: Mapping[Any, Any]) -> dict[Any, Any]:
+def typed_values(mapping: Mapping[Any, Any], origin: str = "map") -> dict[Any, Any]:
     """Return a map of which each value is as `typed_format` returns it."""
-    return {key: typed_format(value, f"map: key {key!r}") for key, value in mapping.items()}
+    first_keys: dict[str, Any] = {}
+    for key, value in mapping.items():
+        if isinstance(value, str):
+            first_keys.setdefault(value, key)
+    for value, key in first_keys.items():
+        typed_format(value, f"{origin}: key {key!r}")
+    return {**mapping}
 
 
 _SUGGESTED = 3

@@ -396,7 +396,12 @@ class _Problem:
         self._surveyed = surveyed
         self._total = sum(importance.values()) or 1.0
         self._options: list[list[Alternative]] = []
+        self._exponents: list[dict[int, int]] = []
         for names in groups:
+            counts: Counter[int] = Counter()
+            for name in names:
+                counts.update(surveyed[name].exponents)
+            self._exponents.append(dict(sorted(counts.items())))
             shared = [
                 target
                 for target in candidates.nbytes[names[0]]
@@ -531,15 +536,8 @@ class _Problem:
             -10 * math.log10(worst) if worst else math.inf,
             cheaper[-1] if cheaper else None,
             dearer[0] if dearer else None,
-            self._exponents(names),
+            self._exponents[number],
         )
-
-    def _exponents(self, names: Sequence[str]) -> dict[int, int]:
-        """Return how many elements of several weights have each exponent."""
-        counts: Counter[int] = Counter()
-        for name in names:
-            counts.update(self._surveyed[name].exponents)
-        return dict(sorted(counts.items()))
 
     def _mean(self, cost: float) -> float:
         """Return the mean error of a sum; 0 for what differs from 0 by the sum's rounding."""
