@@ -14,14 +14,16 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise import checkpoint
+from castwise import cast, checkpoint, compare
 from castwise.checkpoint import CheckpointError, advise
 from castwise.checkpoint.advice._advice import patterns
 from castwise.checkpoint.advice._knapsack import Option, front, solve
 from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.surveying import survey_tensors
+from castwise.checkpoint.planning import written_schemes
+from castwise.checkpoint.surveying import predict_all, survey_tensors
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
+from castwise.quantization.producers import WRITTEN
 from castwise.surveys import survey
 from oracle import Array
 from refusals import as_recorded
@@ -549,8 +551,38 @@ def test_a_tensor_is_surveyed_at_once(tmp_path: Path) -> None:
     checkpoint.save(path, {name: np.ones(shape, np.float32) for name, shape in ORDERS.items()})
     with open_checkpoint(path) as opened:
         tensors = opened.tensors
-        for name, tensor in survey_tensors(opened, tensors, 1, None):
+        (surveyed,) = survey_tensors(opened, tensors, 1, None)
+        assert list(surveyed) == list(tensors)
+        for name, tensor in surveyed.items():
             assert len([*tensor.pieces()]) == 1, name
+
+
+@pytest.mark.parametrize("recipe", sorted({row.recipe for row in WRITTEN}))
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_small_weights_are_measured_together_as_alone(
+    tmp_path: Path, recipe: str, dtype: str
+) -> None:
+    draw = np.random.default_rng(3)
+    arrays = {
+        f"layers.{number}.{kind}.weight": cast(draw.standard_normal(shape) * 2.0**number, dtype)
+        for number in range(4)
+        for kind, shape in (("fc", (32, 64)), ("experts.down_proj", (2, 32, 64)))
+    }
+    arrays |= {
+        "zero.weight": np.zeros_like(arrays["layers.0.fc.weight"]),
+        "none": arrays["layers.0.fc.weight"][:0],
+    }
+    path = tmp_path / "model.safetensors"
+    checkpoint.save(path, arrays)
+    with open_checkpoint(path) as opened:
+        (surveyed,) = survey_tensors(opened, opened.tensors, 1, None)
+        for scheme in written_schemes(recipe):
+            predictions = predict_all([*surveyed.values()], scheme, recipe)
+            for name, prediction in zip(surveyed, predictions, strict=True):
+                x = arrays[name]
+                decoded = dequantize(quantize(x, scheme, recipe=recipe), "float32")
+                expected = compare(x, decoded).sqnr_db
+                assert repr(prediction.sqnr_db) == repr(expected), (scheme, name)
 
 
 @pytest.mark.parametrize(

@@ -467,9 +467,7 @@ def _targets(targets: Sequence[str] | None) -> tuple[str, ...]:
     return tuple(dict.fromkeys(names))
 
 
-def _row(
-    name: str, tensor: SurveyedTensor, predictions: Mapping[str, Prediction]
-) -> TensorSurvey:
+def _row(name: str, tensor: SurveyedTensor, predictions: Mapping[str, Prediction]) -> TensorSurvey:
     info, counts = tensor.info, tensor.counts
     return TensorSurvey(
         name,

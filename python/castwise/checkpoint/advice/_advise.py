@@ -33,6 +33,7 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
+    Encode,
     checked_threads,
     is_scheme,
     pattern_of,
@@ -380,6 +381,11 @@ def _beside_bytes(opened: Checkpoint) -> tuple[int, list[Path]]:
     return copied + nbytes, indices
 
 
+def _key(name: str) -> str:
+    """Return the key of a map that is of one weight; in parentheses none is "default"."""
+    return f"({re.escape(name)})"
+
+
 class _Problem:
     """The choices, and what limits them."""
 
@@ -395,6 +401,7 @@ class _Problem:
         self._size, self._limit = limits
         self._surveyed = surveyed
         self._total = sum(importance.values()) or 1.0
+        self._encode: Encode | None = None
         self._options: list[list[Alternative]] = []
         self._exponents: list[dict[int, int]] = []
         for names in groups:
@@ -470,8 +477,18 @@ class _Problem:
         """Return the bytes of what states the schemes of a choice."""
         if not advice.quantizes:
             return 0
-        recipe = self._candidates.recipe
-        encode = checked_encode(None, recipe, None, advice.map, ignore=(), threads=threads)
+        if self._encode is None:  # each weight by its name, for all choices
+            schemes = {choice.target for choice in advice.choices if is_scheme(choice.target)}
+            keys = dict.fromkeys(map(_key, self._candidates.tensors), min(schemes))
+            recipe = self._candidates.recipe
+            self._encode = checked_encode(None, recipe, None, keys, ignore=(), threads=threads)
+        chosen = {
+            _key(name): choice.target
+            for choice in advice.choices
+            if is_scheme(choice.target)
+            for name in choice.tensors
+        }
+        encode = replace(self._encode, schemes=chosen)
         return stated_bytes(opened, encode, is_file=not opened.is_folder)
 
     def least_bytes(self) -> int:
