@@ -571,6 +571,7 @@ def test_small_weights_are_measured_together_as_alone(
     arrays |= {
         "zero.weight": np.zeros_like(arrays["layers.0.fc.weight"]),
         "none": arrays["layers.0.fc.weight"][:0],
+        "large.weight": np.full_like(arrays["layers.0.fc.weight"], 3.71, shape=(130, 160)),
     }
     path = tmp_path / "model.safetensors"
     checkpoint.save(path, arrays)

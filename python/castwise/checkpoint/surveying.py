@@ -36,6 +36,7 @@ from castwise.checkpoint.planning import (
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
 from castwise.quantization import Scheme, schemes
 from castwise.quantization.arrays import quantize_slab
+from castwise.quantization.producers import has_global_scale, written_layout
 from castwise.rendering import (
     Exponents,
     Histogram,
@@ -274,7 +275,7 @@ def predict_all(
 
     """
     scheme = _SCHEMES.get(target)
-    is_whole = scheme is not None and (scheme.block == (0, 0) or scheme.global_scale)
+    is_whole = scheme is not None and _has_one_scale(scheme, recipe)
     predictions: dict[int, Prediction] = {}
     reports: dict[int, Any] = {}
     stacks: dict[Any, list[int]] = {}
@@ -305,6 +306,12 @@ def predict_all(
     for index, report in reports.items():
         predictions[index] = Prediction.of_report(target, report, is_scheme=scheme is not None)
     return [predictions[index] for index in range(len(tensors))]
+
+
+def _has_one_scale(scheme: Scheme, recipe: str | None) -> bool:
+    """Return True if a scale is that of the whole tensor."""
+    layout = written_layout(recipe or next(iter(scheme.recipes), None), scheme, symmetric=True)
+    return scheme.block == (0, 0) or (scheme.global_scale and has_global_scale(layout))
 
 
 def survey_tensors(

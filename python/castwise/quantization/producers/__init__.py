@@ -58,7 +58,7 @@ if TYPE_CHECKING:
         producer_of_model,
         written_layout,
     )
-    from castwise.quantization.producers._schemes import find_scheme
+    from castwise.quantization.producers._schemes import find_scheme, has_global_scale
     from castwise.quantization.producers._stored_weight import Undecodable
     from castwise.quantization.producers._written import (
         EncodedModules,
@@ -121,7 +121,7 @@ else:
                 "producer_of_model",
                 "written_layout",
             ),
-            "castwise.quantization.producers._schemes": ("find_scheme",),
+            "castwise.quantization.producers._schemes": ("find_scheme", "has_global_scale"),
             "castwise.quantization.producers._stored_weight": ("Undecodable",),
             "castwise.quantization.producers._written": (
                 "EncodedModules",
@@ -183,6 +183,7 @@ __all__ = [
     "find_consumer",
     "find_recipe",
     "find_scheme",
+    "has_global_scale",
     "joined",
     "known_recipe",
     "names_beside",
