@@ -26,6 +26,8 @@ _Ranged = SafetensorsReader | GgufReader | ChunkedReader | PlainReader
 """Those that read any part of a tensor."""
 
 _RANGED = get_args(_Ranged)
+_UNCHUNKED = (SafetensorsReader, GgufReader)
+"""Most readers, by their exact types: `isinstance` of a protocol's class takes much longer."""
 
 _RECENT_BYTES = 24 << 20
 _SHORT_BYTES = 16 << 10
@@ -123,11 +125,13 @@ class StoredTensors(Mapping[str, TensorInfo]):
             with self._lock:
                 whole = self._recent.get((name,), lambda: reader.read(name))
             return whole[tuple(slice(*bounds) for bounds in ranges)]
-        is_whole = all(
-            bounds == (0, count) for bounds, count in zip(ranges, info.shape, strict=True)
-        )
-        if is_whole and not isinstance(reader, ChunkedReader):
-            return _read(reader, info, ranges)
+        if all(bounds == (0, count) for bounds, count in zip(ranges, info.shape, strict=True)) and (
+            isinstance(reader, _UNCHUNKED) or not isinstance(reader, ChunkedReader)
+        ):
+            dtype = numpy_dtype(info.format)
+            raw = np.empty(math.prod(info.shape) * dtype.itemsize, np.uint8)
+            reader.read_into(name, 0, raw.data)
+            return from_bytes(raw, dtype, info.shape)
         with self._lock:
             chunks = reader.chunks(name) if isinstance(reader, ChunkedReader) else None
             whole_ranges = (

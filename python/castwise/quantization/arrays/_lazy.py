@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from types import EllipsisType
 from typing import Any, TypeAlias
 
@@ -53,7 +53,10 @@ class LazyArray:
 
     def reshape(self, shape: Sequence[int]) -> LazyArray:
         """View the tensor in another shape."""
-        return replace(self, shape=tuple(shape))
+        shape = tuple(shape)
+        if shape == self.shape:
+            return self
+        return LazyArray(self.name, shape, self.dtype, self.stored, self.box)
 
     def as_rows(self, shape: tuple[int, int]) -> LazyArray:
         """View the tensor as a matrix whose rows may lie in several first axes; any can be read."""
@@ -80,6 +83,8 @@ class LazyArray:
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
     def __getitem__(self, index: Index) -> NDArray[Any]:
+        if index is ... or index == (...,):
+            return self.box([(0, count) for count in self.stored]).reshape(self.shape)
         items = [
             item for item in (index if isinstance(index, tuple) else (index,)) if item is not ...
         ]

@@ -23,7 +23,7 @@ class Described(Protocol):
 
 def tail(name: str) -> str:
     """Return the last component of a name."""
-    return name[max(name.rfind("."), name.rfind("/")) + 1 :]
+    return name.rpartition("/")[2].rpartition(".")[2]
 
 
 def beside(part: str, weight: str) -> str:

@@ -223,7 +223,10 @@ class _Search:
     def _missing(self, match: Match[Described], stated: Stated) -> str | None:
         """Name what is beside the payload in another format, or stated to be there, and is not."""
         wrong = None
+        matched_parts = [part for part, _ in match.parts.values()]
         for part in match.layout.parts:
+            if part in matched_parts:
+                continue
             tensor = self._tensors.get(beside(part.name, match.weight))
             if tensor is None or tensor is match.payload:
                 continue
