@@ -16,6 +16,9 @@ Piece = tuple[NDArray[Any], NDArray[Any], int]
 _PIECE = 1 << 18
 """Elements that numpy widens at a time."""
 
+_FEW = 1 << 12
+"""Elements of which numpy finds the largest relative difference sooner than halving does."""
+
 
 class LargestGap:
     """The largest absolute difference of two streams of pieces.
@@ -200,24 +203,33 @@ class Measures:
 
     def _take_relative(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
         """Take the largest relative difference of numbers that are finite in both pieces."""
+        shares = self._relative(left, right)
+        place = int(np.argmax(shares))
+        if shares[place] > self.max_rel:
+            self.max_rel, self.rel_place = float(shares[place]), start + place
+            self.rel_values = _plain_value(left[place]), _plain_value(right[place])
+            self._rel_piece = None
+
+    def _relative(self, left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.float64]:
+        """Return the relative differences of numbers that are finite in both pieces; else 0."""
+        dtype = np.complex128 if self._complex else np.float64
         with np.errstate(all="ignore"):
-            dtype = np.complex128 if self._complex else np.float64
             ahead, behind = left.astype(dtype), right.astype(dtype)
-            shares = np.abs(ahead - behind) / np.abs(ahead)
+            shares: NDArray[np.float64] = np.abs(ahead - behind) / np.abs(ahead)
             far = ~np.isfinite(shares)
             # Finite numbers may differ by more than float64 holds; their quarters do not.
             ahead_of_far, behind_of_far = ahead[far] / 4, behind[far] / 4
             shares[far] = np.abs(ahead_of_far - behind_of_far) / np.abs(ahead_of_far)
-        is_measured = np.isfinite(ahead) & np.isfinite(behind) & (ahead != 0)
-        shares[~is_measured] = 0
-        place = int(np.argmax(shares))
-        if shares[place] > self.max_rel:
-            self.max_rel, self.rel_place = float(shares[place]), start + place
-            self.rel_values = _plain_value(ahead[place]), _plain_value(behind[place])
-            self._rel_piece = None
+        shares[~(np.isfinite(ahead) & np.isfinite(behind) & (ahead != 0))] = 0
+        return shares
 
     def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece:
         """Return the first element of which the largest relative difference is that of all."""
+        if left.size <= _FEW:
+            place = int(np.argmax(self._relative(left, right)))
+            one = slice(place, place + 1)
+            if self._is_largest(left[one], right[one]):
+                return left[one], right[one], start + place
         while left.size > 1:
             middle = left.size // 2
             if self._is_largest(left[:middle], right[:middle]):

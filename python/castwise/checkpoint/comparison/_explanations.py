@@ -249,6 +249,10 @@ class Prover:
         self._failed(result, right, different, start)
         return None
 
+    def end_search(self) -> None:
+        """Search no further recipe: how B was quantised explains it."""
+        self._searches = 0
+
     def _applied(self, left: NDArray[Any]) -> tuple[NDArray[Any], CastReport | None]:
         """Return what the recipe makes of a piece, with a report if that says all."""
         return self._recipe.applied_fully(left, self._target, self._threads)
@@ -260,9 +264,9 @@ class Prover:
     def _failed(
         self, result: NDArray[Any], right: NDArray[Any], different: int, start: int
     ) -> None:
-        if different and self._place is None:
-            self._place = start + first_differing(result, right)
         self._disagreeing += different
+        if different and self._place is None and not self.is_hopeless:
+            self._place = start + first_differing(result, right)
 
     def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
         """Take a sample of a piece where the recipe fails, and return the best one on all."""

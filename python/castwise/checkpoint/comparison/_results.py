@@ -314,7 +314,11 @@ def _notes(tensor: TensorDiff) -> list[str]:
     return [
         part
         for line in whole
-        for part in wrap(line, _COLUMNS, subsequent_indent="    ", break_long_words=False)
+        for part in (
+            wrap(line, _COLUMNS, subsequent_indent="    ", break_long_words=False)
+            if len(line) > _COLUMNS or line != line.rstrip() or not line.isprintable()
+            else (line,)
+        )
     ]
 
 

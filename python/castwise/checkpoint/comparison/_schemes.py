@@ -135,6 +135,8 @@ class SchemeSearch:
 
     def sample_size(self) -> int:
         """Return of how many elements the first rows are by which a recipe is chosen."""
+        if 2 * math.prod(self.shape) <= _SAMPLE_ELEMENTS:  # a sample of whole rows has more
+            return math.prod(self.shape)
         steps = {candidate.row_step(self.shape) for candidate in self.candidates()}
         sizes = [_slab_size(self.shape, step) for step in steps if step is not None]
         return min(max(sizes, default=0), math.prod(self.shape))
@@ -175,17 +177,18 @@ class SchemeSearch:
         self._prover.remember(self._weight, chosen)
         return best
 
-    def likely(self, first_rows: FirstRows) -> SchemeRecipe | None:
+    def likely(self, first_rows: FirstRows) -> tuple[SchemeRecipe | None, int]:
         """Return the recipe that will be tried first: of those that agree on the first rows.
 
+        The number says on how many elements it was tried and is right.
         A usual one that explained a tensor before, and agrees in all elements, comes before all.
         """
         for known in self._prover.known:
             if known in self.candidates() and known.cost == 1:
                 sample = self._sample(known, first_rows)
                 if sample is not None and self._different(known, *sample) == 0:
-                    return known
-        return next(iter(self.agreeing(first_rows)), None)
+                    return known, sample[0].size
+        return next(iter(self.agreeing(first_rows)), None), 0
 
     def agreeing(self, first_rows: FirstRows) -> list[SchemeRecipe]:
         """Return the recipes that agree on the first rows, the best first."""
@@ -248,10 +251,15 @@ class SchemeTrial:
         self._size = math.prod(search.shape)
         self._rows: RowCutter | None = None
         self._first: list[Matrices] = []
-        self._count = self._disagreeing = 0
+        self._count = self._disagreeing = self._explained = 0
         self._place: int | None = None
         self.has_failed = False
         self.recipe = recipe
+
+    @property
+    def explains_all(self) -> bool:
+        """True if the first rows are all, and the recipe that explained others is right there."""
+        return 0 < self._size == self._explained
 
     def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
         """Try it on the next piece."""
@@ -278,7 +286,7 @@ class SchemeTrial:
             return left[:size].reshape(shape), right[:size].reshape(shape)
 
         if self.recipe is None:
-            self.recipe = search.likely(first_rows)
+            self.recipe, self._explained = search.likely(first_rows)
         step = None if self.recipe is None else self.recipe.row_step(search.shape)
         if step is None:
             self.has_failed = True
@@ -289,6 +297,8 @@ class SchemeTrial:
         """Try it on rows, and return what `take` takes."""
         if self.has_failed:
             return left.size, None, None
+        if self.explains_all:
+            return left.size, 0, None
         assert self.recipe is not None, "it has begun"  # noqa: S101
         result = self._search.applied(self.recipe, left)
         if result is None:

@@ -62,6 +62,8 @@ class PieceWalk:
             else:
                 if piece.left.dtype == piece.right.dtype and prover.is_plain:
                     comparison = piece.compared()
+                if self._trial is not None and self._trial.explains_all:
+                    prover.end_search()
                 report = prover.try_piece(
                     piece.left, piece.right, comparison and comparison.different, piece.attempt
                 )

@@ -225,7 +225,7 @@ class _Search:
         wrong = None
         matched_parts = [part for part, _ in match.parts.values()]
         for part in match.layout.parts:
-            if part in matched_parts:
+            if part in matched_parts or not part.formats:  # any format fits what is there
                 continue
             tensor = self._tensors.get(beside(part.name, match.weight))
             if tensor is None or tensor is match.payload:
