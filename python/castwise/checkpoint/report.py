@@ -10,12 +10,13 @@ from typing import Any, NamedTuple
 from castwise._brief import brief_fields
 from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
-from castwise.checkpoint._tensors import Planned, format_named
+from castwise.checkpoint._tensors import Planned
 
 SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
 
-_WRAPPING = frozenset(name for name in formats() if finfo(name).kind in ("int", "uint", "bool"))
+_FORMATS = frozenset(formats())
+_WRAPPING = frozenset(name for name in _FORMATS if finfo(name).kind in ("int", "uint", "bool"))
 """Formats without infinity, in which what overflows comes out as another number."""
 
 
@@ -230,7 +231,7 @@ class CastRow(NamedTuple):
     @property
     def _is_scheme(self) -> bool:
         """True for a payload: what is counted as saturated is values with scales out of range."""
-        return self.target is not None and format_named(self.target) is None
+        return self.target is not None and self.target not in _FORMATS
 
     @property
     def _wraps(self) -> bool:
