@@ -40,6 +40,8 @@ def native(array: NDArray[Any]) -> NDArray[Any]:
 def to_bytes(array: NDArray[Any]) -> Bytes:
     """Return the elements in C order as little-endian bytes; a view where that is possible."""
     flat = np.ascontiguousarray(native(array)).reshape(-1)
+    if NATIVE_ORDER == "<":
+        return flat.view(np.uint8)
     lane = _lane(flat.dtype)
     return flat.view(lane).astype(lane.newbyteorder("<"), copy=False).view(np.uint8)
 
@@ -48,6 +50,8 @@ def from_bytes(
     raw: Bytes, dtype: np.dtype[Any], shape: tuple[int, ...], order: Literal["<", ">"] = "<"
 ) -> NDArray[Any]:
     """Return the array of native `dtype` with the C-order bytes `raw`: a view if `order` allows."""
+    if order == NATIVE_ORDER:
+        return raw.view(dtype).reshape(shape)
     lane = _lane(dtype)
     native = raw.view(lane.newbyteorder(order)).astype(lane, copy=False)
     return native.view(dtype).reshape(shape)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -252,7 +251,8 @@ class DecodePlan(ComponentPlan):
             plan.parts,
             partial(
                 _slabs,
-                replace(plan, rows=rows),
+                plan,
+                rows,
                 self._check_of(weight, self._section(weight)),
                 self._decode.arithmetic,
                 losses,
@@ -358,8 +358,13 @@ def _counts(plan: Decoding) -> Iterator[int]:
     return ((cut.stop - cut.start) * columns for cut in plan.slabs(_SLAB_ELEMENTS))
 
 
-def _slabs(
-    plan: Decoding, check: _Check, arithmetic: Arithmetic, losses: LossCounter, name: str
+def _slabs(  # noqa: PLR0917
+    plan: Decoding,
+    rows: Callable[[Cut], QuantizedArray],
+    check: _Check,
+    arithmetic: Arithmetic,
+    losses: LossCounter,
+    name: str,
 ) -> Iterator[Slab]:
     dtype = numpy_dtype(name)
     losses.begin()
@@ -370,7 +375,7 @@ def _slabs(
             values = cast(exact, dtype, threads=1)
             losses.add_rounded(exact, values)
             return values
-        q = plan.rows(cut)
+        q = rows(cut)
         check(q)
         values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
         losses.add(q, values, arithmetic)

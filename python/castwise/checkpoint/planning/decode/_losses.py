@@ -18,6 +18,8 @@ from castwise.quantization import QuantizedArray, dequantize
 from castwise.quantization.arrays import Range, losses_of, may_lose, rows_of
 from castwise.quantization.weights import Decoding
 
+_FEW = 1 << 14
+"""Elements whose codes are read in less time than their scales alone before."""
 _WIDEST = np.dtype(np.float32)
 
 
@@ -68,7 +70,8 @@ def stored_losses(plan: Decoding, elements: int) -> DecodeReport:
     Codes are read only where the scales of so many elements do not tell that nothing is lost.
     """
     losses = LossCounter()
-    scales = None if plan.whole is None else _without_codes(plan.whole)
+    is_small = math.prod(plan.cut) <= _FEW
+    scales = None if plan.whole is None or is_small else _without_codes(plan.whole)
     for cut in plan.slabs(elements):
         if scales is not None:
             q = rows_of(scales, cut.start, cut.stop, cut.place)
