@@ -49,6 +49,7 @@ class SchemeProver:
         self.threads = threads
         self.known: list[SchemeRecipe] = []
         self._in_vain: dict[str | None, int] = {}
+        self._last: tuple[Sequence[SchemeRecipe], Sequence[SchemeRecipe]] = (), []
 
     def search(
         self,
@@ -82,14 +83,19 @@ class SchemeProver:
         scheme = None if weight is None else weight.scheme
         if self._in_vain.get(scheme, 0) >= self.PATIENCE:
             return [*self.known]
-        return [*dict.fromkeys([*self.known, *scheme_recipes(weight, axes)])]
+        recipes = scheme_recipes(weight, axes)
+        if recipes != self._last[0]:
+            self._last = recipes, [*dict.fromkeys([*self.known, *recipes])]
+        return self._last[1]
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
         """Take note of what was found of a weight."""
         scheme = None if weight is None else weight.scheme
         self._in_vain[scheme] = 0 if best is not None else self._in_vain.get(scheme, 0) + 1
         if best is not None:
-            self.known = [best, *(recipe for recipe in self.known if recipe != best)]
+            if self.known[:1] != [best]:
+                self.known = [best, *(recipe for recipe in self.known if recipe != best)]
+                self._last = (), []
 
 
 class SchemeSearch:
