@@ -92,10 +92,9 @@ class SchemeProver:
         """Take note of what was found of a weight."""
         scheme = None if weight is None else weight.scheme
         self._in_vain[scheme] = 0 if best is not None else self._in_vain.get(scheme, 0) + 1
-        if best is not None:
-            if self.known[:1] != [best]:
-                self.known = [best, *(recipe for recipe in self.known if recipe != best)]
-                self._last = (), []
+        if best is not None and self.known[:1] != [best]:
+            self.known = [best, *(recipe for recipe in self.known if recipe != best)]
+            self._last = (), []
 
 
 class SchemeSearch:
