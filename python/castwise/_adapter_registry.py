@@ -308,9 +308,14 @@ def method_of(adapter: Adapter, name: str) -> str:
     return f"{type(adapter).__name__}.{name}"
 
 
+def _package_of_class(cls: type) -> str:
+    """Return the name of the package of a class; one made where no module runs has none."""
+    return str(getattr(cls, "__module__", "")).partition(".")[0]
+
+
 def _search(cls: type) -> Adapter | None:
     for base in cls.__mro__:
-        module = str(base.__module__).partition(".")[0]
+        module = _package_of_class(base)
         if module in _WITHOUT:
             continue
         if module not in _adapters and (entry := _offered().get(module)) is not None:
@@ -318,7 +323,7 @@ def _search(cls: type) -> Adapter | None:
             _adapters.setdefault(module, _loaded(entry))
         if module in _adapters:
             return _adapters[module]
-    if str(cls.__module__).partition(".")[0] in _WITHOUT:
+    if _package_of_class(cls) in _WITHOUT:
         return None
     return next((adapter for knows, adapter in _adapters_by_predicate if knows(cls)), None)
 

@@ -49,7 +49,7 @@ def array_dtype(leaf: object) -> np.dtype[Any] | None:
     is_container = isinstance(leaf, Mapping) and _has_attributes(leaf)
     if not is_container and (isinstance(leaf, _BUFFERS) or _is_array(leaf)):
         return _dtype_of(leaf)
-    name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+    name = _class_name(leaf)
     if hasattr(leaf, "__dlpack__"):
         raise TypeError(
             f"a {name} is read by DLPack only, not by numpy; give numpy.from_dlpack of it."
@@ -74,11 +74,17 @@ def _has_attributes(value: object) -> bool:
     return hasattr(type(value), "attrs")
 
 
+def _class_name(leaf: object) -> str:
+    """Return what messages call the class of a leaf; one made where no module runs has none."""
+    cls = type(leaf)
+    return f"{getattr(cls, '__module__', '')}.{cls.__qualname__}".lstrip(".")
+
+
 def _dtype_of(leaf: object) -> np.dtype[Any] | None:
     """Return the dtype of what numpy reads, without reading it where it has one of numpy's."""
     dtype = getattr(leaf, "dtype", None)
     if not isinstance(dtype, np.dtype):
-        name = f"{type(leaf).__module__}.{type(leaf).__qualname__}"
+        name = _class_name(leaf)
         try:
             dtype = host_array(leaf)[0].dtype
         except (TypeError, ValueError, RuntimeError) as error:

@@ -53,7 +53,7 @@ def is_registered(value: object) -> bool:
 
 def _tree_util(value: object) -> Any:  # noqa: ANN401  (a module)
     """Return `jax.tree_util` if the program imported it, and its registry decides about a value."""
-    if type(value).__module__ in _NEVER_REGISTERED:
+    if getattr(type(value), "__module__", "") in _NEVER_REGISTERED:
         return None
     return getattr(sys.modules.get("jax"), "tree_util", None)  # not while jax is being imported
 
