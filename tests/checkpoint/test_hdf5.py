@@ -177,7 +177,7 @@ def test_every_dtype_and_layout(
     for name, array in loaded.items():
         assert_same(array, arrays[name])
     rule = {".*": "keep"} if target == "keep" else {"default": target}
-    checkpoint.cast_file(source, tmp_path / out, dtype_map=rule)
+    checkpoint.cast_file(source, tmp_path / out, dtype_map=rule, as_bytes=True)
     written = checkpoint.load(tmp_path / out)
     assert list(written) == list(loaded) or out != "out.h5"
     for name, array in written.items():
