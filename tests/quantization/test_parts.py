@@ -201,7 +201,7 @@ def test_parts_of_another_scheme(tmp_path: Path) -> None:
     ):
         checkpoint.quantize_file(source, new, "mxfp4", part="2/2")
     with pytest.raises(
-        CheckpointError, match=r"conversion: command is 'quantize' there and 'cast' h"
+        CheckpointError, match=r"conversion: the command is 'quantize' there and 'cast' h"
     ):
         checkpoint.cast_file(source, new, "float16", part="2/2")
     with pytest.raises(CheckpointError, match=r"not complete: 2/2; make them"):

@@ -59,10 +59,21 @@ def check(adapter: Adapter | type[Adapter], sample: object) -> None:
 
     Examples
     --------
-    >>> import torch
     >>> from castwise import adapters
-    >>> from castwise.adapters.torch._adapter import TorchAdapter
-    >>> adapters.check(TorchAdapter, torch.linspace(-1, 1, 7))
+    >>> from castwise.adapters.protocol import Adapter
+    >>> class Quantity:
+    ...     def __init__(self, values):
+    ...         self.values = values
+    >>> class QuantityAdapter(Adapter):
+    ...     def is_array(self, value):
+    ...         return isinstance(value, Quantity)
+    ...     def dtype_of(self, array):
+    ...         return array.values.dtype
+    ...     def to_host(self, array):
+    ...         return array.values
+    ...     def from_host(self, array, like):
+    ...         return Quantity(array)
+    >>> adapters.check(QuantityAdapter, Quantity(np.linspace(-1, 1, 7)))
 
     """
     instance = checked_adapter(adapter, f"adapter={adapter!r}")
