@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import inspect
+import json
 import re
 import shlex
+import shutil
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.cli import main
@@ -117,6 +120,41 @@ def test_words_of_every_conversion_agree(
             command, path, *options = map(str, words)
             main([command, path, str(tmp_path / f"is {action}"), *options, *extra])
             assert said in capsys.readouterr().out
+
+
+def test_a_count_of_weights_has_no_others(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Those that a map, or the configuration, casts beside them are counted by themselves."""
+    source, quantised, norms = tmp_path / "in", tmp_path / "quantised", tmp_path / "norms.toml"
+    source.mkdir()
+    tensors = {f"{i}.fc.weight": floats(4096, i).reshape(32, 128) for i in range(3)}
+    tensors |= {f"{i}.norm.weight": floats(8).astype(np.float16) for i in range(5)}
+    checkpoint.save(source / "model.safetensors", {**tensors, "ids": np.arange(2)})
+    (source / "config.json").write_text(json.dumps({"dtype": "float16"}))
+    norms.write_text('".*norm.*" = "bfloat16"')
+    plain = tmp_path / "plain"
+    checkpoint.quantize_file(source, quantised, "nvfp4")
+    shutil.copytree(source, plain)
+    (plain / "config.json").write_text(
+        json.dumps({"dtype": "float16", "quantization_config": {"quant_method": "fp8"}})
+    )
+    for words, counts in (
+        (["quantize", source, "--scheme", "nvfp4", "--map", norms], (3, "quantised", 5)),
+        (["dequantize", quantised, "--dtype", "bfloat16"], (3, "decoded", 5)),
+        (["dequantize", plain, "--dtype", "bfloat16"], (0, "decoded", 0)),
+    ):
+        weights, action, others = counts
+        beside = f", {others} cast" if others else ""
+        command, path, *options = map(str, words)
+        for extra, verb in ((["--dry-run"], "would be "), ([], "")):
+            main([command, path, str(tmp_path / "out"), "--overwrite", *options, *extra])
+            said = capsys.readouterr().out
+            kept = 9 - weights - others
+            assert f": {weights} tensors {verb}{action}{beside}, {kept} kept" in said
+    summary = checkpoint.quantize_file(source, tmp_path / "a", "nvfp4", dtype_map=norms)
+    assert "3 tensors quantised, 5 cast, 1 kept" in repr(summary)
+    assert "3 tensors quantised, 5 cast, 1 kept" in str(summary)
 
 
 def test_a_dry_run_obeys_top_and_quiet(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

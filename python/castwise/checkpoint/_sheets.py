@@ -23,6 +23,9 @@ from castwise.rendering import (
 GROUPS, TOTALS, ALL = "groups", "totals", "all"
 """What a row of a table stands for."""
 
+_OF_WEIGHTS = ("quantised", "decoded")
+"""What is done to weights alone, so that others are cast; transcoding makes scales anew, too."""
+
 _NAMES = ("tensor", "shape", "from", "to")
 _LOSSES = (
     "exact",
@@ -71,10 +74,8 @@ def conversion_sheet(
         groups = sorted(groups, key=_severity)
         tables = [_cast_table(groups, shown, cast_rows), *_sections(groups, shown)]
     kept = [row for row in rows if row.target is None]
-    lines = [
-        f"{paths[0]} -> {paths[1]}: {counted(len(converted), 'tensor')} {action}, "
-        f"{len(kept):,} kept{'' if is_decoded else _kinds(kept)}, {_sizes(rows)}"
-    ]
+    kinds = "" if is_decoded else _kinds(kept)
+    lines = [f"{paths[0]} -> {paths[1]}: {counts_text(rows, action)}{kinds}, {_sizes(rows)}"]
     if seed is not None:
         lines.append(f"seed {seed}")
     return [*tables, Lines(lines)]
@@ -90,6 +91,18 @@ def converted_rows(rows: Sequence[CastRow]) -> list[CastRow]:
         for row in rows
         if row.target is not None and (row.nbytes_before or not row.nbytes_after)
     ]
+
+
+def counts_text(rows: Sequence[CastRow], action: str, verb: str = "") -> str:
+    """Write how many tensors were converted, how many were cast beside those, and how many stay.
+
+    `verb` stands before what was done to them.
+    """
+    converted = converted_rows(rows)
+    beside = sum(not row.has_scheme for row in converted) if action in _OF_WEIGHTS else 0
+    kept = sum(row.target is None for row in rows)
+    texts = [f"{counted(len(converted) - beside, 'tensor')} {verb}{action}"]
+    return ", ".join([*texts, *([f"{beside:,} cast"] if beside else []), f"{kept:,} kept"])
 
 
 def _has_casts(rows: Iterable[CastRow]) -> bool:
@@ -136,11 +149,9 @@ def plan_sheet(
         spare=("file", "before", "shape", "from", "by"),
         ranked=True,
     )
-    count, kept = len(converted_rows(rows)), sum(row.target is None for row in rows)
     needed, free = room
     lines = [
-        f"{paths[0]} -> {paths[1]}: {counted(count, 'tensor')} would be {action}, "
-        f"{kept:,} kept, {_sizes(rows)}",
+        f"{paths[0]} -> {paths[1]}: {counts_text(rows, action, 'would be ')}, {_sizes(rows)}",
         f"to be written: {size_text(needed)}; free: "
         f"{'unknown' if free is None else size_text(free)}",
     ]

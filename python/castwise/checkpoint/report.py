@@ -229,6 +229,11 @@ class CastRow(NamedTuple):
         return sum(both) if isinstance(self.report, DecodeReport) else max(both)
 
     @property
+    def has_scheme(self) -> bool:
+        """True for a weight that was quantised before, or is now, and not for a scale of it."""
+        return self._is_scheme or self.source not in _FORMATS
+
+    @property
     def _is_scheme(self) -> bool:
         """True for a payload: what is counted as saturated is values with scales out of range."""
         return self.target is not None and self.target not in _FORMATS

@@ -17,7 +17,7 @@ from castwise.checkpoint._sheets import (
     GROUPS,
     TOTALS,
     conversion_sheet,
-    converted_rows,
+    counts_text,
 )
 from castwise.checkpoint.report import (
     FINDINGS,
@@ -87,8 +87,6 @@ class CastSummary(Rendered):
     _VERB: ClassVar[str] = ""
 
     def __repr__(self) -> str:
-        converted = len(converted_rows(self.rows))
-        kept = sum(row.target is None for row in self.rows)
         before, after = (
             sum(getattr(row, f"nbytes_{when}") for row in self.rows) for when in ("before", "after")
         )
@@ -96,7 +94,7 @@ class CastSummary(Rendered):
         return brief(
             self,
             f"{cut(str(self.source), 60)!r} -> {cut(str(self.destination), 60)!r}",
-            f"{counted(converted, 'tensor')} {self._VERB}{self.action}, {kept:,} kept",
+            counts_text(self.rows, self.action, self._VERB),
             f"{before:,} -> {counted(after, 'byte')}",
             f"lost: {listed(finding.kind for finding in findings)}" if findings else None,
         )
