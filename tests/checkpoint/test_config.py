@@ -95,7 +95,7 @@ def test_what_is_true_or_unknown_stays_byte_for_byte(
         ({"w": "bfloat16", "norm": "float16"}, {}, "bfloat16 and float16; set it to the one"),
         ({"w": "bfloat16"}, {}, "bfloat16 and float32; set it to the one"),
         ({"default": "float8_e4m3fn"}, {}, "no model is loaded in float8_e4m3fn"),
-        ({"default": "bfloat16"}, {"quantization_config": {}}, "quantised"),
+        ({"default": "bfloat16"}, {"quantization_config": {}}, "a quantisation is stated"),
     ],
 )
 def test_a_warning_says_what_to_set(
@@ -150,7 +150,8 @@ def test_a_part_that_is_quantised_stays(
     stale, record = caplog.records
     assert "no weight is quantised, and config.json: " in stale.getMessage()
     assert record.getMessage().startswith(
-        "config.json was changed elsewhere; its torch_dtype still says 'float32': it is of a quant"
+        "config.json was changed elsewhere; its torch_dtype still says 'float32': a quantisation "
+        "is stated beside it"
     )
 
 

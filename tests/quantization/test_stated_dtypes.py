@@ -123,7 +123,7 @@ def test_some_weights_in_another_dtype_than_is_stated(
     checkpoint.dequantize_file(source, tmp_path / "same", only="b.*")
     assert caplog.text == ""
     checkpoint.dequantize_file(source, tmp_path / "out", "float16", only="b.*")
-    assert "its dtype still says 'bfloat16': it is of a quantised model" in caplog.text
+    assert "its dtype still says 'bfloat16': a quantisation is stated beside it" in caplog.text
     loaded = checkpoint.load(tmp_path / "out")
     assert loaded["b.weight"].dtype == np.float16
     for key, array in plain(BF16).items():

@@ -189,7 +189,7 @@ def _float_formats(rows: Sequence[CastRow]) -> list[str]:
 def _reason(stated: _StatedDtype, formats: Sequence[str]) -> str | None:
     """Say why a dtype cannot follow, and what to do; None if it can."""
     if stated.part.is_quantised:
-        return "it is of a quantised model; set it to the dtype to compute in"
+        return "a quantisation is stated beside it; set it to the dtype to compute in"
     if len(formats) > 1:
         return f"the tensors are now {' and '.join(formats)}; set it to the one to load them in"
     if formats[0] not in _LOADABLE:
