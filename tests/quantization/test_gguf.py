@@ -147,7 +147,8 @@ FACTORS: dict[str, tuple[tuple[int, tuple[int, ...], bytes], str]] = {
     "two": (number(1.0, 2.0), r"'a\.scale' has the shape \(2,\), and the shape \(1,\)"),
     "of rows": (number(*[1.0] * 6), r"has the shape \(6,\)"),
     "none": (number(), r"has the shape \(0,\)"),
-    "another format": ((1, (1,), bytes(2)), r"'a\.scale' is beside it"),
+    "float16": ((1, (1,), bytes(2)), r"'a\.scale' belongs to it and is float16, .* to float32"),
+    "blocks": ((8, (32,), bytes(34)), r"'a\.scale' belongs to it and is Q8_0, .* to float32"),
 }
 
 
@@ -158,8 +159,9 @@ def test_other_factors_are_refused(
     factor, match = case
     tensors = {"a.weight": sample("NVFP4")[0], "a.scale": factor}
     source = gguf_file(tmp_path / "model.gguf", tensors)
-    with pytest.raises(CheckpointError, match=match):
+    with pytest.raises(CheckpointError, match=match) as raised:
         checkpoint.dequantize_file(source, tmp_path / "out.safetensors")
+    assert "remove" not in str(raised.value)  # which would scale the weight wrongly
     assert not (tmp_path / "out.safetensors").exists()
 
 

@@ -28,25 +28,45 @@ def quantization_by_types(tensors: Iterable[TypedTensor], place: str) -> Quantiz
     by_name = {info.name: info for info in tensors}
     weights = {
         name: QuantizedWeight(
-            name, *_scheme_and_block(info.stored), (GGUF.name,), name, _parts(name, by_name)
+            name,
+            *_scheme_and_block(info.stored),
+            (GGUF.name,),
+            name,
+            {one: role for one, role in roles.items() if by_name[one].format in OF_F32},
+            problem=_problem([by_name[one] for one in roles]),
         )
         for name, info in by_name.items()
         if info.stored in GGUF_BLOCKS
+        for roles in [_roles_beside(name, by_name)]
     }
     known = {*weights, *(part for weight in weights.values() for part in weight.parts)}
     weights = with_foreign(weights, {name: name for name in weights}, by_name, known)
     return Quantization((f"{place}{GGUF.name}",), weights=tuple(weights.values()))
 
 
-def _parts(weight: str, tensors: Mapping[str, Described]) -> dict[str, str]:
+def _roles_beside(weight: str, tensors: Mapping[str, Described]) -> dict[str, str]:
     """Return what is beside a weight, also where the rows of two alternate, each with its role."""
     return {
         name: role
         for ending, role in ROLES.items()
         for count in (1, 2)
         for name in names_beside(weight, ending, count)
-        if name in tensors and tensors[name].format in OF_F32
+        if name in tensors
     }
+
+
+def _problem(beside: Iterable[TypedTensor]) -> str | None:
+    """Say which tensor beside a weight is not of the format that llama.cpp reads there."""
+    return next(
+        (
+            f"{info.name!r} belongs to it and is {info.stored}, and converters write it as float32 "
+            "(F32); convert that tensor to float32, since without it the weight may be scaled "
+            "wrongly"
+            for info in beside
+            if info.format not in OF_F32
+        ),
+        None,
+    )
 
 
 def _scheme_and_block(stored: str) -> tuple[str, tuple[int, ...] | None]:
