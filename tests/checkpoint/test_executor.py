@@ -274,6 +274,53 @@ def test_an_error_cancels_every_batch_that_waits(
     assert all(one.cancelled() for one in others)
 
 
+class SilentError(RuntimeError):
+    """An error of a library whose text cannot be made."""
+
+    def __str__(self) -> str:
+        raise ValueError("no text")
+
+
+class Losing(Executor):
+    """Loses every batch: it returns None, or raises, on submission or of the result."""
+
+    def __init__(self, way: str) -> None:
+        self._way = way
+
+    def submit(self, *_call: Any, **_keywords: Any) -> Any:
+        if self._way == "submit returns None":
+            return None
+        if self._way == "submit raises":
+            raise SilentError
+        future: Future[Any] = Future()
+        future.set_exception(SilentError())
+        return future
+
+
+@pytest.mark.parametrize(
+    ("way", "said"),
+    [
+        ("submit returns None", "its submit() returned None"),
+        ("submit raises", "SilentError"),
+        ("result raises", "SilentError"),
+    ],
+)
+def test_an_executor_that_loses_batches_in_silence(
+    folder: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture, way: str, said: str
+) -> None:
+    rows = checkpoint.cast_file(folder, tmp_path / "alone", "bfloat16").rows
+    summary = checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=Losing(way))
+    assert summary.rows == rows
+    assert contents(tmp_path / "new") == contents(tmp_path / "alone")
+    assert f"converted in this process, because the executor did not: {said}" in caplog.text
+
+
+def test_an_error_of_a_worker_without_text(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(SilentError) as raised:
+        checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=Waiting(SilentError()))
+    assert raised.value.args == ("in a worker of the executor: SilentError",)
+
+
 def test_what_is_no_executor(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(TypeError, match=r"executor must have submit\(\), .* not 4"):
         checkpoint.cast_file(folder, tmp_path / "new", "bfloat16", executor=4)  # type: ignore[arg-type]

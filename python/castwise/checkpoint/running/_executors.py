@@ -113,7 +113,10 @@ class _Submitted:
         try:
             self.future = executor.submit(convert_batch, batch)
         except Exception as error:  # of any executor: it is closed, or its scheduler is lost
-            self._warn_of_loss(error)
+            self._warn_of_loss(_text_of(error))
+        else:
+            if self.future is None:
+                self._warn_of_loss("its submit() returned None")
 
     def outcome(self) -> Outcome:
         """Wait for it; a batch whose worker is lost is converted here."""
@@ -121,26 +124,34 @@ class _Submitted:
             try:
                 outcomes, error = self.future.result()
             except Exception as error:  # of any executor: a worker died, or cannot be reached
-                self._warn_of_loss(error)
+                self._warn_of_loss(_text_of(error))
             else:
                 return outcomes, None if error is None else _of_worker(error)
         return convert_batch(self.batch)
 
-    def _warn_of_loss(self, error: Exception) -> None:
+    def _warn_of_loss(self, reason: str) -> None:
         _LOGGER.warning(
             "a batch of %s is converted in this process, because the executor did not: %s",
             self.batch.source,
-            str(error) or type(error).__name__,
+            reason,
         )
+
+
+def _text_of(error: Exception) -> str:
+    """Return the text of an error of any library, or the name of its type if it has none."""
+    with suppress(Exception):
+        return str(error) or type(error).__name__
+    return type(error).__name__
 
 
 def _of_worker(error: Exception) -> Exception:
     """Return the error of a worker as one that says so."""
     by = "in a worker of the executor"
     if not isinstance(error, OSError):
-        with suppress(TypeError):  # it takes more than a text
-            return type(error)(f"{by}: {error}")
-        return CheckpointError(f"{by}: {error}")
+        text = f"{by}: {_text_of(error)}"
+        with suppress(Exception):  # it takes more than a text, or another one
+            return type(error)(text)
+        return CheckpointError(text)
     if isinstance(error, FileNotFoundError):
         by += ", which must see the files of this process under the same paths"
     names = (error.filename,) if error.filename is not None else ()
