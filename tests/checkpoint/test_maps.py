@@ -317,7 +317,7 @@ def cast_by_map(door: str, folder: Path, mapping: dict[str, Any]) -> dict[str, N
     else:
         checkpoint.quantize_file(source, made, "int8_channel", dtype_map=mapping)
     loaded = checkpoint.load(made)
-    return {name: loaded[name] for name in tensors}
+    return {name: loaded[name] for name in tensors if name in loaded}
 
 
 @pytest.mark.parametrize("door", ["cast", "quantize", "cast_tree"])
@@ -334,6 +334,19 @@ def test_floats_of_a_pattern_are_for_floating_tensors(
         expected = array.astype(np.float16) if is_cast else array
         assert made[name].dtype == expected.dtype
         np.testing.assert_array_equal(made[name], expected)
+
+
+def test_a_scheme_of_a_pattern_is_for_floating_tensors(tmp_path: Path) -> None:
+    made = cast_by_map("quantize", tmp_path, {"(embeddings|fc)[.].*": "int8_channel"})
+    for name, array in NOT_FLOATS.items():
+        assert made[name].dtype == array.dtype
+        np.testing.assert_array_equal(made[name], array)
+    found = checkpoint.inspect(tmp_path / "made").quantization
+    assert found is not None
+    assert [weight.name for weight in found.weights] == ["embeddings.weight", "fc.weight"]
+    (tmp_path / "named").mkdir()
+    with pytest.raises(checkpoint.CheckpointError, match=r"position_ids.*is stored as I64"):
+        cast_by_map("quantize", tmp_path / "named", {re.escape(IDS): "int8_channel"})
 
 
 def test_integers_of_a_pattern_are_for_all_tensors(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
 from castwise._core import finfo
-from castwise._dtype_map import KEEP, DtypeMap
+from castwise._dtype_map import KEEP, DtypeMap, is_whole_name
 from castwise._spelling import nearest
 from castwise._wording import argument, function, given, quoted
 from castwise.checkpoint._config import CONFIG
@@ -264,6 +264,9 @@ class EncodePlan(ComponentPlan):
             return  # what states it is of the model
         name = self._component.prefix + info.name
         _, key, _ = self._encode.dtypes.decide(name, may_be_float(info))
+        is_whole = key is not None and is_whole_name(key, name)
+        if key in self._encode.schemes and not (is_whole or may_be_float(info)):
+            key = None  # as a float dtype of a pattern, its scheme is for floating tensors
         module = name.removesuffix(WEIGHT)
         hits = [
             text
