@@ -80,6 +80,21 @@ def expected() -> dict[str, Array]:
     return made
 
 
+@pytest.mark.parametrize("name", ["x-00001-of-00002.gguf", "x-00002-of-00002.GGUF"])
+@pytest.mark.parametrize("more", [{}, {"dry_run": True}, {"part": "1/1"}], ids=repr)
+def test_a_name_of_one_of_several_files_is_refused(
+    tmp_path: Path, name: str, more: dict[str, Any]
+) -> None:
+    """It would be refused as a source, by castwise and by llama.cpp."""
+    source = model(tmp_path / "model")
+    with pytest.raises(CheckpointError, match=rf"{name}: by its name it would be one of 2 files"):
+        checkpoint.transcode_file(source, tmp_path / name, "gguf", **more)
+    assert [path.name for path in tmp_path.iterdir()] == ["model"]
+    one = tmp_path / "x-00001-of-00001.gguf"
+    checkpoint.transcode_file(source, one, "gguf")
+    assert checkpoint.inspect(one).quantization is not None
+
+
 @pytest.mark.parametrize("elements", [1, 1 << 20])
 @pytest.mark.parametrize("recipe", ["gpt-oss", "compressed-tensors"])
 def test_tensors(

@@ -67,6 +67,23 @@ _WRITTEN = {"mxfp4": 39}
 _OTHERS = {9: "Q8_1", 15: "Q8_K"}
 
 
+def check_whole(path: Path) -> None:
+    """Refuse a name for a whole model that would say it is one of several files."""
+    count = _count_named(path)
+    if count > 1:
+        raise CheckpointError(
+            f"{path}: by its name it would be one of {count} files of a model, and all of the "
+            "model becomes this file; choose a name that does not end with -00001-of-00002.gguf or "
+            "the like"
+        )
+
+
+def _count_named(path: Path) -> int:
+    """Return how many files a model has by the name of one of them."""
+    named = _PART.fullmatch(path.name)
+    return 1 if named is None else int(named["count"])
+
+
 class GatheredSource(NamedTuple):
     """Rows of a stored tensor: its name, the byte that they begin at, and where they are to be.
 
@@ -154,9 +171,9 @@ class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
         number, count, tensors = (self._values.get(key, 0) for key in _SPLIT_KEYS)
         named = _PART.fullmatch(self.path.name)
         if count in {0, 1}:
-            if named is not None and int(named["count"]) > 1:
+            if (stated := _count_named(self.path)) > 1:
                 raise CheckpointError(
-                    f"by its name it is one of {int(named['count'])} files of a model, and it does "
+                    f"by its name it is one of {stated} files of a model, and it does "
                     "not state that; rename it if it is the whole model, or fetch it again"
                 )
             return

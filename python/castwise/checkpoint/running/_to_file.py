@@ -15,6 +15,7 @@ from castwise.checkpoint._tensors import Planned
 from castwise.checkpoint.containers import Reader, are_alike, check_store, container_of
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.folder import entries
+from castwise.checkpoint.containers.gguf import check_whole
 from castwise.checkpoint.containers.npz import NpzReader
 from castwise.checkpoint.files import (
     Room,
@@ -66,12 +67,14 @@ class ToFile:
         is_npy = source.suffix == _NPY  # which becomes no folder
         suffix = _NPY if is_npy else _SAFETENSORS
         shards = f", or give {argument('max_shard_size')} for a folder of shards"
-        container_of(
+        container = container_of(
             destination,
             f"{source.path} becomes one file, so name one such as {destination.name}{suffix}"
             f"{'' if is_npy else shards}",
         )
         check_store(destination)
+        if container == _GGUF:
+            check_whole(destination)
         if not output.overwrite:
             check_absent(destination)
         if output.resumable:
