@@ -9,6 +9,7 @@ import shutil
 import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
@@ -460,6 +461,45 @@ def test_the_difference_of_two_conversions_is_named(
     with pytest.raises(CheckpointError, match=f"another conversion: {difference}"):
         checkpoint.cast_file(folder, new, **{"dtype": "bfloat16", "part": "2/2", **options})
     assert states(tmp_path) == before
+
+
+@pytest.mark.parametrize("name", ["config.json", "tokenizer/vocab.txt"])
+@pytest.mark.parametrize(
+    ("texts", "difference"),
+    [
+        (("{}", "[]"), r"is 2 bytes of CRC \w{8} there and 2 bytes of CRC \w{8} here"),
+        (("{}", None), "is 2 bytes of .* there and missing here"),
+        ((None, "[]"), "is missing there and 2 bytes of .* here"),
+    ],
+)
+def test_another_file_that_was_changed_between_parts(
+    folder: Path, tmp_path: Path, name: str, texts: tuple[str | None, str | None], difference: str
+) -> None:
+    """It is copied at the end; one that holds again what it did at the first part is taken."""
+    path, new = folder / name, tmp_path / "new"
+    path.parent.mkdir(exist_ok=True)
+    before, after = texts
+
+    def write(text: str | None) -> None:
+        path.unlink(missing_ok=True)
+        if text is not None:
+            path.write_text(text)
+
+    def part(number: int) -> None:
+        checkpoint.cast_file(folder, new, "bfloat16", part=(number, 2))
+
+    write(before)
+    part(1)
+    for call in (partial(part, 2), partial(checkpoint.finish, new)):
+        write(after)
+        unchanged = states(tmp_path)
+        with pytest.raises(CheckpointError, match=f"{name} of the source {difference}"):
+            call()
+        assert states(tmp_path) == unchanged
+        write(before)
+        part(2)
+    checkpoint.finish(new)
+    assert path.exists() == (new / name).exists()
 
 
 def test_a_map_that_was_changed_between_parts(

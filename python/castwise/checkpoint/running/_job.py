@@ -31,6 +31,9 @@ Job = dict[str, Any]
 ARGUMENTS = "arguments"
 """As the caller gave them, by name; they explain a difference of all else."""
 
+OTHER_FILES = "other files"
+"""What tells whether those were changed that are copied when parts are put together."""
+
 _TEXT_FILES = ("dtype_map", "policy")
 _MAX_CONFIG_BYTES = 10_000_000
 _PIECE_BYTES = 1 << 20
@@ -68,10 +71,12 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> str:
     if there == here:
         return ""
     texts = [*_differing("", there.get(ARGUMENTS), here[ARGUMENTS], _LABELS[""])]
-    for key in (key for key in here if key not in {ARGUMENTS, "options", "tensors"}):
+    for key in (key for key in here if key not in {ARGUMENTS, "options", "tensors", OTHER_FILES}):
         texts += _differing(key, there.get(key), here[key], _LABELS.get(key, str))
     if not texts:  # the rest follows from the arguments, but for a seed that was drawn
         texts += _differing("options", there.get("options"), here["options"], argument)
+        others = there.get(OTHER_FILES), here.get(OTHER_FILES)
+        texts += _differing(OTHER_FILES, *others, _LABELS["source"])
     return listed(texts) or "the dtypes, the shapes or the files of the tensors"
 
 
@@ -99,7 +104,7 @@ def _differing(
     if key in {"configurations", "maps"}:
         yield f"{subject} was changed"
     else:
-        text_of = _file_text if key == "source" else _value_text
+        text_of = _file_text if key in {"source", OTHER_FILES} else _value_text
         yield f"{subject} is {text_of(there)} there and {text_of(here)} here"
 
 

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -21,10 +22,20 @@ from castwise.checkpoint.containers import (
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
 from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.files import is_remote, is_temporary, new_file, open_file, sync_folder
+from castwise.checkpoint.files import (
+    RemoteSource,
+    is_remote,
+    is_temporary,
+    new_file,
+    open_file,
+    sync_folder,
+)
+from castwise.checkpoint.running._job import checksum
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
+_MOST_SUMMED = 64 << 20
+"""Bytes of a file that every part reads, so that it may be touched, or put back as it was."""
 
 _OTHER_WEIGHTS = (
     *("pytorch_model*.bin", "pytorch_model*.bin.index*.json", "adapter_model.bin"),
@@ -144,6 +155,17 @@ class OtherFiles:
             else:
                 left_out[fate] = left_out.get(fate, 0) + size
         return nbytes, list(left_out.items())
+
+    def states(self) -> dict[str, list[Any]]:
+        """Return what tells whether a file to be copied was changed, by its path.
+
+        That is its size, and its checksum, the time of its last change or the hash of its store.
+        """
+        return {
+            path: _state(entry)
+            for path, entry, fate in self._fates()
+            if fate in _COPIED and not path.endswith("/") and entry.is_file()
+        }
 
     def copy(self, destination: Path) -> set[str]:
         """Copy what is not left out, down to the disk; links to folders stay links.
@@ -325,6 +347,14 @@ def _matches(path: str, glob: str) -> bool:
 
 def _matches_any(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
+
+
+def _state(entry: Path) -> list[Any]:
+    if is_remote(entry):
+        return list(RemoteSource(entry).state)
+    status = entry.stat()
+    is_small = status.st_size <= _MOST_SUMMED
+    return [status.st_size, f"CRC {checksum(entry):08x}" if is_small else status.st_mtime_ns]
 
 
 def _copy(source: Path, destination: Path) -> None:

@@ -39,7 +39,7 @@ from castwise.checkpoint.report import CastRow, Progress, ProgressMeter, Report
 from castwise.checkpoint.running._batches import TensorRange, convert_batch, cut
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._executors import summed
-from castwise.checkpoint.running._job import ARGUMENTS, Job, checksum, differences
+from castwise.checkpoint.running._job import ARGUMENTS, OTHER_FILES, Job, checksum, differences
 from castwise.checkpoint.running._journal import report_of, state_of
 from castwise.checkpoint.running._output_files import OutputFile, opened
 from castwise.checkpoint.running._part_files import Work, begin_file, fault_of, joined, outlines
@@ -65,6 +65,7 @@ class Run(Protocol):
     def files(self) -> Sequence[OutputFile]: ...
     @property
     def job(self) -> Job: ...
+    def other_states(self) -> Mapping[str, list[Any]]: ...
     def product(self, folder: Path) -> Path: ...
     def room(self) -> Room: ...
     def put_together(
@@ -302,7 +303,7 @@ def _folder(destination: Path) -> Path:
 
 
 def _job(run: Run, count: int) -> Job:
-    return {**run.job, "parts": count}
+    return {**run.job, OTHER_FILES: run.other_states(), "parts": count}
 
 
 def _digest(job: Job) -> str:

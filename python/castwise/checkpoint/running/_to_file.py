@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Executor
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -137,6 +138,10 @@ class ToFile:
         """All that decides the result."""
         planned = {self._target.name: self.planned}
         return job_of(self.sources, self.options, planned, self._output.arguments)
+
+    def other_states(self) -> dict[str, list[Any]]:
+        """Return nothing, as no file is copied."""
+        return {}
 
     def product(self, folder: Path) -> Path:
         """Return what of a folder with the file becomes the destination."""

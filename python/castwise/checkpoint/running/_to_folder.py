@@ -8,6 +8,7 @@ from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Executor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 from castwise._exit_stack import SafeExitStack
 from castwise._wording import argument
@@ -202,6 +203,10 @@ class ToFolder:
         for name in before - kept - self._copied:
             (folder / name).unlink(missing_ok=True)
         return rows
+
+    def other_states(self) -> dict[str, list[Any]]:
+        """Return what tells whether the files to be copied were changed, by their paths."""
+        return {} if self._other_files is None else self._other_files.states()
 
     def product(self, folder: Path) -> Path:
         """Return what of a folder with the shards becomes the destination: all of it."""
