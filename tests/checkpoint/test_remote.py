@@ -432,6 +432,30 @@ def test_an_object_whose_name_leads_out(
         objects.clear()
 
 
+@pytest.mark.parametrize("name", ["x" * 256, "notes/" + "\u00e9" * 128 + ".txt", "y" * 300 + "/a"])
+def test_an_object_whose_name_is_too_long(
+    folder: Path, tmp_path: Path, framework: Callable[[str], ModuleType], name: str
+) -> None:
+    """It is named before any work, may be left out, and is no fault on another store."""
+    framework("upath")
+    memory = framework("fsspec.implementations.memory")
+    objects = memory.MemoryFileSystem.store
+    files = {f"m/{path.name}": path.read_bytes() for path in folder.glob("*.*")}
+    files[f"m/{name}"] = b""
+    objects.update((f"/{key}", memory.MemoryFile(None, f"/{key}", files[key])) for key in files)
+    try:
+        for more in ({}, {"dry_run": True}):
+            with pytest.raises(CheckpointError, match=rf"'{name[:20]}.* of \d+ bytes.*\(exclude\)"):
+                checkpoint.cast_file("memory://m", tmp_path / "new", "bfloat16", **more)
+            assert [path.name for path in tmp_path.iterdir()] == [folder.name]
+        checkpoint.cast_file("memory://m", "memory://n", "bfloat16")
+        assert f"/n/{name}" in objects
+        checkpoint.cast_file("memory://m", tmp_path / "new", "bfloat16", exclude=f"{name[:20]}*")
+    finally:
+        objects.clear()
+    assert {path.name for path in (tmp_path / "new").iterdir()} >= {"model.safetensors.index.json"}
+
+
 def test_a_key_of_a_bucket_that_leads_out(folder: Path, tmp_path: Path, store: Store) -> None:
     for name in ("a/../../x", "a//x"):
         store.put(folder, "source")

@@ -372,7 +372,7 @@ def _beside_bytes(opened: Checkpoint) -> tuple[int, list[Path]]:
     """
     if not opened.is_folder:
         return 0, []
-    copied, _ = OtherFiles(opened, Patterns(), keeps_all=False).size()
+    copied, _ = OtherFiles(opened, Patterns(), keeps_all=False).size(opened.path)
     names = {component.index_name for component in opened.components} - {None}
     paths = [opened.path / name for name in opened.consumed]
     beside = [path for path in paths if path.is_file()]

@@ -12,6 +12,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
+from castwise._brief import cut
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers import (
@@ -23,7 +24,6 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import PIPELINE, check_link, walk
 from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.files import (
-    RemoteSource,
     is_remote,
     is_temporary,
     new_file,
@@ -34,6 +34,9 @@ from castwise.checkpoint.running._job import checksum
 
 _LOGGER = logging.getLogger(__name__)
 _COPY_BYTES = 1 << 20
+_LONGEST_NAME = 255
+"""Bytes of the name of a file on Linux and macOS; Windows has as many units of UTF-16."""
+
 _MOST_SUMMED = 64 << 20
 """Bytes of a file that every part reads, so that it may be touched, or put back as it was."""
 
@@ -134,13 +137,15 @@ class OtherFiles:
         if (folder.path / PIPELINE).is_file():
             self._homes.add("")
 
-    def size(self) -> tuple[int, list[tuple[str, int]]]:
+    def size(self, destination: Path) -> tuple[int, list[tuple[str, int]]]:
         """Return the bytes to be copied, and what is left out with the bytes of each.
 
         Raises
         ------
+        CheckpointError
+            A name is longer than the destination takes.
         PermissionError
-            A file to be copied may not be read, which would end the run after its work.
+            A file to be copied may not be read. Both would end the run after its work.
 
         """
         nbytes, left_out = 0, dict[str, int]()
@@ -149,6 +154,7 @@ class OtherFiles:
                 continue
             size = entry.stat().st_size if entry.is_file() else 0
             if fate in _COPIED:
+                check_length(path, destination)
                 if not (is_remote(entry) or os.access(entry, os.R_OK)):
                     raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(entry))
                 nbytes += size
@@ -159,7 +165,7 @@ class OtherFiles:
     def states(self) -> dict[str, list[Any]]:
         """Return what tells whether a file to be copied was changed, by its path.
 
-        That is its size, and its checksum, the time of its last change or the hash of its store.
+        That is its size, and its checksum, or the time of its last change if it is large.
         """
         return {
             path: _state(entry)
@@ -349,9 +355,17 @@ def _matches_any(name: str, globs: Iterable[str]) -> bool:
     return any(fnmatchcase(name, glob) for glob in globs)
 
 
+def check_length(name: str, destination: Path) -> None:
+    """Refuse the path of a file, of a store, that no folder of this machine can have."""
+    longest = max(len(os.fsencode(part)) for part in name.split("/"))
+    if longest > _LONGEST_NAME and not is_remote(destination):
+        raise CheckpointError(
+            f"{cut(name, 80)!r} of the source has a name of {longest:,} bytes, and {destination} "
+            f"takes at most {_LONGEST_NAME}; leave it out ({argument('exclude')}), or rename it"
+        )
+
+
 def _state(entry: Path) -> list[Any]:
-    if is_remote(entry):
-        return list(RemoteSource(entry).state)
     status = entry.stat()
     is_small = status.st_size <= _MOST_SUMMED
     return [status.st_size, f"CRC {checksum(entry):08x}" if is_small else status.st_mtime_ns]

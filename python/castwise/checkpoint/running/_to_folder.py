@@ -45,7 +45,7 @@ from castwise.checkpoint.running._journal import (
 )
 from castwise.checkpoint.running._measuring import measured_rows
 from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
-from castwise.checkpoint.running._other_files import OtherFiles
+from castwise.checkpoint.running._other_files import OtherFiles, check_length
 from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
 from castwise.checkpoint.running._output_options import OutputOptions
 from castwise.checkpoint.running._sharding import divided, same_files
@@ -297,7 +297,11 @@ class ToFolder:
 
     def _check_room(self, done: Container[str]) -> Room:
         """Check the room for what is not done yet."""
-        other_nbytes, left_out = (0, []) if self._other_files is None else self._other_files.size()
+        for target in self.files:
+            check_length(target.name, self._destination)
+        other_nbytes, left_out = (
+            (0, []) if self._other_files is None else self._other_files.size(self._destination)
+        )
         targets = [target for target in self.files if target.name not in done]
         needed = other_nbytes + sum(least_nbytes(target.planned) for target in targets)
         needed += meanwhile_nbytes(targets, other_nbytes)
