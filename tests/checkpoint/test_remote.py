@@ -190,7 +190,12 @@ def test_a_refused_value_leaves_the_folder_as_it_was(folder: Path, store: Store)
     before = store.contents("new")
     with pytest.raises(OverflowError, match="tensor '0"):
         checkpoint.cast_file(
-            folder, f"s3://{BUCKET}/new", "float4_e2m1fn", overwrite=True, overflow="raise"
+            folder,
+            f"s3://{BUCKET}/new",
+            "float4_e2m1fn",
+            overwrite=True,
+            overflow="raise",
+            as_bytes=True,
         )
     assert store.contents("new") == before
 
