@@ -182,9 +182,8 @@ class Measures:
         self.gap.locate()
         if self._rel_piece is not None:
             piece, self._rel_piece = self._rel_piece, None
-            left, right, place = self._narrowed(*piece)
-            if self._is_largest(left, right):
-                self.rel_place = place
+            if (element := self._narrowed(*piece)) is not None:
+                left, right, self.rel_place = element
                 self.rel_values = _plain_value(left[0]), _plain_value(right[0])
             else:
                 self.max_rel = 0.0
@@ -217,14 +216,19 @@ class Measures:
             ahead, behind = left.astype(dtype), right.astype(dtype)
             shares: NDArray[np.float64] = np.abs(ahead - behind) / np.abs(ahead)
             far = ~np.isfinite(shares)
+            if not far.any():  # nor is any number infinite, NaN, or 0 in A
+                return shares
             # Finite numbers may differ by more than float64 holds; their quarters do not.
             ahead_of_far, behind_of_far = ahead[far] / 4, behind[far] / 4
             shares[far] = np.abs(ahead_of_far - behind_of_far) / np.abs(ahead_of_far)
         shares[~(np.isfinite(ahead) & np.isfinite(behind) & (ahead != 0))] = 0
         return shares
 
-    def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece:
-        """Return the first element of which the largest relative difference is that of all."""
+    def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece | None:
+        """Return the first element of which the largest relative difference is that of all.
+
+        None if the difference of no single element is.
+        """
         if left.size <= _FEW:
             place = int(np.argmax(self._relative(left, right)))
             one = slice(place, place + 1)
@@ -236,7 +240,7 @@ class Measures:
                 left, right = left[:middle], right[:middle]
             else:
                 left, right, start = left[middle:], right[middle:], start + middle
-        return left, right, start
+        return (left, right, start) if self._is_largest(left, right) else None
 
     def _add_beyond(self, left: NDArray[Any], right: NDArray[Any]) -> None:
         rtol, atol = self._tolerances or (0.0, 0.0)
