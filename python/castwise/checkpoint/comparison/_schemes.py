@@ -32,6 +32,9 @@ _PROVED = 6
 Tried = tuple[int, int | None, int | None]
 """How many elements a recipe was tried on, for how many it is wrong, and the first of these."""
 
+_Candidates = tuple[Sequence[SchemeRecipe], bool]
+"""What is tried, and whether any of it needs the largest magnitude of a tensor."""
+
 FirstRows = Callable[[int], Matrices | None]
 """Returns the first rows of two tensors, of so many elements or all."""
 
@@ -49,7 +52,7 @@ class SchemeProver:
         self.threads = threads
         self.known: list[SchemeRecipe] = []
         self._in_vain: dict[str | None, int] = {}
-        self._last: tuple[Sequence[SchemeRecipe], Sequence[SchemeRecipe]] = (), []
+        self._last: tuple[Sequence[SchemeRecipe], _Candidates] = (), ([], False)
 
     def search(
         self,
@@ -78,14 +81,14 @@ class SchemeProver:
             shared_amax=shared_amax,
         )
 
-    def candidates(self, weight: QuantizedWeight | None, axes: int) -> Sequence[SchemeRecipe]:
+    def candidates(self, weight: QuantizedWeight | None, axes: int) -> _Candidates:
         """Return what is tried for a weight, what was found before first."""
         scheme = None if weight is None else weight.scheme
         if self._in_vain.get(scheme, 0) >= self.PATIENCE:
-            return [*self.known]
+            return _with_need(self.known)
         recipes = scheme_recipes(weight, axes)
         if recipes != self._last[0]:
-            self._last = recipes, [*dict.fromkeys([*self.known, *recipes])]
+            self._last = recipes, _with_need(dict.fromkeys([*self.known, *recipes]))
         return self._last[1]
 
     def remember(self, weight: QuantizedWeight | None, best: SchemeRecipe | None) -> None:
@@ -94,7 +97,11 @@ class SchemeProver:
         self._in_vain[scheme] = 0 if best is not None else self._in_vain.get(scheme, 0) + 1
         if best is not None and self.known[:1] != [best]:
             self.known = [best, *(recipe for recipe in self.known if recipe != best)]
-            self._last = (), []
+            self._last = (), ([], False)
+
+
+def _with_need(recipes: Iterable[SchemeRecipe]) -> _Candidates:
+    return (candidates := [*recipes]), any(candidate.needs_amax for candidate in candidates)
 
 
 class SchemeSearch:
@@ -126,10 +133,11 @@ class SchemeSearch:
     def candidates(self) -> Sequence[SchemeRecipe]:
         """Return what may be tried; reads the first tensor if that needs its largest magnitude."""
         if self._candidates is None:
-            self._candidates = ()
-            if len(self.shape) >= MATRIX and all(self.shape):
-                self._candidates = self._prover.candidates(self._weight, len(self.shape))
-            if any(candidate.needs_amax for candidate in self._candidates):
+            self._candidates, needs_amax = (), False
+            axes = len(self.shape)
+            if axes >= MATRIX and all(self.shape):
+                self._candidates, needs_amax = self._prover.candidates(self._weight, axes)
+            if needs_amax:
                 self._amax = max(block_amax(left.reshape(1, -1)) for left in self._lefts())
                 self._amax_of_fused = self._shared_amax()
                 if not math.isfinite(self._amax_of_fused):
