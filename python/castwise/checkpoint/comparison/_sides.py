@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from typing import Any
 
@@ -90,6 +91,7 @@ class Side:
         `decide` says what its other tensors are cast to.
         """
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
+        decoding = replace(decoding, counts_losses=False)  # which no comparison reports
         derived = decode_checkpoint(opened, decoding, is_file=not beside.is_folder)
         for plan in derived.plans:
             plan.warn()

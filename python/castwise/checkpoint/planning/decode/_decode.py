@@ -242,7 +242,7 @@ class DecodePlan(ComponentPlan):
             except Undecodable as error:  # what codes are, only reading tells
                 raise self._refusal(f"{weight.payload!r}: {error}") from error
 
-        losses = LossCounter()
+        losses = LossCounter() if self._decode.counts_losses else None
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
         return DerivedTensor(
             derived_info(weight.name, weight.scheme or "quantised", plan.shape, nbytes),
@@ -257,7 +257,7 @@ class DecodePlan(ComponentPlan):
                 self._decode.arithmetic,
                 losses,
             ),
-            losses.report,
+            None if losses is None else losses.report,
             counts=partial(_counts, plan),
         )
 
@@ -363,22 +363,25 @@ def _slabs(  # noqa: PLR0917
     rows: Callable[[Cut], QuantizedArray],
     check: _Check,
     arithmetic: Arithmetic,
-    losses: LossCounter,
+    losses: LossCounter | None,
     name: str,
 ) -> Iterator[Slab]:
     dtype = numpy_dtype(name)
-    losses.begin()
+    if losses is not None:
+        losses.begin()
 
     def decode(cut: Cut) -> NDArray[Any]:
         if plan.values is not None:
             exact = plan.values(cut)
             values = cast(exact, dtype, threads=1)
-            losses.add_rounded(exact, values)
+            if losses is not None:
+                losses.add_rounded(exact, values)
             return values
         q = rows(cut)
         check(q)
         values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
-        losses.add(q, values, arithmetic)
+        if losses is not None:
+            losses.add(q, values, arithmetic)
         return values
 
     return (partial(decode, cut) for cut in plan.slabs(_SLAB_ELEMENTS))

@@ -29,6 +29,8 @@ class Decode:
         How many threads may decode.
     may_be_plain
         Whether a checkpoint without quantised weights is taken as it is.
+    counts_losses
+        Whether what decoding loses is counted.
 
     """
 
@@ -37,6 +39,7 @@ class Decode:
     only: str | None
     threads: int
     may_be_plain: bool = False
+    counts_losses: bool = True
 
 
 FORMATS = (BF16, "float16", "float32")
