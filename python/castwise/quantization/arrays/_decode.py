@@ -41,6 +41,7 @@ _SCALING = frozenset(
 _LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
 _BYTE = 8
 _NAMES = (str, type, np.dtype)
+_PARTS = ("data", "scale", "global_scale", "zero_point")
 _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
 
@@ -234,13 +235,14 @@ def _target(dtype: str | type | np.dtype[Any]) -> np.dtype[Any]:
 
 def _only_views(q: StoredArray, given: dict[str, Any]) -> bool:
     """Return True if every operand of the core is a view of its part, and none a copy."""
-    names = ("data", "scale", "global_scale", "zero_point")
-    parts = {name: getattr(q, name) for name in names} | dict(q.extras)
+    parts = zip(_PARTS, (q.data, q.scale, q.global_scale, q.zero_point), strict=True)
     # Nested scales are not given to the core; the scales made of them share memory with no part.
-    pairs = [(part, given.get(name.replace(" ", "_"))) for name, part in parts.items()]
     return all(
-        part is operand or part is None or operand is None or np.may_share_memory(part, operand)
-        for part, operand in pairs
+        part is None
+        or (operand := given.get(name.replace(" ", "_"))) is None
+        or part is operand
+        or np.may_share_memory(part, operand)
+        for name, part in (*parts, *q.extras.items())
     )
 
 
@@ -321,11 +323,9 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
 
 def wrapped_zeros(q: StoredArray) -> int:
     """Count zero points that are 0 only because what is added to them wraps."""
-    views = views_of(q)
-    add = added_to_zeros(q)
-    if q.zero_point is None or not add:
+    if q.zero_point is None or not (add := added_to_zeros(q)):
         return 0
-    return int((views.zeros_to_core(q.zero_point, add) == 0).sum())
+    return int((views_of(q).zeros_to_core(q.zero_point, add) == 0).sum())
 
 
 def added_to_zeros(q: StoredArray) -> int:
