@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from textwrap import wrap
+from textwrap import TextWrapper
 from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, cut, listed
@@ -17,6 +17,7 @@ from castwise.checkpoint.report import SCHEMA
 from castwise.rendering import Lines, Rendered, Sheet, Table, printable, shape_text
 
 _COLUMNS = 80
+_WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
 _FLOAT_DIGITS = 3
 
 
@@ -315,7 +316,7 @@ def _notes(tensor: TensorDiff) -> list[str]:
         part
         for line in whole
         for part in (
-            wrap(line, _COLUMNS, subsequent_indent="    ", break_long_words=False)
+            _WRAPPER.wrap(line)
             if len(line) > _COLUMNS or line != line.rstrip() or not line.isprintable()
             else (line,)
         )
