@@ -124,6 +124,7 @@ def find_candidates(
     sizes: dict[str, dict[str, int]] = {}
     transposed: set[str] = set()
     encodes = [Encode(row, recipe, None, (), _kept_map(), {}, threads) for row in schemes]
+    entry_bytes = {name: entries.nbytes(name) for name in stored}
     for names, parts_by_scheme in candidate_parts(source, encodes):
         for encode in encodes:
             scheme = encode.scheme or ""
@@ -132,13 +133,13 @@ def find_candidates(
             parts = parts_by_scheme[scheme]
             # The parts of all are named as those of the first, whose own name is as much longer.
             nbytes = sum(_part_bytes(part) + entries.nbytes(part.info.name) for part in parts)
-            first = entries.nbytes(names[0])
+            first = entry_bytes[names[0]]
             for name in names:
                 if limits is not None and not limits.loading.holds(
                     scheme, is_expert=layer_of_expert(name) is not None
                 ):
                     continue
-                longer = entries.nbytes(name) - first
+                longer = entry_bytes[name] - first
                 sizes.setdefault(name, {})[scheme] = nbytes + len(parts) * longer
             if encode.encoding(scheme).written.transposed:
                 transposed.update(names)
@@ -148,7 +149,7 @@ def find_candidates(
                 narrower = finfo(target).bits < finfo(info.format).bits
                 if narrower:
                     nbytes = math.prod(info.shape) * finfo(target).itemsize
-                    nbytes += entries.nbytes(name)
+                    nbytes += entry_bytes[name]
                     sizes.setdefault(name, {})[target] = nbytes
     if not sizes:
         raise CheckpointError(
@@ -157,7 +158,7 @@ def find_candidates(
         )
     tensors = {name: stored[name] for name in stored if name in sizes}
     all_sizes = {
-        name: {KEEP: (kept := stored[name].nbytes + entries.nbytes(name))}
+        name: {KEEP: (kept := stored[name].nbytes + entry_bytes[name])}
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
