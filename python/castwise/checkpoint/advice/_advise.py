@@ -33,11 +33,10 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
-    Encode,
     checked_threads,
     is_scheme,
     pattern_of,
-    stated_bytes,
+    statement_sizes,
 )
 from castwise.checkpoint.quantizing import checked_encode
 from castwise.checkpoint.report import Progress
@@ -148,13 +147,14 @@ def advise(
         grouped = _groups(groups, candidates)
         surveyed = survey_weights(opened, candidates, workers, progress)
         size = _Size.of(opened, candidates)
+        stated = _StatementSizes(opened, candidates, workers)
         problems = [
             _Problem(alternative, grouped, surveyed, weights, (size, limit))
             for alternative in candidates.alternatives()
         ]
         advice = _best(
             [
-                partial(problem.advice, opened, str(source), workers)
+                partial(problem.advice, stated, str(source))
                 for problem in sorted(problems, key=_Problem.least_bytes)
             ]
         )
@@ -386,6 +386,32 @@ def _key(name: str) -> str:
     return f"({re.escape(name)})"
 
 
+class _StatementSizes:
+    """The bytes of what states the schemes of any choice for a checkpoint."""
+
+    def __init__(self, opened: Checkpoint, candidates: Candidates, threads: int) -> None:
+        self._opened, self._candidates, self._threads = opened, candidates, threads
+        self._count_bytes: Callable[[Mapping[str, str]], int] | None = None
+
+    def nbytes(self, advice: Advice) -> int:
+        """Return the bytes for the choices of advice."""
+        if not advice.quantizes:
+            return 0
+        chosen = {
+            _key(name): choice.target
+            for choice in advice.choices
+            if is_scheme(choice.target)
+            for name in choice.tensors
+        }
+        if self._count_bytes is None:  # each weight by its name, for all choices
+            keys = dict.fromkeys(map(_key, self._candidates.tensors), min(chosen.values()))
+            recipe, threads = self._candidates.recipe, self._threads
+            encode = checked_encode(None, recipe, None, keys, ignore=(), threads=threads)
+            is_file = not self._opened.is_folder
+            self._count_bytes = statement_sizes(self._opened, encode, is_file=is_file)
+        return self._count_bytes(chosen)
+
+
 class _Problem:
     """The choices, and what limits them."""
 
@@ -401,7 +427,6 @@ class _Problem:
         self._size, self._limit = limits
         self._surveyed = surveyed
         self._total = sum(importance.values()) or 1.0
-        self._encode: Encode | None = None
         self._options: list[list[Alternative]] = []
         self._exponents: list[dict[int, int]] = []
         for names in groups:
@@ -425,7 +450,7 @@ class _Problem:
                 ]
             )
 
-    def advice(self, opened: Checkpoint, source: str, threads: int) -> Advice:
+    def advice(self, sizes: _StatementSizes, source: str) -> Advice:
         """Choose, and say what else there was."""
         limit = self._most_bytes()
         if limit is not None and limit >= self._size.before:
@@ -434,7 +459,7 @@ class _Problem:
         first = solution = self._solve(limit, reserve)
         while True:
             advice = self._advice(source, solution)
-            stated = self._stated_bytes(opened, advice, threads)
+            stated = sizes.nbytes(advice)
             if limit is None or advice.nbytes + stated <= limit:
                 break
             # What states the schemes needs room, too; how much follows from the choices.
@@ -472,24 +497,6 @@ class _Problem:
         # A header names "BF16" for "F32", and ends at a multiple of 8 bytes.
         longer = sum(len(choice.tensors) for choice in changed) + _ALIGNMENT if changed else 0
         return max(self._size.excess - longer, 0)
-
-    def _stated_bytes(self, opened: Checkpoint, advice: Advice, threads: int) -> int:
-        """Return the bytes of what states the schemes of a choice."""
-        if not advice.quantizes:
-            return 0
-        if self._encode is None:  # each weight by its name, for all choices
-            schemes = {choice.target for choice in advice.choices if is_scheme(choice.target)}
-            keys = dict.fromkeys(map(_key, self._candidates.tensors), min(schemes))
-            recipe = self._candidates.recipe
-            self._encode = checked_encode(None, recipe, None, keys, ignore=(), threads=threads)
-        chosen = {
-            _key(name): choice.target
-            for choice in advice.choices
-            if is_scheme(choice.target)
-            for name in choice.tensors
-        }
-        encode = replace(self._encode, schemes=chosen)
-        return stated_bytes(opened, encode, is_file=not opened.is_folder)
 
     def least_bytes(self) -> int:
         """Return the bytes of the smallest choices, without what states the schemes."""

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
         Encode,
         candidate_parts,
         encode_checkpoint,
-        stated_bytes,
+        statement_sizes,
     )
     from castwise.checkpoint.planning.encode._encoded_weight import compare_decoded
     from castwise.checkpoint.planning.transcode._transcode import transcode_checkpoint
@@ -91,7 +91,7 @@ else:
                 "Encode",
                 "candidate_parts",
                 "encode_checkpoint",
-                "stated_bytes",
+                "statement_sizes",
             ),
             "castwise.checkpoint.planning.encode._encoded_weight": ("compare_decoded",),
             "castwise.checkpoint.planning.transcode._transcode": ("transcode_checkpoint",),
@@ -126,7 +126,7 @@ __all__ = [
     "refuse_changes",
     "scheme_beside",
     "scheme_names",
-    "stated_bytes",
+    "statement_sizes",
     "transcode_checkpoint",
     "written",
     "written_schemes",

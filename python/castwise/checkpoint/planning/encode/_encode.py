@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
@@ -171,18 +171,23 @@ def _check_used(
     return nearest([key for key, _ in encode.dtypes.keys.items() if key not in used], names)
 
 
-def stated_bytes(source: Checkpoint, encode: Encode, *, is_file: bool) -> int:
-    """Return the bytes of what states how weights are stored, beside what is there before.
+def statement_sizes(
+    source: Checkpoint, encode: Encode, *, is_file: bool
+) -> Callable[[Mapping[str, str]], int]:
+    """Return a function of the schemes of keys: the bytes of what states how weights are stored.
 
-    Raises
-    ------
-    CheckpointError
-        As `encode_checkpoint`.
-
+    These are beside what is there before. It raises as `encode_checkpoint` does.
     """
-    plans = (EncodePlan(source, component, encode) for component in source.components)
-    stated = [plan.new_statements(is_file=is_file) for plan in plans]
-    return sum(_statement_bytes(text) for text in stated if text is not None)
+    plain = replace(encode, schemes={})
+    plans = [EncodePlan(source, component, plain) for component in source.components]
+
+    def count_bytes(schemes: Mapping[str, str]) -> int:
+        for plan in plans:
+            plan.choose_all(replace(encode, schemes=schemes))
+        stated = [plan.new_statements(is_file=is_file) for plan in plans]
+        return sum(_statement_bytes(text) for text in stated if text is not None)
+
+    return count_bytes
 
 
 def _statement_bytes(stated: Statements) -> int:
@@ -221,9 +226,8 @@ class EncodePlan(ComponentPlan):
         self.names = [component.prefix + info.name for info in self._tensors]
         self.chosen: dict[str, Encoding] = {}
         self._left: list[str] = []
-        self._encodings = _encodings(encode)
-        for info in self._tensors:
-            self._choose(info)
+        self._keys = [self._key_of(info) for info in self._tensors if component.has_config]
+        self.choose_all(encode)
 
     def kinds(self) -> list[list[TensorInfo]]:
         """Return the matrices by what decides how they may be quantised."""
@@ -234,11 +238,19 @@ class EncodePlan(ComponentPlan):
                 kinds.setdefault((info.shape, info.format, *ending), []).append(info)
         return [*kinds.values()]
 
+    def choose_all(self, encode: Encode) -> None:
+        """Choose what each tensor becomes, as a request with the same keys and patterns has it."""
+        self._encode, self._encodings = encode, _encodings(encode)
+        self.chosen, self._left = {}, []
+        # What states a component without a configuration is of the model.
+        for info, key in zip(self._tensors, self._keys, strict=False):
+            self._choose(info, *key)
+
     def choose_again(self, info: TensorInfo, encode: Encode) -> None:
         """Plan what one tensor becomes, as another request has it."""
         self._encode, self._encodings = encode, _encodings(encode)
         self.chosen, self.derived = {}, {}
-        self._choose(info)
+        self._choose(info, *self._key_of(info))
         self._derive()
 
     def _refuse_quantised(self, quantization: Quantization) -> NoReturn:
@@ -258,10 +270,8 @@ class EncodePlan(ComponentPlan):
             f"it is quantised already (tensor {quantization.weights[0].payload!r}); {remedy}"
         )
 
-    def _choose(self, info: TensorInfo) -> None:
-        """Decide whether a tensor is quantised."""
-        if not self._component.has_config:
-            return  # what states it is of the model
+    def _key_of(self, info: TensorInfo) -> tuple[str | None, bool]:
+        """Return the key of the map that names a tensor, and whether a pattern excepts it."""
         name = self._component.prefix + info.name
         _, key, _ = self._encode.dtypes.decide(name, may_be_float(info))
         is_whole = key is not None and is_whole_name(key, name)
@@ -274,10 +284,14 @@ class EncodePlan(ComponentPlan):
             if pattern.find(name) is not None or pattern.find(module) is not None
         ]
         self.used |= {*hits, *([key] if key else [])}
+        return key, bool(hits)
+
+    def _choose(self, info: TensorInfo, key: str | None, is_ignored: bool) -> None:
+        """Decide whether a tensor is quantised."""
         scheme = self._encode.schemes.get(key or "")
-        if scheme is None and key is None and not hits and is_matrix(info):
+        if scheme is None and key is None and not is_ignored and is_matrix(info):
             scheme = None if is_left(info.name) else self._encode.scheme
-        if scheme is not None and not hits:
+        if scheme is not None and not is_ignored:
             encoding = self._encodings[scheme]
             if key is None and encoding.written.transposed and not is_experts(info.name):
                 scheme = None  # its producer keeps what is not of experts
