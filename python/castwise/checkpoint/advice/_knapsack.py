@@ -138,7 +138,7 @@ class _MarginSearch:
         slope: float,
         known: Solution,
     ) -> None:
-        self._groups, self._limit = groups, limit
+        self._groups, self._limit, self._slope = groups, limit, slope
         self._best = known
         reduced = [
             [option.cost + slope * option.weight for option in options] for options in groups
@@ -188,7 +188,10 @@ class _MarginSearch:
         if weight + self._lightest_after[place] > self._limit:
             return True
         if place == len(self._order):
-            self._keep(weight)
+            # The exact sum takes long: only where that of reduced costs may be less.
+            about = self._bound + reduced + self._slope * (self._limit - weight)
+            if about <= self._best.cost * (1 + _ROUNDING):
+                self._keep(weight)
             return True
         number = self._order[place]
         for more, index in self._candidates[number]:
