@@ -16,8 +16,8 @@ COMMANDS = {
     "quantize": (("quantize", "plain", "out", *FP8), 370),
     "dequantize": (("dequantize", "fp8", "out"), 450),
     "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 700),
-    "verify": (("verify", "plain", "fp8"), 520),
-    "diff": (("diff", "plain", "fp8"), 820),
+    "verify": (("verify", "plain", "fp8"), 450),
+    "diff": (("diff", "plain", "fp8"), 650),
 }
 
 
