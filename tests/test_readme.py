@@ -5,11 +5,13 @@ from __future__ import annotations
 import doctest
 import re
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import castwise
 import numpy as np
 import pytest
 import readme
+from castwise import _adapter_registry
 
 HOW = "run `python tests/helpers/readme.py`"
 PAGES = sorted(
@@ -127,7 +129,9 @@ def test_links_lead_somewhere(page: Path) -> None:
 
 def examples(page: Path) -> doctest.DocTest:
     text = page.read_text("utf-8")
-    return doctest.DocTestParser().get_doctest(text, {}, page.name, str(page), 0)
+    return doctest.DocTestParser().get_doctest(
+        text, {"__name__": "__main__"}, page.name, str(page), 0
+    )
 
 
 def frameworks(page: Path) -> set[str]:
@@ -144,7 +148,12 @@ def frameworks(page: Path) -> set[str]:
     ],
     ids=named,
 )
-def test_the_examples_run(page: Path, request: pytest.FixtureRequest) -> None:
+def test_the_examples_run(
+    page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # An example may register an adapter, which later tests must not find.
+    monkeypatch.setattr(_adapter_registry, "_adapters_by_predicate", [])
+    monkeypatch.setattr(_adapter_registry, "_adapters_by_class", WeakKeyDictionary())
     for name in frameworks(page):
         request.getfixturevalue("framework")(name)  # first, as its warnings would fail the test
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

@@ -64,7 +64,6 @@ ARGUMENTS: dict[str, tuple[tuple[Any, ...], dict[str, Any]]] = {
     "large int": ((2**40,), {}),
     "bool": ((True,), {}),
     "float64 scalar": ((np.float64(2),), {}),
-    "float32 scalar": ((np.float32(2),), {}),
     "int64 scalar": ((np.int64(2),), {}),
     "numbers": (([1.5, 2, True],), {}),
     "complex number": ((1j,), {}),
