@@ -48,7 +48,9 @@ def _run(arguments: Sequence[str] | None) -> int:
     """Prepare the streams and signals of the process, and run the command that is given."""
     # Plans of many weights live as long as the command: to look through all of them again and again
     # for cycles took a third of its time. Young objects are looked through as often as before.
-    gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTIONS)
+    # A program that calls `main` with arguments of its own keeps its settings.
+    if arguments is None:
+        gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTIONS)
     if sys.stderr is None:  # closed; print would turn to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
     for stream in (sys.stdout, sys.stderr):
