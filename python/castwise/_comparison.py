@@ -126,7 +126,7 @@ def compare(x: ArrayLike, y: ArrayLike, *, threads: int | None = None) -> Compar
     if comparison.different:
         measures.add(first.reshape(-1), second.reshape(-1), comparison)
         measures.locate()
-    assert comparison.report is not None, "it was asked for"  # noqa: S101
+    assert comparison.report is not None, "measured"  # noqa: S101
 
     def index(place: int, exists: object) -> tuple[int, ...] | None:
         if not exists:

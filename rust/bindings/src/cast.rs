@@ -23,7 +23,8 @@ use crate::runtime::{parse_threads, release};
 /// ----------
 /// x : array_like
 ///     Any shape, strides and byte order: numpy arrays, scalars, nested lists. Arrays with masks or with nulls (of
-///     pandas, polars, pyarrow) are refused, also in lists. Arrays of a library with an adapter (castwise.adapters: torch, jax, ...) are cast to arrays of that
+///     pandas, polars, pyarrow) are refused, also in lists. Arrays of a library with an adapter
+///     (castwise.adapters: torch, jax, ...) are cast to arrays of that
 ///     library.
 /// dtype : dtype or str, optional
 ///     The target: anything numpy.dtype takes, types of ml_dtypes and jax, dtypes of torch, names and aliases of
