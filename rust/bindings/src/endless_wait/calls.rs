@@ -1,5 +1,5 @@
 // Functions of Python's stable ABI that can run Python code, or wait for the interpreter's lock, and that the bindings or
-// PyO3 call. `build.rs` reads the names; `endless_wait.rs` makes a function to stand before each.
+// PyO3 call. `build.rs` reads the names; `mod.rs` makes a function to stand before each.
 calls! {
     fn _Py_DecRef(object: Pointer);
     fn PyBuffer_Release(view: Pointer);

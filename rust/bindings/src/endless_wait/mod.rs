@@ -41,7 +41,8 @@ macro_rules! calls {
             #[unsafe(export_name = concat!("__wrap_", stringify!($name)))]
             unsafe extern "C-unwind" fn $name($($argument: $type),*) $(-> $result)? {
                 let wait = EndlessWait;
-                // SAFETY: the caller calls this very function, as far as it knows.
+                // SAFETY: the linker sends calls of the function here, and no others; `calls.rs` has its signature from the
+                // stable ABI. So the arguments are those of a caller that keeps the function's contract.
                 let result = unsafe { real::$name($($argument),*) };
                 std::mem::forget(wait);
                 result
@@ -65,7 +66,7 @@ unsafe extern "C-unwind" fn call_method_without_arguments(
     end: Pointer,
 ) -> Pointer {
     let wait = EndlessWait;
-    // SAFETY: the caller calls this very function, as far as it knows.
+    // SAFETY: as above, and PyO3 0.30, which the manifest asks for, makes the only calls: each ends with a null here.
     let result = unsafe { call_method(object, name, end) };
     std::mem::forget(wait);
     result
