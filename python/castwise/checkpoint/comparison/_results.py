@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from textwrap import TextWrapper
 from typing import Any
 
@@ -315,12 +316,16 @@ def _notes(tensor: TensorDiff) -> list[str]:
     return [
         part
         for line in whole
-        for part in (
-            _WRAPPER.wrap(line)
-            if len(line) > _COLUMNS or line != line.rstrip() or not line.isprintable()
-            else (line,)
-        )
+        for part in _wrapped(line)
     ]
+
+
+@lru_cache(1 << 7)
+def _wrapped(line: str) -> Sequence[str]:
+    """Cut a line for terminals: that of an explanation is one for many tensors."""
+    if len(line) <= _COLUMNS and line == line.rstrip() and line.isprintable():
+        return (line,)
+    return _WRAPPER.wrap(line)
 
 
 def _short_format(name: str) -> str:

@@ -125,7 +125,7 @@ class StoredTensors(Mapping[str, TensorInfo]):
             with self._lock:
                 whole = self._recent.get((name,), lambda: reader.read(name))
             return whole[tuple(slice(*bounds) for bounds in ranges)]
-        if all(bounds == (0, count) for bounds, count in zip(ranges, info.shape, strict=True)) and (
+        if [*ranges] == [(0, count) for count in info.shape] and (
             isinstance(reader, _UNCHUNKED) or not isinstance(reader, ChunkedReader)
         ):
             dtype = numpy_dtype(info.format)

@@ -33,8 +33,10 @@ def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
         It is neither an int nor two of them.
 
     """
-    if type(block) is tuple and [*map(type, block)] == [int, int] and min(block) >= 0:
-        return block  # as a pair of its own result: the checks below take longer than a small array
+    if type(block) is tuple and len(block) == _BLOCK_AXES:
+        rows, columns = block
+        if type(rows) is int and type(columns) is int and rows >= 0 and columns >= 0:
+            return block  # as a pair of its own result: what follows takes longer than a small array
     parts = (1, block) if isinstance(block, _INTEGERS) else block
     if isinstance(parts, str) or not isinstance(parts, Sequence) or len(parts) != _BLOCK_AXES:
         raise ValueError(f"block={block!r} is not valid; use an int, or (rows, columns).")
