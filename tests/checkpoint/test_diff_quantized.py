@@ -329,7 +329,10 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert json.loads(capsys.readouterr().out)["conversion"]["options"]["rounding"] is None
 
 
-def test_a_comparison_with_quantised_weights_takes_little_memory(tmp_path: Path) -> None:
+@pytest.mark.parametrize("threads", [2, 16])
+def test_a_comparison_with_quantised_weights_takes_little_memory(
+    tmp_path: Path, threads: int
+) -> None:
     draw = np.random.default_rng(0)
     weight = draw.standard_normal((4096, 2048), np.float32)
     checkpoint.save(tmp_path / "a.safetensors", {"layers.0.up_proj.weight": weight})
@@ -337,7 +340,7 @@ def test_a_comparison_with_quantised_weights_takes_little_memory(tmp_path: Path)
     plain, quantised = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
     checkpoint.quantize_file(plain, quantised, "nvfp4", recipe="compressed-tensors")
     tracemalloc.start()
-    found = checkpoint.diff(plain, quantised, threads=2)
+    found = checkpoint.diff(plain, quantised, threads=threads)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     assert found.tensors[0].explanation is not None

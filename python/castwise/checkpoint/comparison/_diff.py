@@ -45,6 +45,13 @@ from castwise.checkpoint.requests import chosen_dtypes
 from castwise.quantization import QuantizedArray
 
 _KEPT_BYTES = 16 << 20
+_MOST_WORKERS = 8
+_PIECES_BYTES = 2 << 20
+"""Of A, in all pieces that are compared at a time. What is computed of them is several times that,
+so that the memory of a comparison does not grow with the threads."""
+_MOST_DECODERS = 2
+"""Threads that decode slabs of a side ahead, each of which holds some MiB: decoding takes a
+fraction of the time of a comparison."""
 _TURNED = "B has the experts of A, stored the other way round"
 _TRANSCODED = "B has the codes and scales of A, which its producer multiplies in another order"
 _LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
@@ -120,7 +127,7 @@ def diff(
 
     """
     tolerances = _tolerances(rtol, atol)
-    workers = checked_threads(threads)
+    workers = min(checked_threads(threads), _MOST_WORKERS)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
     decide: Decide | None = None
     if dtypes is not None:
@@ -140,8 +147,9 @@ def diff(
                 opened[place == 0],
                 dtype=asked,
                 arithmetic=arithmetic,
-                threads=threads,
+                threads=min(workers, _MOST_DECODERS),
                 decide=decide if place == 0 else None,
+                piece_bytes=_PIECES_BYTES // max(workers, 2),
             )
             for place, source in enumerate(opened)
         )

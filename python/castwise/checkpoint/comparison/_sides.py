@@ -48,7 +48,9 @@ class Side:
         *,
         asked: str | None = None,
         options: CastOptions | None = None,
+        piece_bytes: int = _PIECE_BYTES,
     ) -> None:
+        self._piece_bytes = piece_bytes
         self.names: dict[str, tuple[Reader, str]] = {}
         self.metadata: dict[str, str] = {}
         self.weights: dict[str, QuantizedWeight] = {}
@@ -85,10 +87,12 @@ class Side:
         arithmetic: Arithmetic,
         threads: int | None,
         decide: Decide | None = None,
+        piece_bytes: int = _PIECE_BYTES,
     ) -> Side:
         """Return a checkpoint whose quantised weights are decoded, as `beside` names its tensors.
 
-        `decide` says what its other tensors are cast to.
+        `decide` says what its other tensors are cast to; other tensors come in pieces of so many
+        bytes.
         """
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
         decoding = replace(decoding, counts_losses=False)  # which no comparison reports
@@ -96,7 +100,8 @@ class Side:
         for plan in derived.plans:
             plan.warn()
         asked = None if dtype is None else decoding.format
-        side = cls(derived.source, decide, asked=asked, options=CastOptions(threads=threads))
+        options = CastOptions(threads=threads)
+        side = cls(derived.source, decide, asked=asked, options=options, piece_bytes=piece_bytes)
         for plan in derived.plans:
             side.decodings |= plan.decodings(arithmetic)
             if plan.quantization is not None:
@@ -184,13 +189,13 @@ class Side:
             return
         elements = reader.elements(stored_name)
         if to is None:
-            for piece in reader.pieces(stored_name, _PIECE_BYTES):
+            for piece in reader.pieces(stored_name, self._piece_bytes):
                 yield np.frombuffer(piece, np.uint8)
         elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
             yield reader.read(stored_name).reshape(-1)
         else:
             dtype = numpy_dtype(elements.format)
-            count = _PIECE_BYTES // dtype.itemsize
+            count = self._piece_bytes // dtype.itemsize
             for piece in reader.pieces(stored_name, elements.nbytes(count)):
                 raw = np.frombuffer(piece, np.uint8)
                 shape = (raw.size // dtype.itemsize,)
