@@ -34,13 +34,16 @@ def amax_bounds(
     """Return the largest magnitudes between which scales lose nothing that the scheme keeps.
 
     None if there are none: powers of two and scales under a global one reach all magnitudes, and so
-    does float32 where no step has a limit.
+    does float32 where no step has a limit. Scales that are multiplied in the weight's dtype are
+    numbers of that, whatever they are stored in.
     """
     layout, row, storage = views.layout, views.scheme, views.storage
     is_relative = row.global_scale and has_global_scale(layout)
-    if E8M0 in {row.scale, scale_dtype.name} or is_relative:
+    if E8M0 in {row.scale, scale_dtype.name} or (is_relative and not storage.inner):
         return None
     stored = finfo(format_of_bytes(scale_dtype, row) or scale_dtype)
+    if storage.inner:
+        stored = finfo(min(weight_dtype, np.dtype(np.float32), key=lambda dtype: dtype.itemsize))
     normal, single = (
         max(float(dtype.smallest_normal) for dtype in dtypes)
         for dtypes in ((stored, finfo(weight_dtype)), (finfo("float32"),))
@@ -88,9 +91,12 @@ def warn_of_scales(x: Array, q: QuantizedArray, encode: Encode) -> None:
     found = keeping_scheme(q.scheme, q.recipe)
     advice = "" if found is None else f"; scheme={found[0]!r}, recipe={found[1]!r} keeps them"
     amount = f"{lost:.1f} dB" if math.isfinite(lost) else "all values"
+    use = f"stores in {q.scale.dtype.name}"
+    if views_of(q).storage.inner:
+        use = f"multiplies in {x.dtype.name}"
     warnings.warn(
-        f"x has scales of {q.scheme} beyond what recipe={q.recipe!r} stores in "
-        f"{q.scale.dtype.name}, which costs {amount}{advice}.",
+        f"x has scales of {q.scheme} beyond what recipe={q.recipe!r} {use}, which costs "
+        f"{amount}{advice}.",
         RuntimeWarning,
         stacklevel=3,
     )
@@ -125,12 +131,17 @@ def keeping_scheme(
 def _reaches_all(row: Scheme, recipe: str) -> bool:
     """Return True if scales are powers of two, or relative to one of the whole array."""
     is_float = row.element.startswith("float")
-    is_relative = row.global_scale and has_global_scale(written_layout(recipe, row, symmetric=True))
+    layout = written_layout(recipe, row, symmetric=True)
+    is_inner = layout.storage is not None and layout.storage.inner
+    is_relative = row.global_scale and has_global_scale(layout) and not is_inner
     return is_float and (row.scale == E8M0 or is_relative)
 
 
 def _decibels(x: Array, q: QuantizedArray) -> float:
-    dtype = np.float64 if x.dtype == np.float64 else np.float32
+    """Return the ratio of signal and noise of what the producer decodes."""
+    dtype = x.dtype
+    if x.dtype != np.float64 and not views_of(q).storage.inner:
+        dtype = np.dtype(np.float32)
     report = compare(x, dequantize(q, dtype), measure=True).report
     assert report is not None, "measured"  # noqa: S101
     return report.sqnr_db if report.max_abs_error else math.inf
