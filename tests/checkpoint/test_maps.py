@@ -300,11 +300,15 @@ NOT_FLOATS = {
     "embeddings.phases": np.ones(3, np.complex64),
     "embeddings.packed": np.arange(8, dtype=np.uint8),
 }
+VECTORS = {
+    "fc.bias": np.arange(64, dtype=np.float32) / 3,
+    "embeddings.scale": np.float32(1 / 3).reshape(()),
+}
 
 
 def cast_by_map(door: str, folder: Path, mapping: dict[str, Any]) -> dict[str, NDArray[Any]]:
     """Cast or quantise a model by a map, and load the result."""
-    tensors = {"embeddings.weight": floats(64).reshape(2, 32), **NOT_FLOATS}
+    tensors = {"embeddings.weight": floats(64).reshape(2, 32), **NOT_FLOATS, **VECTORS}
     if door == "cast_tree":
         tree: dict[str, NDArray[Any]] = castwise.cast_tree(tensors, mapping)
         return tree
@@ -336,9 +340,14 @@ def test_floats_of_a_pattern_are_for_floating_tensors(
         np.testing.assert_array_equal(made[name], expected)
 
 
-def test_a_scheme_of_a_pattern_is_for_floating_tensors(tmp_path: Path) -> None:
-    made = cast_by_map("quantize", tmp_path, {"(embeddings|fc)[.].*": "int8_channel"})
-    for name, array in NOT_FLOATS.items():
+@pytest.mark.parametrize("default", [None, "bfloat16"])
+def test_a_scheme_of_a_pattern_is_for_floating_matrices(
+    tmp_path: Path, default: str | None
+) -> None:
+    mapping = {"(embeddings|fc)[.].*": "int8_channel"}
+    mapping |= {} if default is None else {"default": default}
+    made = cast_by_map("quantize", tmp_path, mapping)
+    for name, array in {**NOT_FLOATS, **VECTORS}.items():
         assert made[name].dtype == array.dtype
         np.testing.assert_array_equal(made[name], array)
     found = checkpoint.inspect(tmp_path / "made").quantization
@@ -347,6 +356,9 @@ def test_a_scheme_of_a_pattern_is_for_floating_tensors(tmp_path: Path) -> None:
     (tmp_path / "named").mkdir()
     with pytest.raises(checkpoint.CheckpointError, match=r"position_ids.*is stored as I64"):
         cast_by_map("quantize", tmp_path / "named", {re.escape(IDS): "int8_channel"})
+    (tmp_path / "vector").mkdir()
+    with pytest.raises(checkpoint.CheckpointError, match=r"fc.bias.*a weight is a matrix"):
+        cast_by_map("quantize", tmp_path / "vector", {r"fc\.bias": "int8_channel"})
 
 
 def test_integers_of_a_pattern_are_for_all_tensors(tmp_path: Path) -> None:

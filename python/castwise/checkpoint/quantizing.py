@@ -13,7 +13,7 @@ from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._numbers import is_integer
 from castwise._options import ConsumerName, FindingKind, WrittenRecipe, WrittenScheme
 from castwise._spelling import typed_values
-from castwise._wording import argument, is_for_command
+from castwise._wording import argument, function, is_for_command
 from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files import checked_path
@@ -228,8 +228,8 @@ def checked_encode(
     origin = dtypes.origin
     if scheme is None and not schemes:
         raise CheckpointError(
-            f"{origin} names no scheme; cast by it: castwise cast, checkpoint.cast_file; or give a "
-            f"scheme too ({argument('scheme')})"
+            f"{origin} names no scheme; give one for the weights that no key matches "
+            f"({argument('scheme')}), or a key one; {function('cast')} takes maps of dtypes alone"
             if dtype_map is not None
             else f"give a scheme ({argument('scheme')}), or a map that names one "
             f"({argument('dtype_map')})"

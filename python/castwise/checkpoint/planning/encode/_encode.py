@@ -275,8 +275,9 @@ class EncodePlan(ComponentPlan):
         name = self._component.prefix + info.name
         _, key, _ = self._encode.dtypes.decide(name, may_be_float(info))
         is_whole = key is not None and is_whole_name(key, name)
-        if key in self._encode.schemes and not (is_whole or may_be_float(info)):
-            key = None  # as a float dtype of a pattern, its scheme is for floating tensors
+        if key in self._encode.schemes and not is_whole:
+            # As a float dtype of a pattern, its scheme leaves what no scheme is for.
+            key = key if may_be_float(info) and len(info.shape) >= MATRIX else None
         module = name.removesuffix(WEIGHT)
         hits = [
             text
