@@ -591,8 +591,8 @@ def test_small_weights_are_measured_together_as_alone(
     [
         (r"layers\.(\d+)\.(?:q|k)_proj\.weight|(a+)+b", [2, 2, 1, 1]),
         (r"layers\.\d+\.(.)_proj\.weight", [2, 2, 2]),
-        (r"layers\.(?=.)\d+\.(.)_proj\.weight", [2, 2, 2]),
         ("(a+)+b", None),
+        (r"layers\.(?=.)(.)\..*", None),
         ("(" * 2000 + "a" + ")" * 2000, None),
         (3, None),
     ],
@@ -610,7 +610,7 @@ def test_groups_are_matched_in_linear_time(
     if sizes is None:
         with pytest.raises(
             (CheckpointError, ValueError, TypeError),
-            match=r"groups .*(matches no weight|is not a regular expression)",
+            match=r"groups .*(matches no weight|is not a regular expression|linear time)",
         ):
             checkpoint.advise(path, bits=40, groups=[pattern])
     else:

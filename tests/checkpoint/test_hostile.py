@@ -6,6 +6,8 @@ import json
 import os
 import random
 import re
+import shutil
+import time
 import tracemalloc
 import zipfile
 from collections.abc import Callable
@@ -16,8 +18,9 @@ import numpy as np
 import pytest
 import support
 from bad_files import assert_refused
-from castwise import checkpoint
+from castwise import checkpoint, dtype_policies
 from castwise.checkpoint.running import _batches
+from castwise.cli import main
 from checkpoint_samples import floats, random_array, safetensors_file, write_sharded
 from processes import run_limited
 from system_parts import LINKS, need
@@ -598,3 +601,80 @@ def test_a_file_whose_name_leads_out_on_another_system(tmp_path: Path) -> None:
     with pytest.raises(checkpoint.CheckpointError, match=r"in lists 'a.*could lead out of it"):
         checkpoint.cast_file(source, tmp_path / "out", "bfloat16")
     assert os.listdir(tmp_path) == ["in"]
+
+
+PATTERN_DOORS: dict[str, Callable[[Path, str], list[str]]] = {
+    "cast --map": lambda path, key: ["cast", "--map", map_file(path, {key: "bfloat16"})],
+    "cast --policy": lambda path, key: ["cast", "--policy", policy_file(path, key)],
+    "quantize --map": lambda path, key: [
+        "quantize",
+        "--map",
+        map_file(path, {key: "int8_channel"}),
+    ],
+    "quantize --ignore": lambda _, key: ["quantize", "--scheme", "int8_channel", "--ignore", key],
+    "dequantize --only": lambda _, key: ["dequantize", "--only", key],
+    "verify --map": lambda path, key: ["verify", "--map", map_file(path, {key: "bfloat16"})],
+    "diff --map": lambda path, key: ["diff", "--map", map_file(path, {key: "bfloat16"})],
+    "advise --groups": lambda path, key: [
+        "advise",
+        "--bits",
+        "40",
+        "--groups",
+        map_file(path, [key]),
+    ],
+}
+"""Commands with a pattern, without source and destination."""
+
+
+def map_file(folder: Path, content: Any) -> str:
+    path = folder / "map.json"
+    path.write_text(json.dumps(content))
+    return str(path)
+
+
+def policy_file(folder: Path, key: str) -> str:
+    """Write a map of policies as Keras does."""
+    policies = dtype_policies.serialize(dtype_policies.DTypePolicyMap("float32", {"a": "bfloat16"}))
+    policy = policies["config"]["policy_map"].pop("a")
+    policies["config"]["policy_map"][key] = policy
+    return map_file(folder, policies)
+
+
+@pytest.mark.parametrize("door", PATTERN_DOORS)
+@pytest.mark.parametrize(
+    ("key", "reason"),
+    [
+        ("(a+)+b", None),
+        ("(a|aa)*$", None),
+        ("(?=a)(a+)+b", "cannot be matched in linear time"),
+        ("(?!b)(a+)+b", "cannot be matched in linear time"),
+        (r"(a)(\1|a)+b", "cannot be matched in linear time"),
+        ("(" * 150 + "a" + ")" * 150, "cannot be matched in linear time"),
+        ("(" * 2000 + "a" + ")" * 2000, "write it with fewer groups and repetitions"),
+    ],
+)
+def test_every_door_matches_patterns_in_linear_time_or_refuses_them(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], door: str, key: str, reason: str | None
+) -> None:
+    name = "a" * 5000 + "!.weight"  # `re` would not come to an end
+    source, other = tmp_path / "a.safetensors", tmp_path / "b.safetensors"
+    checkpoint.save(source, {name: floats(64 * 64).reshape(64, 64)})
+    command, *options = PATTERN_DOORS[door](tmp_path, key)
+    if command == "dequantize":
+        checkpoint.quantize_file(source, other, "fp8_tensor", recipe="comfy")
+        source, other = other, tmp_path / "c.safetensors"
+    files = [str(source)] if command == "advise" else [str(source), str(other)]
+    if command in {"verify", "diff"}:
+        shutil.copy(source, other)
+    before = sorted(os.listdir(tmp_path))
+    began = time.process_time()
+    code = main([command, *files, *options])
+    assert time.process_time() - began < 5
+    said = capsys.readouterr().err
+    if reason is not None:
+        assert code == 2
+        assert reason in said
+        assert sorted(os.listdir(tmp_path)) == before
+    else:
+        assert "Traceback" not in said
+        assert "cannot be matched" not in said

@@ -192,7 +192,10 @@ def test_advice_names_its_map_and_the_next_command(
     assert main([*words, "--budget", str(size)]) == 0
     assert "every weight may stay as it is" in capsys.readouterr().err
     assert main(["quantize", str(source), made, "--map", str(path), "--overwrite"]) == 2
-    assert f"{path} names no scheme; give one for the weights that no key matches (--scheme)" in capsys.readouterr().err
+    assert (
+        f"{path} names no scheme; give one for the weights that no key matches (--scheme)"
+        in capsys.readouterr().err
+    )
     assert main(["cast", str(source), made, "--map", str(path), "--overwrite"]) == 0
 
 

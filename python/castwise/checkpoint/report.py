@@ -72,8 +72,8 @@ class Finding:
         reason. "wrapped": integers came out as others. "nan-lost": NaN became numbers, and
         `nan="zero"` did not ask for it. "underflow": too many became zero. "scale": the format in
         which scales are stored, or multiplied by the producer's decoder, does not hold theirs, so
-        that the scheme keeps at least 1 dB less of them than of others. "saturated": they became the largest or smallest number. "inexact":
-        they changed at all.
+        that the scheme keeps at least 1 dB less of them than of others. "saturated": they became
+        the largest or smallest number. "inexact": they changed at all.
     tensor
         Name of the tensor.
     count

@@ -313,11 +313,7 @@ def _notes(tensor: TensorDiff) -> list[str]:
         return []
     # Before lines are wrapped, which makes spaces of line ends.
     whole = [f"{printable(tensor.name)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
-    return [
-        part
-        for line in whole
-        for part in _wrapped(line)
-    ]
+    return [part for line in whole for part in _wrapped(line)]
 
 
 @lru_cache(1 << 7)
