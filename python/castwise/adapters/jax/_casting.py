@@ -142,11 +142,10 @@ def from_host(array: NDArray[Any], like: Any) -> Any:
     is_default = sharding.memory_kind in (None, device.default_memory().kind)
     if others or not is_default or (is_committed and array.nbytes > _SMALL):
         return jax.device_put(array, sharding)
+    if is_committed:  # 10 us; `device_put` takes 25, and 20 for each of a list
+        return jax.make_array_from_callback(array.shape, sharding, lambda _: array)
     with jax.default_device(device):
-        copied = (jax.device_put if array.nbytes > _SMALL else jax.numpy.asarray)(array)
-    if not is_committed:
-        return copied
-    return jax.make_array_from_single_device_arrays(copied.shape, sharding, [copied])
+        return (jax.device_put if array.nbytes > _SMALL else jax.numpy.asarray)(array)
 
 
 def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
