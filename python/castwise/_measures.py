@@ -215,9 +215,9 @@ class Measures:
         with np.errstate(all="ignore"):
             ahead, behind = left.astype(dtype), right.astype(dtype)
             shares: NDArray[np.float64] = np.abs(ahead - behind) / np.abs(ahead)
+            if math.isfinite(shares[shares.argmax()]):  # argmax finds infinity and NaN
+                return shares  # no number is infinite, NaN, or 0 in A
             far = ~np.isfinite(shares)
-            if not far.any():  # nor is any number infinite, NaN, or 0 in A
-                return shares
             # Finite numbers may differ by more than float64 holds; their quarters do not.
             ahead_of_far, behind_of_far = ahead[far] / 4, behind[far] / 4
             shares[far] = np.abs(ahead_of_far - behind_of_far) / np.abs(ahead_of_far)
@@ -230,9 +230,10 @@ class Measures:
         None if the difference of no single element is.
         """
         if left.size <= _FEW:
-            place = int(np.argmax(self._relative(left, right)))
+            shares = self._relative(left, right)
+            place = int(shares.argmax())
             one = slice(place, place + 1)
-            if self._is_largest(left[one], right[one]):
+            if shares[place] == self.max_rel or self._is_largest(left[one], right[one]):
                 return left[one], right[one], start + place
         while left.size > 1:
             middle = left.size // 2

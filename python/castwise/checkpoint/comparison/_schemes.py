@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import cache
 from typing import Any
 
 import numpy as np
@@ -125,7 +124,8 @@ class SchemeSearch:
         self._prover, self._lefts, self._pairs, self._weight = prover, lefts, pairs, weight
         self.shape, self.to, self.threads = shape, to, prover.threads
         self._candidates: Sequence[SchemeRecipe] | None = None
-        self._form, self._shared_amax = cache(form), shared_amax
+        self._read_form, self._shared_amax = form, shared_amax
+        self._form: list[QuantizedArray | None] = []  # when it was read, it alone
         self._amax: float | None = None
         self._amax_of_fused: float | None = None
         self._trial: SchemeTrial | None = None
@@ -246,7 +246,9 @@ class SchemeSearch:
         is_own = weight is None or (
             candidate.scheme == weight.scheme and candidate.producer in weight.recipes
         )
-        form = None if is_own else self._form()
+        if not (is_own or self._form):
+            self._form.append(self._read_form())
+        form = None if is_own else self._form[0]
         try:
             return candidate.applied(matrix, self.to, amax, shape=self.shape, form=form)
         except (ValueError, TypeError):
