@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 import os
+import re
+import struct
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import castwise
 import numpy as np
 import pytest
+from castwise import _core
 from processes import run_python
 from system_parts import need
 
@@ -94,11 +99,13 @@ def test_a_child_of_a_fork_has_its_threads_to_itself() -> None:
 
 
 THREADS_AT_EXIT = """if True:
+    import gc
     import threading
     import time
 
     import castwise
     import numpy as np
+    from castwise import _core
     from castwise.adapters import registry
     from castwise.adapters.protocol import Adapter
 
@@ -124,6 +131,14 @@ THREADS_AT_EXIT = """if True:
 
         def __del__(self):
             self.__array__()
+
+    class Cycle:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            for _ in range(1000):
+                time.perf_counter()
 
     class Device:
         pass
@@ -172,6 +187,8 @@ THREADS_AT_EXIT = """if True:
         ("cast(overflow=Host(1000))", 0.05),
         ("cast([Host(1000)])", 0.05),
         ("cast(numbers[:-4], None, out=numbers[4:])", 0.05),
+        ("gc.set_threshold(2); Cycle(); Cycle(); Cycle(); _core.PolicyMap()", 0.05),
+        ("gc.set_threshold(1); Cycle(); cast(copy=np.bool_(1))", 0.05),  # whose `__bool__` is bound
     ],
 )
 def test_the_interpreter_ends_while_threads_run_python_in_calls(work: str, delay: float) -> None:
@@ -183,3 +200,68 @@ def test_the_interpreter_ends_while_threads_run_python_in_calls(work: str, delay
             for _ in range(3)
         ]
     assert {(end.result().returncode, end.result().stderr) for end in ends} == {(0, "")}
+
+
+CALLS = Path(__file__).parents[1] / "rust" / "bindings" / "src" / "endless_wait"
+HARMLESS = {
+    "they run no Python code, whatever the object is": """
+        PyBuffer_IsContiguous PyByteArray_AsString PyByteArray_Size PyBytes_AsString PyBytes_Size
+        PyCFunction_GetFlags PyCFunction_GetFunction PyCFunction_GetSelf PyCallable_Check
+        PyCapsule_GetContext PyCapsule_GetName PyCapsule_GetPointer PyDict_Next PyDict_Size
+        PyErr_ExceptionMatches PyErr_Fetch PyErr_GivenExceptionMatches PyErr_Occurred
+        PyException_GetCause PyException_GetTraceback PyList_GetItem PyList_Size
+        PyLong_AsUnsignedLongLong PyModuleDef_Init PyModule_GetNameObject PyObject_GC_UnTrack
+        PySequence_Check PyTuple_GetItem PyTuple_Size PyType_GetFlags PyType_IsSubtype
+        PyUnicode_AsUTF8AndSize Py_IsInitialized Py_NewRef _Py_IncRef
+    """,
+    "what they make is no container, so that nothing is collected": """
+        PyBytes_FromStringAndSize PyCapsule_New PyFloat_FromDouble PyLong_FromLong
+        PyLong_FromSsize_t PyLong_FromUnsignedLongLong PyType_GetName PyType_GetQualName
+        PyUnicode_FromStringAndSize PyUnicode_InternInPlace
+    """,
+    "PyO3 calls them for new objects, in which they replace nothing": """
+        PyException_SetCause PyException_SetTraceback PyList_SetItem PyTuple_SetItem
+    """,
+    "PyO3 stands before them itself": """
+        PyEval_RestoreThread PyEval_SaveThread PyGILState_Ensure PyGILState_Release
+    """,
+    "only Python calls them, by the tables of classes": """
+        PyObject_GenericGetDict PyObject_GenericSetDict
+    """,
+}
+"""Functions of Python's before which none of `calls.rs` stands, and why."""
+
+
+def test_a_function_stands_before_each_that_may_run_python_code() -> None:
+    need(str(CALLS), "/proc/self/status")
+    library = Path(_core.__file__).read_bytes()
+    if library[:6] != b"\x7fELF\x02\x01":
+        pytest.skip("needs an ELF library of 64 bits, little-endian")
+    imported = {
+        name
+        for name in imported_names(library)
+        if re.match("_?Py", name) and not re.search("_Type$|^PyExc_|Struct$|^_Py_Ellipsis", name)
+    }
+    calls, module = ((CALLS / name).read_text("utf-8") for name in ("calls.rs", "mod.rs"))
+    wrapped = {*re.findall(r"fn (\w+)\(", calls), *re.findall(r'"__wrap_(\w+)"', module)}
+    harmless = {name for names in HARMLESS.values() for name in names.split()}
+    assert imported - wrapped - harmless == set()
+    assert wrapped - imported == set(), "nothing calls them"
+    assert not wrapped & harmless
+
+
+def imported_names(library: bytes) -> Iterator[str]:
+    """Name what an ELF library of 64 bits takes from others."""
+    (start,) = struct.unpack_from("<Q", library, 0x28)
+    size, count = struct.unpack_from("<2H", library, 0x3A)
+    sections = [
+        struct.unpack_from("<2I4Q2I2Q", library, start + size * number) for number in range(count)
+    ]
+    for _, kind, _, _, offset, nbytes, link, *_ in sections:
+        if kind == 11:  # dynamic symbols
+            names = sections[link][4]
+            for name, _, _, section, _, _ in struct.iter_unpack(
+                "<I2BH2Q", library[offset : offset + nbytes]
+            ):
+                if section == 0:  # defined elsewhere
+                    yield library[names + name : library.index(b"\0", names + name)].decode()

@@ -16,7 +16,7 @@ fn main() {
     println!("cargo::rerun-if-changed=src/endless_wait/calls.rs");
     let is = |key: &str, value: &str| var(key).is_ok_and(|target| target == value);
     if is("CARGO_CFG_TARGET_OS", "linux") && is("CARGO_CFG_TARGET_ENV", "gnu") {
-        for call in CALLS.iter().chain(&["PyObject_CallMethodObjArgs"]) {
+        for call in CALLS.iter().chain(&["PyObject_CallMethodObjArgs", "PyType_GetSlot"]) {
             println!("cargo::rustc-link-arg-cdylib=-Wl,--wrap={call}");
         }
     }
