@@ -150,7 +150,7 @@ class DtypeMap(Rendered):
         if not isinstance(policy, DTypePolicyMap):
             target = _policy_target(policy, role)
             return cls(target, PolicyMap(), f"policy {policy.name!r}", **_OF_POLICY)
-        keys = PolicyMap(policy.match, policy.on_overlap)
+        keys = PolicyMap(policy.match, policy.on_overlap, linear=True)
         for key, value in policy.items():
             try:
                 keys.insert(key, _policy_target(value, role))
@@ -203,7 +203,7 @@ class DtypeMap(Rendered):
 
         """
         default: str | None = None
-        keys = PolicyMap()
+        keys = PolicyMap(linear=True)
         for key, value in mapping.items():
             if not isinstance(key, str):
                 raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")

@@ -91,7 +91,7 @@ impl PyPolicyMap {
                 if error.is_instance_of::<PyOverflowError>(py)
                     || error.is_instance_of::<PyRecursionError>(py) =>
             {
-                Err(invalid(py, key, &error.value(py).to_string())?)
+                Err(too_large(py, key, &error.value(py).to_string())?)
             }
             Err(error) => Err(error),
         }
@@ -228,24 +228,37 @@ fn key_text<'a>(key: &'a Bound<'_, PyString>) -> PyResult<Cow<'a, str>> {
     })
 }
 
+/// A key as errors show it.
+fn shortened(py: Python<'_>, key: &str) -> PyResult<String> {
+    if key.len() > LONGEST_QUOTED { Ok(format!("of {} bytes", key.len())) } else { quoted(py, key) }
+}
+
 fn invalid(py: Python<'_>, key: &str, reason: &str) -> PyResult<PyErr> {
-    let key = if key.len() > LONGEST_QUOTED { format!("of {} bytes", key.len()) } else { quoted(py, key)? };
     Ok(PyValueError::new_err(format!(
-        "key {key} is not a regular expression: {reason}; escape characters that stand for themselves with a backslash."
+        "key {} is not a regular expression: {reason}; escape characters that stand for themselves with a backslash.",
+        shortened(py, key)?
+    )))
+}
+
+fn too_large(py: Python<'_>, key: &str, reason: &str) -> PyResult<PyErr> {
+    Ok(PyValueError::new_err(format!(
+        "key {} is not a regular expression that Python compiles: {reason}; write it with fewer groups and repetitions.",
+        shortened(py, key)?
     )))
 }
 
 fn not_linear(py: Python<'_>, key: &str) -> PyResult<PyErr> {
-    let key = if key.len() > LONGEST_QUOTED { format!("of {} bytes", key.len()) } else { quoted(py, key)? };
     Ok(PyValueError::new_err(format!(
-        "key {key} cannot be matched in linear time, as patterns of files must be: it looks ahead or behind, refers back, \
-         or is too large; write it without that."
+        "key {} cannot be matched in linear time, as patterns of names must be: it looks ahead or behind, refers back, has a \
+         possessive or atomic part, or is too large or too deep; write it without that, or name what it excludes in a key \
+         of its own.",
+        shortened(py, key)?
     )))
 }
 
 fn not_linear_for(py: Python<'_>, key: &str, path: &Bound<'_, PyString>) -> PyResult<PyErr> {
     Ok(PyValueError::new_err(format!(
-        "key {} cannot be matched in linear time with {}, as patterns of files must be, because that is not of ASCII \
+        "key {} cannot be matched in linear time with {}, as patterns of names must be, because that is not of ASCII \
          characters in one line; write the key without what depends on that, such as \\b or (?i).",
         quoted(py, key)?,
         path.repr()?

@@ -265,7 +265,7 @@ def pattern_of(option: str, text: str) -> PolicyMap:
     """
     if not isinstance(text, str):
         raise TypeError(f"{given(option, text)} is not a regular expression: it is no text")
-    pattern = PolicyMap("fullmatch", "first")
+    pattern = PolicyMap("fullmatch", "first", linear=True)
     try:
         pattern.insert(text, True)
     except ValueError as error:
