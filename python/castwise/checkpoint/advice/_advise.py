@@ -9,7 +9,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import partial
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
@@ -381,6 +381,7 @@ def _beside_bytes(opened: Checkpoint) -> tuple[int, list[Path]]:
     return copied + nbytes, indices
 
 
+@lru_cache(1 << 17)
 def _key(name: str) -> str:
     """Return the key of a map that is of one weight; in parentheses none is "default"."""
     return f"({re.escape(name)})"
