@@ -535,7 +535,11 @@ def test_what_else_is_refused(tmp_path: Path) -> None:
     for given, words in (
         ({}, "give a scheme"),
         ({"scheme": "nvfp4", "dtype_map": {"default": "mxfp4"}}, "is another"),
-        ({"dtype_map": {".*norm.*": "fp8_channel"}}, "a weight is a matrix"),
+        ({"dtype_map": {".*norm.*": "fp8_channel"}}, "no weight in it would be quantised"),
+        (
+            {"dtype_map": {"model.layers.0.input_layernorm.weight": "fp8_channel"}},
+            "a weight is a matrix",
+        ),
         ({"scheme": "fp8_block", "dtype_map": {".*q_proj.*": "nvfp4"}}, "do not go together"),
         (
             {"scheme": "nvfp4", "recipe": "modelopt", "dtype_map": {".*q_proj.w.*": "fp8_tensor"}},
