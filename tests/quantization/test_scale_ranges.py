@@ -265,3 +265,27 @@ def test_comfy_states_the_shape_of_padded_weights(tmp_path: Path, scheme: str) -
     save_file({**tensors, **cut}, damaged)
     with pytest.raises(checkpoint.CheckpointError, match=r"orig_shape=.* its bias has the shape"):
         checkpoint.dequantize_file(damaged, tmp_path / "wrong.safetensors")
+
+
+@pytest.mark.parametrize("dtype", WEIGHTS)
+@pytest.mark.parametrize("scheme", ["nvfp4", "fp8_tensor"])
+def test_scales_that_a_decoder_multiplies_in_the_dtype_of_the_weight(
+    tmp_path: Path, scheme: str, dtype: str
+) -> None:
+    """ComfyUI decodes to the dtype of the layer: what it loses there is a finding too."""
+    lossy = []
+    for exponent in (0, -8, -12, -16, -20):
+        x = np.tile(normal() * (1.9 * 2.0 ** (exponent - 1)), (4, 1)).astype(WEIGHTS[dtype])
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            q = quantize(x, scheme, recipe="comfy")
+        decoded = decibels(x, dequantize(q, x.dtype))
+        is_lossy = decoded < min(kept_by(scheme, x), EXACT_DB) - NEAR_DB
+        lossy += [exponent] if is_lossy else []
+        assert len(said) == is_lossy, exponent
+        source, made = tmp_path / f"{exponent}.safetensors", tmp_path / f"{exponent}-q.safetensors"
+        checkpoint.save(source, {"fc.weight": x})
+        summary = checkpoint.quantize_file(source, made, scheme, recipe="comfy")
+        assert ("scale" in {finding.kind for finding in summary.findings()}) == is_lossy, exponent
+    # The product of its scales is no normal float16 below 6 * 2^-14.
+    assert lossy == ([-12, -16, -20] if (scheme, dtype) == ("nvfp4", "float16") else [])

@@ -138,10 +138,13 @@ def _reaches_all(row: Scheme, recipe: str) -> bool:
 
 
 def _decibels(x: Array, q: QuantizedArray) -> float:
-    """Return the ratio of signal and noise of what the producer decodes."""
-    dtype = x.dtype
-    if x.dtype != np.float64 and not views_of(q).storage.inner:
-        dtype = np.dtype(np.float32)
-    report = compare(x, dequantize(q, dtype), measure=True).report
-    assert report is not None, "measured"  # noqa: S101
-    return report.sqnr_db if report.max_abs_error else math.inf
+    """Return the ratio of signal and noise of what is stored, and of what its producer decodes."""
+    dtypes = {np.dtype(np.float64 if x.dtype == np.float64 else np.float32)}
+    if views_of(q).storage.inner:
+        dtypes.add(x.dtype)
+    reports = [compare(x, dequantize(q, dtype), measure=True).report for dtype in dtypes]
+    return min(
+        report.sqnr_db if report.max_abs_error else math.inf
+        for report in reports
+        if report is not None  # all are measured
+    )
