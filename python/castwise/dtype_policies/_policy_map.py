@@ -52,7 +52,7 @@ class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
     conditions, atomic groups, possessive quantifiers, ``\B``, octal escapes, ``--`` in a set,
     ``(?i)`` with characters beyond ASCII, groups more than 100 deep), keys of many thousand counted
     repetitions, keys with ``\b`` or ``(?i)`` for paths beyond ASCII, and keys with ``$`` before
-    their end for paths with a newline.
+    their end for paths with a newline. Whatever casts arrays or checkpoints by a map refuses these.
 
     Examples
     --------
