@@ -241,29 +241,30 @@ fn refuse_reversed(
     Ok(())
 }
 
-/// A type of a format's values.
+/// A type of numbers.
 ///
 /// # Safety
-/// The format of that name has this type.
+/// numpy's dtype of that code has this type.
 pub(crate) unsafe trait Element: Copy {
-    const FORMAT: &'static str;
+    /// Kind and bytes, as numpy writes them.
+    const CODE: &'static str;
 }
 
-// SAFETY: it is the type of that format.
+// SAFETY: it is the type of that dtype.
 unsafe impl Element for i64 {
-    const FORMAT: &'static str = "int64";
+    const CODE: &'static str = "i8";
 }
 // SAFETY: as above.
 unsafe impl Element for u64 {
-    const FORMAT: &'static str = "uint64";
+    const CODE: &'static str = "u8";
 }
 // SAFETY: as above.
 unsafe impl Element for f32 {
-    const FORMAT: &'static str = "float32";
+    const CODE: &'static str = "f4";
 }
 // SAFETY: as above.
 unsafe impl Element for f64 {
-    const FORMAT: &'static str = "float64";
+    const CODE: &'static str = "f8";
 }
 
 /// Makes an array with one axis of values.
@@ -271,7 +272,7 @@ pub(crate) fn array_of<'py, T: Element>(
     py: Python<'py>,
     values: &[T],
 ) -> PyResult<Bound<'py, PyUntypedArray>> {
-    let (_, descr) = dtypes::parse_argument("dtype", PyString::new(py, T::FORMAT).as_any())?;
+    let descr = PyArrayDescr::new(PyString::new(py, T::CODE).as_any())?;
     let new = numpy::empty(&[values.len()], descr)?;
     // SAFETY: the new array has as many elements of this type.
     unsafe { fields(&new).0.cast::<T>().copy_from_nonoverlapping(values.as_ptr(), values.len()) };
@@ -281,7 +282,7 @@ pub(crate) fn array_of<'py, T: Element>(
 /// Returns the values of an array with one axis of float32; `None` of others.
 pub(crate) fn float32_values(array: &Array<'_>) -> Option<Vec<f32>> {
     let (&[length], &[stride]) = (array.shape(), array.strides()) else { return None };
-    if array.format.name() != f32::FORMAT || array.swapped {
+    if array.format.name() != "float32" || array.swapped {
         return None;
     }
     // SAFETY: the array is alive, and its elements lie there.
