@@ -21,13 +21,13 @@ mod slot;
 use std::ffi::c_int;
 
 use castwise_core::Format;
-use numpy::npyffi::{NPY_NTYPES_ABI_COMPATIBLE, NPY_TYPES, PyArray_ArrFuncs, PyArray_Descr};
-use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::PyRuntimeError;
+use pyo3::ffi::PyObject;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 
 use crate::dtypes;
+use crate::numpy::{HALF, NUMBERS_IN_ARRAY, PyArrayDescr, PyArrayDescrMethods, TypeFunctions};
 use crate::numpy_table::{self, GET_CAST_FUNCTIONS};
 use pair::{BoundaryValues, CastFunction, Pair};
 use slot::Slot;
@@ -91,9 +91,9 @@ impl Takeover {
 /// Returns the dtypes of all formats: numpy's own for each of their type numbers, then those of `ml_dtypes`.
 fn ends(py: Python<'_>) -> PyResult<Vec<(Format, Bound<'_, PyArrayDescr>)>> {
     let mut ends = Vec::new();
-    let numbers = (0..NPY_NTYPES_ABI_COMPATIBLE as c_int).chain([NPY_TYPES::NPY_HALF as c_int]);
+    let numbers = (0..NUMBERS_IN_ARRAY as c_int).chain([HALF]);
     for number in numbers {
-        let descr = dtypes::descr_from_number(py, number)?;
+        let descr = PyArrayDescr::of_number(py, number)?;
         if let Some(format) = dtypes::format_of(&descr)? {
             ends.push((format, descr));
         }
@@ -108,12 +108,11 @@ fn ends(py: Python<'_>) -> PyResult<Vec<(Format, Bound<'_, PyArrayDescr>)>> {
 }
 
 /// Calls numpy's `PyDataType_GetArrFuncs`.
-fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*mut PyArray_ArrFuncs> {
-    type GetFunctions = unsafe extern "C" fn(*const PyArray_Descr) -> *mut PyArray_ArrFuncs;
+fn cast_functions(py: Python<'_>, descr: &Bound<'_, PyArrayDescr>) -> PyResult<*mut TypeFunctions> {
+    type GetFunctions = unsafe extern "C" fn(*mut PyObject) -> *mut TypeFunctions;
     let entries = numpy_table::entries(py)?;
     // SAFETY: the table of this ABI has a function of this type at this place.
-    let functions =
-        unsafe { entries.add(GET_CAST_FUNCTIONS).cast::<GetFunctions>().read()(descr.as_ptr().cast()) };
+    let functions = unsafe { entries.add(GET_CAST_FUNCTIONS).cast::<GetFunctions>().read()(descr.as_ptr()) };
     if functions.is_null() {
         return Err(PyRuntimeError::new_err(format!("numpy knows no cast functions of {descr}")));
     }

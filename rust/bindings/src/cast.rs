@@ -3,7 +3,6 @@
 use castwise_core::cast::{self as core, Settings};
 use castwise_core::codec::options::{NanRule, Options, Overflow};
 use castwise_core::format::Kind;
-use numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
@@ -14,6 +13,7 @@ use crate::cast_options::{CastOptions, Word, parse_flag};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::foreign::{self, Given};
+use crate::numpy::{PyArrayDescrMethods, PyUntypedArrayMethods};
 use crate::report::CastReport;
 use crate::runtime::{parse_threads, release};
 

@@ -1,7 +1,6 @@
 //! `castwise.caster`: a cast whose dtypes and options are read once.
 
 use castwise_core::Format;
-use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -10,6 +9,7 @@ use pyo3::types::{PyDict, PyFloat, PyInt, PyString, PyTuple};
 use crate::array::{Array, Plain, reading};
 use crate::dtypes;
 use crate::foreign;
+use crate::numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use crate::small::{self, Request, unless_none};
 use crate::vectorcall::{Arguments, Callable, Names, Subclass};
 

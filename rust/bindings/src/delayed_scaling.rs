@@ -9,15 +9,15 @@ use castwise_core::unscale::{Gradient, quantize};
 use castwise_logic::delayed_scaling::{
     AmaxAlgorithm, DelayedScaling as Core, LONGEST_HISTORY, Recipe, default_format,
 };
-use numpy::PyArray1;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple, PyType};
 
 use crate::arguments::{real, whole_within};
-use crate::array::{Array, Order, shown, target_fault};
+use crate::array::{Array, Order, array_of, shown, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
+use crate::numpy::{FLOAT, PyArrayDescr, PyUntypedArray};
 use crate::runtime::parse_threads;
 use crate::saved_state::{SavedState, from_config};
 
@@ -93,13 +93,13 @@ impl DelayedScaling {
 
     /// The largest magnitudes of former steps, float32, in the order in which the preset's original keeps them.
     #[getter]
-    fn amax_history<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f32>> {
-        PyArray1::from_slice(py, self.core.history())
+    fn amax_history<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyUntypedArray>> {
+        array_of(py, self.core.history())
     }
 
     /// The dtype of the codes.
     #[getter]
-    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, numpy::PyArrayDescr>>> {
+    fn dtype<'py>(&self, py: Python<'py>) -> PyResult<Option<Bound<'py, PyArrayDescr>>> {
         dtypes::descr_of(py, self.core.format())
     }
 
@@ -202,7 +202,7 @@ impl DelayedScaling {
         let py = codes.py();
         let options = PyDict::new(py);
         options.set_item("scale", self.core.scale())?;
-        let single = numpy::PyArrayDescr::of::<f32>(py).into_any();
+        let single = PyArrayDescr::of_number(py, FLOAT)?.into_any();
         let dtype = dtype.unwrap_or(&single);
         py.import("castwise._core")?.getattr("cast")?.call((codes, dtype), Some(&options))
     }

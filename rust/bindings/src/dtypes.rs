@@ -5,8 +5,6 @@ use std::ffi::c_int;
 use castwise_core::Format;
 use castwise_core::format::Kind;
 use castwise_core::parse::find;
-use numpy::npyffi::{NPY_TYPES, PY_ARRAY_API};
-use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::exceptions::{PyAttributeError, PyException, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -14,6 +12,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple, PyType};
 
 use crate::foreign;
 use crate::names::unknown_format;
+use crate::numpy::{HALF, PyArrayDescr, PyArrayDescrMethods};
 
 /// numpy's own dtypes have smaller type numbers; `ml_dtypes` are given theirs when it is imported.
 pub(crate) const FIRST_USER_NUMBER: c_int = 256;
@@ -33,12 +32,12 @@ impl Table {
     fn new(py: Python<'_>) -> PyResult<Self> {
         let (numpy, ml_dtypes) = (py.import("numpy")?, py.import("ml_dtypes")?);
         let mut table = Self { descrs: Vec::new(), formats: Vec::new() };
-        for number in 0..=NPY_TYPES::NPY_HALF as c_int {
-            table.formats.push(numpys_own(&descr_from_number(py, number)?));
+        for number in 0..=HALF {
+            table.formats.push(numpys_own(&PyArrayDescr::of_number(py, number)?));
         }
         for format in Format::all() {
             let owner = [&ml_dtypes, &numpy].into_iter().find_map(|m| m.getattr(format.name()).ok());
-            let descr = owner.map(|scalar| PyArrayDescr::new(py, scalar)).transpose()?;
+            let descr = owner.map(|scalar| PyArrayDescr::new(&scalar)).transpose()?;
             if let Some(descr) = &descr
                 && descr.num() >= FIRST_USER_NUMBER
             {
@@ -62,15 +61,6 @@ pub(crate) fn format_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Form
     let formats = &Table::get(descr.py())?.formats;
     // New kinds of dtypes have negative numbers, or one beyond the table.
     Ok(usize::try_from(descr.num()).ok().and_then(|number| formats.get(number).copied().flatten()))
-}
-
-/// Returns numpy's own dtype with a type number.
-pub(crate) fn descr_from_number(py: Python<'_>, number: c_int) -> PyResult<Bound<'_, PyArrayDescr>> {
-    // SAFETY: the call returns a new reference, or null with an exception set.
-    unsafe {
-        let descr = PY_ARRAY_API.PyArray_DescrFromType(py, number);
-        Ok(Bound::from_owned_ptr_or_err(py, descr.cast())?.cast_into_unchecked())
-    }
 }
 
 /// Returns the format of a dtype of numpy's own, by kind and size: several type numbers may share these (long and long
@@ -108,7 +98,7 @@ pub(crate) fn parse_argument<'py>(
     refuse_class(argument, value)?;
     let mut cause = None;
     if !value.is_none() {
-        let descr = PyArrayDescr::new(py, value);
+        let descr = PyArrayDescr::new(value);
         // numpy makes a dtype of objects of any class.
         let is_known =
             descr.as_ref().is_ok_and(|descr| format_of(descr).is_ok_and(|format| format.is_some()));

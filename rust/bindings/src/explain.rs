@@ -2,7 +2,6 @@
 
 use castwise_core::cast::{self as core, Settings};
 use castwise_core::codec::options::Options;
-use numpy::PyArrayDescr;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyType};
 
@@ -11,6 +10,7 @@ use crate::cast::factors;
 use crate::cast_options::{CastOptions, Word, parse_flag, parse_word};
 use crate::dtypes;
 use crate::error::to_python;
+use crate::numpy::PyArrayDescr;
 
 /// The number of elements that a dtype stands for.
 const LONG: usize = 1 << 20;

@@ -1,11 +1,12 @@
 //! Arrays of other libraries: found here, cast by their adapter (`castwise._adapter_registry` knows it); and casts as other
 //! libraries make them.
 
-use numpy::PyUntypedArray;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
+
+use crate::numpy::PyUntypedArray;
 
 /// The adapter of the library that an object comes from; None for numpy's and Python's own objects, and for libraries
 /// without one.

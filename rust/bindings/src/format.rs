@@ -3,12 +3,12 @@
 use castwise_core::Format;
 use castwise_core::codec::reference::value_of;
 use castwise_core::format::{FloatSpec, Kind};
-use numpy::PyArrayDescr;
 use pyo3::exceptions::PyAttributeError;
 use pyo3::prelude::*;
 use pyo3::types::{PyString, PyTuple};
 
 use crate::dtypes;
+use crate::numpy::PyArrayDescr;
 
 /// One row of the table of formats, with the numbers that follow from it.
 ///

@@ -19,7 +19,6 @@ mod checkpoint;
 mod comparison;
 #[expect(unsafe_code, reason = "hands arrays to the core")]
 mod delayed_scaling;
-#[expect(unsafe_code, reason = "numpy's C interface")]
 mod dtypes;
 #[cfg(all(target_os = "linux", target_env = "gnu"))]
 #[expect(unsafe_code, reason = "stands before functions of Python's C interface")]
@@ -35,6 +34,8 @@ mod keywords;
 mod literal;
 mod loss_scale;
 mod names;
+#[expect(unsafe_code, reason = "numpy's C interface")]
+mod numpy;
 #[expect(unsafe_code, reason = "numpy's C interface")]
 mod numpy_table;
 mod policy;
@@ -116,6 +117,7 @@ mod _core {
         let cast = pyo3::wrap_pyfunction!(super::cast::cast, module)?;
         module.add("cast", super::vectorcall::function::<super::small::Cast>(&cast)?)?;
         let py = module.py();
+        super::numpy_table::entries(py)?;
         super::policy::keep_dtypes(py)?;
         module.add("caster", super::vectorcall::class::<super::caster::Caster>(py, c"castwise.caster")?)?;
         module.add("environment_errors", super::runtime::read_environment())?;

@@ -6,7 +6,6 @@ use std::ptr;
 use castwise_core::cast::{self as core, PlannedCast, Settings};
 use castwise_core::codec::options::{Options, Rounding};
 use castwise_core::{Error, Format};
-use numpy::{PyArrayDescr, PyArrayDescrMethods};
 use pyo3::ffi::PyCFunctionFastWithKeywords;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -16,6 +15,7 @@ use crate::array::{Order, Place, Plain};
 use crate::cast_options::CastOptions;
 use crate::dtypes;
 use crate::error::to_python;
+use crate::numpy::{PyArrayDescr, PyArrayDescrMethods};
 use crate::runtime::KEEPS_INTERPRETER;
 use crate::vectorcall::{Arguments, Function, Names};
 

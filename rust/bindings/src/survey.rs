@@ -3,12 +3,12 @@
 use castwise_core::cast::num_threads;
 use castwise_core::format::Kind;
 use castwise_core::survey::{self as core, BlockRow, Blocks, Cell, FewMagnitudes};
-use numpy::{PyArray1, ToPyArray};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 
-use crate::array::Array;
+use crate::array::{Array, array_of};
 use crate::error::to_python;
+use crate::numpy::PyUntypedArray;
 use crate::runtime::{parse_threads, release};
 
 /// Elements of a binade: its number, their count and the sum of their squares. Signed, as what is read may be negative.
@@ -21,9 +21,7 @@ type SavedRow = (i16, i128, Vec<SavedCell>);
 type State =
     ([i128; 4], [f64; 2], Vec<SavedCell>, Vec<(u8, i128)>, Option<Vec<(f64, i128)>>, Vec<Vec<SavedRow>>);
 
-type Column<'py, T> = Bound<'py, PyArray1<T>>;
-
-type BlockColumns<'py> = (Column<'py, i64>, Column<'py, u64>, Column<'py, u64>, Column<'py, f64>);
+type Column<'py> = Bound<'py, PyUntypedArray>;
 
 /// What a survey counted of an array. Tables add up in any order.
 #[pyclass(frozen, eq, module = "castwise._core")]
@@ -83,16 +81,20 @@ impl SurveyTables {
     }
 
     /// Finite elements, not zero, by binade: exponents, counts, and sums of squares in units of four to the exponent.
-    fn binade_columns<'py>(&self, py: Python<'py>) -> (Column<'py, i64>, Column<'py, u64>, Column<'py, f64>) {
+    fn binade_columns<'py>(&self, py: Python<'py>) -> PyResult<(Column<'py>, Column<'py>, Column<'py>)> {
         let exponents: Vec<_> = self.core.binades.keys().map(|&exponent| i64::from(exponent)).collect();
         let counts: Vec<_> = self.core.binades.values().map(|cell| cell.count).collect();
         let squares: Vec<_> = self.core.binades.values().map(Cell::sum_of_squares).collect();
-        (exponents.to_pyarray(py), counts.to_pyarray(py), squares.to_pyarray(py))
+        Ok((array_of(py, &exponents)?, array_of(py, &counts)?, array_of(py, &squares)?))
     }
 
     /// Blocks of a shape by the eighth of a binade of their maxima: eighths and how many, and for each of them and each
     /// binade below the maximum's the count of elements and the sum of their squares in units of four to its exponent.
-    fn block_columns<'py>(&self, py: Python<'py>, shape: (usize, usize)) -> PyResult<BlockColumns<'py>> {
+    fn block_columns<'py>(
+        &self,
+        py: Python<'py>,
+        shape: (usize, usize),
+    ) -> PyResult<(Column<'py>, Column<'py>, Column<'py>, Column<'py>)> {
         let Some(blocks) = Blocks::ALL.into_iter().find(|blocks| blocks.shape() == shape) else {
             let shapes = Blocks::ALL.map(|blocks| format!("{:?}", blocks.shape())).join(", ");
             return Err(PyValueError::new_err(format!(
@@ -105,7 +107,12 @@ impl SurveyTables {
         let cells = || rows.values().flat_map(|row| &row.cells);
         let counts: Vec<_> = cells().map(|cell| cell.count).collect();
         let squares: Vec<_> = cells().map(Cell::sum_of_squares).collect();
-        Ok((eighths.to_pyarray(py), numbers.to_pyarray(py), counts.to_pyarray(py), squares.to_pyarray(py)))
+        Ok((
+            array_of(py, &eighths)?,
+            array_of(py, &numbers)?,
+            array_of(py, &counts)?,
+            array_of(py, &squares)?,
+        ))
     }
 
     /// Everything, as plain numbers; restore_survey() takes it.

@@ -3,7 +3,6 @@
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
 use castwise_core::unscale::{Gradient, Reciprocal, Unscaled, unscale};
-use numpy::PyArrayDescr;
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -14,6 +13,7 @@ use crate::array::{Array, Order, TargetFault, shown, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::keywords::Keywords;
+use crate::numpy::{FLOAT, PyArrayDescr};
 use crate::runtime::{parse_threads, release};
 use crate::separation::{Elements, Same, copy_written, refuse_shared};
 
@@ -57,7 +57,7 @@ pub(crate) fn unscale_arrays<'py>(
         let sources = same.chosen(arrays_of_sources);
         let (format, descr) = match dtype {
             Some(dtype) => dtype,
-            None => dtypes::parse_argument("dtype", PyArrayDescr::of::<f32>(py).as_any())?,
+            None => dtypes::parse_argument("dtype", PyArrayDescr::of_number(py, FLOAT)?.as_any())?,
         };
         let new = |source: &Array<'py>| source.empty_like(Order::Keep, &descr, format);
         let targets = sources.iter().map(new).collect::<PyResult<Vec<_>>>()?;

@@ -4,12 +4,12 @@ use std::ffi::{c_int, c_void};
 use std::ptr;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-use numpy::npyffi::{NPY_NTYPES_ABI_COMPATIBLE, PyArray_ArrFuncs};
 use pyo3::ffi::{PyCapsule_GetPointer, PyCapsule_New};
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyDict};
 
 use super::pair::CastFunction;
+use crate::numpy::{NUMBERS_IN_ARRAY, TypeFunctions};
 
 /// The place of the function for one pair of type numbers.
 pub(super) enum Slot {
@@ -28,11 +28,11 @@ impl Slot {
     /// Returns the function that numpy now uses for a cast to a type number, with its slot.
     pub(super) fn find(
         py: Python<'_>,
-        functions: *mut PyArray_ArrFuncs,
+        functions: *mut TypeFunctions,
         number: c_int,
     ) -> PyResult<Option<(Self, CastFunction)>> {
         let null = ptr::null_mut();
-        let (slot, pointer) = if (number as usize) < NPY_NTYPES_ABI_COMPATIBLE {
+        let (slot, pointer) = if (number as usize) < NUMBERS_IN_ARRAY {
             // SAFETY: a dtype's functions are never freed; the element is a pointer, aligned as pointers are, that
             // numpy reads in one access.
             let place = unsafe {
@@ -43,7 +43,7 @@ impl Slot {
             (Self::Array { place, original, ours: null }, original)
         } else {
             // SAFETY: as above; the dict is null or an object that the dtype keeps alive.
-            let dict = unsafe { Bound::from_borrowed_ptr_or_opt(py, (*functions).castdict) };
+            let dict = unsafe { Bound::from_borrowed_ptr_or_opt(py, (*functions).cast_dict) };
             let Some(dict) = dict.and_then(|dict| dict.cast_into::<PyDict>().ok()) else { return Ok(None) };
             let Some(original) = dict.get_item(number)? else { return Ok(None) };
             if !original.is_instance_of::<PyCapsule>() {

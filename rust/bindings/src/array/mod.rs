@@ -4,10 +4,9 @@
 
 use castwise_core::Format;
 use castwise_core::layout::region::{Region, extent, overlaps_itself, shares_with_itself};
-use numpy::npyffi::{PY_ARRAY_API, PyArrayObject, flags};
-use numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, prelude::*};
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
+use pyo3::types::PyString;
 use pyo3::{PyTypeInfo, intern};
 use smallvec::SmallVec;
 
@@ -29,6 +28,9 @@ mod plain;
 pub(crate) mod reading;
 
 use crate::dtypes;
+use crate::numpy::{
+    self, DOUBLE, PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, flags, new_like,
+};
 use place::fields;
 pub(crate) use place::{INLINE, Order, Place, shown};
 pub(crate) use plain::Plain;
@@ -75,7 +77,7 @@ impl<'py> Array<'py> {
     pub(crate) fn of(argument: &'static str, object: Bound<'py, PyUntypedArray>) -> PyResult<Self> {
         let descr = object.dtype();
         let format = dtypes::format_of(&descr)?.ok_or_else(|| {
-            let remedy = reading::remedy(argument, &descr, object.ndim());
+            let remedy = reading::remedy(argument, &descr, object.shape().len());
             PyTypeError::new_err(format!(
                 "{argument} has dtype {descr}, which castwise does not cast; {remedy}. castwise.formats() lists those \
                  it knows."
@@ -107,10 +109,6 @@ impl<'py> Array<'py> {
         }
     }
 
-    fn raw(&self) -> *mut PyArrayObject {
-        self.object.as_array_ptr()
-    }
-
     pub(crate) fn shape(&self) -> &[usize] {
         &self.shape
     }
@@ -125,7 +123,7 @@ impl<'py> Array<'py> {
     }
 
     pub(crate) fn is_writeable(&self) -> bool {
-        self.flags & flags::NPY_ARRAY_WRITEABLE != 0
+        self.flags & flags::WRITEABLE != 0
     }
 
     /// Returns whether its memory order is `order`.
@@ -199,13 +197,8 @@ impl<'py> Array<'py> {
         let swapped = descr.is_native_byteorder() == Some(false);
         refuse_reversed("dtype", format, descr, swapped)?;
         let bytes = self.shape.iter().product::<usize>().saturating_mul(format.item_size());
-        // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
-        // or null with an exception set.
-        let object = memory::with_handler(py, bytes, || unsafe {
-            let (order, descr) = (order.to_numpy(), descr.clone().into_dtype_ptr());
-            let new = PY_ARRAY_API.PyArray_NewLikeArray(py, self.raw(), order, descr, 0);
-            Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked::<PyUntypedArray>())
-        })?;
+        let make = || new_like(&self.object, order.to_numpy(), descr.clone());
+        let object = memory::with_handler(py, bytes, make)?;
         let new = Self::now(object, format, swapped);
         if new.shape == self.shape {
             return Ok(new);
@@ -217,7 +210,7 @@ impl<'py> Array<'py> {
 
     /// Makes a new float64 array of its shape.
     pub(crate) fn empty_double(&self) -> PyResult<Self> {
-        let descr = PyArrayDescr::of::<f64>(self.object.py());
+        let descr = PyArrayDescr::of_number(self.object.py(), DOUBLE)?;
         let format = dtypes::format_of(&descr)?;
         let format = format.ok_or_else(|| PyTypeError::new_err("the table has no double"))?;
         self.empty_like(Order::Keep, &descr, format)
@@ -246,6 +239,57 @@ fn refuse_reversed(
         )));
     }
     Ok(())
+}
+
+/// A type of numbers.
+///
+/// # Safety
+/// numpy's dtype of that code has this type.
+pub(crate) unsafe trait Element: Copy {
+    /// Kind and bytes, as numpy writes them.
+    const CODE: &'static str;
+}
+
+// SAFETY: it is the type of that dtype.
+unsafe impl Element for i64 {
+    const CODE: &'static str = "i8";
+}
+// SAFETY: as above.
+unsafe impl Element for u64 {
+    const CODE: &'static str = "u8";
+}
+// SAFETY: as above.
+unsafe impl Element for f32 {
+    const CODE: &'static str = "f4";
+}
+// SAFETY: as above.
+unsafe impl Element for f64 {
+    const CODE: &'static str = "f8";
+}
+
+/// Makes an array with one axis of values.
+pub(crate) fn array_of<'py, T: Element>(
+    py: Python<'py>,
+    values: &[T],
+) -> PyResult<Bound<'py, PyUntypedArray>> {
+    let descr = PyArrayDescr::new(PyString::new(py, T::CODE).as_any())?;
+    let new = numpy::empty(&[values.len()], descr)?;
+    // SAFETY: the new array has as many elements of this type.
+    unsafe { fields(&new).0.cast::<T>().copy_from_nonoverlapping(values.as_ptr(), values.len()) };
+    Ok(new)
+}
+
+/// Returns the values of an array with one axis of float32; `None` of others.
+pub(crate) fn float32_values(array: &Array<'_>) -> Option<Vec<f32>> {
+    let (&[length], &[stride]) = (array.shape(), array.strides()) else { return None };
+    if array.format.name() != "float32" || array.swapped {
+        return None;
+    }
+    // SAFETY: the array is alive, and its elements lie there.
+    let value = |index: usize| unsafe {
+        array.pointer().offset(index as isize * stride).cast::<f32>().read_unaligned()
+    };
+    Some((0..length).map(value).collect())
 }
 
 /// Why the elements of another array cannot be written to an array.

@@ -2,12 +2,11 @@
 
 use castwise_core::Format;
 use castwise_core::cast::{Scales, Source, Target};
-use numpy::PyUntypedArray;
-use numpy::PyUntypedArrayMethods;
-use numpy::npyffi::{NPY_ORDER, flags};
 use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+
+use crate::numpy::{MemoryOrder, PyUntypedArray, PyUntypedArrayMethods, flags};
 
 /// Axes whose lengths and strides cost no allocation.
 pub(crate) const INLINE: usize = 2;
@@ -51,11 +50,8 @@ impl<'a> Place<'a> {
 
 /// Returns the address of an array's first element, and its flags.
 pub(super) fn fields(object: &Bound<'_, PyUntypedArray>) -> (*mut u8, i32) {
-    // SAFETY: the object is an array and alive; these are reads of its fields.
-    unsafe {
-        let fields = &(*object.as_array_ptr()).fields;
-        (fields.data.cast(), fields.flags)
-    }
+    let fields = object.fields();
+    (fields.data.cast(), fields.flags)
 }
 
 /// Formats a shape, or strides, as numpy does.
@@ -98,19 +94,19 @@ impl Order {
     /// Returns the array flags of which one must be set for this order; `None` if every array is in it.
     pub(super) fn flags(self) -> Option<i32> {
         match self {
-            Self::C => Some(flags::NPY_ARRAY_C_CONTIGUOUS),
-            Self::Fortran => Some(flags::NPY_ARRAY_F_CONTIGUOUS),
-            Self::Any => Some(flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOUS),
+            Self::C => Some(flags::C_CONTIGUOUS),
+            Self::Fortran => Some(flags::F_CONTIGUOUS),
+            Self::Any => Some(flags::C_CONTIGUOUS | flags::F_CONTIGUOUS),
             Self::Keep => None,
         }
     }
 
-    pub(super) fn to_numpy(self) -> NPY_ORDER {
+    pub(super) fn to_numpy(self) -> MemoryOrder {
         match self {
-            Self::C => NPY_ORDER::NPY_CORDER,
-            Self::Fortran => NPY_ORDER::NPY_FORTRANORDER,
-            Self::Any => NPY_ORDER::NPY_ANYORDER,
-            Self::Keep => NPY_ORDER::NPY_KEEPORDER,
+            Self::C => MemoryOrder::C,
+            Self::Fortran => MemoryOrder::Fortran,
+            Self::Any => MemoryOrder::Any,
+            Self::Keep => MemoryOrder::Keep,
         }
     }
 }

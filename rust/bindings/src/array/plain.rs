@@ -2,8 +2,6 @@
 
 use castwise_core::Format;
 use castwise_core::layout::region::{extent, overlaps_itself};
-use numpy::npyffi::{PY_ARRAY_API, flags};
-use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 #[cfg(Py_GIL_DISABLED)]
 use smallvec::SmallVec;
@@ -12,8 +10,11 @@ use smallvec::SmallVec;
 use super::place::INLINE;
 use super::place::{Order, Place, fields};
 use crate::dtypes;
+use crate::numpy::{
+    PyArrayDescr, PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods, flags, new_like,
+};
 
-const ORDERS: i32 = flags::NPY_ARRAY_C_CONTIGUOUS | flags::NPY_ARRAY_F_CONTIGUOUS;
+const ORDERS: i32 = flags::C_CONTIGUOUS | flags::F_CONTIGUOUS;
 
 /// A plain ndarray in native byte order.
 ///
@@ -72,8 +73,7 @@ impl<'a, 'py> Plain<'a, 'py> {
         descr: &Py<PyArrayDescr>,
     ) -> PyResult<Option<Self>> {
         if let Ok(array) = object.cast_exact::<PyUntypedArray>()
-            // SAFETY: the object is an array and alive; this is a read of a field.
-            && unsafe { (*array.as_array_ptr()).fields.descr }.cast() == descr.as_ptr()
+            && array.fields().descr == descr.as_ptr()
         {
             return Ok(Some(Self::new(array, format)));
         }
@@ -128,7 +128,7 @@ impl<'a, 'py> Plain<'a, 'py> {
 
     /// Returns whether it and another array of its shape are both dense in C order.
     pub(crate) fn is_dense_in_order(&self, other: &Self) -> bool {
-        self.flags & other.flags & flags::NPY_ARRAY_C_CONTIGUOUS != 0
+        self.flags & other.flags & flags::C_CONTIGUOUS != 0
     }
 
     /// Returns whether another array may be cast into it, element by element in any order.
@@ -144,7 +144,7 @@ impl<'a, 'py> Plain<'a, 'py> {
     }
 
     pub(crate) fn is_writeable(&self) -> bool {
-        self.flags & flags::NPY_ARRAY_WRITEABLE != 0
+        self.flags & flags::WRITEABLE != 0
     }
 
     fn is_dense(&self) -> bool {
@@ -181,14 +181,6 @@ impl<'a, 'py> Plain<'a, 'py> {
         order: Order,
         descr: Bound<'py, PyArrayDescr>,
     ) -> PyResult<Bound<'py, PyUntypedArray>> {
-        let py = self.object.py();
-        let prototype = self.object.as_array_ptr();
-        // SAFETY: the prototype is an array; the call takes over the reference to the dtype and returns a new array,
-        // or null with an exception set.
-        unsafe {
-            let (order, descr) = (order.to_numpy(), descr.into_dtype_ptr());
-            let new = PY_ARRAY_API.PyArray_NewLikeArray(py, prototype, order, descr, 0);
-            Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked())
-        }
+        new_like(self.object, order.to_numpy(), descr)
     }
 }

@@ -2,13 +2,13 @@
 
 use castwise_core::Format;
 use castwise_core::parse::find as format_named;
-use numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
 use pyo3::exceptions::{PyRuntimeError, PyTypeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBool, PyBytes, PyComplex, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple, PyType};
 
 use crate::foreign;
+use crate::numpy::{PyArrayDescr, PyArrayDescrMethods, PyUntypedArray};
 
 /// The most axes of an array of numpy: deeper lists are refused by numpy.
 const MOST_AXES: usize = 64;
@@ -247,7 +247,7 @@ pub(super) fn remedy(argument: &str, descr: &Bound<'_, PyArrayDescr>, axes: usiz
     let wider = |name| format!("give {argument}.astype(numpy.{name}), which may round");
     match (descr.kind(), descr.itemsize()) {
         // What numpy.save makes of the dtypes of ml_dtypes.
-        (b'V', size @ (1 | 2)) if !descr.has_fields() && !descr.has_subarray() => {
+        (b'V', size @ (1 | 2)) if !descr.has_parts() => {
             let name = format_named(if size == 2 { "bf16" } else { "fp8" }).map_or("", Format::name);
             format!("say what its bytes are, such as {argument}.view(ml_dtypes.{name})")
         }

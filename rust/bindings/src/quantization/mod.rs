@@ -5,10 +5,11 @@ mod options;
 use std::ptr::with_exposed_provenance_mut;
 use std::sync::Mutex;
 
-use crate::array::{Array, Order, Plain, target_fault};
+use crate::array::{Array, Order, Plain, float32_values, shown, target_fault};
 use crate::dtypes;
 use crate::error::to_python;
 use crate::keywords::Keywords;
+use crate::numpy::{PyArrayDescr, PyUntypedArray, PyUntypedArrayMethods, empty};
 use crate::runtime::{parse_threads, release};
 use castwise_core::Format;
 use castwise_core::cast::num_threads;
@@ -16,10 +17,6 @@ use castwise_core::codec::options::{Named, Rounding};
 use castwise_core::quantization::{
     self as core, Decoding, Direction, Element, Encoded, Encoding, FourOverSix, GlobalUse, Meaning, Packing,
     ScaleFormat, ScaleRule, Scheme, TABLE,
-};
-use numpy::npyffi::PY_ARRAY_API;
-use numpy::{
-    PyArray1, PyArrayDescr, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods,
 };
 use pyo3::exceptions::{PyTypeError, PyValueError};
 use pyo3::prelude::*;
@@ -116,8 +113,17 @@ fn get(operand: Option<Operand>) -> Option<core::Array> {
     operand.map(|operand| operand.array)
 }
 
-fn map_of(map: Option<&Bound<'_, PyArray1<f32>>>) -> PyResult<Option<Vec<f32>>> {
-    map.map(|map| Ok(map.try_readonly()?.as_array().to_vec())).transpose()
+fn map_of(map: Option<&Bound<'_, PyUntypedArray>>) -> PyResult<Option<Vec<f32>>> {
+    let values = |map: &Bound<'_, PyUntypedArray>| {
+        let array = Array::of_numpy("code_map", map.as_any())?;
+        float32_values(&array).ok_or_else(|| {
+            let (dtype, shape) = (map.dtype(), shown(array.shape()));
+            PyTypeError::new_err(format!(
+                "code_map has dtype {dtype} and shape {shape}; give float32 with one axis."
+            ))
+        })
+    };
+    map.map(values).transpose()
 }
 
 /// Return the table of schemes.
@@ -255,7 +261,7 @@ pub(crate) struct BlockDecoder {
     parts: Vec<Part>,
     extents: Vec<(usize, usize)>,
     /// The code map, and its values as they were read.
-    map: Option<(Py<PyArray1<f32>>, Vec<f32>)>,
+    map: Option<(Py<PyUntypedArray>, Vec<f32>)>,
     shape: Vec<usize>,
     format: Format,
 }
@@ -324,10 +330,10 @@ impl Part {
 }
 
 /// Whether an array has values of these bits.
-fn has_values(array: &Bound<'_, PyArray1<f32>>, known: &[f32]) -> bool {
+fn has_values(array: &Bound<'_, PyUntypedArray>, known: &[f32]) -> bool {
     let bits = |value: &f32| value.to_bits();
-    let are_known = |values: &[f32]| values.iter().map(bits).eq(known.iter().map(bits));
-    array.try_readonly().is_ok_and(|array| array.as_slice().is_ok_and(are_known))
+    let are_known = |values: Vec<f32>| values.iter().map(bits).eq(known.iter().map(bits));
+    Array::of("code_map", array.clone()).is_ok_and(|array| float32_values(&array).is_some_and(are_known))
 }
 
 /// Reads an array, if it is plain, in C order, and of such a format and shape.
@@ -471,7 +477,7 @@ impl BlockEncoder {
     ) -> PyResult<Option<Vec<Bound<'py, PyUntypedArray>>>> {
         let Some(array) = steady(x, self.format, &self.shape)? else { return Ok(None) };
         let threads = threads.map_or_else(|| Ok(num_threads()), parse_threads)?;
-        let made = self.made.iter().map(|(shape, dtype)| empty(py, shape, dtype.bind(py)));
+        let made = self.made.iter().map(|(shape, dtype)| empty(shape, dtype.bind(py).clone()));
         let made = made.collect::<PyResult<Vec<_>>>()?;
         let places: SmallVec<[usize; 4]> = [array.pointer]
             .into_iter()
@@ -490,26 +496,9 @@ impl BlockEncoder {
     }
 }
 
-/// Makes an array in C order.
-fn empty<'py>(
-    py: Python<'py>,
-    shape: &[usize],
-    dtype: &Bound<'py, PyArrayDescr>,
-) -> PyResult<Bound<'py, PyUntypedArray>> {
-    let dtype = dtype.clone().into_dtype_ptr();
-    // SAFETY: the call reads the shape, takes over the reference to the dtype and returns a new array, or null with an
-    // exception set. numpy's lengths are as large as these, which were read of an array.
-    unsafe {
-        let lengths = shape.as_ptr().cast_mut().cast();
-        let new = PY_ARRAY_API.PyArray_Empty(py, shape.len() as i32, lengths, dtype, 0);
-        Bound::from_owned_ptr_or_err(py, new).map(|new| new.cast_into_unchecked())
-    }
-}
-
 /// Returns the address of an array's first element.
 fn first(array: &Bound<'_, PyUntypedArray>) -> *mut u8 {
-    // SAFETY: the object is an array and alive; this is a read of a field.
-    unsafe { (*array.as_array_ptr()).fields.data.cast() }
+    array.fields().data.cast()
 }
 
 /// Return the largest magnitude of an array.

@@ -1,9 +1,9 @@
 //! What a payload is decoded by, and a weight encoded by, as Python gives it: values with names.
 
-use numpy::{PyArray1, PyUntypedArray};
 use pyo3::prelude::*;
 
 use crate::keywords::Keywords;
+use crate::numpy::PyUntypedArray;
 
 type Object<'py> = Bound<'py, PyAny>;
 
@@ -23,7 +23,7 @@ pub(super) struct DecodeOptions<'py> {
     pub(super) bias: Option<Object<'py>>,
     pub(super) group_index: Option<Object<'py>>,
     pub(super) divisor: Option<Object<'py>>,
-    pub(super) code_map: Option<Bound<'py, PyArray1<f32>>>,
+    pub(super) code_map: Option<Bound<'py, PyUntypedArray>>,
     pub(super) arithmetic: String,
     pub(super) threads: Option<Object<'py>>,
     pub(super) shape: Option<Vec<usize>>,
@@ -71,7 +71,7 @@ pub(super) struct EncodeOptions<'py> {
     pub(super) four_over_six: Option<String>,
     pub(super) zero_point: Option<Object<'py>>,
     pub(super) bias: Option<Object<'py>>,
-    pub(super) code_map: Option<Bound<'py, PyArray1<f32>>>,
+    pub(super) code_map: Option<Bound<'py, PyUntypedArray>>,
     pub(super) rounding: Option<String>,
     pub(super) seed: u64,
     pub(super) nonfinite: String,
