@@ -1,0 +1,1 @@
+"""What castwise knows of models: what each parameter of an architecture is."""
