@@ -312,7 +312,8 @@ class Interpreter:
 
     def is_module(self, kind: Any) -> bool:
         return any(
-            isinstance(base, External) and base.name.rpartition(".")[2] in {"Module", "ModuleList"}
+            isinstance(base, External)
+            and base.name.rpartition(".")[2] in {"Module", "ModuleList", "PreTrainedModel"}
             for base in self.mro(kind)
         )
 
@@ -979,16 +980,24 @@ class _Method:
         return ANY
 
     def _call_text(self, args: list[Values]) -> Values:
-        known = all(len(arg) == 1 and isinstance(arg[0], str | int) for arg in args)
-        if not known or not hasattr(self.value, self.name):
-            return ANY
-        if self.name == "join":
+        plain = [_plain(arg) for arg in args]
+        if None in plain or self.name == "join" or not hasattr(self.value, self.name):
             return ANY
         try:
-            result = getattr(self.value, self.name)(*(arg[0] for arg in args))
+            result = getattr(self.value, self.name)(*plain)
         except (TypeError, ValueError, IndexError, KeyError):
             return ANY
         return (Items([(part,) for part in result]) if isinstance(result, list) else result,)
+
+
+def _plain(values: Values) -> Any:
+    """Return the one text, number or tuple of texts that values are; None if they are not."""
+    if len(values) != 1:
+        return None
+    if isinstance(values[0], Items):
+        parts = tuple(_plain(part) for part in values[0].values)
+        return None if None in parts else parts
+    return values[0] if isinstance(values[0], str | int) else None
 
 
 def _merge_records(a: Any, b: Any) -> Any:
@@ -1080,6 +1089,11 @@ def _compare(op: ast.cmpop, a: Any, b: Any) -> bool | None:
             if a is None or b is None:
                 same = a is b
                 return same if isinstance(op, ast.Is) else not same
+        case ast.In() | ast.NotIn() if isinstance(a, str):
+            if isinstance(b, str):
+                return (a in b) == isinstance(op, ast.In)
+            if isinstance(b, Items) and all(isinstance(v, str) for vs in b.values for v in vs):
+                return any(a in values for values in b.values) == isinstance(op, ast.In)
         case ast.Eq() | ast.NotEq():
             if isinstance(a, str | int | None) and isinstance(b, str | int | None):
                 if isinstance(a, str) and isinstance(b, str) and ("?" in a + b or "#" in a + b):
