@@ -1,3 +1,4 @@
+# ruff: noqa: PLR0911, PLR0912, S101 - one case for each kind of layer and of rule
 """Write `castwise/models/engines.txt` from the sources of vLLM, SGLang and mlx-lm.
 
 Run by hand: `python engines.py WHEELS`, a folder of the unpacked wheels. Nothing of them is
@@ -11,9 +12,8 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from sources import (
     ANY,
     INDEX,
     QUANT,
-    UNKNOWN,
     Class,
     External,
     Function,
@@ -37,11 +36,21 @@ OUT = Path(__file__).resolve().parents[2] / "python" / "castwise" / "models" / "
 ENDS = ("LinearBase", "VocabParallelEmbedding", "FusedMoE", "RoutedExperts")
 """The engines' own layers, which the quantisation replaces."""
 
-TEXTS = (
-    "LlamaForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM Qwen2MoeForCausalLM Qwen3MoeForCausalLM"
-    " Gemma2ForCausalLM Gemma3ForCausalLM Phi3ForCausalLM InternLM2ForCausalLM GptOssForCausalLM"
-    " DeepseekV2ForCausalLM DeepseekV3ForCausalLM GraniteForCausalLM"
-).split()
+TEXTS = [
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Phi3ForCausalLM",
+    "InternLM2ForCausalLM",
+    "GptOssForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "GraniteForCausalLM",
+]
 """What the language model of a composite model may be, whose class its configuration names."""
 
 EXPERTS = ("gate_proj", "down_proj", "up_proj")
@@ -67,6 +76,7 @@ class Leaf:
 
     @property
     def state(self) -> str:
+        """Whether it is built with the quantisation, as far as the source decides it."""
         if all(value is QUANT or isinstance(value, Instance) for value in self.quant):
             return QUANTIZED  # by the statement, or by one that the engine makes itself
         return PLAINLY if all(value is None for value in self.quant) else UNDECIDED
@@ -78,7 +88,9 @@ class Leaf:
 def _make_layers(run: Interpreter, args: list[Values], keywords: dict[str, Values]) -> Values:
     functions = keywords.get("layer_fn") or (args[1] if len(args) > 1 else ())
     prefixes = keywords.get("prefix") or (args[2] if len(args) == 3 else ("",))
-    below = tuple(f"{prefix}.#" if prefix else "#" for prefix in prefixes if isinstance(prefix, str))
+    below = tuple(
+        f"{prefix}.#" if prefix else "#" for prefix in prefixes if isinstance(prefix, str)
+    )
     made: Values = ()
     for function in functions:
         keys: dict[str, Values] = {"prefix": below or ANY}
@@ -106,7 +118,7 @@ def _make_registered(run: Interpreter, args: list[Values], keywords: dict[str, V
     prefix = keywords.get("prefix", ("",))
     known = run.__dict__.setdefault("registered", {})
     found: Values = ()
-    for kind in (kind for name in names or TEXTS for kind in run.registry(name)):
+    for kind in (run.registry[name] for name in names or TEXTS if name in run.registry):
         key = (kind.name, prefix)
         if key not in known:
             known[key] = ANY  # of a model in itself
@@ -159,8 +171,8 @@ def leaves(run: Interpreter, model: Instance) -> Iterator[Leaf]:
         seen.add(id(value))
         leaf = _leaf(value, path, above)
         if leaf is not None and leaf.kind == "opaque" and path[-1] == "language_model":
-            for model in _make_registered(run, [], {}):
-                yield from visit(model, path, above)
+            for part in _make_registered(run, [], {}):
+                yield from visit(part, path, above)
         elif leaf is not None:
             yield leaf
         elif isinstance(value.kind, Class):
@@ -255,7 +267,9 @@ def _dicts(values: Values) -> Iterator[tuple[str, Values]]:
 def _constant(node: ast.AST) -> str:
     """Return a text, with `#` for what is put into it; "" of others."""
     if isinstance(node, ast.JoinedStr):
-        text = "".join(_constant(part) if isinstance(part, ast.Constant) else "#" for part in node.values)
+        text = "".join(
+            _constant(part) if isinstance(part, ast.Constant) else "#" for part in node.values
+        )
         return "" if re.search(r"#\W*#|#\.?$", text) else text
     return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
@@ -283,19 +297,27 @@ def read_names(run: Interpreter, made: Instance) -> Names:
             continue
         for node in (n for m in base.members.values() for n in ast.walk(m)):
             match node:
-                case ast.Tuple(elts=[first, second, _, *_]) if _constant(first) and _constant(second):
-                    if _constant(second) not in joins[_constant(first)]:
-                        joins[_constant(first)].append(_constant(second))
-                case ast.Call(func=ast.Attribute(attr="replace"), args=[old, new]):
-                    if _constant(old) and _constant(new):
-                        renames.append(Rename("substr", _constant(old), _constant(new)))
+                case ast.Tuple(elts=[first, second, _, *_]):
+                    new, old = _constant(first), _constant(second)
+                    if new and old and old not in joins[new]:
+                        joins[new].append(old)
+                case ast.Call(func=ast.Attribute(attr="replace"), args=[first, second]):
+                    old, new = _constant(first), _constant(second)
+                    if old and new:
+                        renames.append(Rename("substr", old, new))
                 case ast.Call():
                     words = {word.arg: _constant(word.value) for word in node.keywords}
                     if words.get("ckpt_gate_proj_name"):
                         keys = ("gate", "down", "up")
                         experts.append([words.get(f"ckpt_{key}_proj_name", "") for key in keys])
     packed = {
-        key: [name for value in part if isinstance(value, Items) for v in value.values for name in _texts(v)]
+        key: [
+            name
+            for value in part
+            if isinstance(value, Items)
+            for v in value.values
+            for name in _texts(v)
+        ]
         for key, part in _dicts(run.attribute(made, "packed_modules_mapping"))
     }
     return Names(dict(joins), packed, renames, experts)
@@ -353,14 +375,19 @@ def checkpoint_names(leaf: Leaf, names: Mapping[int, Names]) -> list[tuple[str, 
     others = [
         group
         for parts in (tuple(prefix.split(".")) for prefix in _texts(leaf.prefix))
-        if parts[-1:] == leaf.path[-1:] and parts[:length] == leaf.path[:length]
+        if parts[-1:] == leaf.path[-1:]
+        and parts[:length] == leaf.path[:length]
         and parts != leaf.path
         for group in checkpoint_names(replace(leaf, path=parts, prefix=()), names)
     ]
     end = len(leaf.path)
     rules = [(names[id(made)], length) for made, length in reversed(leaf.above)]
     if leaf.kind == "experts":
-        known = [[name for v in value.values for name in _texts(v)] for value in leaf.names if isinstance(value, Items)]
+        known: Sequence[Sequence[str]] = [
+            [name for v in value.values for name in _texts(v)]
+            for value in leaf.names
+            if isinstance(value, Items)
+        ]
         known = known or next((rule.experts for rule, _ in rules if rule.experts), [EXPERTS])
         groups = [tuple(f"#.{name}" for name in (gate, up) if name) for gate, *_, up in known]
         path = ".".join(leaf.path)
@@ -368,7 +395,12 @@ def checkpoint_names(leaf: Leaf, names: Mapping[int, Names]) -> list[tuple[str, 
             made = re.fullmatch(r"\.?([\w.]+?)\.(?:routed_experts\.)?#?w13_weight", key)
             stem = made[1] if made is not None else ""
             if stem and _ends(path, stem):  # a loader's own names, from the whole path on
-                others.append(tuple(path.removesuffix(stem) + old.strip(".").removesuffix(".weight") for old in olds))
+                others.append(
+                    tuple(
+                        path.removesuffix(stem) + old.strip(".").removesuffix(".weight")
+                        for old in olds
+                    )
+                )
     joined = leaf.kind == "experts"
     for rule, length in rules:
         prefix = ".".join(leaf.path[length:end])
@@ -436,7 +468,10 @@ def _shorten(names: set[str], others: set[str]) -> set[str]:
         free = [
             stem
             for stem in stems[name]
-            if stem not in blocked and counts[stem] > 1 and not stem.endswith("#") and stem not in ROOTS
+            if stem not in blocked
+            and counts[stem] > 1
+            and not stem.endswith("#")
+            and stem not in ROOTS
         ]
         found.add(f"{min(free, key=len)}.*" if free else name)
     return found
@@ -506,9 +541,9 @@ def _registry(run: Interpreter, name: str) -> dict[str, Class]:
 
 
 def read_vllm(wheels: Path) -> dict[str, Rows]:
+    """Return what vLLM does with each class of its registry."""
     run = Interpreter({"vllm": wheels / "vllm"}, ENDS, NATIVES)
-    kinds = _registry(run, "vllm.model_executor.models.registry")
-    run.registry = lambda name: [kinds[name]] if name in kinds else []  # type: ignore[attr-defined]
+    run.registry = kinds = _registry(run, "vllm.model_executor.models.registry")
     found = {}
     for name, kind in sorted(kinds.items()):
         (model,) = run.call(kind, [], dict(ROOT))
@@ -520,7 +555,7 @@ def read_sglang(wheels: Path) -> dict[str, Rows]:
     """Return what SGLang does with each class that a file names as its `EntryClass`."""
     run = Interpreter({"sglang": wheels / "sglang"}, ENDS, NATIVES)
     kinds: dict[str, Class] = {}
-    run.registry = lambda name: [kinds[name]] if name in kinds else []  # type: ignore[attr-defined]
+    run.registry = kinds
     for path in sorted((wheels / "sglang" / "srt" / "models").glob("*.py")):
         file = run.file(f"sglang.srt.models.{path.stem}")
         assert file is not None
@@ -561,7 +596,9 @@ def read_mlx(wheels: Path) -> dict[str, Rows]:
     return found
 
 
-DRAFTS = re.compile(r"(?i)eagle|mtp|nextn|dflash|dspark|torch_?native|mindspore|^transformers|LiLiCorr")
+DRAFTS = re.compile(
+    r"(?i)eagle|mtp|nextn|dflash|dspark|torch_?native|mindspore|^transformers|LiLiCorr"
+)
 """Drafts of speculative decoding, and models that the engine takes from transformers."""
 
 ENGINES = {"vllm": read_vllm, "sglang": read_sglang, "mlx-lm": read_mlx}
@@ -580,7 +617,10 @@ HEAD = """\
 
 
 BY_HAND = {
-    "DbrxForCausalLM": ("transformer.blocks.#.ffn.experts.mlp.w1", "transformer.blocks.#.ffn.experts.mlp.v1"),
+    "DbrxForCausalLM": (
+        "transformer.blocks.#.ffn.experts.mlp.w1",
+        "transformer.blocks.#.ffn.experts.mlp.v1",
+    ),
 }
 """Joins that loaders make of names that they compute (of both engines: `models/dbrx.py`)."""
 
@@ -597,7 +637,11 @@ def write(wheels: Path, date: str) -> str:
     """Return the text of the table."""
     found = {engine: read(wheels) for engine, read in ENGINES.items()}
     counts = Counter(
-        row for table in found.values() for rows in table.values() for part in rows.columns() for row in part
+        row
+        for table in found.values()
+        for rows in table.values()
+        for part in rows.columns()
+        for row in part
     )
     order = sorted(counts, key=lambda row: (-counts[row], row))
     numbers = {row: str(number) for number, row in enumerate(order)}
@@ -613,9 +657,11 @@ def write(wheels: Path, date: str) -> str:
             index[name].append(f"{engine} {blocks.setdefault(text, len(blocks))}")
     versions = ", ".join(version(wheels, name.replace("-", "_")) for name in ENGINES)
     lines = ["\t".join([name, *engines]) for name, engines in sorted(index.items())]
-    return HEAD.format(date=date, versions=versions) + "\n\n".join(
-        "\n".join(part) for part in (lines, blocks, order)
-    ) + "\n"
+    return (
+        HEAD.format(date=date, versions=versions)
+        + "\n\n".join("\n".join(part) for part in (lines, blocks, order))
+        + "\n"
+    )
 
 
 def main() -> None:

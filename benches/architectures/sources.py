@@ -1,3 +1,4 @@
+# ruff: noqa: D102, PLR0911, PLR0912, S101 - one case for each kind of node of a syntax tree
 """Follow the constructors of models through Python source, without importing any of it.
 
 An expression stands for the set of values that it may have: what no source decides (the
@@ -35,7 +36,18 @@ MANY = 16
 MACHINE = {
     **dict.fromkeys(("is_cuda", "is_cuda_alike", "is_first_rank", "is_last_rank"), True),
     **dict.fromkeys(
-        "is_rocm is_hip is_npu is_xpu is_cpu is_musa is_mps is_tpu is_hpu is_out_of_tree".split(),
+        [
+            "is_rocm",
+            "is_hip",
+            "is_npu",
+            "is_xpu",
+            "is_cpu",
+            "is_musa",
+            "is_mps",
+            "is_tpu",
+            "is_hpu",
+            "is_out_of_tree",
+        ],
         False,
     ),
 }
@@ -211,8 +223,11 @@ class Interpreter:
 
     """
 
-    def __init__(self, roots: Mapping[str, Path], ends: Sequence[str], natives: Mapping[str, Any]):
+    def __init__(
+        self, roots: Mapping[str, Path], ends: Sequence[str], natives: Mapping[str, Any]
+    ) -> None:
         self.roots, self.ends, self.natives = roots, ends, natives
+        self.registry: Mapping[str, Class] = {}
         self.depth = 0
         self.uncertain = 0
         self._values: dict[tuple[int, str], Values] = {}
@@ -281,10 +296,6 @@ class Interpreter:
         return (External(f"{value.name}.{name}"),)
 
     # Classes
-
-    @cache  # noqa: B019
-    def _mro(self, node: ast.ClassDef, file: File, scope: int) -> list[Any]:
-        raise NotImplementedError
 
     def bases(self, kind: Class) -> list[Any]:
         found: list[Any] = []
@@ -490,7 +501,9 @@ class Interpreter:
     ) -> bool:
         match statement:
             case ast.Return():
-                out.append((None,) if statement.value is None else self.eval(statement.value, scope, file))
+                out.append(
+                    (None,) if statement.value is None else self.eval(statement.value, scope, file)
+                )
                 return True
             case ast.Raise():
                 return True
@@ -578,8 +591,8 @@ class Interpreter:
                 inner = self.parts(node.args[0], scope, file)
                 return [(Items([(INDEX,), part]),) for part in inner]
             if node.func.id == "zip":
-                inner = [self.parts(arg, scope, file) for arg in node.args]
-                return [(Items(list(part)),) for part in zip(*inner, strict=False)]
+                columns = [self.parts(arg, scope, file) for arg in node.args]
+                return [(Items(list(part)),) for part in zip(*columns, strict=False)]
         return [p for value in self.eval(node, scope, file) for p in self.iterate(value)]
 
     def iterate(self, value: Any) -> list[Values]:
@@ -1070,7 +1083,10 @@ def _hashable(value: Any) -> bool:
 
 def _is_index(node: ast.expr) -> bool:
     text = ast.unparse(node)
-    return re.search(r"(?:^|[._])(?:i|j|n|idx|index|layer_?id|layer_?idx|layer_num|num)$", text) is not None
+    return (
+        re.search(r"(?:^|[._])(?:i|j|n|idx|index|layer_?id|layer_?idx|layer_num|num)$", text)
+        is not None
+    )
 
 
 def _truth(value: Any) -> bool | None:

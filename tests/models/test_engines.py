@@ -1,18 +1,17 @@
-"""What engines join and build unquantised, beside what stands in their sources (vLLM 0.33.0,
+"""What engines join and build unquantised, beside what their sources say, read by hand.
 
-SGLang 0.5.23, mlx-lm 0.32.2), read by hand.
+The sources are those of vLLM 0.33.0, SGLang 0.5.23 and mlx-lm 0.32.2.
 """
 
 import re
 from pathlib import Path
 
 import pytest
-
 from castwise.models import _engines
 from castwise.models._engines import find_engines, read_engines
 
 TABLE = Path(_engines.__file__).with_name("engines.txt")
-QKV = "model.layers.3.self_attn.q_proj model.layers.3.self_attn.k_proj model.layers.3.self_attn.v_proj"
+QKV = " ".join(f"model.layers.3.self_attn.{part}_proj" for part in "qkv")
 GATE_UP = "model.layers.3.mlp.gate_proj model.layers.3.mlp.up_proj"
 EXPERTS = "model.layers.3.mlp.experts.7.gate_proj model.layers.3.mlp.experts.7.up_proj"
 MLA = "model.layers.3.self_attn.q_a_proj model.layers.3.self_attn.kv_a_proj_with_mqa"
@@ -43,7 +42,8 @@ VLLM, SGLANG, BOTH = ("vllm",), ("sglang",), ("vllm", "sglang")
         (
             BOTH,
             "MixtralForCausalLM",
-            "model.layers.0.block_sparse_moe.experts.1.w1 model.layers.0.block_sparse_moe.experts.1.w3",
+            "model.layers.0.block_sparse_moe.experts.1.w1"
+            " model.layers.0.block_sparse_moe.experts.1.w3",
         ),
         (
             BOTH,
@@ -54,7 +54,9 @@ VLLM, SGLANG, BOTH = ("vllm",), ("sglang",), ("vllm", "sglang")
         (
             VLLM,
             "BertModel",
-            " ".join(f"bert.encoder.layer.1.attention.self.{end}" for end in ("query", "key", "value")),
+            " ".join(
+                f"bert.encoder.layer.1.attention.self.{end}" for end in ("query", "key", "value")
+            ),
         ),
         (
             VLLM,
@@ -140,7 +142,10 @@ def test_a_decision_of_the_format_counts_as_unquantised() -> None:
 def test_names_of_base_models_and_of_composites() -> None:
     """Files leave the first part off, and releases of transformers put `model.` elsewhere."""
     llama = find_engines("LlamaForCausalLM")["vllm"]
-    assert llama.partners("layers.3.mlp.up_proj") == ("layers.3.mlp.gate_proj", "layers.3.mlp.up_proj")
+    assert llama.partners("layers.3.mlp.up_proj") == (
+        "layers.3.mlp.gate_proj",
+        "layers.3.mlp.up_proj",
+    )
     gemma = find_engines("Gemma3ForConditionalGeneration")["vllm"]
     for parent in ("model.language_model", "language_model.model"):
         assert gemma.partners(f"{parent}.layers.1.mlp.up_proj") == (
@@ -177,6 +182,8 @@ def test_a_damaged_table(tmp_path: Path, old: str, new: str, fault: str) -> None
     text = TABLE.read_text("utf-8")
     assert old in text
     path = tmp_path / "engines.txt"
-    path.write_text(re.sub(f"(?m)^{re.escape(old)}", new, text) if "\t" in old else text.replace(old, new))
+    path.write_text(
+        re.sub(f"(?m)^{re.escape(old)}", new, text) if "\t" in old else text.replace(old, new)
+    )
     with pytest.raises(ValueError, match=re.escape(f"{path} is damaged: ") + f".*{fault}.*anew"):
         read_engines(path, "LlamaForCausalLM")

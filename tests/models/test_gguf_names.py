@@ -7,8 +7,18 @@ from castwise.models._gguf_names import find_gguf_names
 pytest.importorskip("gguf")
 
 CONFIG = dict.fromkeys(
-    "vocab_size hidden_size intermediate_size moe_intermediate_size num_attention_heads"
-    " num_key_value_heads num_experts num_local_experts num_hidden_layers head_dim".split(),
+    [
+        "vocab_size",
+        "hidden_size",
+        "intermediate_size",
+        "moe_intermediate_size",
+        "num_attention_heads",
+        "num_key_value_heads",
+        "num_experts",
+        "num_local_experts",
+        "num_hidden_layers",
+        "head_dim",
+    ],
     2,
 )
 
@@ -29,5 +39,5 @@ def test_names_that_castwise_writes_are_those_of_the_package(kind: str) -> None:
 
 
 def test_an_architecture_that_llama_cpp_does_not_have() -> None:
-    with pytest.raises(ValueError, match="'no-such' is no architecture of llama.cpp"):
+    with pytest.raises(ValueError, match=r"'no-such' is no architecture of llama\.cpp"):
         find_gguf_names("no-such", 2, [])
