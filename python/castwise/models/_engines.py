@@ -1,0 +1,155 @@
+"""What inference engines join into one weight and build unquantised: rows of `engines.txt`."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+ENGINES = ("vllm", "sglang", "mlx-lm")
+"""The engines of the table."""
+
+_TABLE = Path(__file__).with_name("engines.txt")
+_NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+_MOVED = re.compile(r"(?<![^.])vision_model\.")
+_LANGUAGE = re.compile(r"(?<![^.])(?:model\.)?language_model\.(?:model\.)?")
+_ROW = re.compile(r"([\w.#/-]*)(?:\{([\w.#/,-]+)\})?(?:\.\*)?")
+_BELOW = ".*"
+_PARTS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class EngineRules:
+    """What one engine does with the modules of one class of models.
+
+    Attributes
+    ----------
+    joined
+        Groups of modules of which the engine makes one weight, so that they need one scheme.
+    unquantized
+        Modules that the engine builds without quantisation, whatever the statement says.
+    undecided
+        Modules that it builds with or without, as the format or the configuration of the model
+        decides; an unquantised one loads in both cases.
+
+    """
+
+    joined: tuple[tuple[str, ...], ...] = ()
+    unquantized: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
+
+    def keeps(self, module: str) -> bool:
+        """Return True for a module that a file for the engine must store unquantised."""
+        return _has_row((*self.unquantized, *self.undecided), canonical(module))
+
+    def keeps_alone(self, module: str) -> bool:
+        """Return True for a module that it builds unquantised, beside others that it does not."""
+        rows = tuple(row for row in self.unquantized if not row.endswith(_BELOW))
+        return _has_row(rows, canonical(module))
+
+    def partners(self, module: str) -> tuple[str, ...]:
+        """Name the modules that the engine joins with one, itself among them, in order."""
+        name = canonical(module)
+        for group in self.joined:
+            for row in group:
+                if matches(row, name):
+                    return tuple(_rename(module, row, other) for other in group)
+        return (module,)
+
+
+def _has_row(rows: tuple[str, ...], name: str) -> bool:
+    return any(matches(row, name) for row in rows)
+
+
+def canonical(module: str) -> str:
+    """Return the name that rows have for a module: `#` for numbers, one spelling of its parents."""
+    return _LANGUAGE.sub("language_model.", _MOVED.sub("", _NUMBER.sub("#", module)))
+
+
+def matches(row: str, name: str) -> bool:
+    """Return True if a row of the table is about a module by its canonical name.
+
+    The name ends with the row, or is the row but for its first part, as base models are stored
+    with and without the part that holds them; `a.*` is about all that is below `a`.
+    """
+    if not row.endswith(_BELOW):
+        return f".{name}".endswith(f".{row}") or name == row.partition(".")[2]
+    stem = row.removesuffix(_BELOW)
+    tail = stem.partition(".")[2]
+    return f".{stem}." in f".{name}" or (tail != "" and name.startswith(f"{tail}."))
+
+
+def find_engines(*keys: str) -> Mapping[str, EngineRules]:
+    """Return what each engine does with a model, by the names of its class and of its type.
+
+    Of two keys that an engine has rows for, the first counts.
+
+    Raises
+    ------
+    ValueError
+        The table is damaged.
+
+    """
+    return read_engines(_TABLE, *keys)
+
+
+def read_engines(path: Path, *keys: str) -> Mapping[str, EngineRules]:
+    """Return the rules of a table in a file; as `find_engines`."""
+    try:
+        text = path.read_text("utf-8")
+    except UnicodeDecodeError as error:
+        raise _damaged(path, "it is not UTF-8") from error
+    parts = text.replace("\r\n", "\n").rstrip("\n").split("\n\n")
+    if len(parts) != _PARTS:
+        raise _damaged(path, f"it has {len(parts)} parts in place of {_PARTS}")
+    blocks, rows = parts[1].split("\n"), parts[2].split("\n")
+    rules: dict[str, EngineRules] = {}
+    for key in dict.fromkeys(filter(None, keys)):
+        lines = re.findall(rf"^{re.escape(key)}\t(.*)$", parts[0], re.MULTILINE)
+        if len(lines) > 1:
+            raise _damaged(path, f"it has {len(lines)} lines of {key}")
+        for entry in (entry for line in lines for entry in line.split("\t")):
+            engine, _, number = entry.partition(" ")
+            if engine not in ENGINES:
+                raise _damaged(path, f"{key} has the unknown engine {engine!r}")
+            if engine not in rules:
+                rules[engine] = _rules(path, _line(path, blocks, number), rows)
+    return rules
+
+
+def _rules(path: Path, block: str, rows: list[str]) -> EngineRules:
+    columns = block.split("\t")
+    if len(columns) != _PARTS:
+        raise _damaged(path, f"a block has {len(columns)} columns in place of {_PARTS}")
+    joined, unquantized, undecided = (
+        tuple(_line(path, rows, number) for number in column.split()) for column in columns
+    )
+    groups = []
+    for row in (*joined, *unquantized, *undecided):
+        match = _ROW.fullmatch(row)
+        if match is None or (match[2] is None) == (row in joined):
+            raise _damaged(path, f"{row!r} is no row of its column")
+        if match[2] is not None:
+            groups.append(tuple(match[1] + end for end in match[2].split(",")))
+    return EngineRules(tuple(groups), unquantized, undecided)
+
+
+def _line(path: Path, lines: list[str], number: str) -> str:
+    if not number.isdecimal() or int(number) >= len(lines):
+        raise _damaged(path, f"it names a line {number!r} that it has not")
+    return lines[int(number)]
+
+
+def _rename(module: str, row: str, other: str) -> str:
+    """Return what the partner of a module is called, of which the rows are known."""
+    tail, partner, parts = row.split("."), other.split("."), module.split(".")
+    while tail and partner and tail[0] == partner[0]:
+        del tail[0], partner[0]
+    start = len(parts) - len(tail)
+    numbers = iter([part for part in parts[start:] if part.isdecimal()])
+    return ".".join([*parts[:start], *(next(numbers, "#") if p == "#" else p for p in partner)])
+
+
+def _damaged(path: Path, fault: str) -> ValueError:
+    return ValueError(f"{path} is damaged: {fault}; install castwise anew")
