@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint import CastPlan, CheckpointError, Progress, _layers
+from castwise.checkpoint import CastPlan, CheckpointError, Progress
+from castwise.models import Model
 from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
@@ -362,7 +363,7 @@ def test_shards_and_pipelines(tmp_path: Path) -> None:
     ],
 )
 def test_what_stays(name: str, stays: bool) -> None:
-    assert _layers.is_left(name) is stays
+    assert Model({}, {name: (64, 64)}).is_kept(name) is stays
 
 
 def test_in_place_and_again(tmp_path: Path) -> None:

@@ -22,7 +22,6 @@ from castwise._options import ConsumerName, WrittenRecipe
 from castwise._parsed_files import MOST_BYTES, parsed
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import fused_with, layer_of_expert
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
 from castwise.checkpoint.advice._candidates import Candidates, EntrySizes, find_candidates
 from castwise.checkpoint.advice._consumers import limits_of
@@ -33,6 +32,7 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
+    CheckpointModel,
     checked_threads,
     is_scheme,
     pattern_of,
@@ -233,7 +233,7 @@ def _groups(
     members: dict[Any, list[str]] = {}
     alike = "matrix" if candidates.limits is None else candidates.limits.loading.alike
     for name in candidates.tensors:
-        key: Any = _usual_group(name, alike)
+        key: Any = _usual_group(name, alike, candidates.model)
         for text, pattern in patterns:
             if pattern.find(name) is not None:
                 used.add(text)
@@ -253,12 +253,12 @@ def _groups(
     return list(members.values())
 
 
-def _usual_group(name: str, alike: str) -> str:
+def _usual_group(name: str, alike: str, model: CheckpointModel) -> str:
     """Return what weights share that engines fuse, or that are experts of a layer or model."""
-    layer = layer_of_expert(name)
+    layer = model.layer_of_expert(name)
     if layer is not None and alike != "matrix":
         return f"{layer if alike == 'layer' else ''}.experts.*"
-    return _EXPERT.sub(".experts.*.", min(fused_with(name)))
+    return _EXPERT.sub(".experts.*.", min(model.partners(name)))
 
 
 def _importances(

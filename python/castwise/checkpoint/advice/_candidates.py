@@ -13,12 +13,12 @@ from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import suggestion
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import MATRIX, layer_of_expert
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.advice._consumers import Limits
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning import (
     FORMATS,
+    CheckpointModel,
     DerivedTensor,
     Encode,
     candidate_parts,
@@ -26,6 +26,7 @@ from castwise.checkpoint.planning import (
     most_versatile_recipe,
     written_schemes,
 )
+from castwise.models import MATRIX
 from castwise.quantization.producers import SEVERAL, WRITTEN
 
 _WIDE_BITS = 16
@@ -56,6 +57,8 @@ class Candidates:
         What limits them to what a consumer loads; None if no consumer was named.
     transposed
         Those whose matrices have their columns along the axis before the last.
+    model
+        What the tensors are.
 
     """
 
@@ -64,6 +67,7 @@ class Candidates:
     recipe: str
     limits: Limits | None
     transposed: frozenset[str]
+    model: CheckpointModel
 
     def alternatives(self) -> list[Candidates]:
         """Return what checkpoints may hold that can be stated, and loaded.
@@ -78,7 +82,7 @@ class Candidates:
         experts = [
             name
             for name, info in self.tensors.items()
-            if layer_of_expert(name) is not None and len(info.shape) == MATRIX
+            if self.model.layer_of_expert(name) is not None and len(info.shape) == MATRIX
         ]
         if self.limits is None or self.limits.loading.keeps_experts or not experts:
             return [self]
@@ -120,7 +124,7 @@ def find_candidates(
         recipe = limits.recipe
     recipe = most_versatile_recipe() if recipe is None else recipe
     schemes, wide = _targets(formats, recipe, limits)
-    stored, entries = source.tensors, EntrySizes.of(source)
+    stored, entries, model = source.tensors, EntrySizes.of(source), CheckpointModel(source)
     sizes: dict[str, dict[str, int]] = {}
     transposed: set[str] = set()
     encodes = [Encode(row, recipe, None, (), _kept_map(), {}, threads) for row in schemes]
@@ -136,7 +140,7 @@ def find_candidates(
             first = entry_bytes[names[0]]
             for name in names:
                 if limits is not None and not limits.loading.holds(
-                    scheme, is_expert=layer_of_expert(name) is not None
+                    scheme, is_expert=model.layer_of_expert(name) is not None
                 ):
                     continue
                 longer = entry_bytes[name] - first
@@ -162,7 +166,7 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(tensors, all_sizes, recipe, limits, frozenset(transposed))
+    return Candidates(tensors, all_sizes, recipe, limits, frozenset(transposed), model)
 
 
 def _targets(

@@ -21,7 +21,6 @@ from castwise._numbers import is_real
 from castwise._options import Arithmetic
 from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument, PathArgument
-from castwise.checkpoint._layers import fused_with
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._explanations import (
     CastExplanation,
@@ -397,7 +396,8 @@ class _Comparing:
 
     def _shared_amax(self, name: str) -> float:
         """Return the largest magnitude of a tensor of A and of those that engines fuse with it."""
-        return max(self._amax(other) for other in fused_with(name) if other in self._left.names)
+        partners = self._left.model.partners(name)
+        return max(self._amax(other) for other in partners if other in self._left.names)
 
     def _amax(self, name: str) -> float:
         if name not in self._amaxes:

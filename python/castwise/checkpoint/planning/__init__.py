@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
+    from castwise.checkpoint.planning._checkpoint_model import CheckpointModel, component_model
     from castwise.checkpoint.planning._component import pattern_of
     from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
     from castwise.checkpoint.planning._derived_reader import DerivedReader, DerivedTensor
@@ -54,6 +55,10 @@ else:
     __getattr__ = on_demand(
         __name__,
         {
+            "castwise.checkpoint.planning._checkpoint_model": (
+                "CheckpointModel",
+                "component_model",
+            ),
             "castwise.checkpoint.planning._component": ("pattern_of",),
             "castwise.checkpoint.planning._derived_checkpoint": ("DerivedCheckpoint",),
             "castwise.checkpoint.planning._derived_reader": ("DerivedReader", "DerivedTensor"),
@@ -101,6 +106,7 @@ else:
 __all__ = [
     "ARITHMETIC",
     "FORMATS",
+    "CheckpointModel",
     "DerivedCheckpoint",
     "DerivedReader",
     "DerivedTensor",
@@ -110,6 +116,7 @@ __all__ = [
     "changed_schemes",
     "checked_threads",
     "compare_decoded",
+    "component_model",
     "consumer_named",
     "decode_checkpoint",
     "decode_refusal",

@@ -14,17 +14,6 @@ from castwise._spelling import nearest
 from castwise._wording import argument, function, given, quoted
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import (
-    MATRIX,
-    STACK,
-    WEIGHT,
-    fused_with,
-    is_experts,
-    is_left,
-    is_matrix,
-    kept_modules,
-    transposed_type,
-)
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
@@ -41,6 +30,7 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     encoding_threads,
     share,
 )
+from castwise.models import EXPERTS, MATRIX, STACK, WEIGHT
 from castwise.quantization import Quantization
 from castwise.quantization.producers import Encoding, Statements
 
@@ -217,7 +207,6 @@ class EncodePlan(ComponentPlan):
         self._source = source
         if self.quantization is not None:
             self._refuse_quantised(self.quantization)
-        self._transposed_type = transposed_type(self._configs)
         config = self._configs.get(CONFIG, {})
         if not isinstance(config, dict):
             raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
@@ -233,8 +222,8 @@ class EncodePlan(ComponentPlan):
         """Return the matrices by what decides how they may be quantised."""
         kinds: dict[Any, list[TensorInfo]] = {}
         for info in self._tensors if self._component.has_config else ():
-            if is_matrix(info) and not is_left(info.name):
-                ending = info.name.endswith("weight"), is_experts(info.name)
+            if self._is_matrix(info) and not self.model.is_kept(info.name):
+                ending = info.name.endswith("weight"), self.model.role(info.name) == EXPERTS
                 kinds.setdefault((info.shape, info.format, *ending), []).append(info)
         return [*kinds.values()]
 
@@ -289,15 +278,19 @@ class EncodePlan(ComponentPlan):
     def _choose(self, info: TensorInfo, key: str | None, is_ignored: bool) -> None:
         """Decide whether a tensor is quantised."""
         scheme = self._encode.schemes.get(key or "")
-        if scheme is None and key is None and not is_ignored and is_matrix(info):
-            scheme = None if is_left(info.name) else self._encode.scheme
+        if scheme is None and key is None and not is_ignored and self._is_matrix(info):
+            scheme = None if self.model.is_kept(info.name) else self._encode.scheme
         if scheme is not None and not is_ignored:
             encoding = self._encodings[scheme]
-            if key is None and encoding.written.transposed and not is_experts(info.name):
+            if (
+                key is None
+                and encoding.written.transposed
+                and self.model.role(info.name) != EXPERTS
+            ):
                 scheme = None  # its producer keeps what is not of experts
             elif self._holds(info, encoding, is_named=key is not None):
                 self.chosen[info.name] = encoding
-        if info.name not in self.chosen and is_matrix(info):
+        if info.name not in self.chosen and self._is_matrix(info):
             self._left.append(info.name)
 
     def _holds(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> bool:
@@ -336,9 +329,9 @@ class EncodePlan(ComponentPlan):
             raise refuse(
                 f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
             )
-        if self._transposed_type is not None and not is_named:
+        if self.model.in_out_type is not None and not is_named:
             raise refuse(
-                f"models of type {self._transposed_type} keep matrices as (in, out), which no "
+                f"models of type {self.model.in_out_type} keep matrices as (in, out), which no "
                 f"producer quantises; {leave}, or name it in a map ({argument('dtype_map')})"
             )
         rows, columns = shape[-2:][:: -1 if row.transposed else 1]
@@ -377,7 +370,7 @@ class EncodePlan(ComponentPlan):
         for name, weight in weights.items():
             if not weight.encoding.written.shares:
                 continue
-            fused = [weights[other] for other in fused_with(name) if other in weights]
+            fused = [weights[other] for other in self.model.partners(name) if other in weights]
             for other in fused:
                 if other.info.format != weight.info.format:
                     raise CheckpointError(
@@ -391,7 +384,7 @@ class EncodePlan(ComponentPlan):
         if not self.chosen:
             return None
         modules = {name.removesuffix(WEIGHT): encoding for name, encoding in self.chosen.items()}
-        stated = statements(modules, kept_modules(self._left, modules))
+        stated = statements(modules, self.model.excepted(self._left, modules))
         if is_file and stated.metadata is None:
             raise self._refusal(
                 f"{next(iter(self.chosen.values())).written.recipe} states how weights are "
