@@ -44,6 +44,11 @@ class EngineRules:
         """Return True for a module that a file for the engine must store unquantised."""
         return any(matches(row, module) for row in (*self.unquantized, *self.undecided))
 
+    def keeps_alone(self, module: str) -> bool:
+        """Return True for a module that it builds unquantised, beside others that it does not."""
+        rows = (row for row in self.unquantized if not row.endswith(_BELOW))
+        return any(matches(row, module) for row in rows)
+
     def partners(self, module: str) -> tuple[str, ...]:
         """Name the modules that the engine joins with one, itself among them, in order."""
         name = normalize(module)
@@ -124,9 +129,7 @@ def _rules(path: Path, text: str, number: str) -> EngineRules:
         if match is None:
             raise _damaged(path, f"block {number} has {row!r}, which is no row")
     return EngineRules(
-        tuple(
-            tuple(match[1] + end for end in match[2].split(",")) for match in groups if match
-        ),
+        tuple(tuple(match[1] + end for end in match[2].split(",")) for match in groups if match),
         *(tuple(names) for names in others),
     )
 

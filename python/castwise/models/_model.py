@@ -13,6 +13,7 @@ from castwise.models._architecture import (
     find_architecture,
     normalize_name,
 )
+from castwise.models._engines import EngineRules, find_engines
 from castwise.models._offered import offered_architecture
 from castwise.models._structure import JOINED, is_in_name, role_by_name
 
@@ -37,7 +38,6 @@ _ENGINES = ("vllm", "sglang")
 _LEAST_SIDE = 16
 """The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
 
-_NUMBER = re.compile(r"(?<![^.])(?:expert_)?([0-9]+)(?![^.])")
 _OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
 _EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
 _OF_MLX = re.compile(r"(?:.*\.)?switch_mlp\.\w+\.weight")
@@ -172,19 +172,22 @@ class Model:
             return "kept unless a map names them"
         if parameter is not None and parameter.float32:
             return "the code of transformers keeps them in float32"
-        if normalize_name(name.removesuffix(WEIGHT)) in self._unquantized(consumer):
+        if self._is_unquantized(name.removesuffix(WEIGHT), consumer):
             return "engines hold them unquantised"
         if is_in_name(name) or role_by_name(name, self._shapes.get(name, ())) == "head":
             return "in an embedding, a norm, an adapter or a head"
         return None
 
-    def _unquantized(self, consumer: str | None) -> frozenset[str]:
-        """Return the modules that a consumer, or every engine, builds without quantisation."""
-        stated = {} if self.architecture is None else self.architecture.unquantized
+    def _is_unquantized(self, module: str, consumer: str | None) -> bool:
+        """Return True for a module that a consumer builds without quantisation.
+
+        Of nobody in particular: a single layer, and no tower, that all engines build so.
+        """
         if consumer is not None:
-            return stated.get(consumer, frozenset())
-        modules = [stated[engine] for engine in _ENGINES if engine in stated]
-        return frozenset.intersection(*modules) if modules else frozenset()
+            rules = self._engines.get(consumer)
+            return rules is not None and rules.keeps(module)
+        engines = [self._engines[engine] for engine in _ENGINES if engine in self._engines]
+        return bool(engines) and all(rules.keeps_alone(module) for rules in engines)
 
     def keeps(self, name: str) -> bool:
         """Return True for a tensor that keeps its format where layers become narrower."""
@@ -194,29 +197,23 @@ class Model:
     def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
         """Name the weights that a consumer, or any, joins with one, itself among them."""
         stem = name.removesuffix(WEIGHT)
-        end, numbers = name[len(stem) :], _NUMBER.findall(stem)
-        joined = self._groups.get(normalize_name(stem), {})
-        groups = joined.values() if consumer is None else [joined.get(consumer, ())]
-        partners = dict.fromkeys(
-            _with_numbers(partner, numbers) + end for group in groups for partner in group
-        )
-        if partners:
-            return tuple(partners)
-        if self.find(name) is not None and self.architecture and self.architecture.joined:
-            return (name,)
-        prefix, dot, module = stem.rpartition(".")
-        return tuple(f"{prefix}{dot}{part}{end}" for part in JOINED.get(module, (module,)))
+        end = name[len(stem) :]
+        engines = self._engines if consumer is None else self._engines.keys() & {consumer}
+        joined = [self._engines[engine].partners(stem) for engine in sorted(engines)]
+        partners = max(joined, key=len, default=(stem,))
+        if len(partners) == 1 and (self.find(name) is None or not joined):
+            prefix, dot, module = stem.rpartition(".")
+            partners = tuple(f"{prefix}{dot}{part}" for part in JOINED.get(module, (module,)))
+        return tuple(partner + end for partner in partners)
 
     @cached_property
-    def _groups(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """What each consumer joins, by each of the modules that it joins."""
-        joined = {} if self.architecture is None else self.architecture.joined
-        groups: dict[str, dict[str, tuple[str, ...]]] = {}
-        for consumer, rows in joined.items():
-            for group in rows:
-                for module in group:
-                    groups.setdefault(module, {})[consumer] = group
-        return groups
+    def _engines(self) -> Mapping[str, EngineRules]:
+        """What engines do with the model, by their names."""
+        classes = self._config.get("architectures")
+        names = [*(classes if isinstance(classes, list) else ()), self.stated_type]
+        if self.architecture is not None:
+            names += [self.architecture.name, self.architecture.model_type]
+        return find_engines(*(name for name in names if isinstance(name, str)))
 
     def layer_of_expert(self, name: str) -> str | None:
         """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
@@ -258,12 +255,6 @@ class Model:
                         f"{name!r} has the shape {shape}, and is ({', '.join(axes)}), with inputs "
                         "as many as hidden_size"
                     )
-
-
-def _with_numbers(name: str, numbers: list[str]) -> str:
-    """Return a normalised name with numbers in the place of each #."""
-    head, *parts = name.split("#")
-    return head + "".join(number + part for number, part in zip(numbers, parts, strict=False))
 
 
 def has_last_outputs(name: str) -> bool:
