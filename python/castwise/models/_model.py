@@ -11,7 +11,6 @@ from castwise.models._architecture import (
     Architecture,
     Parameter,
     find_architecture,
-    normalize_name,
 )
 from castwise.models._engines import EngineRules, find_engines
 from castwise.models._offered import offered_architecture
@@ -82,6 +81,7 @@ class Model:
         self.architecture = architecture
         self._config = config
         self._shapes = shapes
+        self._roles: dict[str, str] = {}
         self._parameters: dict[str, Parameter | None] = {}
 
     @property
@@ -105,18 +105,20 @@ class Model:
         """Return what the table has of a tensor; None if it has nothing."""
         if self.architecture is None:
             return None
-        normal = normalize_name(name)
-        if normal not in self._parameters:
-            self._parameters[normal] = self.architecture.find(normal)
-        return self._parameters[normal]
+        if name not in self._parameters:
+            self._parameters[name] = self.architecture.find(name)
+        return self._parameters[name]
 
     def role(self, name: str) -> str:
         """Return the role of a tensor: one of `ROLES`, or "unknown"."""
+        if name not in self._roles:
+            self._roles[name] = self._role(name)
+        return self._roles[name]
+
+    def _role(self, name: str) -> str:
         parameter = self.find(name)
         if parameter is not None:
             return parameter.role
-        if self.is_switch(name):
-            return EXPERTS
         return role_by_name(name, self._shapes.get(name, ()))
 
     def axes(self, name: str) -> tuple[str, ...]:
@@ -127,9 +129,9 @@ class Model:
         parameter = self.find(name)
         if parameter is not None:
             return tuple(parameter.axes.split())
-        if self.is_switch(name):
-            return ("experts", "out", "in")
-        return ("out", "in") if self.role(name) == LINEAR else ()
+        if self.role(name) == LINEAR:
+            return ("out", "in")
+        return ("experts", "out", "in") if self.is_switch(name) else ()
 
     def is_in_out(self, name: str) -> bool:
         """Return True for matrices whose outputs are their columns."""
@@ -150,14 +152,16 @@ class Model:
         It has their axes, or a name of experts without the number of one.
         """
         shape = self._shapes[name]
-        if self.find(name) is not None or self.is_switch(name):
+        if len(shape) != STACK and (len(shape) != MATRIX or name.endswith(WEIGHT)):
             return False
-        if min(shape[-MATRIX:], default=0) < _LEAST_SIDE or name.endswith("bias"):
+        if min(shape[-MATRIX:]) < _LEAST_SIDE or name.endswith("bias"):
+            return False
+        if self.find(name) is not None or self.is_switch(name):
             return False
         role = self.role(name)
         if len(shape) == STACK:
-            return role in {EXPERTS, UNKNOWN, LINEAR} and shape[0] > 1
-        return len(shape) == MATRIX and role == UNKNOWN and _OF_EXPERTS.search(name) is not None
+            return role in {EXPERTS, UNKNOWN} and shape[0] > 1
+        return role == UNKNOWN and _OF_EXPERTS.search(name) is not None
 
     def is_kept(self, name: str, consumer: str | None = None) -> bool:
         """Return True for a weight that stays as it is unless a user names it."""
@@ -174,7 +178,8 @@ class Model:
             return "the code of transformers keeps them in float32"
         if self._is_unquantized(name.removesuffix(WEIGHT), consumer):
             return "engines hold them unquantised"
-        if is_in_name(name) or role_by_name(name, self._shapes.get(name, ())) == "head":
+        is_in_head = parameter is not None and role_by_name(name, ()) == "head"
+        if is_in_head or is_in_name(name):
             return "in an embedding, a norm, an adapter or a head"
         return None
 
@@ -183,6 +188,8 @@ class Model:
 
         Of nobody in particular: a single layer, and no tower, that all engines build so.
         """
+        if not self._engines:
+            return False
         if consumer is not None:
             rules = self._engines.get(consumer)
             return rules is not None and rules.keeps(module)
@@ -228,10 +235,17 @@ class Model:
         return _OF_MLX.fullmatch(name) is not None
 
     def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
-        """Return the modules that a configuration excepts, given the weights that stay."""
-        stems = [
-            name.removesuffix(WEIGHT) for name in names if self.role(name) in _LAYERS_OF_MODULES
-        ]
+        """Return the modules that a configuration excepts, given the weights that stay.
+
+        Engines build the experts of a layer as one module, `experts`.
+        """
+        stems: list[str] = []
+        for name in names:
+            role = self.role(name)
+            if role in _LAYERS_OF_MODULES:
+                stems.append(name.removesuffix(WEIGHT))
+            if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
+                stems.append(f"{self.layer_of_expert(name)}.experts")
         if _HEAD not in modules and _HEAD not in stems:
             stems.append(_HEAD)  # tied to the embedding
         return stems

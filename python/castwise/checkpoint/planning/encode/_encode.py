@@ -32,7 +32,7 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     share,
 )
 from castwise.checkpoint.report import kept_tensors
-from castwise.models import EXPERTS, MATRIX, STACK, WEIGHT, Architecture
+from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture
 from castwise.quantization import Quantization
 from castwise.quantization.producers import CONVERTED_TO, Encoding, Statements, Written, find_recipe
 
@@ -327,7 +327,7 @@ class EncodePlan(ComponentPlan):
 
     def _stays(self, name: str) -> bool:
         """Return True for a weight that is quantised only if a map names it."""
-        return self.model.is_kept(name, self._encode.consumer)
+        return self.model.reason(name, self._encode.consumer) is not None
 
     def _is_stack(self, info: TensorInfo) -> bool:
         """Return True for what may be the weights of all experts."""
@@ -381,8 +381,7 @@ class EncodePlan(ComponentPlan):
         """Refuse a weight that no consumer would find where the recipe stores it."""
         name, shape, model, role = info.name, info.shape, self.model, self.model.role(info.name)
         leave = f"leave it as it is ({argument('ignore')})"
-        axes = model.axes(name)
-        is_stack = len(shape) == STACK or any(axis.startswith(EXPERTS) for axis in axes)
+        is_stack = len(shape) == STACK or role == EXPERTS
         own_type = find_recipe(row.recipe).model_type
         kind = None if model.architecture is None else model.architecture.model_type
 
@@ -394,7 +393,7 @@ class EncodePlan(ComponentPlan):
                 f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
                 f"weight of each as a tensor of its own; {leave}, or use a recipe that stacks them"
             )
-        if not is_named and model.may_be_experts(name):
+        if not is_named and role != LINEAR and model.may_be_experts(name):
             raise refuse(
                 f"it has the shape {shape} and may be the weights of all experts, and nothing "
                 f"tells their axes; say what it is ({argument('architecture')}), name it in a map "
@@ -414,10 +413,9 @@ class EncodePlan(ComponentPlan):
                 f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
                 f"convert the model with mlx_lm.convert first, or {leave}"
             )
-        if model.is_in_out(name) and not is_stack:
+        if not is_stack and model.is_in_out(name):
             raise refuse(
-                f"{model.title} keeps it as ({', '.join(axes)}), and {row.recipe} stores "
-                f"(out, in); {leave}"
+                f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); {leave}"
             )
         if role in _LOOKED_UP:
             self._check_embedding(name, row, leave)
