@@ -294,10 +294,10 @@ class EncodePlan(ComponentPlan):
         """Decide whether a tensor is quantised."""
         scheme = self._encode.schemes.get(key or "")
         is_default = scheme is None and key is None and not is_ignored
-        if is_default and info.kind == "float" and self.model.may_be_experts(info.name):
-            scheme = self._encode.scheme
-        elif is_default and self._is_matrix(info):
+        if is_default and self._is_matrix(info):
             scheme = None if self._stays(info.name) else self._encode.scheme
+        elif is_default and info.kind == "float" and self.model.may_be_experts(info.name):
+            scheme = self._encode.scheme
         if scheme is not None and not is_ignored:
             encoding = self._encodings[scheme]
             if key is None and encoding.written.transposed and not self._is_stack(info):
@@ -357,7 +357,7 @@ class EncodePlan(ComponentPlan):
             raise refuse(f"it is {info.format}, which would be rounded twice; {leave}, or cast it")
         if len(shape) not in (MATRIX, STACK) or not all(shape):
             raise refuse(f"it has the shape {shape}, and a weight is a matrix; {leave}")
-        self._check_role(info, row, is_named=is_named)
+        self._check_role(info, row, leave, is_named=is_named)
         if row.only_named and not info.name.endswith("weight"):
             raise refuse(
                 f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
@@ -377,13 +377,10 @@ class EncodePlan(ComponentPlan):
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
 
-    def _check_role(self, info: TensorInfo, row: Written, *, is_named: bool) -> None:
+    def _check_role(self, info: TensorInfo, row: Written, leave: str, *, is_named: bool) -> None:
         """Refuse a weight that no consumer would find where the recipe stores it."""
         name, shape, model, role = info.name, info.shape, self.model, self.model.role(info.name)
-        leave = f"leave it as it is ({argument('ignore')})"
         is_stack = len(shape) == STACK or role == EXPERTS
-        own_type = find_recipe(row.recipe).model_type
-        kind = None if model.architecture is None else model.architecture.model_type
 
         def refuse(reason: str) -> CheckpointError:
             return CheckpointError(f"tensor {name!r}: {reason}")
@@ -403,17 +400,18 @@ class EncodePlan(ComponentPlan):
             raise refuse(f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}")
         if row.transposed and not is_stack:
             raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
-        if row.transposed and kind not in {None, own_type}:
+        own_type = find_recipe(row.recipe).model_type if row.transposed else None
+        if own_type and model.architecture and model.architecture.model_type != own_type:
             raise refuse(
-                f"it is of the model_type {kind!r}, and {row.recipe} stores experts of {own_type} "
-                f"only; {leave}, or use another recipe"
+                f"it is of the model_type {model.architecture.model_type!r}, and {row.recipe} "
+                f"stores experts of {own_type} only; {leave}, or use another recipe"
             )
         if row.only_named and is_stack and not model.is_switch(name):
             raise refuse(
                 f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
                 f"convert the model with mlx_lm.convert first, or {leave}"
             )
-        if not is_stack and model.is_in_out(name):
+        if not is_stack and model.architecture is not None and model.is_in_out(name):
             raise refuse(
                 f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); {leave}"
             )
