@@ -432,8 +432,17 @@ class EncodePlan(ComponentPlan):
         )
 
     def warn(self) -> None:
-        """Warn of embeddings that castwise alone decodes, beside what is left out."""
+        """Warn of a model that is not what it states, and of embeddings that castwise decodes."""
         ComponentPlan.warn(self)
+        if self.model.architecture is not None and not any(map(self.model.find, self.model.names)):
+            _LOGGER.warning(
+                "%s: %s states %s, and no tensor has a name of that: their names alone tell what "
+                "they are; correct it, or say what they are (%s)",
+                self._path,
+                CONFIG,
+                self.model.title,
+                argument("architecture"),
+            )
         tables = (name for name in self.chosen if self.model.role(name) in _LOOKED_UP)
         name = next(tables, None)
         recipe = self._encode.recipe
