@@ -409,7 +409,7 @@ class EncodePlan(ComponentPlan):
         if row.only_named and is_stack and not model.is_switch(name):
             raise refuse(
                 f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
-                f"convert the model with mlx_lm.convert first, or {leave}"
+                f"convert the model with the library that loads it first, or {leave}"
             )
         if not is_stack and model.architecture is not None and model.is_in_out(name):
             raise refuse(
