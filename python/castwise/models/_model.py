@@ -254,7 +254,7 @@ class Model:
         """Say which tensors have shapes that their rows of the table do not allow."""
         text = self._config.get("text_config")
         sections = [self._config, text if isinstance(text, Mapping) else {}]
-        sizes = {section.get("hidden_size") for section in sections}
+        sizes = [section.get("hidden_size") for section in sections]
         for name, shape in () if self.architecture is None else self._shapes.items():
             parameter = self.find(name)
             if parameter is None or not parameter.axes:

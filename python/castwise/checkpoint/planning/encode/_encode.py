@@ -34,7 +34,14 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
 from castwise.checkpoint.report import kept_tensors
 from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture
 from castwise.quantization import Quantization
-from castwise.quantization.producers import CONVERTED_TO, Encoding, Statements, Written, find_recipe
+from castwise.quantization.producers import (
+    CONVERTED_TO,
+    Encoding,
+    Statements,
+    Written,
+    find_recipe,
+    producer_of_model,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
@@ -388,7 +395,7 @@ class EncodePlan(ComponentPlan):
         if role == EXPERTS and (not row.stacks or len(shape) < STACK):
             raise refuse(
                 f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
-                f"weight of each as a tensor of its own; {leave}, or use a recipe that stacks them"
+                f"weight of each as a tensor of its own; {leave}{self._own_recipe()}"
             )
         if not is_named and role != LINEAR and model.may_be_experts(name):
             raise refuse(
@@ -417,6 +424,12 @@ class EncodePlan(ComponentPlan):
             )
         if role in _LOOKED_UP:
             self._check_embedding(name, row, leave)
+
+    def _own_recipe(self) -> str:
+        """Return the remedy that names the producer of such a model, if there is one."""
+        kind = None if self.model.architecture is None else self.model.architecture.model_type
+        producer = producer_of_model(kind)
+        return "" if producer is None else f", or use {argument('recipe', producer.name)}"
 
     def _check_embedding(self, name: str, row: Written, leave: str) -> None:
         """Refuse a table that is looked up where no consumer of the recipe loads it quantised."""
