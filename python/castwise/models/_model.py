@@ -157,7 +157,7 @@ class Model:
             return False
         if min(shape[-MATRIX:]) < _LEAST_SIDE or name.endswith("bias"):
             return False
-        if self.find(name) is not None or self.is_switch(name):
+        if self.find(name) is not None or self.is_switch(name) or has_last_outputs(name):
             return False
         role = self.role(name)
         if len(shape) == STACK:
