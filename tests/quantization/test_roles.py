@@ -230,6 +230,13 @@ def test_what_may_be_experts_is_refused_until_somebody_says_what_it_is(tmp_path:
         assert "blocks.0.fc.weight_scale_inv" in made
         assert_same(made["blocks.0.moe.w_in"], random(*OUT_IN))
     assert checkpoint.advise(source, bits=20, architecture=file).choices
+    with pytest.raises(CheckpointError, match=r"frob\.txt'?\)? goes with a map"):
+        checkpoint.verify(source, out, architecture=file)
+    checkpoint.cast_file(source, tmp_path / "cast", "bf16", dtype_map="llama", architecture=file)
+    formats = {info.name: info.format for info in checkpoint.inspect(tmp_path / "cast").tensors}
+    assert formats == {"blocks.0.moe.w_in": "float32", "blocks.0.fc.weight": "bfloat16"}
+    summary = {"dtype": "bf16", "dtype_map": "llama", "architecture": file}
+    assert checkpoint.verify(source, tmp_path / "cast", **summary).equal  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

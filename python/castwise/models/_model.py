@@ -25,7 +25,7 @@ _IN_OUT = "in out"
 """The last axes of a matrix whose outputs are its columns."""
 
 _HEAD = "lm_head"
-_LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent"))
+_LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent", "other"))
 """The roles of weights that an engine would quantise, if no configuration excepted them."""
 
 _NARROWED = frozenset((LINEAR, EXPERTS, "convolution"))
