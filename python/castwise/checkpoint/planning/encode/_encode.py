@@ -35,7 +35,7 @@ from castwise.checkpoint.report import kept_tensors
 from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture
 from castwise.quantization import Quantization
 from castwise.quantization.producers import (
-    CONVERTED_TO,
+    WRITTEN,
     Encoding,
     Statements,
     Written,
@@ -45,6 +45,8 @@ from castwise.quantization.producers import (
 
 _LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
+_OWN_MODULES = ("router", "recurrent", "other")
+"""The roles of parameters that modules of a model's own code have, which no library replaces."""
 _LOOKED_UP = ("embedding", "position")
 """The roles of tables, of which a row is taken: no layer of theirs is a linear one."""
 
@@ -422,8 +424,8 @@ class EncodePlan(ComponentPlan):
             raise refuse(
                 f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); {leave}"
             )
-        if role in _LOOKED_UP:
-            self._check_embedding(name, row, leave)
+        if role in _LOOKED_UP or (role in _OWN_MODULES and model.find(name) is not None):
+            self._check_module(name, row, leave)
 
     def _own_recipe(self) -> str:
         """Return the remedy that names the producer of such a model, if there is one."""
@@ -431,17 +433,20 @@ class EncodePlan(ComponentPlan):
         producer = producer_of_model(kind)
         return "" if producer is None else f", or use {argument('recipe', producer.name)}"
 
-    def _check_embedding(self, name: str, row: Written, leave: str) -> None:
-        """Refuse a table that is looked up where no consumer of the recipe loads it quantised."""
+    def _check_module(self, name: str, row: Written, leave: str) -> None:
+        """Refuse what is no linear layer where no consumer of the recipe loads it quantised."""
         embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self._encode.consumer
-        if embeddings == "loaded" or (embeddings == "named" and consumer is None):
+        role = self.model.role(name)
+        is_named = embeddings == "named" and consumer is None and role in _LOOKED_UP
+        if embeddings == "loaded" or is_named:
             return
-        loader = "what loads them" if consumer is None else consumer
-        loading = [producer.name for producer in CONVERTED_TO if producer.writing.embeddings]
+        loader = "no library loads" if consumer is None else f"{consumer} does not load"
+        recipes = dict.fromkeys(written_row.recipe for written_row in WRITTEN)
+        loaded = [name for name in recipes if find_recipe(name).writing.embeddings == "loaded"]
         raise CheckpointError(
-            f"tensor {name!r}: it is an embedding, and of checkpoints of {row.recipe} {loader} "
-            f"loads none that is quantised; {leave}, or use another recipe "
-            f"({argument('recipe')}): {', '.join(loading)}"
+            f"tensor {name!r}: it is no linear layer (its role: {role}), and "
+            f"{loader} one that is quantised as by {row.recipe}; {leave}, "
+            f"or use another recipe ({argument('recipe')}): {', '.join(loaded)}"
         )
 
     def warn(self) -> None:
