@@ -57,6 +57,9 @@ EXPERTS = ("gate_proj", "down_proj", "up_proj")
 """What experts are called if nothing else is said: gate, down, up."""
 
 PLAIN = {"Linear": "linear", "Embedding": "embedding"}
+COMPUTED = {"fused_qkv_a_proj_with_mqa": ("q_a_proj", "kv_a_proj_with_mqa")}
+"""What loaders of SGLang put together in code (`deepseek_weight_loader.py`, `kimi_k3.py`)."""
+
 QUANTIZED, PLAINLY, UNDECIDED = "quantised", "unquantised", "undecided"
 
 
@@ -310,6 +313,8 @@ def read_names(run: Interpreter, made: Instance) -> Names:
                     if words.get("ckpt_gate_proj_name"):
                         keys = ("gate", "down", "up")
                         experts.append([words.get(f"ckpt_{key}_proj_name", "") for key in keys])
+    for new, olds in COMPUTED.items():
+        joins.setdefault(new, list(olds))
     packed = {
         key: [
             name

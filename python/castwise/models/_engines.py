@@ -104,7 +104,7 @@ def read_engines(path: Path, *keys: str) -> Mapping[str, EngineRules]:
     if len(parts) != _PARTS:
         raise _damaged(path, f"it has {len(parts)} parts in place of {_PARTS}")
     blocks, rows = parts[1].split("\n"), parts[2].split("\n")
-    found: dict[str, EngineRules] = {}
+    rules: dict[str, EngineRules] = {}
     for key in dict.fromkeys(filter(None, keys)):
         lines = re.findall(rf"^{re.escape(key)}\t(.*)$", parts[0], re.MULTILINE)
         if len(lines) > 1:
@@ -113,9 +113,9 @@ def read_engines(path: Path, *keys: str) -> Mapping[str, EngineRules]:
             engine, _, number = entry.partition(" ")
             if engine not in ENGINES:
                 raise _damaged(path, f"{key} has the unknown engine {engine!r}")
-            if engine not in found:
-                found[engine] = _rules(path, _line(path, blocks, number), rows)
-    return found
+            if engine not in rules:
+                rules[engine] = _rules(path, _line(path, blocks, number), rows)
+    return rules
 
 
 def _rules(path: Path, block: str, rows: list[str]) -> EngineRules:
@@ -143,12 +143,12 @@ def _line(path: Path, lines: list[str], number: str) -> str:
 
 def _rename(module: str, row: str, other: str) -> str:
     """Return what the partner of a module is called, of which the rows are known."""
-    old, new, parts = row.split("."), other.split("."), module.split(".")
-    while old and new and old[0] == new[0]:
-        del old[0], new[0]
-    start = len(parts) - len(old)
+    tail, partner, parts = row.split("."), other.split("."), module.split(".")
+    while tail and partner and tail[0] == partner[0]:
+        del tail[0], partner[0]
+    start = len(parts) - len(tail)
     numbers = iter([part for part in parts[start:] if part.isdecimal()])
-    return ".".join([*parts[:start], *(next(numbers, "#") if p == "#" else p for p in new)])
+    return ".".join([*parts[:start], *(next(numbers, "#") if p == "#" else p for p in partner)])
 
 
 def _damaged(path: Path, fault: str) -> ValueError:

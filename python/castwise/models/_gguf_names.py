@@ -41,12 +41,12 @@ def find_gguf_names(architecture: str, layers: int, names: Iterable[str]) -> dic
         known = f"the package gguf knows {len(kinds)} architectures"
         raise ValueError(f"{architecture!r} is no architecture of llama.cpp; {known}")
     table = gguf.get_tensor_name_map(kinds[architecture], layers)
-    found: dict[str, str | None] = {}
+    translation: dict[str, str | None] = {}
     for name in names:
         whole = _EXPERT.sub(".experts.", name)
         if whole.endswith(_STACKED_BIAS):  # the converter of gpt-oss renames these
             whole = f"{whole.removesuffix(_STACKED_BIAS)}.bias"
-        found[name] = table.get_name(whole, try_suffixes=_ENDS)
-        if found[name] is not None and not whole.endswith(_ENDS):
-            found[name] = f"{found[name]}.weight"  # a parameter that is no module's
-    return found
+        translation[name] = table.get_name(whole, try_suffixes=_ENDS)
+        if translation[name] is not None and not whole.endswith(_ENDS):
+            translation[name] = f"{translation[name]}.weight"  # a parameter that is no module's
+    return translation
