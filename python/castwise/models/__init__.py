@@ -1,4 +1,4 @@
-"""What castwise knows of models: what each parameter of an architecture is."""
+"""What castwise knows of models: the role of each tensor, its axes, and what engines join."""
 
 from castwise.models._architecture import (
     ROLES,
@@ -8,12 +8,30 @@ from castwise.models._architecture import (
     normalize_name,
     read_architecture,
 )
+from castwise.models._model import (
+    EXPERTS,
+    LINEAR,
+    MATRIX,
+    STACK,
+    UNKNOWN,
+    WEIGHT,
+    Model,
+    has_last_outputs,
+)
 
 __all__ = [
+    "EXPERTS",
+    "LINEAR",
+    "MATRIX",
     "ROLES",
+    "STACK",
+    "UNKNOWN",
+    "WEIGHT",
     "Architecture",
+    "Model",
     "Parameter",
     "find_architecture",
+    "has_last_outputs",
     "normalize_name",
     "read_architecture",
 ]

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -21,6 +22,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.planning import (
     FORMATS,
+    CheckpointModel,
     DerivedReader,
     DerivedTensor,
     StoredTensors,
@@ -70,6 +72,7 @@ class Side:
                         if planned.target is not None and planned.is_cast
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
+        self._source = source
         self.decodings: dict[str, Callable[[], Decoding]] = {}
         self.transposed: set[str] = set()
         """Tensors whose matrices are read the other way round."""
@@ -108,6 +111,11 @@ class Side:
                 weights = prefixed(plan.quantization, plan.prefix).weights
                 side.weights |= {weight.name: weight for weight in weights}
         return side
+
+    @cached_property
+    def model(self) -> CheckpointModel:
+        """What its tensors are."""
+        return CheckpointModel(self._source)
 
     def info(self, name: str) -> TensorInfo:
         reader, stored_name = self.names[name]
