@@ -296,9 +296,9 @@ def _problems(view: View, method: _Method) -> Iterator[Problem]:
     for module in view.modules:
         if module.is_expert:
             layers.setdefault(module.layer, []).append(module)
-        elif normalize_name(module.name) in plain or module.role not in {
-            *("linear", "head", "embedding", "router"),
-        }:
+        elif normalize_name(module.name) in plain or not (
+            module.may_be_linear or module.role in {"linear", "head", "embedding"}
+        ):
             yield from view.unquantized(module)
         else:
             yield from _module_problems(view, method, module, joined.get(module.name))
@@ -312,7 +312,7 @@ def _module_problems(
     class_name = {"head": _HEAD, "embedding": _EMBEDDING}.get(module.role, _LINEAR)
     names = [each.name for each in group or (module,)]
     stored = None if method.excepted(module.name) else method.stored(names, class_name)
-    if module.role == "router" and not module.is_quantized:
+    if module.may_be_linear and not module.is_quantized:
         return  # engines build most without quantisation, whatever the configuration says
     if stored is None:
         yield from view.unquantized(module)

@@ -9,7 +9,7 @@ from castwise.checkpoint.loading._modules import Module
 from castwise.checkpoint.loading._problem import Problem
 from castwise.checkpoint.loading._view import LEAVE, View, wrong_axis
 
-_QUANTIZED = {"linear", "head", "embedding", "experts", "router"}
+_QUANTIZED = {"linear", "head", "embedding", "experts", "router", "recurrent"}
 """Roles whose classes have `to_quantized`."""
 
 _STACKS_SCALES = frozenset(

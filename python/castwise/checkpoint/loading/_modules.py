@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
 WEIGHT = ".weight"
 MATRIX = 2
+_OF_ANY_CLASS = {"router", "recurrent", "other"}
 _CODE_BITS = 8
 
 _BESIDE_WEIGHT = (
@@ -81,7 +82,7 @@ class Module:
     @property
     def is_expert(self) -> bool:
         """True for weights of experts, one or all in one tensor."""
-        return self.role == "experts"
+        return self.role == "experts" or "experts.#." in self.parameter.name
 
     @property
     def plain(self) -> TensorInfo | None:
@@ -95,6 +96,11 @@ class Module:
         return self.plain is None or any(
             suffix.startswith("_") or suffix in {".scales", ".biases"} for suffix in self.tensors
         )
+
+    @property
+    def may_be_linear(self) -> bool:
+        """True for a matrix of which the table does not tell whether a linear layer holds it."""
+        return self.role in _OF_ANY_CLASS and self.weight.endswith(WEIGHT)
 
     @property
     def layer(self) -> str:

@@ -51,9 +51,9 @@ def _is_linear(module: Module) -> bool:
 
 def _class_of(module: Module) -> str | None:
     """Return the class that targets may name; None for what is not quantised by any name."""
-    if module.parameter.axes == "in out" or module.is_expert:
+    if module.parameter.axes == "in out":
         return None
-    return _CLASSES.get(module.role)
+    return "Linear" if module.may_be_linear or module.is_expert else _CLASSES.get(module.role)
 
 
 def _matches(name: str, class_name: str, texts: Iterable[str]) -> list[str]:
@@ -77,13 +77,15 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Prob
         if module.is_expert and (has_stacks or module.is_stack):
             yield from _expert_problems(view, module, groups)
             continue
-        class_name = "Linear" if module.is_expert else _class_of(module)
+        class_name = _class_of(module)
         targets = [] if class_name is None else _matches(module.name, class_name, by_target)
         if class_name is None or _matches(module.name, class_name, ignore):
             targets = []
         arguments = by_target[targets[0]] if targets else None
         if arguments is None:
             yield from view.unquantized(module)
+        elif module.may_be_linear and not module.is_quantized:
+            continue
         elif class_name == "Embedding":
             yield Problem(
                 module.name,
@@ -93,7 +95,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Prob
         else:
             yield from view.quantized(module, arguments)
             decoded |= {arguments.scheme} if module.is_quantized else set()
-    for module_name in view.tied_heads():
+    for module_name in view.tied_layers():
         if _matches(module_name, "Linear", by_target) and not _matches(
             module_name, "Linear", ignore
         ):
@@ -209,10 +211,10 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
                 )
             elif module.layer.endswith("experts") and not _skips(module.layer, skipped):
                 yield _lacking(module, "weight_scale_inv")
-        elif not (_is_linear(module) or module.is_expert) or is_left:
+        elif not (_is_linear(module) or module.is_expert or module.may_be_linear) or is_left:
             yield from view.unquantized(module)
         elif not module.is_quantized:
-            if module.role != "head" or stated is not None:
+            if not module.may_be_linear and (module.role != "head" or stated is not None):
                 yield _lacking(module, "weight_scale_inv")
         elif module.parameter.name in kept:
             yield Problem(module.name, "transformers keeps it in float32", LEAVE)

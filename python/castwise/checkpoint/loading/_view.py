@@ -104,10 +104,10 @@ class View:
         rows = self.architecture.parameters.values()
         return [row.name.removesuffix(WEIGHT) for row in rows if row.role == "head" or row.tied]
 
-    def tied_heads(self) -> list[str]:
-        """Return the names of heads that share a storage, and of which the file has nothing."""
+    def tied_layers(self) -> list[str]:
+        """Return the names of linear layers that share a storage, and that the file leaves out."""
         rows = self.architecture.parameters.values()
-        names = [row.name for row in rows if row.role == "head" and row.tied]
+        names = [row.name for row in rows if row.role in {"head", "linear"} and row.tied]
         return [
             name.removesuffix(WEIGHT)
             for name in names

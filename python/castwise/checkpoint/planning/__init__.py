@@ -20,6 +20,7 @@ if TYPE_CHECKING:
         model_types,
         quantization_of,
         refuse_changes,
+        stated_of,
     )
     from castwise.checkpoint.planning._stored_tensors import StoredTensors
     from castwise.checkpoint.planning._written_schemes import (
@@ -61,6 +62,7 @@ else:
                 "model_types",
                 "quantization_of",
                 "refuse_changes",
+                "stated_of",
             ),
             "castwise.checkpoint.planning._stored_tensors": ("StoredTensors",),
             "castwise.checkpoint.planning._written_schemes": (
@@ -126,6 +128,7 @@ __all__ = [
     "refuse_changes",
     "scheme_beside",
     "scheme_names",
+    "stated_of",
     "statement_sizes",
     "transcode_checkpoint",
     "written",
