@@ -213,5 +213,3 @@ def named_architecture(config: Mapping[str, Any]) -> str:
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else config.get("model_type")
     return name if isinstance(name, str) else "of no name"
-
-

@@ -13,13 +13,17 @@ from fnmatch import fnmatch
 from typing import Any
 
 from castwise.checkpoint.loading._arguments import Arguments, groups_of
-from castwise.checkpoint.loading._modules import Module, instances
+from castwise.checkpoint.loading._modules import Module
 from castwise.checkpoint.loading._problem import Problem
 from castwise.checkpoint.loading._view import IGNORE, LEAVE, View, wrong_axis
-from castwise.models import normalize_name
+from castwise.models import EngineRules, matches, normalize_name
 from castwise.quantization.producers import find_consumer
 
-_LINEAR, _HEAD, _EMBEDDING = "MergedColumnParallelLinear", "ParallelLMHead", "VocabParallelEmbedding"
+_LINEAR, _HEAD, _EMBEDDING = (
+    "MergedColumnParallelLinear",
+    "ParallelLMHead",
+    "VocabParallelEmbedding",
+)
 """Classes of engines; a target is looked for in the name of the class, whatever its case."""
 
 _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
@@ -34,7 +38,10 @@ _NEEDS_ALIKE = "give them one scheme, or leave all of them (--ignore)"
 _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
     "FP8": ("fp8_tensor", "float8_e4m3fn", "float32", frozenset(("_scale",))),
     "FP8_PER_CHANNEL_PER_TOKEN": (
-        "fp8_channel", "float8_e4m3fn", "float32", frozenset(("_scale",)),
+        "fp8_channel",
+        "float8_e4m3fn",
+        "float32",
+        frozenset(("_scale",)),
     ),
     "FP8_PB_WO": ("fp8_block", "float8_e4m3fn", "float32", frozenset(("_scale",))),
     "NVFP4": ("nvfp4", "uint8", "float8_e4m3fn", frozenset(("_scale", "_scale_2"))),
@@ -179,8 +186,10 @@ class _Float8(_Method):
             layer = name.partition(".experts.")[0] + ".experts"
             return any(layer in text for text in self._ignored if "experts" in text)
         if self.engine.suffixes:
-            return any(name == text or name.endswith(f".{text}") or name.startswith(f"{text}.")
-                       for text in self._ignored)
+            return any(
+                name == text or name.endswith(f".{text}") or name.startswith(f"{text}.")
+                for text in self._ignored
+            )
         return name in self._ignored
 
     def stored(self, names: Sequence[str], class_name: str) -> str | None:
@@ -285,18 +294,22 @@ def _problems(view: View, method: _Method) -> Iterator[Problem]:
     if (fault := method.fault()) is not None:
         yield Problem("", fault, "choose another scheme or recipe")
         return
-    plain = view.architecture.unquantized.get(view.consumer, frozenset())
-    groups = view.architecture.joined.get(view.consumer, ())
-    joined = {}
-    for group in instances(groups, view.by_name):
-        if not any(module.is_expert for module in group):
-            joined |= {module.name: group for module in group}
+    rules = view.rules
+    plain = _Plain(rules)
+    joined: dict[str, list[Module]] = {}
+    for module in view.modules:
+        if module.is_expert or module.name in joined or not plain.has_partners(module):
+            continue
+        names = rules.partners(module.name) if rules is not None else ()
+        group = [view.by_name[name] for name in names if name in view.by_name]
+        if len(group) > 1:
+            joined |= {each.name: group for each in group}
             yield from _group_problems(view, method, group)
     layers: dict[str, list[Module]] = {}
     for module in view.modules:
         if module.is_expert:
             layers.setdefault(module.layer, []).append(module)
-        elif normalize_name(module.name) in plain or not (
+        elif plain.holds(module) or not (
             module.may_be_linear or module.role in {"linear", "head", "embedding"}
         ):
             yield from view.unquantized(module)
@@ -304,6 +317,33 @@ def _problems(view: View, method: _Method) -> Iterator[Problem]:
             yield from _module_problems(view, method, module, joined.get(module.name))
     for layer, modules in layers.items():
         yield from _expert_problems(view, method, layer, modules)
+
+
+class _Plain:
+    """What an engine builds without quantisation, and what it joins, by normalised names."""
+
+    def __init__(self, rules: EngineRules | None) -> None:
+        self._rules = rules
+        self._kept: dict[str, bool] = {}
+        self._joined: dict[str, bool] = {}
+
+    def holds(self, module: Module) -> bool:
+        """Return True for what is never quantised, or where the table cannot tell, as it is."""
+        name = normalize_name(module.name)
+        if name not in self._kept:
+            rules = self._rules
+            self._kept[name] = rules is not None and (
+                any(matches(row, name) for row in rules.unquantized)
+                or (rules.keeps(name) and not module.is_quantized)
+            )
+        return self._kept[name]
+
+    def has_partners(self, module: Module) -> bool:
+        """Return True for what is joined with others."""
+        name = normalize_name(module.name)
+        if name not in self._joined:
+            self._joined[name] = self._rules is not None and len(self._rules.partners(name)) > 1
+        return self._joined[name]
 
 
 def _module_problems(
@@ -364,9 +404,13 @@ def _expert_problems(
     stem = layer if layer.endswith("experts") else f"{layer}.experts"
     names = [name for name in (module.name for module in modules) if ".experts." in name]
     first = [name for name in names if ".experts.0." in name]
-    candidates = [first] if first and not any(module.is_stack for module in modules) else [
-        [f"{stem}.0.{projection}" for projection in projections] for projections in _PROJECTIONS
-    ]
+    candidates = (
+        [first]
+        if first and not any(module.is_stack for module in modules)
+        else [
+            [f"{stem}.0.{projection}" for projection in projections] for projections in _PROJECTIONS
+        ]
+    )
     excepted = [{method.excepted(name) for name in each} for each in candidates]
     if any(len(each) > 1 for each in excepted) and not any(each == {True} for each in excepted):
         yield Problem(

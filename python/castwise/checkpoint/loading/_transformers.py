@@ -16,9 +16,6 @@ from castwise.checkpoint.loading._modules import Module
 from castwise.checkpoint.loading._problem import Problem
 from castwise.checkpoint.loading._view import IGNORE, LEAVE, NAME_IN_IGNORE, View
 
-_CLASSES = {"linear": "Linear", "head": "Linear", "embedding": "Embedding"}
-"""The classes of PyTorch that compressed-tensors quantises; matrices as (in, out) are `Conv1D`."""
-
 _SEQUENTIAL = ("llama4", "llama4_text")
 """Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""
 
@@ -45,15 +42,11 @@ def transformers_problems(view: View) -> Iterator[Problem]:
         )
 
 
-def _is_linear(module: Module) -> bool:
-    return _CLASSES.get(module.role) == "Linear" and module.parameter.axes != "in out"
-
-
 def _class_of(module: Module) -> str | None:
-    """Return the class that targets may name; None for what is not quantised by any name."""
-    if module.parameter.axes == "in out":
-        return None
-    return "Linear" if module.may_be_linear or module.is_expert else _CLASSES.get(module.role)
+    """Return the class that targets may name; None for what compressed-tensors never quantises."""
+    if module.is_linear or module.may_be_linear or module.is_expert:
+        return "Linear"
+    return "Embedding" if module.role == "embedding" else None
 
 
 def _matches(name: str, class_name: str, texts: Iterable[str]) -> list[str]:
@@ -71,7 +64,9 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Prob
     groups = groups_of(section)
     by_target = {target: arguments for targets, arguments in groups for target in targets}
     ignore = [text for text in section.get("ignore") or () if isinstance(text, str)]
-    has_stacks = any(row.axes.startswith("experts") for row in view.architecture.parameters.values())
+    has_stacks = any(
+        row.axes.startswith("experts") for row in view.architecture.parameters.values()
+    )
     decoded: set[str] = set()
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
@@ -211,7 +206,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
                 )
             elif module.layer.endswith("experts") and not _skips(module.layer, skipped):
                 yield _lacking(module, "weight_scale_inv")
-        elif not (_is_linear(module) or module.is_expert or module.may_be_linear) or is_left:
+        elif not (module.is_linear or module.is_expert or module.may_be_linear) or is_left:
             yield from view.unquantized(module)
         elif not module.is_quantized:
             if not module.may_be_linear and (module.role != "head" or stated is not None):
@@ -293,5 +288,3 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
             )
         else:
             yield from view.blocks(module)
-
-

@@ -11,6 +11,7 @@ from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._arguments import Arguments
 from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide, modules_of
 from castwise.checkpoint.loading._problem import Problem
+from castwise.models import EngineRules, find_engines
 
 if TYPE_CHECKING:
     from castwise.models import Architecture
@@ -95,6 +96,12 @@ class View:
         return formats.most_common(1)[0][0] if formats else None
 
     @cached_property
+    def rules(self) -> EngineRules | None:
+        """What the consumer joins and builds without quantisation; None if that is not known."""
+        architecture = self.architecture
+        return find_engines(architecture.name, architecture.model_type).get(self.consumer)
+
+    @cached_property
     def by_name(self) -> dict[str, Module]:
         """The modules by their names in the file."""
         return {module.name: module for module in self.modules}
@@ -157,7 +164,9 @@ class View:
         rows_are_hidden = "down" in module.name
         if shape[:-1] != scales or len(shape) != 4:
             yield Problem(
-                module.name, f"its blocks have the shape {shape}, its scales {scales}", "quantise anew"
+                module.name,
+                f"its blocks have the shape {shape}, its scales {scales}",
+                "quantise anew",
             )
         elif hidden is not None and inner is not None:
             rows, columns = (hidden, inner) if rows_are_hidden else (2 * inner, hidden)

@@ -61,7 +61,9 @@ def check_consumers(
     if len(found) == len(names) and not (consumer is None and _is_transcoded(recipe, schemes)):
         reasons = "; ".join(f"{name}: {_text(problems)}" for name, problems in found.items())
         remedy = "" if consumer else f"; name who is to load it ({argument('consumer')})"
-        raise CheckpointError(f"{path} would not be loaded as it would be written: {reasons}{remedy}")
+        raise CheckpointError(
+            f"{path} would not be loaded as it would be written: {reasons}{remedy}"
+        )
     for name, problems in found.items():
         _LOGGER.warning("%s: the quantised model is not for %s: %s", path, name, _text(problems))
 
