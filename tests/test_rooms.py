@@ -43,6 +43,7 @@ ROOMS = (
     ("_library_casts",),
     ("loss_scale",),
     ("quantization",),
+    ("models",),
     ("surveys",),
     ("checkpoint",),
     ("autocast",),
