@@ -8,12 +8,16 @@ from castwise.models._architecture import (
     normalize_name,
     read_architecture,
 )
+from castwise.models._engines import EngineRules, find_engines, matches
 
 __all__ = [
     "ROLES",
     "Architecture",
+    "EngineRules",
     "Parameter",
     "find_architecture",
+    "find_engines",
+    "matches",
     "normalize_name",
     "read_architecture",
 ]
