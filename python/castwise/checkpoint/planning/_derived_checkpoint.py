@@ -152,7 +152,7 @@ class DerivedCheckpoint:
                 ],
                 {name: json.loads(text) for name, text in plan.statements.files.items()},
                 recipe=self._written_recipe,
-                schemes={planned.label for planned in decided if planned.label},
+                schemes=plan.new_schemes(),
                 consumer=self._consumer,
             )
 
