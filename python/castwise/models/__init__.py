@@ -1,4 +1,4 @@
-"""What castwise knows of models: what each parameter of an architecture is."""
+"""What castwise knows of models: the role of each tensor, its axes, and what engines join."""
 
 from castwise.models._architecture import (
     ROLES,
@@ -9,14 +9,34 @@ from castwise.models._architecture import (
     read_architecture,
 )
 from castwise.models._engines import EngineRules, find_engines, matches
+from castwise.models._model import (
+    EXPERTS,
+    IN_OUT,
+    LINEAR,
+    MATRIX,
+    STACK,
+    UNKNOWN,
+    WEIGHT,
+    Model,
+    has_last_outputs,
+)
 
 __all__ = [
+    "EXPERTS",
+    "IN_OUT",
+    "LINEAR",
+    "MATRIX",
     "ROLES",
+    "STACK",
+    "UNKNOWN",
+    "WEIGHT",
     "Architecture",
     "EngineRules",
+    "Model",
     "Parameter",
     "find_architecture",
     "find_engines",
+    "has_last_outputs",
     "matches",
     "normalize_name",
     "read_architecture",
