@@ -25,7 +25,7 @@ from castwise.checkpoint.loading import (
 )
 from castwise.checkpoint.planning import StoredTensors, consumer_named, stated_of
 from castwise.checkpoint.report import SCHEMA
-from castwise.models import find_architecture
+from castwise.models import Model
 from castwise.rendering import Lines, Rendered, Sheet
 
 
@@ -179,7 +179,7 @@ def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCh
         unknown = f"castwise checks GGUF files for {LLAMA_CPP} alone"
     elif not isinstance(config, Mapping):
         unknown = f"{place} has no {CONFIG}, which would name the model"
-    elif (architecture := find_architecture(config)) is None:
+    elif (architecture := Model(config, {}).architecture) is None:
         unknown = (
             f"castwise does not know the architecture {_named_architecture(config)!r}: whether "
             f"{consumer} loads it is not checked"

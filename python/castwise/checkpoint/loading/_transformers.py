@@ -75,7 +75,8 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             continue
         class_name = _class_of(module)
         targets = [] if class_name is None else _matches(module.name, class_name, by_target)
-        if class_name is None or _matches(module.name, class_name, ignore):
+        names = view.names_of(module)
+        if class_name is None or any(_matches(name, class_name, ignore) for name in names):
             targets = []
         arguments = by_target[targets[0]] if targets else None
         if arguments is None:

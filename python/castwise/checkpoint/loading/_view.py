@@ -113,6 +113,15 @@ class View:
         rows = self.architecture.parameters.values()
         return [row.name.removesuffix(WEIGHT) for row in rows if row.role == "head" or row.tied]
 
+    def names_of(self, module: Module) -> list[str]:
+        """Return the names that a module may have, in the file and in the model: heads have two."""
+        return [module.name, *self._heads] if module.role == "head" else [module.name]
+
+    @cached_property
+    def _heads(self) -> list[str]:
+        rows = self.architecture.parameters.values()
+        return [row.name.removesuffix(WEIGHT) for row in rows if row.role == "head"]
+
     def tied_layers(self) -> list[list[str]]:
         """Return the linear layers that share a storage, and that the file leaves out.
 

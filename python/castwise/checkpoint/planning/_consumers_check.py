@@ -11,7 +11,7 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading import CHECKED, LLAMA_CPP, LoadingProblem, check_loading, listed
-from castwise.models import find_architecture
+from castwise.models import Architecture
 from castwise.quantization import consumers
 
 _LOGGER = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ _LOGGER = logging.getLogger(__name__)
 
 def check_consumers(
     path: Path,
+    architecture: Architecture | None,
     config: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
     files: Mapping[str, Any],
@@ -33,6 +34,8 @@ def check_consumers(
     ----------
     path
         What messages call it.
+    architecture
+        What its tensors are; None if nobody knows, so that nothing is checked.
     config, tensors, files
         Its configuration, all its tensors, and other files that state how they are stored.
     recipe, schemes
@@ -48,7 +51,6 @@ def check_consumers(
     """
     names = [consumer] if consumer is not None else _consumers_of(recipe, schemes)
     names = [name for name in names if name in CHECKED and name != LLAMA_CPP]
-    architecture = find_architecture(config) if names else None
     if architecture is None:
         return
     faults: dict[str, list[LoadingProblem]] = {}

@@ -150,6 +150,7 @@ class DerivedCheckpoint:
             decided = self.decide(tensors, component.prefix)
             check_consumers(
                 self.source.path_of(component),
+                plan.model.architecture,
                 plan.new_config(plan.statements),
                 [
                     planned.info._replace(format=planned.target or planned.info.format)
