@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -244,11 +244,18 @@ def _write(modules: EncodedModules) -> Statements:
             "format": forms.pop() if len(forms) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "config_groups": groups,
-            "ignore": list(modules.kept),
+            "ignore": _excepted(modules.kept),
             _CACHE_KEY: None,
             "global_compression_ratio": None,
         }
     )
+
+
+def _excepted(kept: Iterable[str]) -> list[str]:
+    """Return what `ignore` has: vLLM and SGLang look for the names of single experts there."""
+    names = list(kept)
+    layers = [name for name in names if name.endswith(".experts")]
+    return names + [f"re:{re.escape(layer)}\\..*" for layer in layers]
 
 
 def _arguments_of_inputs(encoding: Encoding) -> dict[str, Any]:
