@@ -191,10 +191,10 @@ def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCh
             architecture,
             config,
             tensors,
-            consumer,
+            [consumer],
             files=configs,
             read=lambda name: stored.read(name).tobytes(),
-        )
+        )[consumer]
     count = len(tensors) if architectures else 0
     return LoadingCheck(
         place, consumer, architectures, count, problems, [unknown] if unknown else []

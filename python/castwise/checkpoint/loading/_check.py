@@ -9,6 +9,7 @@ from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._engines import engine_problems
 from castwise.checkpoint.loading._llama_cpp import llama_cpp_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
+from castwise.checkpoint.loading._modules import modules_of
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
 from castwise.checkpoint.loading._view import Read, View
@@ -31,12 +32,12 @@ def check_loading(
     architecture: Architecture,
     config: Mapping[str, Any],
     tensors: Iterable[TensorInfo],
-    consumer: str,
+    consumers: Iterable[str],
     *,
     files: Mapping[str, Any] | None = None,
     read: Read | None = None,
-) -> list[LoadingProblem]:
-    """Return what keeps a consumer from loading a checkpoint as it stands.
+) -> dict[str, list[LoadingProblem]]:
+    """Return what keeps consumers from loading a checkpoint as it stands, by their names.
 
     Parameters
     ----------
@@ -46,16 +47,20 @@ def check_loading(
         The parsed `config.json`.
     tensors
         All tensors of the model.
-    consumer
-        One of `CHECKED`, but for llama.cpp, of which see `check_gguf`.
+    consumers
+        Of `CHECKED`, but for llama.cpp, of which see `check_gguf`.
     files
         Other files that may state the quantisation, parsed, by name.
     read
         Reads a tensor by its name; None if the data are not there yet.
 
     """
-    view = View(consumer, architecture, config, tensors, files=files, read=read)
-    return list(dict.fromkeys(_PROBLEMS[consumer](view)))
+    modules, _ = modules_of(architecture, tensors)
+    views = {
+        name: View(name, architecture, config, modules, files=files, read=read)
+        for name in consumers
+    }
+    return {name: list(dict.fromkeys(_PROBLEMS[name](view))) for name, view in views.items()}
 
 
 def check_gguf(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> list[LoadingProblem]:

@@ -16,7 +16,7 @@ from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, LEAVE, View, wrong_axis
-from castwise.models import EngineRules, matches, normalize_name
+from castwise.models import EngineRules, matches
 from castwise.quantization.producers import find_consumer
 
 _LINEAR, _HEAD, _EMBEDDING = (
@@ -109,6 +109,7 @@ class _Method:
 
     def __init__(self, engine: _Engine) -> None:
         self.engine = engine
+        self._loads = find_consumer(engine.name).loads
 
     def fault(self) -> str | None:
         """Say why no module can be loaded."""
@@ -128,8 +129,9 @@ class _Method:
 
     def holds(self, scheme: str, *, is_expert: bool, recipe: str) -> bool:
         """Return True if the engine has a method for a scheme, of weights alone."""
-        loads = find_consumer(self.engine.name).loads
-        return any(row.recipe == recipe and row.holds(scheme, is_expert=is_expert) for row in loads)
+        return any(
+            row.recipe == recipe and row.holds(scheme, is_expert=is_expert) for row in self._loads
+        )
 
 
 class _CompressedTensors(_Method):
@@ -342,7 +344,7 @@ class _Plain:
 
     def holds(self, module: Module) -> bool:
         """Return True for what is never quantised, or where the table cannot tell, as it is."""
-        name = normalize_name(module.name)
+        name = module.normalized
         if name not in self._kept:
             rules = self._rules
             self._kept[name] = rules is not None and (
@@ -353,7 +355,7 @@ class _Plain:
 
     def has_partners(self, module: Module) -> bool:
         """Return True for what is joined with others."""
-        name = normalize_name(module.name)
+        name = module.normalized
         if name not in self._joined:
             self._joined[name] = self._rules is not None and len(self._rules.partners(name)) > 1
         return self._joined[name]

@@ -61,6 +61,8 @@ class Module:
         The row of the table.
     weight
         The name of the parameter in an unquantised file.
+    normalized
+        The name of the module with `#` for numbers.
     tensors
         What the file stores, by what follows `weight`, or after a dot by what follows the module:
         "" is the weight itself, or a payload under its name.
@@ -70,6 +72,7 @@ class Module:
     name: str
     parameter: Parameter
     weight: str
+    normalized: str
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
 
     @property
@@ -140,36 +143,34 @@ def modules_of(
     modules: dict[str, Module] = {}
     unknown = []
     rows: dict[str, Parameter | None] = {}
-
-    def find(name: str) -> Parameter | None:
-        normalized = normalize_name(name)
-        if normalized not in rows:
-            rows[normalized] = architecture.find(name)
-        return rows[normalized]
-
     for info in tensors:
-        for weight, suffix in _owners(info.name):
-            if (parameter := find(weight)) is not None:
-                if parameter.role == "bias":
-                    break
-                module = modules.get(weight)
+        normalized = normalize_name(info.name)
+        for size, suffix in _suffixes(info.name):
+            key = normalized[: len(normalized) - size] + (WEIGHT if suffix[:1] == "." else "")
+            if key not in rows:
+                rows[key] = architecture.find(key)
+            if (parameter := rows[key]) is None:
+                continue
+            if parameter.role != "bias":
+                name = info.name[: len(info.name) - size] + (WEIGHT if suffix[:1] == "." else "")
+                module = modules.get(name)
                 if module is None:
-                    name = weight.removesuffix(WEIGHT)
-                    module = modules[weight] = Module(name, parameter, weight)
+                    stem = name.removesuffix(WEIGHT)
+                    module = Module(stem, parameter, name, key.removesuffix(WEIGHT))
+                    modules[name] = module
                 module.tensors[suffix] = info
-                break
+            break
         else:
             unknown.append(info.name)
     return list(modules.values()), unknown
 
 
-def _owners(name: str) -> Iterator[tuple[str, str]]:
-    """Yield the parameters that a tensor may be of, each with what follows it."""
-    yield name, ""
+def _suffixes(name: str) -> Iterator[tuple[int, str]]:
+    """Yield what a tensor's name may add to that of a parameter: how many characters, and what."""
+    yield 0, ""
     for suffix in _BESIDE_WEIGHT:
         if name.endswith(suffix):
-            yield name.removesuffix(suffix), suffix
-    module, _, tail = name.rpartition(".")
+            yield len(suffix), suffix
+    tail = name.rpartition(".")[2]
     if tail in _BESIDE_MODULE:
-        yield module + WEIGHT, f".{tail}"
-        yield module, f".{tail}"
+        yield len(tail) + 1, f".{tail}"

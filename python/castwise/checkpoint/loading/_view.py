@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._compressed_tensors import Arguments
-from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide, modules_of
+from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.models import EngineRules, find_engines
 
@@ -37,8 +36,8 @@ class View:
         What the model's tensors are.
     config
         The model's parsed `config.json`.
-    tensors
-        All tensors of the model.
+    modules
+        The weights of the model, each with its tensors.
     files
         Other files that may state the quantisation, parsed, by name.
     read
@@ -51,7 +50,7 @@ class View:
         consumer: str,
         architecture: Architecture,
         config: Mapping[str, Any],
-        tensors: Iterable[TensorInfo],
+        modules: Sequence[Module],
         *,
         files: Mapping[str, Any] | None = None,
         read: Read | None = None,
@@ -61,7 +60,7 @@ class View:
         self.config = config
         self.files = files or {}
         self.read = read
-        self.modules, self.unknown = modules_of(architecture, tensors)
+        self.modules = modules
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return the first member of the configuration of these names, also of its text part."""

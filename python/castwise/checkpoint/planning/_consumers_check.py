@@ -54,8 +54,8 @@ def check_consumers(
     if architecture is None:
         return
     faults: dict[str, list[LoadingProblem]] = {}
-    for name in names:
-        problems = check_loading(architecture, config, tensors, name, files=files)
+    checks = check_loading(architecture, config, tensors, names, files=files)
+    for name, problems in checks.items():
         if lasting := [problem for problem in problems if problem.option is None]:
             faults[name] = lasting
     if not faults:
