@@ -10,7 +10,14 @@ from typing import Any
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading import CHECKED, LLAMA_CPP, LoadingProblem, check_loading, listed
+from castwise.checkpoint.loading import (
+    CHECKED,
+    LLAMA_CPP,
+    LoadingProblem,
+    check_gguf,
+    check_loading,
+    listed,
+)
 from castwise.models import Architecture
 from castwise.quantization import consumers
 
@@ -68,6 +75,21 @@ def check_consumers(
         )
     for name, problems in faults.items():
         _LOGGER.warning("%s: the quantised model is not for %s: %s", path, name, _text(problems))
+
+
+def refuse_gguf(path: Path, tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> None:
+    """Refuse a GGUF file that llama.cpp would not load.
+
+    Raises
+    ------
+    CheckpointError
+        The first tensor is named, with the remedy.
+
+    """
+    if problems := check_gguf(tensors, metadata):
+        raise CheckpointError(
+            f"{path} would not be loaded as it would be written: {LLAMA_CPP}: {_text(problems)}"
+        )
 
 
 def _consumers_of(recipe: str, schemes: Collection[str]) -> list[str]:

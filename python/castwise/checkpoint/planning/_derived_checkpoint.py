@@ -16,10 +16,10 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import ComponentPlan
-from castwise.checkpoint.planning._consumers_check import check_consumers
+from castwise.checkpoint.planning._consumers_check import check_consumers, refuse_gguf
 from castwise.checkpoint.planning._written_schemes import loading_warning
 from castwise.checkpoint.report import KeptTensors
-from castwise.quantization.producers import Statements
+from castwise.quantization.producers import GGUF, Statements
 
 _LOGGER = logging.getLogger(__name__)
 _TRANSFORMERS = "transformers"
@@ -88,7 +88,7 @@ class DerivedCheckpoint:
         self._dtypes = dtypes
         is_for_others = consumer not in {None, _TRANSFORMERS}
         self._recipe = None if is_file or is_for_others else recipe
-        self._written_recipe, self._consumer = None if is_file else recipe, consumer
+        self._target, self._is_file, self._consumer = recipe, is_file, consumer
         self._model = model or ModelFiles()
         self._derived = {
             plan.prefix + tensor.info.name: tensor for plan in plans for tensor in plan.tensors()
@@ -139,8 +139,8 @@ class DerivedCheckpoint:
             The first module that would not be loaded is named, with the remedy.
 
         """
-        if self._written_recipe is None:
-            return
+        if self._target is None or (self._is_file and self._target != GGUF.name):
+            return  # no library loads such a file by itself
         for plan, component in zip(self.plans, self.source.components, strict=True):
             if plan.statements is None:
                 continue
@@ -148,16 +148,21 @@ class DerivedCheckpoint:
                 info for shard in component.shards.values() for info in shard.tensors.values()
             ]
             decided = self.decide(tensors, component.prefix)
+            infos = [
+                planned.info._replace(format=planned.target or planned.info.format)
+                for planned in decided
+            ]
+            path = self.source.path_of(component)
+            if self._is_file:
+                refuse_gguf(path, infos, plan.statements.metadata or {})
+                continue
             check_consumers(
-                self.source.path_of(component),
+                path,
                 plan.model.architecture,
                 plan.new_config(plan.statements),
-                [
-                    planned.info._replace(format=planned.target or planned.info.format)
-                    for planned in decided
-                ],
+                infos,
                 {name: json.loads(text) for name, text in plan.statements.files.items()},
-                recipe=self._written_recipe,
+                recipe=self._target,
                 schemes=plan.new_schemes(),
                 consumer=self._consumer,
             )
