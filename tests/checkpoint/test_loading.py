@@ -424,3 +424,42 @@ def test_quantise_says_who_does_not_load_it(
             source, tmp_path / "other", "nvfp4", recipe=CT, consumer="transformers"
         )
     assert not (tmp_path / "other").exists()
+
+
+def mlx_weight(name: str, bits: int = 4, group: int = 32) -> Arrays:
+    return {
+        f"{name}.weight": np.zeros((OUT, IN * bits // 32), np.uint32),
+        f"{name}.scales": np.zeros((OUT, IN // group), BF16),
+        f"{name}.biases": np.zeros((OUT, IN // group), BF16),
+    }
+
+
+MLX_NAMES = tuple(f"model.layers.0.{name}" for name in (*ATTENTION, *MLP))
+MLX_DAMAGE: dict[str, tuple[Arrays, dict[str, Any], str | None]] = {
+    "right": ({}, {}, None),
+    "an embedding": (mlx_weight("model.embed_tokens"), {}, None),
+    "no scales": ({}, {"model.norm": {"group_size": 32, "bits": 4}}, "model.norm"),
+    "a norm": ({"model.norm.scales": np.zeros(2, BF16)}, {}, "model.norm"),
+    "no bias": ({f"{MLX_NAMES[0]}.biases": None}, {}, MLX_NAMES[0]),
+    "other bits": ({}, {MLX_NAMES[1]: {"group_size": 32, "bits": 8}}, MLX_NAMES[1]),
+    "excepted": ({}, {MLX_NAMES[2]: False}, MLX_NAMES[2]),
+}
+
+
+@pytest.mark.parametrize("kind", MLX_DAMAGE)
+def test_mlx_lm(tmp_path: Path, kind: str) -> None:
+    more, entries, module = MLX_DAMAGE[kind]
+    tensors = decoder({}, "plain", ())
+    for name in MLX_NAMES:
+        tensors |= mlx_weight(name)
+    tensors = {name: array for name, array in (tensors | more).items() if array is not None}
+    section = {"group_size": 32, "bits": 4, "mode": "affine", **entries}
+    folder = write(tmp_path / "model", "LlamaForCausalLM", tensors, None, quantization=section)
+    check = checkpoint.verify_loading(folder, "mlx-lm")
+    assert {problem.module for problem in check.problems} == ({module} if module else set())
+
+
+def test_llama_cpp_reads_gguf_alone(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", *right("embedding"))
+    (problem,) = checkpoint.verify_loading(folder, "llama.cpp").problems
+    assert "transcode" in problem.remedy

@@ -146,7 +146,7 @@ def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> Lo
             f"{', '.join(CHECKED)}"
         )
     path = source_path(source, "source")
-    with open_checkpoint(path) as opened:
+    with open_checkpoint(path, decodes=True) as opened:
         checks = [_check(opened, component, name) for component in opened.components]
     return LoadingCheck(
         str(path),
