@@ -1,3 +1,4 @@
+# ruff: noqa: PLR0911, PLR0912, S101 - one case for each kind of layer and of rule
 """Write `castwise/models/engines.txt` from the sources of vLLM, SGLang and mlx-lm.
 
 Run by hand: `python engines.py WHEELS`, a folder of the unpacked wheels. Nothing of them is
@@ -11,9 +12,8 @@ import ast
 import re
 import sys
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from functools import cache
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,7 +21,6 @@ from sources import (
     ANY,
     INDEX,
     QUANT,
-    UNKNOWN,
     Class,
     External,
     Function,
@@ -37,17 +36,27 @@ OUT = Path(__file__).resolve().parents[2] / "python" / "castwise" / "models" / "
 ENDS = ("LinearBase", "VocabParallelEmbedding", "FusedMoE", "RoutedExperts")
 """The engines' own layers, which the quantisation replaces."""
 
-TEXTS = (
-    "LlamaForCausalLM Qwen2ForCausalLM Qwen3ForCausalLM Qwen2MoeForCausalLM Qwen3MoeForCausalLM"
-    " Gemma2ForCausalLM Gemma3ForCausalLM Phi3ForCausalLM InternLM2ForCausalLM GptOssForCausalLM"
-    " DeepseekV2ForCausalLM DeepseekV3ForCausalLM GraniteForCausalLM"
-).split()
+TEXTS = [
+    "LlamaForCausalLM",
+    "Qwen2ForCausalLM",
+    "Qwen3ForCausalLM",
+    "Qwen2MoeForCausalLM",
+    "Qwen3MoeForCausalLM",
+    "Gemma2ForCausalLM",
+    "Gemma3ForCausalLM",
+    "Phi3ForCausalLM",
+    "InternLM2ForCausalLM",
+    "GptOssForCausalLM",
+    "DeepseekV2ForCausalLM",
+    "DeepseekV3ForCausalLM",
+    "GraniteForCausalLM",
+]
 """What the language model of a composite model may be, whose class its configuration names."""
 
 EXPERTS = ("gate_proj", "down_proj", "up_proj")
 """What experts are called if nothing else is said: gate, down, up."""
 
-PLAIN = {"Linear": "linear", "Embedding": "embedding", "Parameter": "parameter"}
+PLAIN = {"Linear": "linear", "Embedding": "embedding"}
 QUANTIZED, PLAINLY, UNDECIDED = "quantised", "unquantised", "undecided"
 
 
@@ -67,8 +76,9 @@ class Leaf:
 
     @property
     def state(self) -> str:
-        if all(value is QUANT for value in self.quant):
-            return QUANTIZED
+        """Whether it is built with the quantisation, as far as the source decides it."""
+        if all(value is QUANT or isinstance(value, Instance) for value in self.quant):
+            return QUANTIZED  # by the statement, or by one that the engine makes itself
         return PLAINLY if all(value is None for value in self.quant) else UNDECIDED
 
 
@@ -78,7 +88,9 @@ class Leaf:
 def _make_layers(run: Interpreter, args: list[Values], keywords: dict[str, Values]) -> Values:
     functions = keywords.get("layer_fn") or (args[1] if len(args) > 1 else ())
     prefixes = keywords.get("prefix") or (args[2] if len(args) == 3 else ("",))
-    below = tuple(f"{prefix}.#" if prefix else "#" for prefix in prefixes if isinstance(prefix, str))
+    below = tuple(
+        f"{prefix}.#" if prefix else "#" for prefix in prefixes if isinstance(prefix, str)
+    )
     made: Values = ()
     for function in functions:
         keys: dict[str, Values] = {"prefix": below or ANY}
@@ -106,14 +118,22 @@ def _make_registered(run: Interpreter, args: list[Values], keywords: dict[str, V
     prefix = keywords.get("prefix", ("",))
     known = run.__dict__.setdefault("registered", {})
     found: Values = ()
-    for kind in (kind for name in names or TEXTS for kind in run.registry(name)):
+    for kind in (run.registry[name] for name in names or TEXTS if name in run.registry):
         key = (kind.name, prefix)
         if key not in known:
             known[key] = ANY  # of a model in itself
-            known[key] = run.call(kind, [], {"vllm_config": ANY, "prefix": prefix})
+            known[key] = run.call(kind, [], {**ROOT, "prefix": prefix})
         found += known[key]
     return found
 
+
+ROOT: Mapping[str, Values] = {
+    "vllm_config": ANY,
+    "config": ANY,
+    "quant_config": (QUANT,),
+    "prefix": ("",),
+}
+"""The arguments of the constructors of models, of which each takes some."""
 
 NATIVES = {
     "make_layers": _make_layers,
@@ -128,9 +148,10 @@ NATIVES = {
 # The layers of a model
 
 
-def leaves(model: Instance) -> Iterator[Leaf]:
+def leaves(run: Interpreter, model: Instance) -> Iterator[Leaf]:
     """List the layers of a model, each at its first place."""
     seen: set[int] = set()
+    is_mlx = _is_mlx(model)
 
     def visit(
         value: Any, path: tuple[str, ...], above: tuple[tuple[Instance, int], ...]
@@ -149,15 +170,23 @@ def leaves(model: Instance) -> Iterator[Leaf]:
             return
         seen.add(id(value))
         leaf = _leaf(value, path, above)
-        if leaf is not None:
+        if leaf is not None and leaf.kind == "opaque" and path[-1] == "language_model":
+            for part in _make_registered(run, [], {}):
+                yield from visit(part, path, above)
+        elif leaf is not None:
             yield leaf
         elif isinstance(value.kind, Class):
             for name, values in value.attributes.items():
                 for part in values:
-                    if not isinstance(part, Items | Table) or part.is_module:
+                    if is_mlx or not isinstance(part, Items | Table) or part.is_module:
                         yield from visit(part, (*path, name), (*above, (value, len(path))))
 
     yield from visit(model, (), ())
+
+
+def _is_mlx(model: Instance) -> bool:
+    """Return True for a model of mlx-lm, whose lists and arrays count as modules and parameters."""
+    return isinstance(model.kind, Class) and model.kind.file.name.startswith("mlx_lm.")
 
 
 def _part(key: Any) -> str:
@@ -181,18 +210,24 @@ def _leaf(
             return Leaf(path, "experts", bound["quant_config"], prefix, above, names)
         case "opaque":
             return Leaf(path, "opaque", bound.get("quant_config", ANY), prefix, above)
-    if not isinstance(value.kind, External):
+    if isinstance(value.kind, Class):
+        if "to_quantized" in value.kind.members:  # of mlx-lm
+            return Leaf(path, "linear", (QUANT,), (), above)
         return None
+    if value.kind.name in {"mlx.nn.Linear", "mlx.nn.Embedding"}:
+        return Leaf(path, "linear", (QUANT,), (), above)
     if "transformers" in value.kind.name or name == "MultiheadAttention":
         return Leaf(path, "tower", (None,), (), above)
-    if name == "Parameter":
+    if name == "Parameter" or value.kind.name.startswith("mlx.core."):
+        tensors = [value, *bound.get("data", ())]
         axes = {
             len(shape.values) if isinstance(shape, Items) else 0
-            for data in bound.get("data", ())
-            for shape in (data.bound.get("axes", ()) if isinstance(data, Instance) else ())
+            for tensor in tensors
+            for shape in (tensor.bound.get("axes", ()) if isinstance(tensor, Instance) else ())
         }
         if not axes - {1}:
             return None  # a vector, or one whose shape no constructor states
+        return Leaf(path, "parameter", (None,), (), above)
     return Leaf(path, PLAIN[name], (None,), (), above) if name in PLAIN else None
 
 
@@ -229,15 +264,24 @@ def _dicts(values: Values) -> Iterator[tuple[str, Values]]:
                     yield key, part
 
 
-def _constant(node: ast.AST) -> str | None:
-    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else None
+def _constant(node: ast.AST) -> str:
+    """Return a text, with `#` for what is put into it; "" of others."""
+    if isinstance(node, ast.JoinedStr):
+        text = "".join(
+            _constant(part) if isinstance(part, ast.Constant) else "#" for part in node.values
+        )
+        return "" if re.search(r"#\W*#|#\.?$", text) else text
+    return node.value if isinstance(node, ast.Constant) and isinstance(node.value, str) else ""
 
 
 def read_names(run: Interpreter, made: Instance) -> Names:
     """Return the renames of the class of a module, those of its loader's source too."""
     joins: dict[str, list[str]] = defaultdict(list)
     renames: list[Rename] = []
-    for mapper in run.attribute(made, "hf_to_vllm_mapper"):
+    for old, part in _dicts(run.attribute(made, "remap_prefix")):
+        renames += [Rename("prefix", old, new) for new in _texts(part)]
+    mappers = ("hf_to_vllm_mapper", "hf_to_sglang_mapper")
+    for mapper in (value for name in mappers for value in run.attribute(made, name)):
         if not isinstance(mapper, Instance):
             continue
         for old, part in _dicts(mapper.attributes.get("orig_to_new_stacked", ())):
@@ -253,19 +297,27 @@ def read_names(run: Interpreter, made: Instance) -> Names:
             continue
         for node in (n for m in base.members.values() for n in ast.walk(m)):
             match node:
-                case ast.Tuple(elts=[first, second, _]) if _constant(first) and _constant(second):
-                    if _constant(second) not in joins[_constant(first)]:
-                        joins[_constant(first)].append(_constant(second))
-                case ast.Call(func=ast.Attribute(attr="replace"), args=[old, new]):
-                    if _constant(old) and _constant(new):
-                        renames.append(Rename("substr", _constant(old), _constant(new)))
+                case ast.Tuple(elts=[first, second, _, *_]):
+                    new, old = _constant(first), _constant(second)
+                    if new and old and old not in joins[new]:
+                        joins[new].append(old)
+                case ast.Call(func=ast.Attribute(attr="replace"), args=[first, second]):
+                    old, new = _constant(first), _constant(second)
+                    if old and new:
+                        renames.append(Rename("substr", old, new))
                 case ast.Call():
                     words = {word.arg: _constant(word.value) for word in node.keywords}
                     if words.get("ckpt_gate_proj_name"):
                         keys = ("gate", "down", "up")
-                        experts.append([words.get(f"ckpt_{key}_proj_name") or "" for key in keys])
+                        experts.append([words.get(f"ckpt_{key}_proj_name", "") for key in keys])
     packed = {
-        key: [name for value in part if isinstance(value, Items) for v in value.values for name in _texts(v)]
+        key: [
+            name
+            for value in part
+            if isinstance(value, Items)
+            for v in value.values
+            for name in _texts(v)
+        ]
         for key, part in _dicts(run.attribute(made, "packed_modules_mapping"))
     }
     return Names(dict(joins), packed, renames, experts)
@@ -304,23 +356,51 @@ def _invert(group: tuple[str, ...], renames: Sequence[Rename]) -> list[tuple[str
             if not old.endswith(".weight"):
                 break
             olds.append(old.removesuffix(".weight"))
-        twice = any(re.search(r"(?:^|\.)(\w+)\.\1(?:\.|$)", old) for old in olds)
+        twice = any(_repeats(old) > _repeats(name) for old, name in zip(olds, group, strict=False))
         if len(olds) == len(group) and tuple(olds) != group and not twice:
             found.append(tuple(olds))
     return found
 
 
+def _repeats(name: str) -> int:
+    """Count the parts of a name that it has already; a rename that adds one is no inverse."""
+    parts = [part for part in name.split(".") if part != "#"]
+    return len(parts) - len(set(parts))
+
+
 def checkpoint_names(leaf: Leaf, names: Mapping[int, Names]) -> list[tuple[str, ...]]:
     """List what a checkpoint may call the tensors that a layer joins."""
     groups: list[tuple[str, ...]] = [()]
+    length = leaf.above[-1][1] if leaf.above else 0
+    others = [
+        group
+        for parts in (tuple(prefix.split(".")) for prefix in _texts(leaf.prefix))
+        if parts[-1:] == leaf.path[-1:]
+        and parts[:length] == leaf.path[:length]
+        and parts != leaf.path
+        for group in checkpoint_names(replace(leaf, path=parts, prefix=()), names)
+    ]
     end = len(leaf.path)
     rules = [(names[id(made)], length) for made, length in reversed(leaf.above)]
     if leaf.kind == "experts":
-        known = [[name for v in value.values for name in _texts(v)] for value in leaf.names if isinstance(value, Items)]
-        known = known or next((rule.experts for rule, _ in rules if rule.experts), [EXPERTS])
-        groups = [
-            tuple(f"#.{name}" for name in (gate, up) if name) for gate, *_, up in known
+        known: Sequence[Sequence[str]] = [
+            [name for v in value.values for name in _texts(v)]
+            for value in leaf.names
+            if isinstance(value, Items)
         ]
+        known = known or next((rule.experts for rule, _ in rules if rule.experts), [EXPERTS])
+        groups = [tuple(f"#.{name}" for name in (gate, up) if name) for gate, *_, up in known]
+        path = ".".join(leaf.path)
+        for key, olds in (item for rule, _ in rules for item in rule.joins.items()):
+            made = re.fullmatch(r"\.?([\w.]+?)\.(?:routed_experts\.)?#?w13_weight", key)
+            stem = made[1] if made is not None else ""
+            if stem and _ends(path, stem):  # a loader's own names, from the whole path on
+                others.append(
+                    tuple(
+                        path.removesuffix(stem) + old.strip(".").removesuffix(".weight")
+                        for old in olds
+                    )
+                )
     joined = leaf.kind == "experts"
     for rule, length in rules:
         prefix = ".".join(leaf.path[length:end])
@@ -332,14 +412,14 @@ def checkpoint_names(leaf: Leaf, names: Mapping[int, Names]) -> list[tuple[str, 
         if not joined:
             split = [_split(group[0], rule.joins) for group in groups]
             joined = split != groups
-            groups = split
+            groups = [*split, *(groups if joined else ())]  # a file may hold the joint weight
         groups += [g for group in groups for g in _invert(group, rule.renames) if g not in groups]
     if not joined:
         for rule, _ in rules:
             split = [_split(group[0], rule.packed) for group in groups]
             if split != groups:
-                return split
-    return groups
+                return [*split, *groups, *others]
+    return [*groups, *others]
 
 
 # Rows
@@ -353,8 +433,8 @@ class Rows:
     states: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
     reasons: Counter[str] = field(default_factory=Counter)
 
-    def text(self) -> str:
-        """Return the line of a block: joined, unquantised and undecided names."""
+    def columns(self) -> tuple[tuple[str, ...], ...]:
+        """Return what a block has: joined, unquantised and undecided names."""
         plain = {name for name, states in self.states.items() if states == {PLAINLY}}
         unclear = {
             name for name, states in self.states.items() if states - {PLAINLY, QUANTIZED}
@@ -365,7 +445,7 @@ class Rows:
             _shorten(plain, others),
             _shorten(unclear, set(self.states) - unclear),
         )
-        return "\t".join(" ".join(sorted(part)) for part in parts)
+        return tuple(tuple(sorted(part)) for part in parts)
 
 
 def _braces(group: Sequence[str]) -> str:
@@ -388,10 +468,19 @@ def _shorten(names: set[str], others: set[str]) -> set[str]:
         free = [
             stem
             for stem in stems[name]
-            if stem not in blocked and counts[stem] > 1 and not stem.endswith("#") and stem not in ROOTS
+            if stem not in blocked
+            and counts[stem] > 1
+            and not stem.endswith("#")
+            and stem not in ROOTS
         ]
         found.add(f"{min(free, key=len)}.*" if free else name)
     return found
+
+
+def canonical(name: str) -> str:
+    """Return the name with one spelling of the parts that releases of transformers moved."""
+    name = re.sub(r"(?:^|(?<=\.))vision_model\.", "", name)
+    return re.sub(r"(?:^|(?<=\.))(?:model\.)?language_model\.(?:model\.)?", "language_model.", name)
 
 
 ROOTS = ("model", "transformer", "language_model", "model.language_model", "language_model.model")
@@ -401,7 +490,7 @@ def rows(run: Interpreter, model: Instance) -> Rows:
     """Return what an engine does with a model."""
     found = Rows()
     names: dict[int, Names] = {}
-    for leaf in leaves(model):
+    for leaf in leaves(run, model):
         for made, _ in leaf.above:
             if id(made) not in names:
                 names[id(made)] = read_names(run, made)
@@ -412,14 +501,17 @@ def rows(run: Interpreter, model: Instance) -> Rows:
             if any("?" in name for name in group):
                 found.reasons["a name that no source states"] += 1
                 continue
-            clean = tuple(name.removesuffix(".weight") for name in group)
+            clean = tuple(canonical(name.removesuffix(".weight").strip(".")) for name in group)
             if leaf.kind in {"opaque", "tower"}:
                 clean = tuple(f"{name}.*" for name in clean)
             if len(clean) > 1 and state != PLAINLY:
                 found.joined.add(clean)
             for name in clean:
-                stem, _, last = name.rpartition(".")
-                found.states[f"{stem}.*" if leaf.kind == "experts" else name].add(state)
+                if leaf.kind == "experts":
+                    stem = name.rpartition(".")[0].removesuffix(".#")
+                    found.states[f"{stem}.*" if _ends(stem, "experts") else name].add(state)
+                else:
+                    found.states[name].add(state)
     return found
 
 
@@ -449,48 +541,127 @@ def _registry(run: Interpreter, name: str) -> dict[str, Class]:
 
 
 def read_vllm(wheels: Path) -> dict[str, Rows]:
+    """Return what vLLM does with each class of its registry."""
     run = Interpreter({"vllm": wheels / "vllm"}, ENDS, NATIVES)
-    kinds = _registry(run, "vllm.model_executor.models.registry")
-    run.registry = lambda name: [kinds[name]] if name in kinds else []  # type: ignore[attr-defined]
+    run.registry = kinds = _registry(run, "vllm.model_executor.models.registry")
     found = {}
     for name, kind in sorted(kinds.items()):
-        (model,) = run.call(kind, [], {"vllm_config": ANY, "prefix": ("",)})
+        (model,) = run.call(kind, [], dict(ROOT))
         found[name] = rows(run, model)
     return found
 
 
-ENGINES = {"vllm": read_vllm}
+def read_sglang(wheels: Path) -> dict[str, Rows]:
+    """Return what SGLang does with each class that a file names as its `EntryClass`."""
+    run = Interpreter({"sglang": wheels / "sglang"}, ENDS, NATIVES)
+    kinds: dict[str, Class] = {}
+    run.registry = kinds
+    for path in sorted((wheels / "sglang" / "srt" / "models").glob("*.py")):
+        file = run.file(f"sglang.srt.models.{path.stem}")
+        assert file is not None
+        if "EntryClass" not in file.names or re.search(DRAFTS, path.stem):
+            continue
+        entries = run.look_up(file, "EntryClass")
+        for kind in (
+            value
+            for entry in entries
+            for part in (entry.values if isinstance(entry, Items) else [(entry,)])
+            for value in part
+        ):
+            if isinstance(kind, Class) and not re.search(DRAFTS, kind.name):
+                kinds[kind.name] = kind
+    found = {}
+    for name, kind in sorted(kinds.items()):
+        (made,) = run.call(kind, [], dict(ROOT))
+        found[name] = rows(run, made)
+    return found
+
+
+def read_mlx(wheels: Path) -> dict[str, Rows]:
+    """Return what mlx-lm does with each type of model, those too that it renames."""
+    run = Interpreter({"mlx_lm": wheels / "mlx_lm"}, (), {})
+    found = {}
+    for path in sorted((wheels / "mlx_lm" / "models").glob("*.py")):
+        file = run.file(f"mlx_lm.models.{path.stem}")
+        assert file is not None
+        if "Model" not in file.names or "ModelArgs" not in file.names:
+            continue
+        (kind,) = run.look_up(file, "Model")
+        (made,) = run.call(kind, [ANY], {})
+        found[path.stem] = rows(run, made)
+    utils = run.file("mlx_lm.utils")
+    assert utils is not None
+    for name, values in _dicts(run.look_up(utils, "MODEL_REMAPPING")):
+        found.setdefault(name, found[_texts(values)[0]])
+    return found
+
+
+DRAFTS = re.compile(
+    r"(?i)eagle|mtp|nextn|dflash|dspark|torch_?native|mindspore|^transformers|LiLiCorr"
+)
+"""Drafts of speculative decoding, and models that the engine takes from transformers."""
+
+ENGINES = {"vllm": read_vllm, "sglang": read_sglang, "mlx-lm": read_mlx}
 HEAD = """\
-# What inference engines do with models, by the class of the model (of mlx-lm: its model_type).
-# Made by benches/architectures/engines.py on {date} from {versions}; not edited by hand.
-# First the index: a class, then an engine and its block. Then the blocks: a number; what the engine
-# joins into one weight; what it builds without quantisation; what its source leaves undecided (the
-# format or the configuration decides): of that nothing is quantised for this engine, either.
-# Names are those of checkpoints without ".weight"; # is any number; a{{b,c}} is ab with ac; a.* is
-# all below a. A name of a model matches one that it ends with, or that it is but for a first part.
+# What inference engines do with models. Made by benches/architectures/engines.py on {date}
+# from {versions}; not edited by hand.
+# The first part is an index: a class of models (of mlx-lm: a model_type), engines, their blocks.
+# The second has a block a line, counted from 0, in three columns of numbers of rows: what the
+# engine joins into one weight; what it builds without quantisation; what the format or the
+# configuration decides. The third has a row a line, the first is 0. Names are those of checkpoints
+# without ".weight"; # is any number; a.{{b,c}} is a.b with a.c, for all experts if one of them is
+# experts.#; a.* is all below a; language_model. stands for model.language_model. and for
+# language_model.model., too, and vision_model. is left out. A row is about each module whose name
+# ends with it, or is it but for its first part.
 """
+
+
+BY_HAND = {
+    "DbrxForCausalLM": (
+        "transformer.blocks.#.ffn.experts.mlp.w1",
+        "transformer.blocks.#.ffn.experts.mlp.v1",
+    ),
+}
+"""Joins that loaders make of names that they compute (of both engines: `models/dbrx.py`)."""
 
 
 def version(wheels: Path, name: str) -> str:
     """Return the name and the version of a wheel."""
     text = (wheels / name / "_version.py").read_text()
-    found = re.search(r"version\s*=\s*['\"]([0-9.]+)", text)
+    found = re.search(r"version\w*\s*=\s*['\"]([0-9.]+)", text)
     assert found is not None, name
     return f"{name} {found[1]}"
 
 
 def write(wheels: Path, date: str) -> str:
     """Return the text of the table."""
+    found = {engine: read(wheels) for engine, read in ENGINES.items()}
+    counts = Counter(
+        row
+        for table in found.values()
+        for rows in table.values()
+        for part in rows.columns()
+        for row in part
+    )
+    order = sorted(counts, key=lambda row: (-counts[row], row))
+    numbers = {row: str(number) for number, row in enumerate(order)}
     blocks: dict[str, int] = {}
     index: dict[str, list[str]] = defaultdict(list)
-    for engine, read in ENGINES.items():
-        for name, found in read(wheels).items():
-            block = blocks.setdefault(found.text(), len(blocks))
-            index[name].append(f"{engine} {block}")
+    for engine, table in found.items():
+        for name, rows in table.items():
+            if name in BY_HAND:
+                rows.joined.add(BY_HAND[name])
+            if not rows.states:
+                continue  # a class that is made by what its configuration names
+            text = "\t".join(" ".join(numbers[row] for row in part) for part in rows.columns())
+            index[name].append(f"{engine} {blocks.setdefault(text, len(blocks))}")
     versions = ", ".join(version(wheels, name.replace("-", "_")) for name in ENGINES)
     lines = ["\t".join([name, *engines]) for name, engines in sorted(index.items())]
-    lines += [f"{number}\t{text}" for text, number in blocks.items()]
-    return HEAD.format(date=date, versions=versions) + "\n".join(lines) + "\n"
+    return (
+        HEAD.format(date=date, versions=versions)
+        + "\n\n".join("\n".join(part) for part in (lines, blocks, order))
+        + "\n"
+    )
 
 
 def main() -> None:

@@ -1,3 +1,4 @@
+# ruff: noqa: D102, PLR0911, PLR0912, S101 - one case for each kind of node of a syntax tree
 """Follow the constructors of models through Python source, without importing any of it.
 
 An expression stands for the set of values that it may have: what no source decides (the
@@ -35,7 +36,18 @@ MANY = 16
 MACHINE = {
     **dict.fromkeys(("is_cuda", "is_cuda_alike", "is_first_rank", "is_last_rank"), True),
     **dict.fromkeys(
-        "is_rocm is_hip is_npu is_xpu is_cpu is_musa is_mps is_tpu is_hpu is_out_of_tree".split(),
+        [
+            "is_rocm",
+            "is_hip",
+            "is_npu",
+            "is_xpu",
+            "is_cpu",
+            "is_musa",
+            "is_mps",
+            "is_tpu",
+            "is_hpu",
+            "is_out_of_tree",
+        ],
         False,
     ),
 }
@@ -211,8 +223,11 @@ class Interpreter:
 
     """
 
-    def __init__(self, roots: Mapping[str, Path], ends: Sequence[str], natives: Mapping[str, Any]):
+    def __init__(
+        self, roots: Mapping[str, Path], ends: Sequence[str], natives: Mapping[str, Any]
+    ) -> None:
         self.roots, self.ends, self.natives = roots, ends, natives
+        self.registry: Mapping[str, Class] = {}
         self.depth = 0
         self.uncertain = 0
         self._values: dict[tuple[int, str], Values] = {}
@@ -282,10 +297,6 @@ class Interpreter:
 
     # Classes
 
-    @cache  # noqa: B019
-    def _mro(self, node: ast.ClassDef, file: File, scope: int) -> list[Any]:
-        raise NotImplementedError
-
     def bases(self, kind: Class) -> list[Any]:
         found: list[Any] = []
         for base in kind.node.bases:
@@ -312,7 +323,8 @@ class Interpreter:
 
     def is_module(self, kind: Any) -> bool:
         return any(
-            isinstance(base, External) and base.name.rpartition(".")[2] in {"Module", "ModuleList"}
+            isinstance(base, External)
+            and base.name.rpartition(".")[2] in {"Module", "ModuleList", "PreTrainedModel"}
             for base in self.mro(kind)
         )
 
@@ -489,7 +501,9 @@ class Interpreter:
     ) -> bool:
         match statement:
             case ast.Return():
-                out.append((None,) if statement.value is None else self.eval(statement.value, scope, file))
+                out.append(
+                    (None,) if statement.value is None else self.eval(statement.value, scope, file)
+                )
                 return True
             case ast.Raise():
                 return True
@@ -577,8 +591,8 @@ class Interpreter:
                 inner = self.parts(node.args[0], scope, file)
                 return [(Items([(INDEX,), part]),) for part in inner]
             if node.func.id == "zip":
-                inner = [self.parts(arg, scope, file) for arg in node.args]
-                return [(Items(list(part)),) for part in zip(*inner, strict=False)]
+                columns = [self.parts(arg, scope, file) for arg in node.args]
+                return [(Items(list(part)),) for part in zip(*columns, strict=False)]
         return [p for value in self.eval(node, scope, file) for p in self.iterate(value)]
 
     def iterate(self, value: Any) -> list[Values]:
@@ -979,16 +993,24 @@ class _Method:
         return ANY
 
     def _call_text(self, args: list[Values]) -> Values:
-        known = all(len(arg) == 1 and isinstance(arg[0], str | int) for arg in args)
-        if not known or not hasattr(self.value, self.name):
-            return ANY
-        if self.name == "join":
+        plain = [_plain(arg) for arg in args]
+        if None in plain or self.name == "join" or not hasattr(self.value, self.name):
             return ANY
         try:
-            result = getattr(self.value, self.name)(*(arg[0] for arg in args))
+            result = getattr(self.value, self.name)(*plain)
         except (TypeError, ValueError, IndexError, KeyError):
             return ANY
         return (Items([(part,) for part in result]) if isinstance(result, list) else result,)
+
+
+def _plain(values: Values) -> Any:
+    """Return the one text, number or tuple of texts that values are; None if they are not."""
+    if len(values) != 1:
+        return None
+    if isinstance(values[0], Items):
+        parts = tuple(_plain(part) for part in values[0].values)
+        return None if None in parts else parts
+    return values[0] if isinstance(values[0], str | int) else None
 
 
 def _merge_records(a: Any, b: Any) -> Any:
@@ -1061,7 +1083,10 @@ def _hashable(value: Any) -> bool:
 
 def _is_index(node: ast.expr) -> bool:
     text = ast.unparse(node)
-    return re.search(r"(?:^|[._])(?:i|j|n|idx|index|layer_?id|layer_?idx|layer_num|num)$", text) is not None
+    return (
+        re.search(r"(?:^|[._])(?:i|j|n|idx|index|layer_?id|layer_?idx|layer_num|num)$", text)
+        is not None
+    )
 
 
 def _truth(value: Any) -> bool | None:
@@ -1080,6 +1105,11 @@ def _compare(op: ast.cmpop, a: Any, b: Any) -> bool | None:
             if a is None or b is None:
                 same = a is b
                 return same if isinstance(op, ast.Is) else not same
+        case ast.In() | ast.NotIn() if isinstance(a, str):
+            if isinstance(b, str):
+                return (a in b) == isinstance(op, ast.In)
+            if isinstance(b, Items) and all(isinstance(v, str) for vs in b.values for v in vs):
+                return any(a in values for values in b.values) == isinstance(op, ast.In)
         case ast.Eq() | ast.NotEq():
             if isinstance(a, str | int | None) and isinstance(b, str | int | None):
                 if isinstance(a, str) and isinstance(b, str) and ("?" in a + b or "#" in a + b):

@@ -7,17 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-PATH = Path(__file__).with_name("engines.txt")
-"""The table, which `benches/architectures/engines.py` makes."""
-
 ENGINES = ("vllm", "sglang", "mlx-lm")
 """The engines of the table."""
 
+_TABLE = Path(__file__).with_name("engines.txt")
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
-_GROUP = re.compile(r"([\w.#/-]*)\{([\w.#/,-]+)\}")
-_NAME = re.compile(r"[\w.#/-]+(?:\.\*)?")
-_PARTS = 3
+_MOVED = re.compile(r"(?<![^.])vision_model\.")
+_LANGUAGE = re.compile(r"(?<![^.])(?:model\.)?language_model\.(?:model\.)?")
+_ROW = re.compile(r"([\w.#/-]*)(?:\{([\w.#/,-]+)\})?(?:\.\*)?")
 _BELOW = ".*"
+_PARTS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,16 +28,16 @@ class EngineRules:
     joined
         Groups of modules of which the engine makes one weight, so that they need one scheme.
     unquantized
-        Modules that the engine builds without quantisation, whatever the configuration says.
+        Modules that the engine builds without quantisation, whatever the statement says.
     undecided
         Modules that it builds with or without, as the format or the configuration of the model
-        decides; what is unquantised loads in both cases.
+        decides; an unquantised one loads in both cases.
 
     """
 
-    joined: tuple[tuple[str, ...], ...]
-    unquantized: tuple[str, ...]
-    undecided: tuple[str, ...]
+    joined: tuple[tuple[str, ...], ...] = ()
+    unquantized: tuple[str, ...] = ()
+    undecided: tuple[str, ...] = ()
 
     def keeps(self, module: str) -> bool:
         """Return True for a module that a file for the engine must store unquantised."""
@@ -51,17 +50,16 @@ class EngineRules:
 
     def partners(self, module: str) -> tuple[str, ...]:
         """Name the modules that the engine joins with one, itself among them, in order."""
-        name = normalize(module)
         for group in self.joined:
             for row in group:
-                if matches(row, name):
-                    return tuple(_renamed(module, name, row, other) for other in group)
+                if matches(row, module):
+                    return tuple(_rename(module, row, other) for other in group)
         return (module,)
 
 
-def normalize(module: str) -> str:
-    """Return the name of a module with `#` for each part that is a number."""
-    return _NUMBER.sub("#", module)
+def canonical(module: str) -> str:
+    """Return the name that rows have for a module: `#` for numbers, one spelling of its parents."""
+    return _LANGUAGE.sub("language_model.", _MOVED.sub("", _NUMBER.sub("#", module)))
 
 
 def matches(row: str, module: str) -> bool:
@@ -71,16 +69,16 @@ def matches(row: str, module: str) -> bool:
     as base models are stored with and without the part that holds them; `a.*` is about all that is
     below `a`.
     """
-    name = f".{normalize(module)}"
+    name = f".{canonical(module)}"
     stem = row.removesuffix(_BELOW)
-    ends = (f".{stem}", f".{stem.partition('.')[2]}")
+    whole, tail = f".{stem}", f".{stem.partition('.')[2]}"
     if stem != row:
-        return f"{ends[0]}." in name or (ends[1] != "." and name.startswith(f"{ends[1]}."))
-    return name.endswith(ends[0]) or name == ends[1]
+        return f"{whole}." in name or (tail != "." and name.startswith(f"{tail}."))
+    return name.endswith(whole) or name == tail
 
 
 def find_engines(*keys: str) -> Mapping[str, EngineRules]:
-    """Return what each engine does with a model, by the names of its class and its type.
+    """Return what each engine does with a model, by the names of its class and of its type.
 
     Of two keys that an engine has rows for, the first counts.
 
@@ -90,7 +88,7 @@ def find_engines(*keys: str) -> Mapping[str, EngineRules]:
         The table is damaged.
 
     """
-    return read_engines(PATH, *keys)
+    return read_engines(_TABLE, *keys)
 
 
 def read_engines(path: Path, *keys: str) -> Mapping[str, EngineRules]:
@@ -99,51 +97,55 @@ def read_engines(path: Path, *keys: str) -> Mapping[str, EngineRules]:
         text = path.read_text("utf-8")
     except UnicodeDecodeError as error:
         raise _damaged(path, "it is not UTF-8") from error
+    parts = text.replace("\r\n", "\n").rstrip("\n").split("\n\n")
+    if len(parts) != _PARTS:
+        raise _damaged(path, f"it has {len(parts)} parts in place of {_PARTS}")
+    blocks, rows = parts[1].split("\n"), parts[2].split("\n")
     found: dict[str, EngineRules] = {}
-    for key in keys:
-        lines = re.findall(rf"^{re.escape(key)}\t(.*)$", text, re.MULTILINE) if key else []
+    for key in dict.fromkeys(filter(None, keys)):
+        lines = re.findall(rf"^{re.escape(key)}\t(.*)$", parts[0], re.MULTILINE)
         if len(lines) > 1:
             raise _damaged(path, f"it has {len(lines)} lines of {key}")
-        for entry in (part for line in lines for part in line.split("\t")):
+        for entry in (entry for line in lines for entry in line.split("\t")):
             engine, _, number = entry.partition(" ")
-            if engine not in ENGINES or not number.isdecimal():
-                raise _damaged(path, f"{key} has {entry!r} in place of an engine and a number")
+            if engine not in ENGINES:
+                raise _damaged(path, f"{key} has the unknown engine {engine!r}")
             if engine not in found:
-                found[engine] = _rules(path, text, number)
+                found[engine] = _rules(path, _line(path, blocks, number), rows)
     return found
 
 
-def _rules(path: Path, text: str, number: str) -> EngineRules:
-    blocks = re.findall(rf"^{number}\t(.*)$", text, re.MULTILINE)
-    if len(blocks) != 1:
-        raise _damaged(path, f"it has {len(blocks)} blocks {number}")
-    parts = blocks[0].split("\t")
-    if len(parts) != _PARTS:
-        raise _damaged(path, f"block {number} has {len(parts)} columns in place of {_PARTS}")
-    joined, *others = (part.split() for part in parts)
-    groups = [_GROUP.fullmatch(group) for group in joined]
-    for row, match in (
-        *zip(joined, groups, strict=True),
-        *((name, _NAME.fullmatch(name)) for names in others for name in names),
-    ):
-        if match is None:
-            raise _damaged(path, f"block {number} has {row!r}, which is no row")
-    return EngineRules(
-        tuple(tuple(match[1] + end for end in match[2].split(",")) for match in groups if match),
-        *(tuple(names) for names in others),
+def _rules(path: Path, block: str, rows: list[str]) -> EngineRules:
+    columns = block.split("\t")
+    if len(columns) != _PARTS:
+        raise _damaged(path, f"a block has {len(columns)} columns in place of {_PARTS}")
+    joined, unquantized, undecided = (
+        tuple(_line(path, rows, number) for number in column.split()) for column in columns
     )
+    groups = []
+    for row in (*joined, *unquantized, *undecided):
+        match = _ROW.fullmatch(row)
+        if match is None or (match[2] is None) == (row in joined):
+            raise _damaged(path, f"{row!r} is no row of its column")
+        if match[2] is not None:
+            groups.append(tuple(match[1] + end for end in match[2].split(",")))
+    return EngineRules(tuple(groups), unquantized, undecided)
 
 
-def _renamed(module: str, name: str, row: str, other: str) -> str:
-    """Return what a module's partner is called, of which the rows are known."""
-    names, rows, others = name.split("."), row.split("."), other.split(".")
-    if len(names) < len(rows):  # the first part is left off
-        rows, others = rows[1:], others[1:]
-    parts = module.split(".")
-    start = len(parts) - len(rows)
-    numbers = iter([part for part, old in zip(parts[start:], rows, strict=True) if old == "#"])
-    ends = [next(numbers, "#") if part == "#" else part for part in others]
-    return ".".join([*parts[:start], *ends])
+def _line(path: Path, lines: list[str], number: str) -> str:
+    if not number.isdecimal() or int(number) >= len(lines):
+        raise _damaged(path, f"it names a line {number!r} that it has not")
+    return lines[int(number)]
+
+
+def _rename(module: str, row: str, other: str) -> str:
+    """Return what the partner of a module is called, of which the rows are known."""
+    old, new, parts = row.split("."), other.split("."), module.split(".")
+    while old and new and old[0] == new[0]:
+        del old[0], new[0]
+    start = len(parts) - len(old)
+    numbers = iter([part for part in parts[start:] if part.isdecimal()])
+    return ".".join([*parts[:start], *(next(numbers, "#") if p == "#" else p for p in new)])
 
 
 def _damaged(path: Path, fault: str) -> ValueError:

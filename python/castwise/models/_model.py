@@ -21,11 +21,11 @@ MATRIX, STACK = 2, 3
 
 WEIGHT = ".weight"
 LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
-IN_OUT = ("in", "out")
+_IN_OUT = "in out"
 """The last axes of a matrix whose outputs are its columns."""
 
 _HEAD = "lm_head"
-_LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent"))
+_LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent", "other"))
 """The roles of weights that an engine would quantise, if no configuration excepted them."""
 
 _NARROWED = frozenset((LINEAR, EXPERTS, "convolution"))
@@ -116,7 +116,7 @@ class Model:
         return self._roles[name]
 
     def _role(self, name: str) -> str:
-        parameter = self.find(name)
+        parameter = self.find(name)  # which keeps it
         if parameter is not None:
             return parameter.role
         return role_by_name(name, self._shapes.get(name, ()))
@@ -135,16 +135,17 @@ class Model:
 
     def is_in_out(self, name: str) -> bool:
         """Return True for matrices whose outputs are their columns."""
-        return self.axes(name)[-2:] == IN_OUT
+        parameter = self.find(name)
+        return parameter is not None and parameter.axes.endswith(_IN_OUT)
 
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         shape = self._shapes[name]
         if not all(shape):
             return False
-        if self.role(name) == EXPERTS:
-            return len(shape) >= MATRIX
-        return len(shape) == MATRIX and name.endswith(WEIGHT)
+        if len(shape) == MATRIX and name.endswith(WEIGHT):
+            return True
+        return len(shape) >= MATRIX and self.role(name) == EXPERTS
 
     def may_be_experts(self, name: str) -> bool:
         """Return True for a tensor that nobody knows, and that may be the weights of all experts.
@@ -156,7 +157,7 @@ class Model:
             return False
         if min(shape[-MATRIX:]) < _LEAST_SIDE or name.endswith("bias"):
             return False
-        if self.find(name) is not None or self.is_switch(name):
+        if self.find(name) is not None or self.is_switch(name) or has_last_outputs(name):
             return False
         role = self.role(name)
         if len(shape) == STACK:
@@ -169,14 +170,15 @@ class Model:
 
     def reason(self, name: str, consumer: str | None = None) -> str | None:
         """Say why a weight stays as it is unless a user names it; None if it does not."""
-        role, parameter = self.role(name), self.find(name)
+        role = self.role(name)
         if role == "convolution":
             return "no recipe stores them"
         if role not in {LINEAR, EXPERTS}:
             return "kept unless a map names them"
+        parameter = self._parameters.get(name)
         if parameter is not None and parameter.float32:
             return "the code of transformers keeps them in float32"
-        if self._is_unquantized(name.removesuffix(WEIGHT), consumer):
+        if self._engines and self._is_unquantized(name.removesuffix(WEIGHT), consumer):
             return "engines hold them unquantised"
         is_in_head = parameter is not None and role_by_name(name, ()) == "head"
         if is_in_head or is_in_name(name):
@@ -188,8 +190,6 @@ class Model:
 
         Of nobody in particular: a single layer, and no tower, that all engines build so.
         """
-        if not self._engines:
-            return False
         if consumer is not None:
             rules = self._engines.get(consumer)
             return rules is not None and rules.keeps(module)
@@ -254,8 +254,8 @@ class Model:
         """Say which tensors have shapes that their rows of the table do not allow."""
         text = self._config.get("text_config")
         sections = [self._config, text if isinstance(text, Mapping) else {}]
-        sizes = {section.get("hidden_size") for section in sections}
-        for name, shape in self._shapes.items():
+        sizes = [section.get("hidden_size") for section in sections]
+        for name, shape in () if self.architecture is None else self._shapes.items():
             parameter = self.find(name)
             if parameter is None or not parameter.axes:
                 continue

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import replace
+from functools import cached_property
 from itertools import islice
 from typing import Any
 
@@ -69,7 +70,7 @@ class Side:
                         if planned.target is not None and planned.is_cast
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
-        self.model = CheckpointModel(source)
+        self._source = source
         self.decodings: dict[str, Callable[[], Decoding]] = {}
         self.transposed: set[str] = set()
         """Tensors whose matrices are read the other way round."""
@@ -105,6 +106,11 @@ class Side:
                 weights = prefixed(plan.quantization, plan.prefix).weights
                 side.weights |= {weight.name: weight for weight in weights}
         return side
+
+    @cached_property
+    def model(self) -> CheckpointModel:
+        """What its tensors are."""
+        return CheckpointModel(self._source)
 
     def info(self, name: str) -> TensorInfo:
         reader, stored_name = self.names[name]

@@ -110,6 +110,11 @@ def verify(
         raise CheckpointError(
             f"{', '.join(names)}: options of a cast go with its map ({argument('dtype_map')})"
         )
+    elif architecture is not None:
+        raise CheckpointError(
+            f"{argument('architecture', str(architecture))} goes with a map "
+            f"({argument('dtype_map')}): what is in the files is compared as it is"
+        )
     with ExitStack() as stack:
         sources = [
             stack.enter_context(

@@ -74,12 +74,14 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             yield from _expert_problems(view, module, groups)
             continue
         class_name = _class_of(module)
-        targets = [] if class_name is None else _matches(module.name, class_name, by_target)
         names = view.names_of(module)
+        targets = [] if class_name is None else _matches(names[0], class_name, by_target)
         if class_name is None or any(_matches(name, class_name, ignore) for name in names):
             targets = []
         arguments = by_target[targets[0]] if targets else None
-        if arguments is None:
+        if module.parameter.split and module.is_quantized:
+            yield _split(module)
+        elif arguments is None:
             yield from view.unquantized(module)
         elif module.may_be_linear and not module.is_quantized:
             continue
@@ -104,6 +106,24 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 NAME_IN_IGNORE,
             )
     yield from _dtype_problems(view, decoded)
+    if view.architecture.needs_weights and any(
+        "_packed" in module.tensors for module in view.modules
+    ):
+        yield LoadingProblem(
+            "",
+            f"transformers reads the weights of {view.architecture.model_type} while it loads "
+            "them, and these are packed",
+            "load it with CompressedTensorsConfig(dequantize=True), or choose fp8 (--scheme)",
+            option="dequantize=True",
+        )
+
+
+def _split(module: Module) -> LoadingProblem:
+    return LoadingProblem(
+        module.name,
+        "transformers makes several weights of it while it loads, and only of a plain one",
+        LEAVE,
+    )
 
 
 def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
@@ -199,7 +219,9 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     block = section.get("weight_block_size")
     for module in view.modules:
         is_left = _skips(module.name, skipped) or _skips(module.layer, skipped)
-        if module.is_stack:
+        if module.parameter.split and module.is_quantized:
+            yield _split(module)
+        elif module.is_stack:
             if module.is_quantized:
                 yield LoadingProblem(
                     module.name,
