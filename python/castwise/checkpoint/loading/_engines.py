@@ -12,10 +12,11 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
+from castwise._wording import argument
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
 from castwise.checkpoint.loading._problem import LoadingProblem
-from castwise.checkpoint.loading._view import IGNORE, LEAVE, View, wrong_axis
+from castwise.checkpoint.loading._view import IGNORE, View, leave, wrong_axis
 from castwise.models import EngineRules, matches
 from castwise.quantization.producers import find_consumer
 
@@ -33,7 +34,6 @@ _BY_NAME_ALONE = ("vision_tower", "vision_model", "vit_large_projector")
 """What ModelOpt's configuration never quantises in vLLM."""
 
 _ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
-_NEEDS_ALIKE = "give them one scheme, or leave all of them (--ignore)"
 
 _BYTE = 8
 _E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
@@ -81,6 +81,10 @@ _ENGINES = {
     "vllm": _Engine("vllm", suffixes=False, integer_embeddings=True, refuses_order=True),
     "sglang": _Engine("sglang", suffixes=True, integer_embeddings=False, refuses_order=False),
 }
+
+
+def _alike() -> str:
+    return f"give them one scheme, or leave all of them ({argument('ignore')})"
 
 
 def engine_problems(view: View) -> Iterator[LoadingProblem]:
@@ -172,7 +176,7 @@ class _CompressedTensors(_Method):
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} has no method for {kind} of {stored.scheme}",
-                "choose another scheme, or leave it (--ignore)",
+                f"choose another scheme, or {leave()}",
             )
         else:
             yield from view.quantized(module, stored)
@@ -262,7 +266,7 @@ class _ModelOpt(_Method):
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} has no method for {kind} of {scheme} as ModelOpt stores it",
-                "choose another scheme or recipe, or leave it (--ignore)",
+                f"choose another scheme or recipe, or {leave()}",
             )
             return
         yield from _misfit(view, module, scheme, codes, parts)
@@ -274,7 +278,7 @@ class _ModelOpt(_Method):
             and not (scales == _F32 and is_wide(scale))
         ):
             yield LoadingProblem(
-                module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", LEAVE
+                module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", leave()
             )
 
 
@@ -390,7 +394,7 @@ def _group_problems(
         yield LoadingProblem(
             names[0],
             f"{view.consumer} joins {listed} to one weight, and they are stored differently",
-            _NEEDS_ALIKE,
+            _alike(),
         )
     elif view.read is not None:
         for suffix in ("_global_scale", "_scale_2"):
@@ -427,7 +431,7 @@ def _expert_problems(
             layer,
             f"{view.consumer} stores all experts of a layer alike, and the configuration excepts "
             "some",
-            _NEEDS_ALIKE,
+            _alike(),
         )
         return
     schemes = {repr(method.stored([name], "RoutedExperts")) for name in choices[0]}
@@ -440,7 +444,7 @@ def _expert_problems(
             layer,
             f"{view.consumer} stores all experts of a layer alike, and the configuration gives "
             "them several schemes",
-            _NEEDS_ALIKE,
+            _alike(),
         )
     else:
         for module in modules:
@@ -466,7 +470,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads MXFP4 in the form of gpt-oss for gpt-oss alone",
-                "choose another recipe (--recipe compressed-tensors)",
+                "use compressed-tensors as the recipe",
             )
         elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():
             yield LoadingProblem(

@@ -8,7 +8,7 @@ from typing import Any
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of
 from castwise.checkpoint.loading._problem import LoadingProblem
-from castwise.checkpoint.loading._view import LEAVE, View, wrong_axis
+from castwise.checkpoint.loading._view import View, leave, wrong_axis
 
 _QUANTIZED = {"linear", "head", "embedding", "experts", "router", "recurrent"}
 """Roles whose classes have `to_quantized`."""
@@ -42,7 +42,7 @@ def mlx_problems(view: View) -> Iterator[LoadingProblem]:
             yield LoadingProblem(
                 "",
                 "mlx-lm does not load weights that are named as this configuration's method does",
-                "quantise it with --recipe mlx",
+                "quantise it as mlx",
             )
         return
     for module in view.modules:
@@ -60,7 +60,7 @@ def _module_problems(
     if scales is None:
         if isinstance(entry, Mapping) or entry is True:
             yield LoadingProblem(
-                module.name, "the configuration names it, and the file has no scales of it", LEAVE
+                module.name, "the configuration names it, and the file has no scales of it", leave()
             )
         elif module.is_quantized:
             yield from view.unquantized(module)
@@ -71,7 +71,7 @@ def _module_problems(
             module.name,
             f"mlx-lm stacks the weights of experts of {view.architecture.model_type}, and not "
             "their scales",
-            LEAVE,
+            leave(),
         )
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)

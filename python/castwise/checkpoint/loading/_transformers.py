@@ -14,7 +14,7 @@ from typing import Any
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of
 from castwise.checkpoint.loading._problem import LoadingProblem
-from castwise.checkpoint.loading._view import IGNORE, LEAVE, NAME_IN_IGNORE, View
+from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View, leave
 from castwise.quantization.producers import BF16
 
 _SEQUENTIAL = ("llama4", "llama4_text")
@@ -39,7 +39,7 @@ def transformers_problems(view: View) -> Iterator[LoadingProblem]:
         yield LoadingProblem(
             "",
             f"config.json {stated} that transformers reads, so that it takes codes for weights",
-            "quantise it as compressed-tensors or deepseek (--recipe)",
+            "quantise it as compressed-tensors or deepseek",
         )
 
 
@@ -89,7 +89,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             yield LoadingProblem(
                 module.name,
                 "transformers does not load a quantised embedding",
-                LEAVE,
+                leave(),
             )
         else:
             yield from view.quantized(module, arguments)
@@ -113,7 +113,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             "",
             f"transformers reads the weights of {view.architecture.model_type} while it loads "
             "them, and these are packed",
-            "load it with CompressedTensorsConfig(dequantize=True), or choose fp8 (--scheme)",
+            "load it with CompressedTensorsConfig(dequantize=True), or choose fp8",
             option="dequantize=True",
         )
 
@@ -122,7 +122,7 @@ def _split(module: Module) -> LoadingProblem:
     return LoadingProblem(
         module.name,
         "transformers makes several weights of it while it loads, and only of a plain one",
-        LEAVE,
+        leave(),
     )
 
 
@@ -191,7 +191,7 @@ def _expert_problems(
         yield LoadingProblem(
             module.name,
             f"transformers decodes no experts from {arguments.scheme}",
-            "choose another scheme for the experts, or leave them (--ignore)",
+            f"choose another scheme for the experts, or {leave()}",
         )
     elif arguments.strategy == "tensor_group" or not arguments.symmetric:
         yield LoadingProblem(
@@ -237,7 +237,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             if not module.may_be_linear and (module.role != "head" or stated is not None):
                 yield _lacking(module, "weight_scale_inv")
         elif module.parameter.name in kept:
-            yield LoadingProblem(module.name, "transformers keeps it in float32", LEAVE)
+            yield LoadingProblem(module.name, "transformers keeps it in float32", leave())
         else:
             yield from _float8_problems(module, block)
 
@@ -288,7 +288,7 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
             module.name,
             f"transformers decodes a matrix of {rows}x{columns} right on a GPU alone: without one "
             f"it cuts it in {grid[0]}x{grid[1]} equal blocks",
-            "load it on a GPU, or leave it as it is (--ignore)",
+            f"load it on a GPU, or {leave()}",
             option="a GPU",
         )
 
@@ -305,7 +305,7 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
                 yield LoadingProblem(
                     module.name,
                     "transformers loads MXFP4 in the form of gpt-oss for gpt-oss alone",
-                    "choose another recipe (--recipe compressed-tensors)",
+                    "use compressed-tensors as the recipe",
                 )
         elif {"_blocks", "_scales"} - module.tensors.keys():
             yield LoadingProblem(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from castwise._wording import argument
 from castwise.checkpoint.loading._compressed_tensors import Arguments
 from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide
 from castwise.checkpoint.loading._problem import LoadingProblem
@@ -15,7 +16,6 @@ from castwise.models import EngineRules, find_engines
 if TYPE_CHECKING:
     from castwise.models import Architecture
 
-LEAVE = "leave it as it is (--ignore)"
 IGNORE = "except it in the configuration"
 NAME_IN_IGNORE = "name it in 'ignore' of the configuration"
 _MXFP4_BLOCK = 32
@@ -23,6 +23,11 @@ _AXES_OF_BLOCKS = 4  # expert, row, block, byte
 
 Read = Callable[[str], bytes]
 """Returns the bytes of a tensor by its name."""
+
+
+def leave() -> str:
+    """Return the remedy for what is better not quantised."""
+    return f"leave it as it is ({argument('ignore')})"
 
 
 class View:
@@ -149,7 +154,7 @@ class View:
                 f"{self.consumer} builds it without quantisation, and would drop "
                 f"{self._dropped(module)}"
             )
-        yield LoadingProblem(module.name, problem, LEAVE)
+        yield LoadingProblem(module.name, problem, leave())
 
     @staticmethod
     def _dropped(module: Module) -> str:
@@ -201,5 +206,5 @@ def wrong_axis(module: Module) -> LoadingProblem:
     return LoadingProblem(
         module.name,
         "its matrices are (in, out), and its blocks lie along the outputs",
-        "leave it as it is (--ignore), or use a recipe that stores such experts (gpt-oss)",
+        f"{leave()}, or use a recipe that stores such experts (gpt-oss)",
     )
