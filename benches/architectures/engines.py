@@ -636,6 +636,9 @@ def version(wheels: Path, name: str) -> str:
 def write(wheels: Path, date: str) -> str:
     """Return the text of the table."""
     found = {engine: read(wheels) for engine, read in ENGINES.items()}
+    for name, group in BY_HAND.items():
+        for engine in ("vllm", "sglang"):
+            found[engine][name].joined.add(group)
     counts = Counter(
         row
         for table in found.values()
@@ -649,8 +652,6 @@ def write(wheels: Path, date: str) -> str:
     index: dict[str, list[str]] = defaultdict(list)
     for engine, table in found.items():
         for name, rows in table.items():
-            if name in BY_HAND:
-                rows.joined.add(BY_HAND[name])
             if not rows.states:
                 continue  # a class that is made by what its configuration names
             text = "\t".join(" ".join(numbers[row] for row in part) for part in rows.columns())

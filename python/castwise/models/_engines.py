@@ -41,20 +41,25 @@ class EngineRules:
 
     def keeps(self, module: str) -> bool:
         """Return True for a module that a file for the engine must store unquantised."""
-        return any(matches(row, module) for row in (*self.unquantized, *self.undecided))
+        return _has_row((*self.unquantized, *self.undecided), canonical(module))
 
     def keeps_alone(self, module: str) -> bool:
         """Return True for a module that it builds unquantised, beside others that it does not."""
-        rows = (row for row in self.unquantized if not row.endswith(_BELOW))
-        return any(matches(row, module) for row in rows)
+        rows = tuple(row for row in self.unquantized if not row.endswith(_BELOW))
+        return _has_row(rows, canonical(module))
 
     def partners(self, module: str) -> tuple[str, ...]:
         """Name the modules that the engine joins with one, itself among them, in order."""
+        name = canonical(module)
         for group in self.joined:
             for row in group:
-                if matches(row, module):
+                if matches(row, name):
                     return tuple(_rename(module, row, other) for other in group)
         return (module,)
+
+
+def _has_row(rows: tuple[str, ...], name: str) -> bool:
+    return any(matches(row, name) for row in rows)
 
 
 def canonical(module: str) -> str:
@@ -62,19 +67,17 @@ def canonical(module: str) -> str:
     return _LANGUAGE.sub("language_model.", _MOVED.sub("", _NUMBER.sub("#", module)))
 
 
-def matches(row: str, module: str) -> bool:
-    """Return True if a row of the table is about a module.
+def matches(row: str, name: str) -> bool:
+    """Return True if a row of the table is about a module by its canonical name.
 
-    The module's name, without ".weight", ends with the row, or is the row but for its first part,
-    as base models are stored with and without the part that holds them; `a.*` is about all that is
-    below `a`.
+    The name ends with the row, or is the row but for its first part, as base models are stored
+    with and without the part that holds them; `a.*` is about all that is below `a`.
     """
-    name = f".{canonical(module)}"
+    if not row.endswith(_BELOW):
+        return f".{name}".endswith(f".{row}") or name == row.partition(".")[2]
     stem = row.removesuffix(_BELOW)
-    whole, tail = f".{stem}", f".{stem.partition('.')[2]}"
-    if stem != row:
-        return f"{whole}." in name or (tail != "." and name.startswith(f"{tail}."))
-    return name.endswith(whole) or name == tail
+    tail = stem.partition(".")[2]
+    return f".{stem}." in f".{name}" or (tail != "" and name.startswith(f"{tail}."))
 
 
 def find_engines(*keys: str) -> Mapping[str, EngineRules]:
