@@ -242,15 +242,15 @@ FAULTS: dict[str, tuple[Any, tuple[str, ...], str]] = {
     ),
     "schemes of what is joined": (
         joined_schemes(),
-        ENGINES[:1],
+        ENGINES,
         "model.layers.0.linear_attn.in_proj_qkv",
     ),
     "global scales of what is joined": (
         joined_scales(),
-        ENGINES[:1],
+        ENGINES,
         "model.layers.0.linear_attn.in_proj_qkv",
     ),
-    "indexer": (indexer(), ENGINES[:1], "model.layers.0.self_attn.indexer.weights_proj"),
+    "indexer": (indexer(), ENGINES, "model.layers.0.self_attn.indexer.weights_proj"),
 }
 """The kinds of fault of which castwise wrote files: a file, who does not load it, and a module."""
 
