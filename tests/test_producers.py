@@ -60,8 +60,9 @@ SOURCES = [
     path
     for room in ("quantization", "checkpoint")
     for path in sorted((PACKAGE / room).rglob("*.py"))
-    # Where models are named, by which some producers are called, and what Keras computes.
-    if path not in TABLES and path.parent.name not in ("gguf", "keras")
+    # Where models are named, by which some producers are called, what Keras computes, and what
+    # consumers call the methods that they load.
+    if path not in TABLES and path.parent.name not in ("gguf", "keras", "loading")
 ]
 
 

@@ -163,6 +163,9 @@ PUBLIC: dict[type, Callable[[Path], Any]] = {
     checkpoint.DtypeMap: lambda _: checkpoint.DtypeMap.of(many_keys("bfloat16")),
     checkpoint.Finding: lambda models: cast(models).findings(["inexact"])[0],
     checkpoint.Inspection: inspected,
+    checkpoint.LoadingCheck: lambda models: checkpoint.verify_loading(
+        models / "model.safetensors", "vllm"
+    ),
     checkpoint.Orphan: lambda _: checkpoint.Orphan(
         "model.layers.0.self_attn.q_proj.weight", True, tuple(many_keys(""))
     ),

@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError, advise
+from castwise.checkpoint.loading import CHECKED
 from castwise.cli import main
 from castwise.quantization import Consumer, Loading, consumers, schemes
 from castwise.quantization.producers._registry import WRITTEN
@@ -145,6 +146,9 @@ def test_advice_is_carried_out(
     assert 0.97 * advice.nbytes <= size <= advice.nbytes
     if consumer.form is not None:
         assert checkpoint.verify(quantised, result).equal
+    if consumer.name in CHECKED:
+        check = checkpoint.verify_loading(result, consumer.name)  # type: ignore[arg-type]
+        assert check.loads, check.problems
 
 
 @pytest.mark.parametrize(("consumer", "loading"), CELLS, ids=named)

@@ -35,6 +35,9 @@ OTHERS = {"completion", "conformance", "formats", "help"}
 RENAMED = {"map": "dtype_map", "to": "recipe", "file": "path"}
 """Options whose parameters have other names."""
 
+OF_OTHER_FUNCTIONS = {("advise", "output"), ("verify", "consumer")}
+"""Options of what is done with the result, and of `verify_loading`."""
+
 SHOWN = {"all", "color", "exit_zero", "help", "html", "json", "quiet", "report", "summary", "top"}
 """Options of the command line alone: what is printed, and the exit code."""
 
@@ -53,7 +56,7 @@ def test_an_option_has_the_default_of_its_parameter(command: str) -> None:
     parameters = dict(inspect.signature(FUNCTIONS[command]).parameters)
     for action in PARSERS[command]._actions:
         name = RENAMED.get(action.dest, action.dest)
-        if action.dest in SHOWN or (command, name) == ("advise", "output"):
+        if action.dest in SHOWN or (command, name) in OF_OTHER_FUNCTIONS:
             assert name not in parameters
             continue
         default = parameters.pop(name).default

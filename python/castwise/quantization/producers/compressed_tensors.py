@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +13,6 @@ import numpy as np
 from castwise._core import PolicyMap
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
-    BF16,
     E4M3,
     GLOBAL,
     I8,
@@ -87,10 +86,10 @@ _KEYS = frozenset(
 
 _WRITTEN = (
     *(Written(f"fp8_{unit}", "naive-quantized") for unit in ("tensor", "channel", "block")),
-    Written("nvfp4", "nvfp4-pack-quantized", shares=True, loaded_as=BF16),
-    Written("mxfp4", "mxfp4-pack-quantized", loaded_as=BF16),
-    Written("mxfp6_e2m3", "mxfp6-pack-quantized", loaded_as=BF16),
-    Written("mxfp8_e4m3", "mxfp8-quantized", loaded_as=BF16),
+    Written("nvfp4", "nvfp4-pack-quantized", shares=True),
+    Written("mxfp4", "mxfp4-pack-quantized"),
+    Written("mxfp6_e2m3", "mxfp6-pack-quantized"),
+    Written("mxfp8_e4m3", "mxfp8-quantized"),
     *(Written(scheme, "pack-quantized", as_groups=True) for scheme in INTEGERS),
 )
 
@@ -245,11 +244,18 @@ def _write(modules: EncodedModules) -> Statements:
             "format": forms.pop() if len(forms) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "config_groups": groups,
-            "ignore": list(modules.kept),
+            "ignore": _excepted(modules.kept),
             _CACHE_KEY: None,
             "global_compression_ratio": None,
         }
     )
+
+
+def _excepted(kept: Iterable[str]) -> list[str]:
+    """Return what `ignore` has: vLLM and SGLang look for the names of single experts there."""
+    names = list(kept)
+    layers = [name for name in names if name.endswith(".experts")]
+    return names + [f"re:{re.escape(layer)}\\..*" for layer in layers]
 
 
 def _arguments_of_inputs(encoding: Encoding) -> dict[str, Any]:

@@ -1,0 +1,93 @@
+"""Does a consumer load a checkpoint? Asked of the table of architectures and what is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.loading._engines import engine_problems
+from castwise.checkpoint.loading._llama_cpp import llama_cpp_problems
+from castwise.checkpoint.loading._mlx_lm import mlx_problems
+from castwise.checkpoint.loading._modules import modules_of
+from castwise.checkpoint.loading._problem import LoadingProblem
+from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
+from castwise.checkpoint.loading._view import Read, View
+
+if TYPE_CHECKING:
+    from castwise.models import Architecture
+
+LLAMA_CPP = "llama.cpp"
+_PROBLEMS = {
+    "transformers": transformers_problems,
+    "vllm": engine_problems,
+    "sglang": engine_problems,
+    "mlx-lm": mlx_problems,
+}
+CHECKED = ("transformers", "vllm", "sglang", LLAMA_CPP, "mlx-lm")
+"""The consumers whose rules castwise knows."""
+
+
+def check_loading(
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    tensors: Iterable[TensorInfo],
+    consumers: Iterable[str],
+    *,
+    files: Mapping[str, Any] | None = None,
+    read: Read | None = None,
+) -> dict[str, list[LoadingProblem]]:
+    """Return what keeps consumers from loading a checkpoint as it stands, by their names.
+
+    Parameters
+    ----------
+    architecture
+        What the tensors of the model are.
+    config
+        The parsed `config.json`.
+    tensors
+        All tensors of the model.
+    consumers
+        Of `CHECKED`, but for llama.cpp, of which see `check_gguf`.
+    files
+        Other files that may state the quantisation, parsed, by name.
+    read
+        Reads a tensor by its name; None if the data are not there yet.
+
+    """
+    modules, _ = modules_of(architecture, tensors)
+    views = {
+        name: View(name, architecture, config, modules, files=files, read=read)
+        for name in consumers
+    }
+    return {name: list(dict.fromkeys(_PROBLEMS[name](view))) for name, view in views.items()}
+
+
+def check_gguf(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> list[LoadingProblem]:
+    """Return what keeps llama.cpp from loading a GGUF file."""
+    return list(llama_cpp_problems(tensors, metadata))
+
+
+def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
+    """Return False if a consumer loads a scheme only with an option that it has not by default.
+
+    Parameters
+    ----------
+    consumer, recipe, scheme
+        Who loads it, the producer, and the scheme of a weight.
+    dtype
+        The format of most tensors that are not quantised; None if there are none.
+
+    """
+    is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
+    return not (is_narrow and is_decoded_alone(scheme, dtype))
+
+
+def listed(problems: Iterable[LoadingProblem]) -> Iterator[str]:
+    """Yield a line for each kind of problem: the first module, and how many there are."""
+    kinds: dict[tuple[str, str], list[LoadingProblem]] = {}
+    for problem in problems:
+        kinds.setdefault((problem.problem, problem.remedy), []).append(problem)
+    for alike in kinds.values():
+        count = f" ({len(alike):,} modules)" if len(alike) > 1 else ""
+        yield f"{alike[0]}{count}"

@@ -1,0 +1,482 @@
+"""What vLLM 0.33.0 and SGLang 0.5.23 load: their rules of targets, of exceptions, and of joining.
+
+`quantization/compressed_tensors/`, `fp8.py`, `mxfp4.py`, `modelopt.py` (SGLang:
+`modelopt_quant.py`) and `utils/quant_utils.py` (SGLang: `utils.py`) of either.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from typing import Any
+
+from castwise._wording import argument
+from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
+from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
+from castwise.checkpoint.loading._problem import LoadingProblem
+from castwise.checkpoint.loading._view import IGNORE, View, leave, wrong_axis
+from castwise.models import EngineRules, matches
+from castwise.quantization.producers import find_consumer
+
+_LINEAR, _HEAD, _EMBEDDING = (
+    "MergedColumnParallelLinear",
+    "ParallelLMHead",
+    "VocabParallelEmbedding",
+)
+"""Classes of engines; a target is looked for in the name of the class, whatever its case."""
+
+_PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
+"""The names of the weights of an expert by which engines look up how all of a layer are stored."""
+
+_BY_NAME_ALONE = ("vision_tower", "vision_model", "vit_large_projector")
+"""What ModelOpt's configuration never quantises in vLLM."""
+
+_ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
+
+_BYTE = 8
+_E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
+
+_ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
+    "FP8": ("fp8_tensor", _E4M3, _F32, frozenset(("_scale",))),
+    "FP8_PER_CHANNEL_PER_TOKEN": (
+        "fp8_channel",
+        _E4M3,
+        _F32,
+        frozenset(("_scale",)),
+    ),
+    "FP8_PB_WO": ("fp8_block", _E4M3, _F32, frozenset(("_scale",))),
+    "NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),
+    "W4A16_NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),
+    "MXFP8": ("mxfp8_e4m3", _E4M3, _U8, frozenset(("_scale",))),
+}
+"""ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Engine:
+    """What tells the engines apart.
+
+    Attributes
+    ----------
+    name
+        The consumer.
+    suffixes
+        A plain target or exception of a head also matches the end of a name.
+    integer_embeddings
+        Embeddings of packed integers are loaded.
+    refuses_order
+        Groups in an order of their own are refused.
+
+    """
+
+    name: str
+    suffixes: bool
+    integer_embeddings: bool
+    refuses_order: bool
+
+
+_ENGINES = {
+    "vllm": _Engine("vllm", suffixes=False, integer_embeddings=True, refuses_order=True),
+    "sglang": _Engine("sglang", suffixes=True, integer_embeddings=False, refuses_order=False),
+}
+
+
+def _alike() -> str:
+    return f"give them one scheme, or leave all of them ({argument('ignore')})"
+
+
+def engine_problems(view: View) -> Iterator[LoadingProblem]:
+    """Yield what keeps vLLM or SGLang from loading a checkpoint."""
+    engine = _ENGINES[view.consumer]
+    section = view.section("quantization_config", "compression_config")
+    method = section.get("quant_method")
+    if method == "compressed-tensors":
+        yield from _problems(view, _CompressedTensors(engine, section))
+    elif method == "fp8":
+        yield from _problems(view, _Float8(engine, section))
+    elif method == "mxfp4":
+        yield from _mxfp4(view)
+    elif method == "modelopt" or "hf_quant_config.json" in view.files:
+        yield from _problems(view, _ModelOpt(engine, section, view.files))
+    elif method is None and any(module.is_quantized for module in view.modules):
+        yield LoadingProblem(
+            "",
+            f"config.json states no quantisation that {engine.name} reads",
+            "quantise it with a recipe that it loads (castwise quantize --for)",
+        )
+
+
+class _Method:
+    """How an engine stores modules, by a configuration of some method."""
+
+    def __init__(self, engine: _Engine) -> None:
+        self.engine = engine
+        self._loads = find_consumer(engine.name).loads
+
+    def fault(self) -> str | None:
+        """Say why no module can be loaded."""
+        return None
+
+    def excepted(self, name: str) -> bool:
+        """Return True for a module that is left without quantisation."""
+        raise NotImplementedError
+
+    def stored(self, names: Sequence[str], class_name: str) -> object | None:
+        """Return how the weights that are joined to one are stored; None if they are plain."""
+        raise NotImplementedError
+
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+        """Yield what a module lacks that is stored so."""
+        raise NotImplementedError
+
+    def holds(self, scheme: str, *, is_expert: bool, recipe: str) -> bool:
+        """Return True if the engine has a method for a scheme, of weights alone."""
+        return any(
+            row.recipe == recipe and row.holds(scheme, is_expert=is_expert) for row in self._loads
+        )
+
+
+class _CompressedTensors(_Method):
+    def __init__(self, engine: _Engine, section: Mapping[str, Any]) -> None:
+        super().__init__(engine)
+        self._targets = {
+            target: arguments for targets, arguments in groups_of(section) for target in targets
+        }
+        self._ignore = [text for text in section.get("ignore") or () if isinstance(text, str)]
+
+    def excepted(self, name: str) -> bool:
+        return any(self._names(name, text) for text in self._ignore)
+
+    def _names(self, name: str, text: str) -> bool:
+        if text.startswith("re:"):
+            return re.match(text[3:], name) is not None
+        return text == name or (self.engine.suffixes and name.endswith(f".{text}"))
+
+    def stored(self, names: Sequence[str], class_name: str) -> Arguments | None:
+        targets = [next((t for t in self._targets if self._names(name, t)), None) for name in names]
+        target = targets[0] if all(targets) else None
+        if target is None:
+            target = next((t for t in self._targets if t.lower() in class_name.lower()), None)
+        return None if target is None else self._targets[target]
+
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+        has_method = self.holds(
+            stored.scheme, is_expert=module.is_expert, recipe="compressed-tensors"
+        ) or (stored.inputs and stored.bits == _BYTE)
+        if stored.ordered and self.engine.refuses_order:
+            yield LoadingProblem(
+                module.name,
+                f"{view.consumer} loads no groups in an order of their own (actorder)",
+                "quantise it anew",
+            )
+        elif not has_method:
+            kind = "experts" if module.is_expert else "linear layers"
+            yield LoadingProblem(
+                module.name,
+                f"{view.consumer} has no method for {kind} of {stored.scheme}",
+                f"choose another scheme, or {leave()}",
+            )
+        else:
+            yield from view.quantized(module, stored)
+
+
+class _Float8(_Method):
+    def __init__(self, engine: _Engine, section: Mapping[str, Any]) -> None:
+        super().__init__(engine)
+        stated = section.get("ignored_layers") or section.get("modules_to_not_convert") or ()
+        self._ignored = [text for text in stated if isinstance(text, str)]
+        block = section.get("weight_block_size")
+        self._block = tuple(block) if isinstance(block, list) else None
+
+    def excepted(self, name: str) -> bool:
+        if ".experts." in name:
+            layer = name.partition(".experts.")[0] + ".experts"
+            return any(layer in text for text in self._ignored if "experts" in text)
+        if self.engine.suffixes:
+            return any(
+                name == text or name.endswith(f".{text}") or name.startswith(f"{text}.")
+                for text in self._ignored
+            )
+        return name in self._ignored
+
+    def stored(self, names: Sequence[str], class_name: str) -> str | None:
+        del names
+        return None if class_name in {_HEAD, _EMBEDDING} else "fp8_block"
+
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+        part = "_scale" if self._block is None else "_scale_inv"
+        yield from _misfit(view, module, str(stored), _E4M3, frozenset((part,)))
+        payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
+        if payload is None or scale is None or self._block is None or len(payload.shape) < MATRIX:
+            return
+        grid = tuple(-(-n // b) for n, b in zip(payload.shape[-2:], self._block, strict=True))
+        if scale.shape[-2:] != grid:
+            yield LoadingProblem(
+                module.name,
+                f"its scales have the shape {scale.shape}, and the stated block needs {grid}",
+                "quantise it anew with that block, or state the block that it has",
+            )
+
+
+class _ModelOpt(_Method):
+    def __init__(
+        self, engine: _Engine, section: Mapping[str, Any], files: Mapping[str, Any]
+    ) -> None:
+        super().__init__(engine)
+        file = files.get("hf_quant_config.json")
+        inner = file.get("quantization") if isinstance(file, Mapping) else None
+        values = section or (inner if isinstance(inner, Mapping) else {})
+        nested = values.get("quantization")
+        values = nested if isinstance(nested, Mapping) else values
+        excepted = values.get("exclude_modules") or values.get("ignore") or ()
+        self._excepted = [text for text in excepted if isinstance(text, str)]
+        self._algorithm = str(values.get("quant_algo", "")).upper()
+
+    def fault(self) -> str | None:
+        if self._algorithm in _ALGORITHMS or self._algorithm == "MIXED_PRECISION":
+            return None
+        return f"{self.engine.name} does not know ModelOpt's algorithm {self._algorithm!r}"
+
+    def excepted(self, name: str) -> bool:
+        if self.engine.suffixes:
+            return any(
+                fnmatch(part, text) for text in self._excepted for part in (name, *name.split("."))
+            )
+        layer = name.partition(".experts.")[0] + ".experts" if ".experts." in name else name
+        return any(
+            text in name or fnmatch(name, text) or (layer != name and layer in text)
+            for text in self._excepted
+        ) or any(text in name for text in _BY_NAME_ALONE)
+
+    def stored(self, names: Sequence[str], class_name: str) -> str | None:
+        del names
+        return None if class_name == _EMBEDDING else self._algorithm
+
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
+        if stored not in _ALGORITHMS:
+            return
+        scheme, codes, scales, parts = _ALGORITHMS[stored]
+        if (
+            not self.holds(scheme, is_expert=module.is_expert, recipe="modelopt")
+            and ".input_scale" not in module.tensors
+        ):
+            kind = "experts" if module.is_expert else "linear layers"
+            yield LoadingProblem(
+                module.name,
+                f"{view.consumer} has no method for {kind} of {scheme} as ModelOpt stores it",
+                f"choose another scheme or recipe, or {leave()}",
+            )
+            return
+        yield from _misfit(view, module, scheme, codes, parts)
+        scale = module.tensors.get("_scale")
+        if (
+            module.is_quantized
+            and scale is not None
+            and code_of(scale) != scales
+            and not (scales == _F32 and is_wide(scale))
+        ):
+            yield LoadingProblem(
+                module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", leave()
+            )
+
+
+def _misfit(
+    view: View, module: Module, scheme: str, codes: str, parts: frozenset[str]
+) -> Iterator[LoadingProblem]:
+    """Yield what a module lacks of codes under its own name and of parts beside them."""
+    payload = module.tensors.get("")
+    suffixes = {suffix for suffix in module.tensors if suffix.startswith("_")}
+    if not module.is_quantized:
+        yield LoadingProblem(
+            module.name,
+            f"{view.consumer} builds it as {scheme}, and the file has it as "
+            f"{module.tensors[''].label}",
+            f"{IGNORE}, or quantise it",
+        )
+    elif payload is None or code_of(payload) != codes or suffixes != parts:
+        label = "none" if payload is None else payload.label
+        yield LoadingProblem(
+            module.name,
+            f"{view.consumer} builds it as {scheme}: it needs {codes} and "
+            f"{', '.join(sorted(parts))}, and the file has {label} and "
+            f"{', '.join(sorted(suffixes)) or 'no scale'}",
+            "quantise it anew, or state how it is stored",
+        )
+    elif module.parameter.axes.endswith("in out"):
+        yield wrong_axis(module)
+
+
+def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
+    """Yield what differs, module by module and for those that an engine joins together."""
+    if (fault := method.fault()) is not None:
+        yield LoadingProblem("", fault, "choose another scheme or recipe")
+        return
+    rules = view.rules
+    plain = _Plain(rules)
+    joined: dict[str, list[Module]] = {}
+    for module in view.modules:
+        if module.is_expert or module.name in joined or not plain.has_partners(module):
+            continue
+        names = rules.partners(module.name) if rules is not None else ()
+        group = [view.by_name[name] for name in names if name in view.by_name]
+        if len(group) > 1:
+            joined |= {member.name: group for member in group}
+            yield from _group_problems(view, method, group)
+    layers: dict[str, list[Module]] = {}
+    for module in view.modules:
+        if module.is_expert:
+            layers.setdefault(module.layer, []).append(module)
+        elif plain.holds(module) or not (
+            module.may_be_linear or module.role in {"linear", "head", "embedding"}
+        ):
+            yield from view.unquantized(module)
+        else:
+            yield from _module_problems(view, method, module, joined.get(module.name))
+    for layer, modules in layers.items():
+        yield from _expert_problems(view, method, layer, modules)
+
+
+class _Plain:
+    """What an engine builds without quantisation, and what it joins, by normalised names."""
+
+    def __init__(self, rules: EngineRules | None) -> None:
+        self._rules = rules
+        self._kept: dict[str, bool] = {}
+        self._joined: dict[str, bool] = {}
+
+    def holds(self, module: Module) -> bool:
+        """Return True for what is never quantised, or where the table cannot tell, as it is."""
+        name = module.normalized
+        if name not in self._kept:
+            rules = self._rules
+            self._kept[name] = rules is not None and (
+                any(matches(row, name) for row in rules.unquantized)
+                or (rules.keeps(name) and not module.is_quantized)
+            )
+        return self._kept[name]
+
+    def has_partners(self, module: Module) -> bool:
+        """Return True for what is joined with others."""
+        name = module.normalized
+        if name not in self._joined:
+            self._joined[name] = self._rules is not None and len(self._rules.partners(name)) > 1
+        return self._joined[name]
+
+
+def _module_problems(
+    view: View, method: _Method, module: Module, group: Sequence[Module] | None
+) -> Iterator[LoadingProblem]:
+    class_name = {"head": _HEAD, "embedding": _EMBEDDING}.get(module.role, _LINEAR)
+    names = [member.name for member in group or (module,)]
+    stored = None if method.excepted(module.name) else method.stored(names, class_name)
+    if module.may_be_linear and not module.is_quantized:
+        return  # engines build most without quantisation, whatever the configuration says
+    is_packed = isinstance(stored, Arguments) and stored.form == "pack-quantized"
+    has_method = class_name != _EMBEDDING or (method.engine.integer_embeddings and is_packed)
+    if stored is None or not has_method:
+        yield from view.unquantized(module)
+    else:
+        yield from method.misfit(view, module, stored)
+
+
+def _group_problems(
+    view: View, method: _Method, group: Sequence[Module]
+) -> Iterator[LoadingProblem]:
+    """Yield what differs of weights that an engine joins to one."""
+    names = [module.name for module in group]
+    listed = ", ".join(name.rpartition(".")[2] for name in names)
+    excepted = {method.excepted(name) for name in names}
+    schemes = {repr(method.stored([name], _LINEAR)) for name in names}
+    formats = {_storage(module) for module in group}
+    if len(excepted) > 1 or len(formats) > 1 or (excepted == {False} and len(schemes) > 1):
+        yield LoadingProblem(
+            names[0],
+            f"{view.consumer} joins {listed} to one weight, and they are stored differently",
+            _alike(),
+        )
+    elif view.read is not None:
+        for suffix in ("_global_scale", "_scale_2"):
+            tensors = [module.tensors[suffix] for module in group if suffix in module.tensors]
+            if len({view.read(info.name) for info in tensors}) > 1:
+                yield LoadingProblem(
+                    names[0],
+                    f"{view.consumer} joins {listed} to one weight, and their global scales differ",
+                    "quantise the unquantised model anew",
+                )
+
+
+def _storage(module: Module) -> tuple[Any, ...]:
+    if not module.is_quantized:
+        return ("plain",)
+    parts = sorted((name, info.format) for name, info in module.tensors.items() if name[:1] != ".")
+    return tuple(parts)
+
+
+def _expert_problems(
+    view: View, method: _Method, layer: str, modules: Sequence[Module]
+) -> Iterator[LoadingProblem]:
+    """Yield what differs of the experts of a layer, which are one module of an engine."""
+    stem = layer if layer.endswith("experts") else f"{layer}.experts"
+    names = [name for name in (module.name for module in modules) if ".experts." in name]
+    zeroth = [name for name in names if ".experts.0." in name]
+    choices = [[f"{stem}.0.{end}" for end in projections] for projections in _PROJECTIONS]
+    if zeroth and not any(module.is_stack for module in modules):
+        choices = [zeroth]
+    excepted = [{method.excepted(name) for name in choice} for choice in choices]
+    is_left = {True} in excepted
+    if not is_left and any(len(states) > 1 for states in excepted):
+        yield LoadingProblem(
+            layer,
+            f"{view.consumer} stores all experts of a layer alike, and the configuration excepts "
+            "some",
+            _alike(),
+        )
+        return
+    schemes = {repr(method.stored([name], "RoutedExperts")) for name in choices[0]}
+    stored = None if is_left else method.stored(choices[0][:1], _LINEAR)
+    if stored is None:
+        for module in modules:
+            yield from view.unquantized(module)
+    elif len(schemes) > 1:
+        yield LoadingProblem(
+            layer,
+            f"{view.consumer} stores all experts of a layer alike, and the configuration gives "
+            "them several schemes",
+            _alike(),
+        )
+    else:
+        for module in modules:
+            if module.is_stack:
+                yield LoadingProblem(
+                    module.name,
+                    f"{view.consumer} builds quantised experts one by one, and the file has them "
+                    "in one tensor"
+                    + ("" if module.is_quantized else f" as {module.tensors[''].label}"),
+                    _ALONE if module.is_quantized else f"{IGNORE} ('re:.*experts.*')",
+                )
+            else:
+                yield from method.misfit(view, module, stored)
+
+
+def _mxfp4(view: View) -> Iterator[LoadingProblem]:
+    """Yield what keeps an engine from loading experts in the form of gpt-oss."""
+    is_gpt_oss = view.architecture.model_type == "gpt_oss"
+    for module in view.modules:
+        if not module.is_stack:
+            yield from view.unquantized(module)
+        elif not is_gpt_oss and module.is_quantized:
+            yield LoadingProblem(
+                module.name,
+                f"{view.consumer} loads MXFP4 in the form of gpt-oss for gpt-oss alone",
+                "use compressed-tensors as the recipe",
+            )
+        elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():
+            yield LoadingProblem(
+                module.name,
+                f"{view.consumer} builds it as MXFP4, and the file has no blocks and scales of it",
+                "quantise all experts",
+            )
+        elif is_gpt_oss:
+            yield from view.blocks(module)
