@@ -1,0 +1,163 @@
+"""Tiny models that castwise quantises, loaded by transformers beside what castwise decodes."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm reads it when it is imported
+
+import tiny
+import torch
+import transformers
+from castwise import checkpoint
+from castwise.quantization import consumers
+from castwise.quantization.producers._registry import WRITTEN
+
+RECIPES: dict[str, tuple[str, ...]] = {
+    loading.recipe: tuple(row.scheme for row in WRITTEN if row.recipe == loading.recipe)
+    for consumer in consumers()
+    if consumer.name == "transformers"
+    for loading in consumer.loads
+}
+"""Every scheme of the producers whose checkpoints transformers loads."""
+
+EQUAL, BY_OPTION, REFUSED = "equal", "equal with dequantize=True", "refused"
+RIGHT = {EQUAL, BY_OPTION, REFUSED}
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of one model, quantised by one recipe."""
+
+    kind: str
+    reason: str = ""
+    quantised: int = 0
+    ran: bool = False
+
+
+def outcomes(model_type: str, folder: Path) -> Iterator[tuple[str, str, Outcome]]:
+    """Quantise a tiny model by every recipe; give the recipe, the scheme, and what became of it."""
+    torch.set_num_threads(1)  # others would wait for work in a loop
+    model = tiny.build(model_type)
+    model.save_pretrained(folder / "plain")
+    for recipe, schemes in RECIPES.items():
+        for scheme in schemes:
+            place = folder / f"{recipe}-{scheme}"
+            place.mkdir()
+            yield recipe, scheme, outcome(folder / "plain", model, recipe, scheme, place)
+
+
+def outcome(plain: Path, model: Any, recipe: str, scheme: str, folder: Path) -> Outcome:
+    """Quantise a saved model, decode it, load both, and compare all tensors and all results."""
+    options: Any = {"recipe": recipe, "consumer": "transformers"}
+    result, decoded = folder / "quantised", folder / "decoded"
+    try:
+        checkpoint.quantize_file(plain, result, scheme, **options)
+    except checkpoint.CheckpointError as error:
+        kind = REFUSED if is_right(str(error), model, recipe) else "refused needlessly"
+        return Outcome(kind, str(error))
+    found = checkpoint.inspect(result).quantization
+    number = 0 if found is None else len(found.weights)
+    checkpoint.dequantize_file(result, decoded)
+    expected, lacks = load(model, decoded)
+    if lacks:
+        return Outcome("decoded lacks keys", str(lacks), number)
+    kind = EQUAL
+    try:
+        try:
+            loaded, lacks = load(model, result)
+        except AttributeError as error:
+            # Some classes initialise `weight` of every layer, which one with packed codes has not.
+            if not _is_initialization(error):
+                raise
+            kind = BY_OPTION
+            decoding = transformers.CompressedTensorsConfig(dequantize=True)
+            loaded, lacks = load(model, result, quantization_config=decoding)
+    except Exception as error:
+        return Outcome("not loaded", f"{type(error).__name__}: {error}", number)
+    if lacks:
+        return Outcome("keys", str(lacks), number)
+    decode(loaded)
+    if names := differences(loaded, expected):
+        return Outcome("weights", f"{len(names)}: {'; '.join(names[:6])}", number)
+    for values in tiny.inputs(model):
+        try:
+            results = tiny.outputs(expected, values)
+        except Exception:  # inputs that are none of this model's
+            continue
+        same = list(map(is_same, results, tiny.outputs(loaded, values)))
+        if not all(same):
+            return Outcome("results", f"{same.count(False)} of {len(same)} differ", number)
+        return Outcome(kind, quantised=number, ran=True)
+    return Outcome(kind, quantised=number)
+
+
+def load(model: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, list[str]]]:
+    """Load a folder; return the model, and the keys that it lacked or did not know."""
+    loaded, info = type(model).from_pretrained(folder, output_loading_info=True, **options)
+    return loaded.eval(), {name: sorted(map(str, info[name])) for name in info if info[name]}
+
+
+def decode(model: Any) -> None:
+    """Decode the modules of compressed-tensors, as their first call does."""
+    if hasattr(model, "ct_decompress_hook"):
+        model.hf_quantizer.compressor.decompress_model(model)
+
+
+def differences(found: Any, expected: Any) -> list[str]:
+    """Name the tensors of a model that are not, bit for bit, those of another."""
+    others, names = found.state_dict(), []
+    for name, value in expected.state_dict().items():
+        other = others.get(name)
+        if other is None:
+            names.append(f"{name} is missing")
+        elif (other.shape, other.dtype) != (value.shape, value.dtype):
+            names.append(f"{name} is {other.dtype} {tuple(other.shape)}")
+        elif not is_same(value, other):
+            error = (other.double() - value.double()).norm() / value.double().norm()
+            names.append(f"{name} differs, by {float(error):.2g}")
+    return names
+
+
+def is_same(one: Any, other: Any) -> bool:
+    """Return True if tensors have the same values, NaNs at the same places."""
+    return bool(torch.equal(one, other) or torch.allclose(one, other, 0, 0, equal_nan=True))
+
+
+def _is_initialization(error: AttributeError) -> bool:
+    """Return True if a class's own initialisation of weights has failed."""
+    trace, names = error.__traceback__, []
+    while trace is not None:
+        names.append(trace.tb_frame.f_code.co_name)
+        trace = trace.tb_next
+    return "_init_weights" in names
+
+
+def is_right(refusal: str, model: Any, recipe: str) -> bool:
+    """Return True if what a refusal tells of a model is so."""
+    modules = dict(model.named_modules())
+    linear = [name for name, module in modules.items() if isinstance(module, torch.nn.Linear)]
+    stacks = [
+        name
+        for name, parameter in model.named_parameters()
+        if parameter.ndim == STACK and "expert" in name
+    ]
+    if "no weight in it would be quantised" in refusal:
+        return not (stacks if recipe == "gpt-oss" else [n for n in linear if not HEADS.search(n)])
+    if "(in, out), which no producer quantises" in refusal:
+        return any(isinstance(module, transformers.Conv1D) for module in modules.values())
+    if "experts in one tensor" in refusal:
+        return bool(stacks)
+    if found := BLOCKS.search(refusal):
+        return int(found[2]) % int(found[1]) != 0
+    return False
+
+
+STACK = 3
+HEADS = re.compile(r"head|classifier|decoder|score|proj_out|output|embed|gate|router")
+BLOCKS = re.compile(r"in whole blocks of (\d+) along (\d+) (?:rows|columns)")
