@@ -22,6 +22,7 @@ from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.planning import written_schemes
 from castwise.checkpoint.surveying import predict_all, survey_tensors
 from castwise.cli import main
+from castwise.models import Model
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.producers import WRITTEN
 from castwise.surveys import survey
@@ -499,7 +500,7 @@ def test_a_survey_of_a_tensor_in_bands_is_that_of_the_array(tmp_path: Path) -> N
         patch.setattr(surveying, "_BYTES", 1 << 16)
         stored = StoredTensors(opened.components[0].shards)
         info = stored["layers.0.q_proj.weight"]
-        tensor = surveying.survey_stored(stored, info, 1)
+        tensor = surveying.survey_stored(stored, info, Model({}, {info.name: info.shape}), 1)
         assert tensor.counts == survey(array)
         assert len([*tensor.pieces()]) == 3
 

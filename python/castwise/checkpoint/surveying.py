@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -20,7 +20,6 @@ from castwise._options import Recipe
 from castwise._spelling import suggestion
 from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import MATRIX, has_last_outputs, is_experts
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -29,11 +28,13 @@ from castwise.checkpoint.planning import (
     StoredTensors,
     checked_threads,
     compare_decoded,
+    component_model,
     quantization_of,
     scheme_beside,
     scheme_names,
 )
 from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
+from castwise.models import EXPERTS, MATRIX, Model, has_last_outputs
 from castwise.quantization import Scheme, schemes
 from castwise.quantization.arrays import quantize_slab
 from castwise.quantization.producers import has_global_scale, written_layout
@@ -319,15 +320,11 @@ def survey_tensors(
     tensors: Mapping[str, TensorInfo],
     threads: int,
     progress: Callable[[Progress], None] | None,
-    transposed: Container[str] = (),
 ) -> Iterator[dict[str, SurveyedTensor]]:
-    """Survey tensors of an opened checkpoint in the order of their files, small ones together.
-
-    Matrices of those that are `transposed` are quantised along their columns.
-    """
+    """Survey tensors of an opened checkpoint in the order of their files, small ones together."""
     meter = ProgressMeter(sum(info.nbytes for info in tensors.values()), progress)
     for component in source.components:
-        stored = StoredTensors(component.shards)
+        stored, model = StoredTensors(component.shards), component_model(source, component)
         for shard in component.shards.values():
             with stored.opened([shard]):
                 surveyed: dict[str, SurveyedTensor] = {}
@@ -341,21 +338,23 @@ def survey_tensors(
                         yield surveyed
                         surveyed, nbytes = {}, info.nbytes
                     meter.starts(whole_name)
-                    surveyed[whole_name] = survey_stored(
-                        stored, info, threads, is_transposed=whole_name in transposed
-                    )
+                    surveyed[whole_name] = survey_stored(stored, info, model, threads)
                     meter.finished(info.nbytes)
                 yield surveyed
     meter.starts(None)
 
 
 def survey_stored(
-    stored: StoredTensors, info: TensorInfo, threads: int, *, is_transposed: bool = False
+    stored: StoredTensors,
+    info: TensorInfo,
+    model: Model,
+    threads: int,
 ) -> SurveyedTensor:
-    """Survey a tensor, in pieces of some megabytes."""
+    """Survey a tensor, in pieces of some megabytes, each with its inputs along the rows."""
+    is_transposed = model.is_in_out(info.name)
 
     def pieces() -> Iterator[NDArray[Any]]:
-        for piece in _pieces(stored, info):
+        for piece in _pieces(stored, info, model):
             yield piece.swapaxes(-1, -2) if is_transposed else piece
 
     small = None if info.nbytes > _BYTES else [*pieces()]
@@ -364,13 +363,13 @@ def survey_stored(
     return SurveyedTensor(info, counts, pieces if small is None else lambda: small)
 
 
-def _pieces(stored: StoredTensors, info: TensorInfo) -> Iterator[NDArray[Any]]:
+def _pieces(stored: StoredTensors, info: TensorInfo, model: Model) -> Iterator[NDArray[Any]]:
     """Read a tensor in pieces: rows of a matrix, or matrices of experts as far as there is room.
 
     A convolution is the matrix (out, rest), one of Keras, whose outputs are last, (rest, out).
     """
     shape = (1, 1, *info.shape)[-max(len(info.shape), MATRIX) :]
-    is_stack = len(shape) > MATRIX and is_experts(info.name)
+    is_stack = len(shape) > MATRIX and model.role(info.name) == EXPERTS
     step = max(_BYTES // max(info.nbytes // max(shape[0], 1), 1), 1)
     walked = 0
     if not is_stack or info.nbytes // max(shape[0], 1) > _BYTES:

@@ -101,7 +101,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="JSON, npz or safetensors: a number for each weight: how much the loss of the model "
         "grows with the weight's relative squared error",
     )
-    add_arguments(parser, "--threads")
+    add_arguments(parser, "--architecture", "--threads")
     parser.add_argument(
         "-o",
         "--output",
@@ -137,6 +137,7 @@ def _advise(options: argparse.Namespace) -> int:
                 formats=options.formats,
                 recipe=options.recipe,
                 consumer=options.consumer,
+                architecture=options.architecture,
                 groups=_read_groups(options.groups),
                 importance=options.importance,
                 threads=options.threads,

@@ -21,8 +21,8 @@ from castwise._numbers import is_real
 from castwise._options import ConsumerName, WrittenRecipe
 from castwise._parsed_files import MOST_BYTES, parsed
 from castwise._wording import argument, given
+from castwise.checkpoint._arguments import PathArgument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import fused_with, layer_of_expert
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
 from castwise.checkpoint.advice._candidates import Candidates, EntrySizes, find_candidates
 from castwise.checkpoint.advice._consumers import limits_of
@@ -33,6 +33,8 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
+    CheckpointModel,
+    checked_architecture,
     checked_threads,
     is_scheme,
     pattern_of,
@@ -64,6 +66,7 @@ def advise(
     consumer: ConsumerName | None = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
     importance: Mapping[str, float] | str | os.PathLike[str] | None = None,
+    architecture: PathArgument | None = None,
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Advice:
@@ -107,6 +110,8 @@ def advise(
         quantised over its relative squared error, and its Fisher trace times the mean of its
         squared elements (the loss grows by half the trace times the mean squared error: Dong and
         others, HAWQ-V2, arXiv 1911.03852).
+    architecture
+        As in `quantize_file`.
     threads
         How many threads may survey.
     progress
@@ -142,7 +147,14 @@ def advise(
     workers = checked_threads(threads)
     with open_checkpoint(path) as opened:
         limits = None if consumer is None else limits_of(opened, consumer, recipe)
-        candidates = find_candidates(opened, formats, recipe, workers, limits)
+        candidates = find_candidates(
+            opened,
+            formats,
+            recipe,
+            workers,
+            limits,
+            architecture=checked_architecture(architecture),
+        )
         weights = _importances(importance, candidates)
         grouped = _groups(groups, candidates)
         surveyed = survey_weights(opened, candidates, workers, progress)
@@ -232,8 +244,9 @@ def _groups(
     used: set[str] = set()
     members: dict[Any, list[str]] = {}
     alike = "matrix" if candidates.limits is None else candidates.limits.loading.alike
+    consumer = None if candidates.limits is None else candidates.limits.consumer.name
     for name in candidates.tensors:
-        key: Any = _usual_group(name, alike)
+        key: Any = _usual_group(name, alike, candidates.model, consumer)
         for text, pattern in patterns:
             if pattern.find(name) is not None:
                 used.add(text)
@@ -253,12 +266,12 @@ def _groups(
     return list(members.values())
 
 
-def _usual_group(name: str, alike: str) -> str:
+def _usual_group(name: str, alike: str, model: CheckpointModel, consumer: str | None) -> str:
     """Return what weights share that engines fuse, or that are experts of a layer or model."""
-    layer = layer_of_expert(name)
+    layer = model.layer_of_expert(name)
     if layer is not None and alike != "matrix":
         return f"{layer if alike == 'layer' else ''}.experts.*"
-    return _EXPERT.sub(".experts.*.", min(fused_with(name)))
+    return _EXPERT.sub(".experts.*.", min(model.partners(name, consumer)))
 
 
 def _importances(

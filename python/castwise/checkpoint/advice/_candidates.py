@@ -13,12 +13,12 @@ from castwise._dtype_map import KEEP, DtypeMap
 from castwise._spelling import suggestion
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import MATRIX, layer_of_expert
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.advice._consumers import Limits
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning import (
     FORMATS,
+    CheckpointModel,
     DerivedTensor,
     Encode,
     candidate_parts,
@@ -26,6 +26,7 @@ from castwise.checkpoint.planning import (
     most_versatile_recipe,
     written_schemes,
 )
+from castwise.models import MATRIX, Architecture
 from castwise.quantization.producers import SEVERAL, WRITTEN
 
 _WIDE_BITS = 16
@@ -54,8 +55,8 @@ class Candidates:
         The producer of the schemes.
     limits
         What limits them to what a consumer loads; None if no consumer was named.
-    transposed
-        Those whose matrices have their columns along the axis before the last.
+    model
+        What the tensors are.
 
     """
 
@@ -63,7 +64,7 @@ class Candidates:
     nbytes: Mapping[str, Mapping[str, int]]
     recipe: str
     limits: Limits | None
-    transposed: frozenset[str]
+    model: CheckpointModel
 
     def alternatives(self) -> list[Candidates]:
         """Return what checkpoints may hold that can be stated, and loaded.
@@ -78,7 +79,7 @@ class Candidates:
         experts = [
             name
             for name, info in self.tensors.items()
-            if layer_of_expert(name) is not None and len(info.shape) == MATRIX
+            if self.model.layer_of_expert(name) is not None and len(info.shape) == MATRIX
         ]
         if self.limits is None or self.limits.loading.keeps_experts or not experts:
             return [self]
@@ -106,6 +107,8 @@ def find_candidates(
     recipe: str | None,
     threads: int,
     limits: Limits | None = None,
+    *,
+    architecture: Architecture | None = None,
 ) -> Candidates:
     """List what each weight may become, of a consumer what it loads.
 
@@ -121,9 +124,21 @@ def find_candidates(
     recipe = most_versatile_recipe() if recipe is None else recipe
     schemes, wide = _targets(formats, recipe, limits)
     stored, entries = source.tensors, EntrySizes.of(source)
+    model = CheckpointModel(source, architecture)
+    model.check_rows(architecture)
     sizes: dict[str, dict[str, int]] = {}
-    transposed: set[str] = set()
-    encodes = [Encode(row, recipe, None, (), _kept_map(), {}, threads) for row in schemes]
+    encode = Encode(
+        None,
+        recipe,
+        None,
+        (),
+        _kept_map(),
+        {},
+        threads,
+        consumer=None if limits is None else limits.consumer.name,
+        architecture=architecture,
+    )
+    encodes = [replace(encode, scheme=scheme) for scheme in schemes]
     entry_bytes = {name: entries.nbytes(name) for name in stored}
     for names, parts_by_scheme in candidate_parts(source, encodes):
         for encode in encodes:
@@ -136,13 +151,11 @@ def find_candidates(
             first = entry_bytes[names[0]]
             for name in names:
                 if limits is not None and not limits.loading.holds(
-                    scheme, is_expert=layer_of_expert(name) is not None
+                    scheme, is_expert=model.layer_of_expert(name) is not None
                 ):
                     continue
                 longer = entry_bytes[name] - first
                 sizes.setdefault(name, {})[scheme] = nbytes + len(parts) * longer
-            if encode.encoding(scheme).written.transposed:
-                transposed.update(names)
     for name, info in stored.items():
         for target in wide:
             if info.kind == "float" and info.format is not None and len(info.shape) > 1:
@@ -162,7 +175,7 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(tensors, all_sizes, recipe, limits, frozenset(transposed))
+    return Candidates(tensors, all_sizes, recipe, limits, model)
 
 
 def _targets(

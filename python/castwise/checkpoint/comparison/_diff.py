@@ -21,7 +21,6 @@ from castwise._numbers import is_real
 from castwise._options import Arithmetic
 from castwise._wording import argument
 from castwise.checkpoint._arguments import MapArgument, PathArgument
-from castwise.checkpoint._layers import fused_with
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._explanations import (
     CastExplanation,
@@ -39,7 +38,7 @@ from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.plan import Decide, decided
-from castwise.checkpoint.planning import checked_threads
+from castwise.checkpoint.planning import CheckpointModel, checked_threads
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
 from castwise.quantization import QuantizedArray
@@ -122,9 +121,6 @@ def diff(
     tolerances = _tolerances(rtol, atol)
     workers = checked_threads(threads)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
-    decide: Decide | None = None
-    if dtypes is not None:
-        decide = partial(decided, dtypes)
     asked = None if dtypes is not None else dtype
     paths = {"first": first, "second": second} | (
         {} if reference is None else {"reference": reference}
@@ -134,6 +130,9 @@ def diff(
             stack.enter_context(open_checkpoint(source_path(path, name), decodes=True))
             for name, path in paths.items()
         ]
+        decide: Decide | None = None
+        if dtypes is not None:
+            decide = partial(decided, CheckpointModel(opened[0]).bound(dtypes))
         left, right, *others = (
             Side.decoded(
                 source,
@@ -397,7 +396,8 @@ class _Comparing:
 
     def _shared_amax(self, name: str) -> float:
         """Return the largest magnitude of a tensor of A and of those that engines fuse with it."""
-        return max(self._amax(other) for other in fused_with(name) if other in self._left.names)
+        partners = self._left.model.partners(name)
+        return max(self._amax(other) for other in partners if other in self._left.names)
 
     def _amax(self, name: str) -> float:
         if name not in self._amaxes:

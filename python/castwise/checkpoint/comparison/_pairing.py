@@ -15,10 +15,10 @@ from castwise._parsed_files import parsed_mapping
 from castwise._spelling import nearest
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import STACK, WEIGHT, is_experts
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.files import checked_path
+from castwise.models import EXPERTS, STACK, WEIGHT
 
 _WIDE_BITS = 32
 
@@ -130,7 +130,7 @@ def _pair_transposed(left: Side, right: Side, result: Pairing) -> None:
     for name in left.names:
         other = name.removesuffix(WEIGHT) if name.endswith(WEIGHT) else name + WEIGHT
         is_free = name not in result.pairs and other in right.names and other not in ends
-        if is_free and is_experts(name) and len(right.shape(other)) == STACK:
+        if is_free and left.model.role(name) == EXPERTS and len(right.shape(other)) == STACK:
             right.transposed.add(other)
             if right.shape(other) == left.shape(name):
                 result.pairs[name] = other

@@ -21,6 +21,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.plan import CastOptions, Decide
 from castwise.checkpoint.planning import (
     FORMATS,
+    CheckpointModel,
     DerivedReader,
     DerivedTensor,
     StoredTensors,
@@ -68,6 +69,7 @@ class Side:
                         if planned.target is not None and planned.is_cast
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
+        self.model = CheckpointModel(source)
         self.decodings: dict[str, Callable[[], Decoding]] = {}
         self.transposed: set[str] = set()
         """Tensors whose matrices are read the other way round."""

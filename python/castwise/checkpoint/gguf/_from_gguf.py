@@ -15,7 +15,6 @@ from castwise._core import cast
 from castwise._dtype_map import DtypeMap
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import WEIGHT
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.gguf import (
@@ -42,6 +41,7 @@ from castwise.checkpoint.gguf._tokenizer_from_gguf import (
     special_numbers,
     tokenizer_files,
 )
+from castwise.models import WEIGHT
 from castwise.quantization.producers import ROLES, names_beside
 
 _LOGGER = logging.getLogger(__name__)

@@ -13,6 +13,12 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
+    from castwise.checkpoint.planning._checkpoint_model import (
+        CheckpointModel,
+        architecture_option,
+        checked_architecture,
+        component_model,
+    )
     from castwise.checkpoint.planning._component import pattern_of
     from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
     from castwise.checkpoint.planning._derived_reader import DerivedReader, DerivedTensor
@@ -54,6 +60,12 @@ else:
     __getattr__ = on_demand(
         __name__,
         {
+            "castwise.checkpoint.planning._checkpoint_model": (
+                "CheckpointModel",
+                "architecture_option",
+                "checked_architecture",
+                "component_model",
+            ),
             "castwise.checkpoint.planning._component": ("pattern_of",),
             "castwise.checkpoint.planning._derived_checkpoint": ("DerivedCheckpoint",),
             "castwise.checkpoint.planning._derived_reader": ("DerivedReader", "DerivedTensor"),
@@ -101,15 +113,19 @@ else:
 __all__ = [
     "ARITHMETIC",
     "FORMATS",
+    "CheckpointModel",
     "DerivedCheckpoint",
     "DerivedReader",
     "DerivedTensor",
     "Encode",
     "StoredTensors",
+    "architecture_option",
     "candidate_parts",
     "changed_schemes",
+    "checked_architecture",
     "checked_threads",
     "compare_decoded",
+    "component_model",
     "consumer_named",
     "decode_checkpoint",
     "decode_refusal",

@@ -13,8 +13,10 @@ from castwise._options import Arithmetic
 from castwise._wording import about, given
 from castwise.checkpoint._config import Config
 from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.planning._checkpoint_model import model_of
 from castwise.checkpoint.planning._derived_containers import derived_reader
 from castwise.checkpoint.planning._derived_reader import (
     Derivation,
@@ -25,6 +27,7 @@ from castwise.checkpoint.planning._derived_reader import (
 from castwise.checkpoint.planning._stated_quantization import found_in, not_indexed, stated_of
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
+from castwise.models import Architecture, Model
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     Statement,
@@ -81,8 +84,11 @@ class ComponentPlan:
     statement_text: ClassVar[str]
     derivation: ClassVar[Derivation]
 
-    def __init__(self, source: Checkpoint, component: Component) -> None:
+    def __init__(
+        self, source: Checkpoint, component: Component, architecture: Architecture | None = None
+    ) -> None:
         self._component = component
+        self._architecture = architecture
         self.prefix = component.prefix
         self._path = source.path_of(component)
         self._tensors, self._configs, self._pairs, unreadable = stated_of(source, component)
@@ -103,6 +109,15 @@ class ComponentPlan:
     def _stored(self) -> StoredTensors:
         """The tensors of all shards; CheckpointError if two have the same name."""
         return StoredTensors(self._component.shards)
+
+    @cached_property
+    def model(self) -> Model:
+        """What its tensors are."""
+        return model_of(self._tensors, self._configs, self._architecture)
+
+    def _is_matrix(self, info: TensorInfo) -> bool:
+        """Return True for what may be the weight of a linear layer, or those of experts."""
+        return info.kind == "float" and self.model.is_matrix(info.name)
 
     @cached_property
     def _stated(self) -> list[Statement]:

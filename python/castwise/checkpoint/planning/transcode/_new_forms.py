@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
-from castwise.checkpoint._layers import MATRIX, STACK, WEIGHT, is_experts
 from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
+from castwise.models import EXPERTS as ROLE_OF_EXPERTS
+from castwise.models import MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import QuantizedArray, QuantizedWeight
 from castwise.quantization.arrays import geometry, views_of
 from castwise.quantization.producers import (
@@ -42,17 +43,19 @@ _SCALED_INPUTS = ("nvfp4", "fp8_tensor")
 """Schemes beside which inputs may have a scale."""
 
 
-def form_of_experts(weight: QuantizedWeight, scheme: str, recipe: str) -> Layout | None:
+def form_of_experts(
+    weight: QuantizedWeight, scheme: str, recipe: str, model: Model
+) -> Layout | None:
     """Return how a weight is stored as (experts, in, out); None for others, and elsewhere."""
     name = weight.name.removesuffix(WEIGHT)
-    for layout in find_recipe(recipe).layouts if is_experts(name) else ():
+    for layout in find_recipe(recipe).layouts if model.role(name) == ROLE_OF_EXPERTS else ():
         transposed = layout.storage is not None and layout.storage.transposed == "parts"
         if transposed and layout.scheme == scheme and tail(name) in layout.parameters:
             return layout
     return None
 
 
-def check_parts(transcoded: TranscodedWeight, recipe: str) -> None:
+def check_parts(transcoded: TranscodedWeight, recipe: str, model: Model) -> None:
     """Refuse a part that the other form has no place for, and shapes that it cannot have.
 
     Raises
@@ -89,7 +92,7 @@ def check_parts(transcoded: TranscodedWeight, recipe: str) -> None:
             f"stores them as rows; {AGAIN}"
         )
     stacking = find_recipe(recipe).transcoding.stacks
-    stacks = stacking == "also" or form_of_experts(weight, scheme, recipe) is not None
+    stacks = stacking == "also" or form_of_experts(weight, scheme, recipe, model) is not None
     fits = is_stack if stacking == "only" else is_matrix or (is_stack and stacks)
     if plan.cut != plan.shape or not fits:
         arrangement = (
@@ -113,7 +116,9 @@ def _has_inputs_as_rows(whole: QuantizedArray) -> bool:
     )
 
 
-def give_form(transcoded: TranscodedWeight, recipe: str, section: Mapping[str, Any]) -> None:
+def give_form(
+    transcoded: TranscodedWeight, recipe: str, section: Mapping[str, Any], model: Model
+) -> None:
     """Let a weight get the form of its scheme as of a producer; `section` states what it is now.
 
     Raises
@@ -123,7 +128,7 @@ def give_form(transcoded: TranscodedWeight, recipe: str, section: Mapping[str, A
 
     """
     weight, shape, scheme = transcoded.weight, transcoded.plan.cut, transcoded.scheme
-    experts = form_of_experts(weight, scheme, recipe)
+    experts = form_of_experts(weight, scheme, recipe, model)
     rows, columns = shape[-2:] if experts is None else shape[:-3:-1]
     producer = find_recipe(recipe)
     if producer.transcoding.block_of_form is not None:
@@ -150,7 +155,9 @@ def give_form(transcoded: TranscodedWeight, recipe: str, section: Mapping[str, A
         )
     layout, stem = written_layout(recipe, find_scheme(scheme), symmetric=True), weight.name
     if producer.transcoding.name_form is not None:
-        layout, stem = producer.transcoding.name_form(layout, stem, is_experts(stem))
+        layout, stem = producer.transcoding.name_form(
+            layout, stem, model.role(stem) == ROLE_OF_EXPERTS
+        )
     elif experts is not None:
         layout, stem = experts, stem.removesuffix(WEIGHT)
     elif not stem.endswith("weight"):

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._layers import STACK, WEIGHT
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers.gguf import check_computed
 from castwise.checkpoint.gguf import (
@@ -35,6 +34,7 @@ from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, de
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
+from castwise.models import STACK, WEIGHT
 from castwise.quantization.arrays import Views, blocks_of, of_rows
 from castwise.quantization.weights import Slab as Cut
 

@@ -18,7 +18,6 @@ import numpy as np
 
 from castwise._wording import function
 from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint._layers import WEIGHT, fused_with, is_matrix, kept_modules
 from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.planning._component import ComponentPlan
@@ -40,6 +39,7 @@ from castwise.checkpoint.planning.transcode._new_forms import (
     give_form,
 )
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
+from castwise.models import WEIGHT, Architecture
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     ACTIVATION,
@@ -75,17 +75,18 @@ class TranscodePlan(ComponentPlan):
     purpose = "transcoded"
     statement_text = "what states how it is stored"
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         source: Checkpoint,
         component: Component,
         recipe: str,
         scheme: str | None,
         threads: int,
+        architecture: Architecture | None = None,
     ) -> None:
         self._source, self._recipe, self._scheme = source, recipe, scheme
         self.purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
-        ComponentPlan.__init__(self, source, component)
+        ComponentPlan.__init__(self, source, component, architecture)
         self.threads = threads
         quantization = self.quantization
         self.weights: Sequence[QuantizedWeight] = (
@@ -164,14 +165,14 @@ class TranscodePlan(ComponentPlan):
             raise self._refusal(
                 f"{weight.payload!r} has blocks of {size}, which {self._recipe} has not; {AGAIN}"
             )
-        axis = -1 if form_of_experts(weight, scheme, self._recipe) is None else -2
+        axis = -1 if form_of_experts(weight, scheme, self._recipe, self.model) is None else -2
         plan = self._decoding(weight, "peer", axis)
         transcoded_weight = TranscodedWeight(
             weight, scheme, plan, stored=self._stored, kept=self._kept, warn=self._warn
         )
         try:
-            check_parts(transcoded_weight, self._recipe)
-            give_form(transcoded_weight, self._recipe, self._section(weight))
+            check_parts(transcoded_weight, self._recipe, self.model)
+            give_form(transcoded_weight, self._recipe, self._section(weight), self.model)
         except ValueError as error:
             raise self._refusal(str(error)) from error
         return transcoded_weight
@@ -197,7 +198,7 @@ class TranscodePlan(ComponentPlan):
                 continue
             level = next((name for name, role in weight.parts.items() if role == GLOBAL), None)
             if level is None:
-                power = powers.setdefault(fused_with(weight.name), Power(divides=divides))
+                power = powers.setdefault(self.model.partners(weight.name), Power(divides=divides))
                 power.add(weight, transcoded_weight.plan)
                 transcoded_weight.level = power
                 continue
@@ -205,7 +206,9 @@ class TranscodePlan(ComponentPlan):
                 find_recipe(name).transcoding.is_fused for name in (*weight.recipes, self._recipe)
             ):
                 scale = self._stored.read(level)
-                other, first_scale = shared.setdefault(fused_with(weight.name), (level, scale))
+                other, first_scale = shared.setdefault(
+                    self.model.partners(weight.name), (level, scale)
+                )
                 if first_scale.tobytes() != scale.tobytes():
                     raise self._refusal(
                         f"{other!r} and {level!r} are of weights that engines fuse, and differ; "
@@ -267,9 +270,11 @@ class TranscodePlan(ComponentPlan):
             )
         payloads = {weight.payload for weight in self.weights}
         left = [
-            info.name for info in self._tensors if info.name not in payloads and is_matrix(info)
+            info.name
+            for info in self._tensors
+            if info.name not in payloads and self._is_matrix(info)
         ]
-        return statements(modules, kept_modules(left, modules), inputs=self._has_inputs)
+        return statements(modules, self.model.excepted(left, modules), inputs=self._has_inputs)
 
     def _metadata(self, reader: Reader) -> dict[str, str]:
         if self.statements is None:

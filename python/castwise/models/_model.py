@@ -1,0 +1,262 @@
+"""A model: the role of each of its tensors, its axes, and what engines join."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import Any
+
+from castwise.models._architecture import (
+    Architecture,
+    Parameter,
+    find_architecture,
+    normalize_name,
+)
+from castwise.models._engines import EngineRules, find_engines
+from castwise.models._offered import offered_architecture
+from castwise.models._structure import JOINED, is_in_name, role_by_name
+
+MATRIX, STACK = 2, 3
+"""The axes of a matrix, and of those of all experts."""
+
+WEIGHT = ".weight"
+LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
+IN_OUT = ("in", "out")
+"""The last axes of a matrix whose outputs are its columns."""
+
+_HEAD = "lm_head"
+_LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent"))
+"""The roles of weights that an engine would quantise, if no configuration excepted them."""
+
+_NARROWED = frozenset((LINEAR, EXPERTS, "convolution"))
+"""The roles of what is multiplied: all else is looked up, added or decides."""
+
+_ENGINES = ("vllm", "sglang")
+"""Those that leave layers unquantised whatever a configuration says."""
+
+_LEAST_SIDE = 16
+"""The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
+
+_OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
+_EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
+_OF_MLX = re.compile(r"(?:.*\.)?switch_mlp\.\w+\.weight")
+"""Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in)."""
+
+_LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
+
+
+class Model:
+    """What the tensors of a model are.
+
+    Parameters
+    ----------
+    config
+        Its parsed `config.json`; empty if it has none.
+    shapes
+        The shapes of its tensors, by their names.
+    architecture
+        What its parameters are; by default what the table has of the class or the type that
+        `config` states.
+
+    Attributes
+    ----------
+    architecture
+        As given or found; None if nobody knows the model.
+
+    Raises
+    ------
+    ValueError
+        The table is damaged.
+
+    """
+
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        shapes: Mapping[str, tuple[int, ...]],
+        architecture: Architecture | None = None,
+    ) -> None:
+        if architecture is None:
+            architecture = find_architecture(config) or offered_architecture(config)
+        self.architecture = architecture
+        self._config = config
+        self._shapes = shapes
+        self._parameters: dict[str, Parameter | None] = {}
+
+    @property
+    def names(self) -> Iterable[str]:
+        """The names of its tensors."""
+        return self._shapes.keys()
+
+    @property
+    def stated_type(self) -> str:
+        """The `model_type` of its configuration; empty if it states none."""
+        kind = self._config.get("model_type")
+        return kind if isinstance(kind, str) else ""
+
+    @property
+    def title(self) -> str:
+        """What messages call it: the type or the class that it states."""
+        name = "" if self.architecture is None else self.architecture.name
+        return self.stated_type or name or "the model"
+
+    def find(self, name: str) -> Parameter | None:
+        """Return what the table has of a tensor; None if it has nothing."""
+        if self.architecture is None:
+            return None
+        normal = normalize_name(name)
+        if normal not in self._parameters:
+            self._parameters[normal] = self.architecture.find(normal)
+        return self._parameters[normal]
+
+    def role(self, name: str) -> str:
+        """Return the role of a tensor: one of `ROLES`, or "unknown"."""
+        parameter = self.find(name)
+        if parameter is not None:
+            return parameter.role
+        if self.is_switch(name):
+            return EXPERTS
+        return role_by_name(name, self._shapes.get(name, ()))
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """Return what the axes of a matrix or a stack are; empty for all others.
+
+        "experts*out" is one axis with the outputs of all experts.
+        """
+        parameter = self.find(name)
+        if parameter is not None:
+            return tuple(parameter.axes.split())
+        if self.is_switch(name):
+            return ("experts", "out", "in")
+        return ("out", "in") if self.role(name) == LINEAR else ()
+
+    def is_in_out(self, name: str) -> bool:
+        """Return True for matrices whose outputs are their columns."""
+        return self.axes(name)[-2:] == IN_OUT
+
+    def is_matrix(self, name: str) -> bool:
+        """Return True for what may be the weight of a linear layer, or those of experts."""
+        shape = self._shapes[name]
+        if not all(shape):
+            return False
+        if self.role(name) == EXPERTS:
+            return len(shape) >= MATRIX
+        return len(shape) == MATRIX and name.endswith(WEIGHT)
+
+    def may_be_experts(self, name: str) -> bool:
+        """Return True for a tensor that nobody knows, and that may be the weights of all experts.
+
+        It has their axes, or a name of experts without the number of one.
+        """
+        shape = self._shapes[name]
+        if self.find(name) is not None or self.is_switch(name):
+            return False
+        if min(shape[-MATRIX:], default=0) < _LEAST_SIDE or name.endswith("bias"):
+            return False
+        role = self.role(name)
+        if len(shape) == STACK:
+            return role in {EXPERTS, UNKNOWN, LINEAR} and shape[0] > 1
+        return len(shape) == MATRIX and role == UNKNOWN and _OF_EXPERTS.search(name) is not None
+
+    def is_kept(self, name: str, consumer: str | None = None) -> bool:
+        """Return True for a weight that stays as it is unless a user names it."""
+        return self.reason(name, consumer) is not None
+
+    def reason(self, name: str, consumer: str | None = None) -> str | None:
+        """Say why a weight stays as it is unless a user names it; None if it does not."""
+        role, parameter = self.role(name), self.find(name)
+        if role == "convolution":
+            return "no recipe stores them"
+        if role not in {LINEAR, EXPERTS}:
+            return "kept unless a map names them"
+        if parameter is not None and parameter.float32:
+            return "the code of transformers keeps them in float32"
+        if self._is_unquantized(name.removesuffix(WEIGHT), consumer):
+            return "engines hold them unquantised"
+        if is_in_name(name) or role_by_name(name, self._shapes.get(name, ())) == "head":
+            return "in an embedding, a norm, an adapter or a head"
+        return None
+
+    def _is_unquantized(self, module: str, consumer: str | None) -> bool:
+        """Return True for a module that a consumer builds without quantisation.
+
+        Of nobody in particular: a single layer, and no tower, that all engines build so.
+        """
+        if consumer is not None:
+            rules = self._engines.get(consumer)
+            return rules is not None and rules.keeps(module)
+        engines = [self._engines[engine] for engine in _ENGINES if engine in self._engines]
+        return bool(engines) and all(rules.keeps_alone(module) for rules in engines)
+
+    def keeps(self, name: str) -> bool:
+        """Return True for a tensor that keeps its format where layers become narrower."""
+        parameter = self.find(name)
+        return parameter is not None and (parameter.float32 or parameter.role not in _NARROWED)
+
+    def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
+        """Name the weights that a consumer, or any, joins with one, itself among them."""
+        stem = name.removesuffix(WEIGHT)
+        end = name[len(stem) :]
+        engines = self._engines if consumer is None else self._engines.keys() & {consumer}
+        joined = [self._engines[engine].partners(stem) for engine in sorted(engines)]
+        partners = max(joined, key=len, default=(stem,))
+        if len(partners) == 1 and (self.find(name) is None or not joined):
+            prefix, dot, module = stem.rpartition(".")
+            partners = tuple(f"{prefix}{dot}{part}" for part in JOINED.get(module, (module,)))
+        return tuple(partner + end for partner in partners)
+
+    @cached_property
+    def _engines(self) -> Mapping[str, EngineRules]:
+        """What engines do with the model, by their names."""
+        classes = self._config.get("architectures")
+        names = [*(classes if isinstance(classes, list) else ()), self.stated_type]
+        if self.architecture is not None:
+            names += [self.architecture.name, self.architecture.model_type]
+        return find_engines(*(name for name in names if isinstance(name, str)))
+
+    def layer_of_expert(self, name: str) -> str | None:
+        """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
+        match = _EXPERTS_OF_LAYER.search(name)
+        if match is not None:
+            return name[: match.start()]
+        is_stack = self.role(name) == EXPERTS
+        return name.removesuffix(WEIGHT).rpartition(".")[0] if is_stack else None
+
+    def is_switch(self, name: str) -> bool:
+        """Return True for experts in one tensor as MLX names and stores them."""
+        return _OF_MLX.fullmatch(name) is not None
+
+    def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
+        """Return the modules that a configuration excepts, given the weights that stay."""
+        stems = [
+            name.removesuffix(WEIGHT) for name in names if self.role(name) in _LAYERS_OF_MODULES
+        ]
+        if _HEAD not in modules and _HEAD not in stems:
+            stems.append(_HEAD)  # tied to the embedding
+        return stems
+
+    def contradictions(self) -> Iterator[str]:
+        """Say which tensors have shapes that their rows of the table do not allow."""
+        text = self._config.get("text_config")
+        sections = [self._config, text if isinstance(text, Mapping) else {}]
+        sizes = {section.get("hidden_size") for section in sections}
+        for name, shape in self._shapes.items():
+            parameter = self.find(name)
+            if parameter is None or not parameter.axes:
+                continue
+            axes = parameter.axes.split()
+            if len(shape) < len(axes) or (parameter.role != EXPERTS and len(shape) > len(axes)):
+                yield f"{name!r} has the shape {shape}, and is ({', '.join(axes)})"
+            elif parameter.role == EXPERTS and parameter.joint:
+                size = dict(zip(axes[::-1], shape[::-1], strict=False))
+                if size["in"] not in sizes and size.get("out") in sizes:
+                    yield (
+                        f"{name!r} has the shape {shape}, and is ({', '.join(axes)}), with inputs "
+                        "as many as hidden_size"
+                    )
+
+
+def has_last_outputs(name: str) -> bool:
+    """Return True for the kernel of a layer of Keras or flax, whose last axis is its outputs."""
+    return _LAST_OUTPUTS.fullmatch(name) is not None
