@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         model_types,
         quantization_of,
         refuse_changes,
+        stated_of,
     )
     from castwise.checkpoint.planning._stored_tensors import StoredTensors
     from castwise.checkpoint.planning._written_schemes import (
@@ -73,6 +74,7 @@ else:
                 "model_types",
                 "quantization_of",
                 "refuse_changes",
+                "stated_of",
             ),
             "castwise.checkpoint.planning._stored_tensors": ("StoredTensors",),
             "castwise.checkpoint.planning._written_schemes": (
@@ -142,6 +144,7 @@ __all__ = [
     "refuse_changes",
     "scheme_beside",
     "scheme_names",
+    "stated_of",
     "statement_sizes",
     "transcode_checkpoint",
     "written",
