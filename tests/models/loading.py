@@ -90,7 +90,7 @@ def outcome(plain: Path, model: Any, recipe: str, scheme: str, folder: Path) -> 
             results = tiny.outputs(expected, values)
         except Exception:  # inputs that are none of this model's
             continue
-        same = list(map(is_same, results, tiny.outputs(loaded, values)))
+        same = list(map(is_near, results, tiny.outputs(loaded, values)))
         if not all(same):
             return Outcome("results", f"{same.count(False)} of {len(same)} differ", number)
         return Outcome(kind, quantised=number, ran=True)
@@ -116,8 +116,8 @@ def differences(found: Any, expected: Any) -> list[str]:
         other = others.get(name)
         if other is None:
             names.append(f"{name} is missing")
-        elif (other.shape, other.dtype) != (value.shape, value.dtype):
-            names.append(f"{name} is {other.dtype} {tuple(other.shape)}")
+        elif other.shape != value.shape:
+            names.append(f"{name} is {tuple(other.shape)}")
         elif not is_same(value, other):
             error = (other.double() - value.double()).norm() / value.double().norm()
             names.append(f"{name} differs, by {float(error):.2g}")
@@ -125,8 +125,22 @@ def differences(found: Any, expected: Any) -> list[str]:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Return True if tensors have the same values, NaNs at the same places."""
-    return bool(torch.equal(one, other) or torch.allclose(one, other, 0, 0, equal_nan=True))
+    """Return True if tensors have the same values, NaNs at the same places; of any dtypes."""
+    values = one.double(), other.double()
+    return bool(torch.equal(*values) or torch.allclose(*values, 0, 0, equal_nan=True))
+
+
+def is_near(one: Any, other: Any) -> bool:
+    """Return True for results that differ by the rounding of a few sums in their dtype.
+
+    Some classes multiply by a quantised layer in another order: Mamba calls `dt_proj` as a module.
+    """
+    if is_same(one, other):
+        return True
+    if one.shape != other.shape or not one.is_floating_point():
+        return False
+    bound = ROUNDINGS * torch.finfo(torch.bfloat16).eps
+    return bool((other.double() - one.double()).norm() <= bound * one.double().norm())
 
 
 def _is_initialization(error: AttributeError) -> bool:
@@ -158,6 +172,6 @@ def is_right(refusal: str, model: Any, recipe: str) -> bool:
     return False
 
 
-STACK = 3
+STACK, ROUNDINGS = 3, 4
 HEADS = re.compile(r"head|classifier|decoder|score|proj_out|output|embed|gate|router")
 BLOCKS = re.compile(r"in whole blocks of (\d+) along (\d+) (?:rows|columns)")

@@ -232,9 +232,14 @@ class Model:
         stems = [
             name.removesuffix(WEIGHT) for name in names if self.role(name) in _LAYERS_OF_MODULES
         ]
-        if _HEAD not in modules and _HEAD not in stems:
-            stems.append(_HEAD)  # tied to the embedding
+        stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
         return stems
+
+    def _tied(self) -> list[str]:
+        """Name the layers that share the weight of another, whose own may be absent."""
+        rows = () if self.architecture is None else self.architecture.parameters.values()
+        tied = (row.name for row in rows if row.tied and row.role in _LAYERS_OF_MODULES)
+        return [*(name.removesuffix(WEIGHT) for name in tied if "#" not in name), _HEAD]
 
     def contradictions(self) -> Iterator[str]:
         """Say which tensors have shapes that their rows of the table do not allow."""
