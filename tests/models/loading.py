@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 os.environ.setdefault("TQDM_DISABLE", "1")  # tqdm reads it when it is imported
 
@@ -15,6 +16,7 @@ import tiny
 import torch
 import transformers
 from castwise import checkpoint
+from castwise.checkpoint.planning import _derived_checkpoint
 from castwise.quantization import consumers
 from castwise.quantization.producers._registry import WRITTEN
 
@@ -26,8 +28,12 @@ RECIPES: dict[str, tuple[str, ...]] = {
 }
 """Every scheme of the producers whose checkpoints transformers loads."""
 
-EQUAL, BY_OPTION, REFUSED = "equal", "equal with dequantize=True", "refused"
-RIGHT = {EQUAL, BY_OPTION, REFUSED}
+FOR: dict[str, Any] = {"consumer": "transformers"}
+EQUAL, BY_OPTION, ON_A_GPU = "equal", "equal with dequantize=True", "right on a GPU alone, as told"
+REFUSED, NEEDLESS = "refused", "refused needlessly"
+LOADED = {EQUAL, BY_OPTION}
+RIGHT = {*LOADED, ON_A_GPU, REFUSED}
+NOT_LOADED = "would not be loaded as it would be written"
 
 
 @dataclass(frozen=True)
@@ -53,44 +59,58 @@ def outcomes(model_type: str, folder: Path) -> Iterator[tuple[str, str, Outcome]
 
 
 def outcome(plain: Path, model: Any, recipe: str, scheme: str, folder: Path) -> Outcome:
-    """Quantise a saved model, decode it, load both, and compare all tensors and all results."""
-    options: Any = {"recipe": recipe, "consumer": "transformers"}
-    result, decoded = folder / "quantised", folder / "decoded"
+    """Quantise a saved model, load it, and compare what castwise tells of that."""
+    result, options = folder / "quantised", {"recipe": recipe, "consumer": "transformers"}
     try:
         checkpoint.quantize_file(plain, result, scheme, **options)
     except checkpoint.CheckpointError as error:
-        kind = REFUSED if is_right(str(error), model, recipe) else "refused needlessly"
-        return Outcome(kind, str(error))
+        refusal = str(error)
+    else:
+        told = {problem.option for problem in checkpoint.verify_loading(result, **FOR).problems}
+        found = loaded(model, result)
+        if "a GPU" in told and found.kind in {"weights", "not loaded"}:
+            return replace(found, kind=ON_A_GPU)
+        return found
+    if NOT_LOADED not in refusal:
+        return Outcome(REFUSED if is_right(refusal, model, recipe) else NEEDLESS, refusal)
+    with mock.patch(f"{_derived_checkpoint.__name__}.check_consumers"):
+        checkpoint.quantize_file(plain, result, scheme, **options)
+    found = loaded(model, result)
+    return Outcome(NEEDLESS if found.kind in LOADED else REFUSED, refusal, found.quantised)
+
+
+def loaded(model: Any, result: Path) -> Outcome:
+    """Load a quantised model, and what castwise decodes; compare all tensors and all results."""
     found = checkpoint.inspect(result).quantization
     number = 0 if found is None else len(found.weights)
-    checkpoint.dequantize_file(result, decoded)
+    checkpoint.dequantize_file(result, decoded := result.with_name("decoded"))
     expected, lacks = load(model, decoded)
     if lacks:
         return Outcome("decoded lacks keys", str(lacks), number)
     kind = EQUAL
     try:
         try:
-            loaded, lacks = load(model, result)
+            peer, lacks = load(model, result)
         except AttributeError as error:
             # Some classes initialise `weight` of every layer, which one with packed codes has not.
             if not _is_initialization(error):
                 raise
             kind = BY_OPTION
             decoding = transformers.CompressedTensorsConfig(dequantize=True)
-            loaded, lacks = load(model, result, quantization_config=decoding)
+            peer, lacks = load(model, result, quantization_config=decoding)
     except Exception as error:
         return Outcome("not loaded", f"{type(error).__name__}: {error}", number)
     if lacks:
         return Outcome("keys", str(lacks), number)
-    decode(loaded)
-    if names := differences(loaded, expected):
+    decode(peer)
+    if names := differences(peer, expected):
         return Outcome("weights", f"{len(names)}: {'; '.join(names[:6])}", number)
     for values in tiny.inputs(model):
         try:
             results = tiny.outputs(expected, values)
         except Exception:  # inputs that are none of this model's
             continue
-        same = list(map(is_near, results, tiny.outputs(loaded, values)))
+        same = list(map(is_near, results, tiny.outputs(peer, values)))
         if not all(same):
             return Outcome("results", f"{same.count(False)} of {len(same)} differ", number)
         return Outcome(kind, quantised=number, ran=True)
