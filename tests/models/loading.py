@@ -73,10 +73,16 @@ def outcome(plain: Path, model: Any, recipe: str, scheme: str, folder: Path) -> 
         return found
     if NOT_LOADED not in refusal:
         return Outcome(REFUSED if is_right(refusal, model, recipe) else NEEDLESS, refusal)
-    with mock.patch(f"{_derived_checkpoint.__name__}.check_consumers"):
-        checkpoint.quantize_file(plain, result, scheme, **options)
+    write_anyway(plain, result, recipe, scheme)
     found = loaded(model, result)
     return Outcome(NEEDLESS if found.kind in LOADED else REFUSED, refusal, found.quantised)
+
+
+def write_anyway(plain: Path, result: Path, recipe: str, scheme: Any) -> None:
+    """Quantise a model that the check of its consumers would refuse."""
+    options: Any = {"recipe": recipe, "consumer": None}
+    with mock.patch(f"{_derived_checkpoint.__name__}.check_consumers"):
+        checkpoint.quantize_file(plain, result, scheme, **options)
 
 
 def loaded(model: Any, result: Path) -> Outcome:

@@ -11,6 +11,8 @@ from pathlib import Path
 
 import peers
 import pytest
+from castwise.checkpoint import CheckpointError
+from castwise.quantization.producers import find_consumer
 
 peers.need("torch", "transformers", "compressed_tensors", "accelerate")
 with warnings.catch_warnings():
@@ -18,8 +20,9 @@ with warnings.catch_warnings():
     import loading
     import tiny
 
-UPSTREAM: dict[str, str] = {}
-"""Types that transformers itself cannot load so, by what it raises."""
+FORMS = {"schemes": "llama", "experts": "mixtral", "stacks": "gpt_oss"}
+"""Types with the weights of linear layers, of experts one by one, and of all in one tensor."""
+CELLS = [(recipe, scheme) for recipe, schemes in loading.RECIPES.items() for scheme in schemes]
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
@@ -47,3 +50,22 @@ def test_transformers_loads(model_type: str, tmp_path: Path) -> None:
         if outcome.kind not in loading.RIGHT
     ]
     assert not wrong, "\n".join(wrong)
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize(("recipe", "scheme"), CELLS)
+@pytest.mark.parametrize("form", FORMS)
+def test_the_table_of_consumers_is_what_loads(
+    form: str, recipe: str, scheme: str, tmp_path: Path
+) -> None:
+    tiny.quiet()
+    model = tiny.build(FORMS[form])
+    model.save_pretrained(tmp_path / "plain")
+    row = next(row for row in find_consumer("transformers").loads if row.recipe == recipe)
+    try:
+        loading.write_anyway(tmp_path / "plain", tmp_path / "quantised", recipe, scheme)
+    except CheckpointError:
+        loads = False  # nobody stores it so
+    else:
+        loads = loading.loaded(model, tmp_path / "quantised").kind == loading.EQUAL
+    assert loads == (scheme in getattr(row, form))
