@@ -187,9 +187,11 @@ def is_right(refusal: str, model: Any, recipe: str) -> bool:
         for name, parameter in model.named_parameters()
         if parameter.ndim == STACK and "expert" in name
     ]
+    if recipe == "gpt-oss":
+        return bool(model.config.model_type != "gpt_oss")
     if "no weight in it would be quantised" in refusal:
-        return not (stacks if recipe == "gpt-oss" else [n for n in linear if not HEADS.search(n)])
-    if "(in, out), which no producer quantises" in refusal:
+        return not [name for name in linear if not HEADS.search(name)]
+    if "as (in, out)" in refusal:
         return any(isinstance(module, transformers.Conv1D) for module in modules.values())
     if "experts in one tensor" in refusal:
         return bool(stacks)

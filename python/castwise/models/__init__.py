@@ -11,7 +11,6 @@ from castwise.models._architecture import (
 from castwise.models._engines import EngineRules, find_engines, matches
 from castwise.models._model import (
     EXPERTS,
-    IN_OUT,
     LINEAR,
     MATRIX,
     STACK,
@@ -23,7 +22,6 @@ from castwise.models._model import (
 
 __all__ = [
     "EXPERTS",
-    "IN_OUT",
     "LINEAR",
     "MATRIX",
     "ROLES",

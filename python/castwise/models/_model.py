@@ -11,7 +11,6 @@ from castwise.models._architecture import (
     Architecture,
     Parameter,
     find_architecture,
-    normalize_name,
 )
 from castwise.models._engines import EngineRules, find_engines
 from castwise.models._offered import offered_architecture
@@ -22,7 +21,7 @@ MATRIX, STACK = 2, 3
 
 WEIGHT = ".weight"
 LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
-IN_OUT = ("in", "out")
+_IN_OUT = "in out"
 """The last axes of a matrix whose outputs are its columns."""
 
 _HEAD = "lm_head"
@@ -37,6 +36,9 @@ _ENGINES = ("vllm", "sglang")
 
 _LEAST_SIDE = 16
 """The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
+
+_IN_SEQUENCE = re.compile(r"#(?:\.weight)?$")
+"""Rows of nn.Sequential, whose modules, a linear layer and a norm, differ by their numbers."""
 
 _OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
 _EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
@@ -82,6 +84,7 @@ class Model:
         self.architecture = architecture
         self._config = config
         self._shapes = shapes
+        self._roles: dict[str, str] = {}
         self._parameters: dict[str, Parameter | None] = {}
 
     @property
@@ -105,18 +108,20 @@ class Model:
         """Return what the table has of a tensor; None if it has nothing."""
         if self.architecture is None:
             return None
-        normal = normalize_name(name)
-        if normal not in self._parameters:
-            self._parameters[normal] = self.architecture.find(normal)
-        return self._parameters[normal]
+        if name not in self._parameters:
+            self._parameters[name] = self.architecture.find(name)
+        return self._parameters[name]
 
     def role(self, name: str) -> str:
         """Return the role of a tensor: one of `ROLES`, or "unknown"."""
-        parameter = self.find(name)
+        if name not in self._roles:
+            self._roles[name] = self._role(name)
+        return self._roles[name]
+
+    def _role(self, name: str) -> str:
+        parameter = self.find(name)  # which keeps it
         if parameter is not None:
             return parameter.role
-        if self.is_switch(name):
-            return EXPERTS
         return role_by_name(name, self._shapes.get(name, ()))
 
     def axes(self, name: str) -> tuple[str, ...]:
@@ -127,22 +132,23 @@ class Model:
         parameter = self.find(name)
         if parameter is not None:
             return tuple(parameter.axes.split())
-        if self.is_switch(name):
-            return ("experts", "out", "in")
-        return ("out", "in") if self.role(name) == LINEAR else ()
+        if self.role(name) == LINEAR:
+            return ("out", "in")
+        return ("experts", "out", "in") if self.is_switch(name) else ()
 
     def is_in_out(self, name: str) -> bool:
         """Return True for matrices whose outputs are their columns."""
-        return self.axes(name)[-2:] == IN_OUT
+        parameter = self.find(name)
+        return parameter is not None and parameter.axes.endswith(_IN_OUT)
 
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         shape = self._shapes[name]
         if not all(shape):
             return False
-        if self.role(name) == EXPERTS:
-            return len(shape) >= MATRIX
-        return len(shape) == MATRIX and name.endswith(WEIGHT)
+        if len(shape) == MATRIX and name.endswith(WEIGHT):
+            return True
+        return len(shape) >= MATRIX and self.role(name) == EXPERTS
 
     def may_be_experts(self, name: str) -> bool:
         """Return True for a tensor that nobody knows, and that may be the weights of all experts.
@@ -150,14 +156,16 @@ class Model:
         It has their axes, or a name of experts without the number of one.
         """
         shape = self._shapes[name]
-        if self.find(name) is not None or self.is_switch(name):
+        if len(shape) != STACK and (len(shape) != MATRIX or name.endswith(WEIGHT)):
             return False
-        if min(shape[-MATRIX:], default=0) < _LEAST_SIDE or name.endswith("bias"):
+        if min(shape[-MATRIX:]) < _LEAST_SIDE or name.endswith("bias"):
+            return False
+        if self.find(name) is not None or self.is_switch(name):
             return False
         role = self.role(name)
         if len(shape) == STACK:
-            return role in {EXPERTS, UNKNOWN, LINEAR} and shape[0] > 1
-        return len(shape) == MATRIX and role == UNKNOWN and _OF_EXPERTS.search(name) is not None
+            return role in {EXPERTS, UNKNOWN} and shape[0] > 1
+        return role == UNKNOWN and _OF_EXPERTS.search(name) is not None
 
     def is_kept(self, name: str, consumer: str | None = None) -> bool:
         """Return True for a weight that stays as it is unless a user names it."""
@@ -165,16 +173,18 @@ class Model:
 
     def reason(self, name: str, consumer: str | None = None) -> str | None:
         """Say why a weight stays as it is unless a user names it; None if it does not."""
-        role, parameter = self.role(name), self.find(name)
+        role = self.role(name)
         if role == "convolution":
             return "no recipe stores them"
         if role not in {LINEAR, EXPERTS}:
             return "kept unless a map names them"
+        parameter = self._parameters.get(name)
         if parameter is not None and parameter.float32:
             return "the code of transformers keeps them in float32"
-        if self._is_unquantized(name.removesuffix(WEIGHT), consumer):
+        if self._engines and self._is_unquantized(name.removesuffix(WEIGHT), consumer):
             return "engines hold them unquantised"
-        if is_in_name(name) or role_by_name(name, self._shapes.get(name, ())) == "head":
+        is_in_head = parameter is not None and role_by_name(name, ()) == "head"
+        if is_in_head or is_in_name(name):
             return "in an embedding, a norm, an adapter or a head"
         return None
 
@@ -228,10 +238,17 @@ class Model:
         return _OF_MLX.fullmatch(name) is not None
 
     def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
-        """Return the modules that a configuration excepts, given the weights that stay."""
-        stems = [
-            name.removesuffix(WEIGHT) for name in names if self.role(name) in _LAYERS_OF_MODULES
-        ]
+        """Return the modules that a configuration excepts, given the weights that stay.
+
+        Engines build the experts of a layer as one module, `experts`.
+        """
+        stems: list[str] = []
+        for name in names:
+            role = self.role(name)
+            if role in _LAYERS_OF_MODULES:
+                stems.append(name.removesuffix(WEIGHT))
+            if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
+                stems.append(f"{self.layer_of_expert(name)}.experts")
         stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
         return stems
 
@@ -245,10 +262,10 @@ class Model:
         """Say which tensors have shapes that their rows of the table do not allow."""
         text = self._config.get("text_config")
         sections = [self._config, text if isinstance(text, Mapping) else {}]
-        sizes = {section.get("hidden_size") for section in sections}
-        for name, shape in self._shapes.items():
+        sizes = [section.get("hidden_size") for section in sections]
+        for name, shape in () if self.architecture is None else self._shapes.items():
             parameter = self.find(name)
-            if parameter is None or not parameter.axes:
+            if parameter is None or not parameter.axes or _IN_SEQUENCE.search(parameter.name):
                 continue
             axes = parameter.axes.split()
             if len(shape) < len(axes) or (parameter.role != EXPERTS and len(shape) > len(axes)):
