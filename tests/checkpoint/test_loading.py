@@ -1,4 +1,4 @@
-"""Whether a consumer loads a checkpoint, found from headers; faults as castwise wrote them before."""
+"""Does a consumer load a checkpoint? Found from headers, of faults that castwise wrote before."""
 
 from __future__ import annotations
 
@@ -399,7 +399,7 @@ def test_quantise_refuses_what_its_consumer_does_not_load(tmp_path: Path, scheme
     source = write(tmp_path / "model", "LlamaForCausalLM", decoder(plain, "plain"), None)
     options: Any = {"dtype_map": {r"model\.embed_tokens\.weight": scheme}}
     for consumer in ("transformers", "sglang"):
-        with pytest.raises(CheckpointError, match="model.embed_tokens"):
+        with pytest.raises(CheckpointError, match=r"model\.embed_tokens"):
             checkpoint.quantize_file(
                 source, tmp_path / "out", scheme, consumer=consumer, recipe=CT, **options
             )

@@ -18,14 +18,14 @@ from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.loading import (
     CHECKED,
     LLAMA_CPP,
-    Problem,
+    LoadingProblem,
     check_gguf,
     check_loading,
     listed,
 )
 from castwise.checkpoint.planning import StoredTensors, consumer_named, stated_of
 from castwise.checkpoint.report import SCHEMA
-from castwise.models import find_architecture
+from castwise.models import Model
 from castwise.rendering import Lines, Rendered, Sheet
 
 
@@ -54,7 +54,7 @@ class LoadingCheck(Rendered):
     consumer: str
     architectures: Sequence[str]
     tensors: int
-    problems: Sequence[Problem] = field(default_factory=tuple)
+    problems: Sequence[LoadingProblem] = field(default_factory=tuple)
     unknown: Sequence[str] = field(default_factory=tuple)
 
     @property
@@ -146,69 +146,62 @@ def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> Lo
             f"{', '.join(CHECKED)}"
         )
     path = source_path(source, "source")
-    architectures: list[str] = []
-    problems: list[Problem] = []
-    unknown: list[str] = []
-    count = 0
     with open_checkpoint(path) as opened:
-        for component in opened.components:
-            found = _of_component(opened, component, name)
-            architectures += found.architectures
-            problems += found.problems
-            unknown += found.unknown
-            count += found.tensors
-    return LoadingCheck(str(path), name, architectures, count, problems, unknown)
+        checks = [_check(opened, component, name) for component in opened.components]
+    return LoadingCheck(
+        str(path),
+        name,
+        [name for check in checks for name in check.architectures],
+        sum(check.tensors for check in checks),
+        [problem for check in checks for problem in check.problems],
+        [text for check in checks for text in check.unknown],
+    )
 
 
-def _of_component(source: Checkpoint, component: Component, consumer: str) -> LoadingCheck:
+def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCheck:
     """Check the model of one folder."""
     tensors, configs, pairs, unreadable = stated_of(source, component)
     place = component.place if source.is_folder else str(source.path)
-
-    def found(
-        architectures: Sequence[str] = (),
-        problems: Sequence[Problem] = (),
-        unknown: Sequence[str] = (),
-    ) -> LoadingCheck:
-        number = len(tensors) if architectures else 0
-        return LoadingCheck(place, consumer, architectures, number, problems, unknown)
-
-    if unreadable:
-        return found(problems=[Problem("", f"{unreadable[0]}", "correct it")])
     is_gguf = all(isinstance(reader, GgufReader) for reader in component.shards.values())
-    if consumer == LLAMA_CPP:
-        if not is_gguf:
-            remedy = "transcode it (castwise transcode --to gguf)"
-            return found(problems=[Problem("", "llama.cpp reads GGUF files alone", remedy)])
-        return found([pairs.get("general.architecture", "a GGUF file")], check_gguf(tensors, pairs))
-    if is_gguf:
-        return found(unknown=[f"castwise checks GGUF files for {LLAMA_CPP} alone"])
+    architectures: list[str] = []
+    problems: list[LoadingProblem] = []
+    unknown = ""
     config = configs.get(CONFIG)
-    if not isinstance(config, Mapping):
-        return found(unknown=[f"{place} has no {CONFIG}, which would name the model"])
-    architecture = find_architecture(config)
-    if architecture is None:
-        return found(
-            unknown=[
-                f"castwise does not know the architecture {named_architecture(config)!r}: whether "
-                f"{consumer} loads it is not checked"
-            ]
+    if unreadable:
+        problems = [LoadingProblem("", unreadable[0], "correct it")]
+    elif consumer == LLAMA_CPP and is_gguf:
+        architectures = [pairs.get("general.architecture", "a GGUF file")]
+        problems = check_gguf(tensors, pairs)
+    elif consumer == LLAMA_CPP:
+        remedy = "transcode it (castwise transcode --to gguf)"
+        problems = [LoadingProblem("", "llama.cpp reads GGUF files alone", remedy)]
+    elif is_gguf:
+        unknown = f"castwise checks GGUF files for {LLAMA_CPP} alone"
+    elif not isinstance(config, Mapping):
+        unknown = f"{place} has no {CONFIG}, which would name the model"
+    elif (architecture := Model(config, {}).architecture) is None:
+        unknown = (
+            f"castwise does not know the architecture {_named_architecture(config)!r}: whether "
+            f"{consumer} loads it is not checked"
         )
-    stored = StoredTensors(component.shards)
-    return found(
-        [architecture.name],
-        check_loading(
+    else:
+        stored = StoredTensors(component.shards)
+        architectures = [architecture.name]
+        problems = check_loading(
             architecture,
             config,
             tensors,
             consumer,
             files=configs,
             read=lambda name: stored.read(name).tobytes(),
-        ),
+        )
+    count = len(tensors) if architectures else 0
+    return LoadingCheck(
+        place, consumer, architectures, count, problems, [unknown] if unknown else []
     )
 
 
-def named_architecture(config: Mapping[str, Any]) -> str:
+def _named_architecture(config: Mapping[str, Any]) -> str:
     """Return what a configuration calls its architecture."""
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else config.get("model_type")

@@ -107,7 +107,9 @@ class Module:
     def is_linear(self) -> bool:
         """True for the weight of a linear layer that is (out, in)."""
         has_class = self.role in {"linear", "head"} and self.parameter.axes != "in out"
-        return has_class and self.weight.endswith(WEIGHT)
+        plain = self.plain
+        is_matrix = plain is None or len(plain.shape) >= MATRIX
+        return has_class and is_matrix and self.weight.endswith(WEIGHT)
 
     @property
     def may_be_linear(self) -> bool:
@@ -119,6 +121,11 @@ class Module:
         """The name up to the experts, for a weight of them; else the module that holds it."""
         head, dot, _ = self.name.partition(".experts.")
         return head + ".experts" if dot else self.name.rpartition(".")[0]
+
+
+def code_of(info: TensorInfo) -> str | None:
+    """Return what safetensors calls the format of a tensor."""
+    return None if info.format is None else finfo(info.format).safetensors
 
 
 def is_wide(info: TensorInfo) -> bool:

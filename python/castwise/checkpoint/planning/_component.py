@@ -188,6 +188,10 @@ class ComponentPlan:
         """List the tensors that are derived."""
         return [tensor for tensors in self.derived.values() for tensor in tensors]
 
+    def new_schemes(self) -> set[str]:
+        """Return the schemes of the weights as they are to be stored."""
+        return set()
+
     def new_config(self, stated: Statements) -> dict[str, Any]:
         """Return the parsed `config.json` that states how the tensors are stored."""
         config = self._configs.get(CONFIG)

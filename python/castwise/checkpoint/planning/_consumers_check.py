@@ -10,8 +10,8 @@ from typing import Any
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading import CHECKED, LLAMA_CPP, Problem, check_loading, listed
-from castwise.models import find_architecture
+from castwise.checkpoint.loading import CHECKED, LLAMA_CPP, LoadingProblem, check_loading, listed
+from castwise.models import Architecture
 from castwise.quantization import consumers
 
 _LOGGER = logging.getLogger(__name__)
@@ -19,6 +19,7 @@ _LOGGER = logging.getLogger(__name__)
 
 def check_consumers(
     path: Path,
+    architecture: Architecture | None,
     config: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
     files: Mapping[str, Any],
@@ -33,6 +34,8 @@ def check_consumers(
     ----------
     path
         What messages call it.
+    architecture
+        What its tensors are; None if nobody knows, so that nothing is checked.
     config, tensors, files
         Its configuration, all its tensors, and other files that state how they are stored.
     recipe, schemes
@@ -48,23 +51,22 @@ def check_consumers(
     """
     names = [consumer] if consumer is not None else _consumers_of(recipe, schemes)
     names = [name for name in names if name in CHECKED and name != LLAMA_CPP]
-    architecture = find_architecture(config) if names else None
     if architecture is None:
         return
-    found: dict[str, list[Problem]] = {}
+    faults: dict[str, list[LoadingProblem]] = {}
     for name in names:
         problems = check_loading(architecture, config, tensors, name, files=files)
         if lasting := [problem for problem in problems if problem.option is None]:
-            found[name] = lasting
-    if not found:
+            faults[name] = lasting
+    if not faults:
         return
-    if len(found) == len(names) and not (consumer is None and _is_transcoded(recipe, schemes)):
-        reasons = "; ".join(f"{name}: {_text(problems)}" for name, problems in found.items())
+    if len(faults) == len(names) and not (consumer is None and _is_transcoded(recipe, schemes)):
+        reasons = "; ".join(f"{name}: {_text(problems)}" for name, problems in faults.items())
         remedy = "" if consumer else f"; name who is to load it ({argument('consumer')})"
         raise CheckpointError(
             f"{path} would not be loaded as it would be written: {reasons}{remedy}"
         )
-    for name, problems in found.items():
+    for name, problems in faults.items():
         _LOGGER.warning("%s: the quantised model is not for %s: %s", path, name, _text(problems))
 
 
@@ -84,6 +86,6 @@ def _is_transcoded(recipe: str, schemes: Collection[str]) -> bool:
     return not forms.isdisjoint(_consumers_of(recipe, schemes))
 
 
-def _text(problems: Sequence[Problem]) -> str:
-    first, *others = listed(problems)
-    return first + (f" (and {len(others):,} more)" if others else "")
+def _text(problems: Sequence[LoadingProblem]) -> str:
+    lines = list(listed(problems))
+    return lines[0] + (f" (and {len(lines) - 1:,} more)" if lines[1:] else "")

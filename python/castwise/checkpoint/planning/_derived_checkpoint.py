@@ -150,6 +150,7 @@ class DerivedCheckpoint:
             decided = self.decide(tensors, component.prefix)
             check_consumers(
                 self.source.path_of(component),
+                plan.model.architecture,
                 plan.new_config(plan.statements),
                 [
                     planned.info._replace(format=planned.target or planned.info.format)
@@ -157,7 +158,7 @@ class DerivedCheckpoint:
                 ],
                 {name: json.loads(text) for name, text in plan.statements.files.items()},
                 recipe=self._written_recipe,
-                schemes={planned.label for planned in decided if planned.label},
+                schemes=plan.new_schemes(),
                 consumer=self._consumer,
             )
 

@@ -11,20 +11,30 @@ from math import ceil
 from typing import Any
 
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._modules import Module, is_wide
+from castwise.checkpoint.loading._modules import Module, code_of, is_wide
 
 _PACKED = {
-    "pack-quantized": "int32",
-    **dict.fromkeys(
-        ("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized"), "uint8"
-    ),
+    "pack-quantized": "I32",
+    **dict.fromkeys(("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized"), "U8"),
 }
 """Formats whose payload is `weight_packed`, and its dtype."""
 
-_PLAIN = ("naive-quantized", "float-quantized", "int-quantized", "mxfp8-quantized")
+_MXFP8 = "mxfp8-quantized"
+_PLAIN = ("naive-quantized", "float-quantized", "int-quantized", _MXFP8)
 """Formats whose payload is `weight`."""
 
-_BYTES = {"uint8", "float8_e8m0fnu"}
+_FLOATS = {
+    (4, 32): "mxfp4-pack-quantized",
+    (6, 32): "mxfp6-pack-quantized",
+    (8, 32): _MXFP8,
+    (4, 16): "nvfp4-pack-quantized",
+}
+"""The formats of floats of so many bits in groups of so many."""
+
+_BYTE = 8
+_E4M3 = "F8_E4M3"
+_POWERS = {"U8", "F8_E8M0"}
+"""The codes of dtypes of scales that are powers of two."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,17 +93,19 @@ class Arguments:
 
     def inferred(self, weights: Mapping[str, Any], group: Mapping[str, Any]) -> str:
         """Return the format that is used where none is stated (`infer_module_format`)."""
-        if self.kind == "float" and self.bits in {4, 6, 8} and self.group == 32:
-            if self.bits < 8 or "uint8" in str(weights.get("scale_dtype")):
-                return {4: "mxfp4-pack-quantized", 6: "mxfp6-pack-quantized"}.get(
-                    self.bits, "mxfp8-quantized"
-                )
-        if self.kind == "float" and self.bits == 4 and self.group == 16:
-            return "nvfp4-pack-quantized"
+        form = _FLOATS.get((self.bits, self.group)) if self.kind == "float" else None
+        has_powers = "uint8" in str(weights.get("scale_dtype"))
+        if form is not None and (has_powers or form != _MXFP8):
+            return form
         has_inputs = isinstance(group.get("input_activations"), Mapping)
         if self.kind == "int":
             return "int-quantized" if has_inputs else "pack-quantized"
         return "float-quantized" if has_inputs else "naive-quantized"
+
+    @property
+    def is_float8(self) -> bool:
+        """True for floats of one byte."""
+        return self.kind == "float" and self.bits == _BYTE
 
     @property
     def scheme(self) -> str:
@@ -122,27 +134,27 @@ class Arguments:
         return self._wrong_payload(payload) or self._wrong_scale(payload, scale)
 
     def _wrong_payload(self, payload: TensorInfo) -> str | None:
-        wanted = _PACKED.get(self.form)
-        if wanted is None:
-            wanted = "int8" if self.kind == "int" else "float8_e4m3fn"
-        if payload.format != wanted:
-            return f"its codes are {payload.label}, and {self.form} stores {wanted}"
+        code = _PACKED.get(self.form)
+        if code is None:
+            code = "I8" if self.kind == "int" else _E4M3
+        if code_of(payload) != code:
+            return f"its codes are {payload.label}, and {self.form} stores {code}"
         return None
 
     def _wrong_scale(self, payload: TensorInfo, scale: TensorInfo) -> str | None:
         if self.form.startswith("mxfp"):
-            if scale.format not in _BYTES:
+            if code_of(scale) not in _POWERS:
                 return f"its scales are {scale.label}, and {self.scheme} has powers of two"
         elif self.form.startswith("nvfp4"):
-            if scale.format != "float8_e4m3fn":
-                return f"its scales are {scale.label}, and {self.scheme} has float8_e4m3fn"
+            if code_of(scale) != _E4M3:
+                return f"its scales are {scale.label}, and {self.scheme} has {_E4M3}"
         elif not is_wide(scale):
             return f"its scales are {scale.label}, and {self.scheme} has floating numbers"
         *outer, rows, words = payload.shape if len(payload.shape) > 1 else (1, *payload.shape)
         least, most = self._columns(words)
-        found, wanted = scale.shape, self._scale_shapes((*outer, rows), least, most)
-        if found not in wanted:
-            return f"its scales have the shape {found}, and {self.scheme} needs {wanted[0]}"
+        shapes = self._scale_shapes((*outer, rows), least, most)
+        if scale.shape not in shapes:
+            return f"its scales have the shape {scale.shape}, and {self.scheme} needs {shapes[0]}"
         return None
 
     def _columns(self, words: int) -> tuple[int, int]:
@@ -176,9 +188,9 @@ def _strategy(size: object, block: object) -> str:
 def groups_of(section: Mapping[str, Any]) -> list[tuple[list[str], Arguments | None]]:
     """Return the targets and the arguments of each group of a configuration."""
     groups = section.get("config_groups")
-    found = []
+    result = []
     for group in groups.values() if isinstance(groups, Mapping) else ():
         if isinstance(group, Mapping):
             targets = [target for target in group.get("targets") or () if isinstance(target, str)]
-            found.append((targets, Arguments.of(group, section)))
-    return found
+            result.append((targets, Arguments.of(group, section)))
+    return result
