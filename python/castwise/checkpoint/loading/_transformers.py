@@ -198,7 +198,9 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     kept = [row.name for row in view.architecture.parameters.values() if row.float32]
     block = section.get("weight_block_size")
     for module in view.modules:
-        is_left = _skips(module.name, skipped) or _skips(module.layer, skipped)
+        # Experts are one module, which takes the name of their layer.
+        built = module.layer if module.is_expert or module.is_stack else module.name
+        is_left = _skips(module.name, skipped) or _skips(built, skipped)
         if module.is_stack:
             if module.is_quantized:
                 yield LoadingProblem(
