@@ -254,9 +254,12 @@ class Model:
 
     def _tied(self) -> list[str]:
         """Name the layers that share the weight of another, whose own may be absent."""
-        rows = () if self.architecture is None else self.architecture.parameters.values()
+        if self.architecture is None:
+            return [_HEAD]
+        rows = self.architecture.parameters.values()
         tied = (row.name for row in rows if row.tied and row.role in _LAYERS_OF_MODULES)
-        return [*(name.removesuffix(WEIGHT) for name in tied if "#" not in name), _HEAD]
+        stems = [name.removesuffix(WEIGHT) for name in tied if "#" not in name]
+        return [*stems, *([_HEAD] if self.find(_HEAD + WEIGHT) else [])]
 
     def contradictions(self) -> Iterator[str]:
         """Say which tensors have shapes that their rows of the table do not allow."""
