@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 from collections.abc import Iterator
@@ -43,7 +44,6 @@ class Outcome:
     kind: str
     reason: str = ""
     quantised: int = 0
-    ran: bool = False
 
 
 def outcomes(model_type: str, folder: Path) -> Iterator[tuple[str, str, Outcome]]:
@@ -111,16 +111,21 @@ def loaded(model: Any, result: Path) -> Outcome:
     decode(peer)
     if names := differences(peer, expected):
         return Outcome("weights", f"{len(names)}: {'; '.join(names[:6])}", number)
-    for values in tiny.inputs(model):
-        try:
-            results = tiny.outputs(expected, values)
-        except Exception:  # inputs that are none of this model's
-            continue
-        same = list(map(is_near, results, tiny.outputs(peer, values)))
-        if not all(same):
-            return Outcome("results", f"{same.count(False)} of {len(same)} differ", number)
-        return Outcome(kind, quantised=number, ran=True)
+    if numbers := different_results(model, peer, expected):
+        return Outcome("results", str(numbers), number)
     return Outcome(kind, quantised=number)
+
+
+def different_results(model: Any, peer: Any, expected: Any) -> list[int]:
+    """Number the results that differ, of the first inputs that the model takes."""
+    for values in tiny.inputs(model):
+        results = None
+        with contextlib.suppress(Exception):  # inputs that are none of this model's
+            results = tiny.outputs(expected, values)
+        if results is not None:
+            pairs = zip(results, tiny.outputs(peer, values), strict=True)
+            return [n for n, pair in enumerate(pairs) if not is_near(*pair)]
+    return []
 
 
 def load(model: Any, folder: Path, **options: Any) -> tuple[Any, dict[str, list[str]]]:

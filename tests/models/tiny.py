@@ -1,6 +1,6 @@
 """A tiny model of every type that transformers builds: its own configuration, with every size cut.
 
-One rule for all types: a size is cut by what its name says. A type for which no cut builds has none.
+One rule for all types: a size is cut by what its name says. Where no cut builds, there is none.
 """
 
 from __future__ import annotations
