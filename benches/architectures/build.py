@@ -2,36 +2,43 @@
 
 It builds every model class of the installed transformers and diffusers on the meta device, from its
 default configuration, and writes what each parameter is to `castwise/models/architectures.txt`.
-It is run by hand, and its result is committed; `--check` compares a tenth with what is there.
+It is run by hand, and its result is committed; backbones of timm need timm and torchvision.
+`--check` builds a random tenth again, and compares it with what is there.
 
-Exit code 1 if `--check` finds a difference.
+Exit code 1 if `--check` finds a difference; 2 if the table is of other versions.
 """
 
 from __future__ import annotations
 
 import argparse
 import inspect
+import random
+import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from datetime import date
 from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
+import diffusers
 import torch
 import transformers
-from configurations import configurations
+from castwise.models import find_architecture, normalize_name, read_architecture
+from configurations import configurations, diffusion_arguments, flagged
+from diffusers import ModelMixin
 from roles import Row, rows_of
 from saved import saved_rows
+from torch import nn
 from transformers import PreTrainedModel
 from transformers.core_model_loading import build_glob_alternation
 from transformers.initialization import no_init_weights
 from writing import Described, table_text
-
-from castwise.models import normalize_name
 
 TABLE = Path(__file__).parents[2] / "python/castwise/models/architectures.txt"
 
@@ -48,33 +55,91 @@ def model_classes() -> Iterator[type[PreTrainedModel]]:
             continue
         for kind in vars(module).values():
             is_model = inspect.isclass(kind) and issubclass(kind, PreTrainedModel)
-            if is_model and kind.__module__ == name and not kind.__name__.endswith("PreTrainedModel"):
+            if is_model and kind.__module__ == name and not _ABSTRACT.search(kind.__name__):
                 yield kind
 
 
 SKIPPED: list[tuple[str, str]] = []
+DIFFERING: list[tuple[str, str]] = []
 GUESSES: Counter[str] = Counter()
+_ABSTRACT = re.compile(r"Pre[Tt]rained(?:Model|\w+Model$|\w+(?:Encoder|Reader)$)")
 
 
-def describe(kind: type[PreTrainedModel]) -> Described | None:
-    """Return what the table has of a class: of all its configurations; None if none builds."""
+def describe_type(kinds: Iterable[type[PreTrainedModel]]) -> list[Described]:
+    """Return what the table has of the classes of one type of models.
+
+    Each class has what its configurations bring; what flags bring beside that is found by the class
+    with the most parameters, and is in the base model of all.
+    """
+    found = [(kind, each) for kind in kinds if (each := _of_configurations(kind))]
+    if not found:
+        return []
+    kind, widest = max(found, key=lambda pair: len(pair[1].rows))
+    parts: list[Described] = []
+    for number, config in enumerate(flagged(kind)):
+        with suppress(Exception):  # flags that exclude each other
+            parts.append(_described(kind, config()))
+            if number == 0:
+                break
+    rows = _united([widest, *parts]).rows
+    return [_widened(each, widest, rows) for _, each in found]
+
+
+def _of_configurations(kind: type[PreTrainedModel]) -> Described | None:
+    """Return what a class has by its default configuration and by its forms."""
     parts = []
     for number, config in enumerate(configurations(kind)):
         try:
             parts.append(_described(kind, config()))
-        except Exception as error:  # noqa: BLE001 - whatever a constructor raises is a reason
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            SKIPPED.append((kind.__name__, f"form {number}: {reason}" if number else reason))
             if number == 0:
-                SKIPPED.append((kind.__name__, " ".join(f"{type(error).__name__}: {error}".split())))
                 return None
-    rows: dict[str, str] = {}
-    ties: dict[str, str] = {}
     if not any(part.rows for part in parts):
         SKIPPED.append((kind.__name__, "it has no parameters"))
         return None
+    return _united(parts)
+
+
+def _united(parts: list[Described]) -> Described:
+    """Put forms of a class together, but for what is a convolution in one, a layer in another."""
+    rows: dict[str, str] = {}
+    ties: dict[str, str] = {}
+    modules: dict[str, str] = {}
     for part in reversed(parts):
         rows |= part.rows
         ties |= part.ties
-    return replace(parts[0], rows=rows, ties=ties)
+        modules |= part.modules
+    for part in parts:
+        for name, text in part.rows.items():
+            if name in rows and {text.split()[0], rows[name].split()[0]} == {
+                "linear",
+                "convolution",
+            }:
+                del rows[name]
+                DIFFERING.append((part.name, name))
+    needs_weights = any(part.needs_weights for part in parts)
+    return replace(parts[0], rows=rows, ties=ties, modules=modules, needs_weights=needs_weights)
+
+
+def _widened(each: Described, widest: Described, rows: Mapping[str, str]) -> Described:
+    """Return a class with what another of its type has more in the base model that both share."""
+    prefix, own = _prefix(widest), _prefix(each)
+    more = {
+        own + name.removeprefix(prefix): text
+        for name, text in rows.items()
+        if name not in widest.rows and name.startswith(prefix)
+    }
+    if each is widest:
+        more |= {name: text for name, text in rows.items() if name not in widest.rows}
+    return replace(each, rows=more | dict(each.rows))
+
+
+def _prefix(each: Described) -> str:
+    """Return what the names of a class's base model begin with."""
+    prefix = f"{each.base}."
+    return prefix if each.base and any(name.startswith(prefix) for name in each.rows) else ""
 
 
 def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfig) -> Described:
@@ -85,35 +150,94 @@ def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfi
             model = kind(config)
     finally:
         torch.set_default_dtype(default)
-    base = model.base_model_prefix if hasattr(model, model.base_model_prefix or "-") else ""
-    sizes = _sizes_of_heads(config)
-    rows = _with_float32(model, rows_of(model, sizes, base))
+    base = model.base_model_prefix
+    rows = _with_float32(model, rows_of(model, _sizes_of_heads(config), base))
     found = saved_rows(model, rows)
     names = {inner: name for name, (_, inner) in reversed(found.items())}
-    texts = {normalize_name(name): row for name, row in reversed(rows.items())}
-    texts |= {normalize_name(name): row for name, (row, _) in reversed(found.items())}
-    for row_name, row in texts.items():
-        if row.is_guess:
-            GUESSES[f"{kind.__name__} {row_name}"] += 1
-    return Described(
-        kind.__name__,
-        config.model_type,
-        base,
-        {name: row.text() for name, row in texts.items()},
-        _ties(model, names),
-    )
+    rows = {name: row for name, (row, _) in found.items()} | {
+        name: row for name, row in rows.items() if name not in found
+    }
+    modules = {
+        _module(name): _module(inner)
+        for name, (row, inner) in found.items()
+        if row.role in {"linear", "head", "experts"} and _module(name) != _module(inner)
+    }
+    described = _texts(kind.__name__, config.model_type, base, rows, _ties(model, names))
+    return replace(described, modules=modules, needs_weights=_needs_weights(model))
+
+
+def _needs_weights(model: PreTrainedModel) -> bool:
+    """Return True if a class reads the weights of layers when it fills in what a file lacks.
+
+    A layer of packed codes has none, and `from_pretrained` fails.
+    """
+    for module in model.modules():
+        if isinstance(module, nn.Linear):
+            module._parameters.pop("weight", None)
+    try:
+        model.initialize_weights()
+    except AttributeError as error:
+        return error.name == "weight"
+    except Exception:
+        return False
+    return False
+
+
+def _module(name: str) -> str:
+    """Return the normalised name of what has a weight."""
+    return normalize_name(name).removesuffix(".weight")
+
+
+def diffusion_classes() -> Iterator[type[ModelMixin]]:
+    """Yield the classes of diffusers that a configuration can name."""
+    for name in sorted(dir(diffusers)):
+        with suppress(AttributeError, ImportError):
+            kind = getattr(diffusers, name)
+            if inspect.isclass(kind) and issubclass(kind, ModelMixin) and kind is not ModelMixin:
+                yield kind
+
+
+def describe_diffusion(kind: type[ModelMixin]) -> Described | None:
+    """Return what the table has of a class of diffusers; None if it does not build."""
+    parts = []
+    for number, arguments in enumerate(diffusion_arguments(kind.__name__)):
+        try:
+            with torch.device("meta"):
+                model = kind(**arguments)
+        except Exception as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            SKIPPED.append((kind.__name__, f"form {number}: {reason}" if number else reason))
+            if number == 0:
+                return None
+            continue
+        float32 = kind._keep_in_fp32_modules or []
+        rows = {
+            name: replace(row, float32=any(part in float32 for part in name.split(".")))
+            for name, row in rows_of(model, frozenset(), "").items()
+        }
+        parts.append(_texts(kind.__name__, "", "", rows, {}))
+    return _united(parts)
+
+
+def _texts(
+    name: str, model_type: str, base: str, rows: Mapping[str, Row], ties: Mapping[str, str]
+) -> Described:
+    """Return an architecture with its names normalised; the first of equal names counts."""
+    by_name = {normalize_name(each): row for each, row in reversed([*rows.items()])}
+    GUESSES.update(f"{name} {each}" for each, row in by_name.items() if row.is_guess)
+    return Described(name, model_type, base, {n: row.text() for n, row in by_name.items()}, ties)
 
 
 def _sizes_of_heads(config: transformers.PreTrainedConfig) -> frozenset[int]:
     """Return the numbers of outputs that are a model's: of tokens, labels and coordinates."""
     vocabulary = getattr(config.get_text_config(), "vocab_size", None)
     labels = getattr(config, "num_labels", 2)
-    return frozenset({vocabulary, labels, labels + 1, 1, 2, 4} - {None})
+    return frozenset({labels, labels + 1, 1, 2, 4, *([vocabulary] if vocabulary else [])})
 
 
 def _with_float32(model: PreTrainedModel, rows: dict[str, Row]) -> dict[str, Row]:
     """Mark what the code keeps in float32: by the lists of its class, or as it is made."""
-    plan = list(model._get_dtype_plan(torch.float16))  # noqa: SLF001
+    plan = list(model._get_dtype_plan(torch.float16))
     pattern = build_glob_alternation(plan)[0] if plan else None
     made = {
         name
@@ -148,35 +272,86 @@ def _ties(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
     return ties
 
 
+def groups(names: Collection[str] | None = None) -> list[list[type]]:
+    """Return the classes of each type of models, of all or of some names; first transformers'."""
+    kinds: dict[str, list[type]] = {}
+    for kind in (*model_classes(), *diffusion_classes()):
+        if not names or kind.__name__ in names:
+            is_diffusion = issubclass(kind, ModelMixin)
+            key = kind.__name__ if is_diffusion else kind.config_class.model_type or kind.__name__
+            kinds.setdefault(("diffusers " if is_diffusion else "") + key, []).append(kind)
+    return list(kinds.values())
+
+
+def describe(group: list[type]) -> list[Described]:
+    """Return what the table has of the classes of one type."""
+    if issubclass(group[0], ModelMixin):
+        return [each for kind in group if (each := describe_diffusion(kind))]
+    return describe_type(group)
+
+
 def head_lines() -> list[str]:
     """Say what wrote the table, of what, and when."""
-    versions = (f"{name} {version(name)}" for name in ("transformers", "diffusers", "torch"))
     return [
         "What the parameters of models are, by benches/architectures/build.py; do not edit.",
-        f"{date.today()}: {', '.join(versions)}",
+        f"{date.today()}: {_versions()}",
     ]
 
 
+def _versions() -> str:
+    return ", ".join(f"{name} {version(name)}" for name in ("transformers", "diffusers"))
+
+
+def check(seed: int) -> int:
+    """Build a random tenth again; print what differs from the table, and return an exit code."""
+    if _versions() not in TABLE.read_text("utf-8").partition("\n\n")[0]:
+        print(f"the table is not of {_versions()}: write it anew")
+        return 2
+    kinds = groups()
+    chosen = random.Random(seed).sample(kinds, len(kinds) // 10)
+    differing = []
+    compared = 0
+    for architecture in (each for group in chosen for each in describe(group)):
+        compared += 1
+        key = "architectures" if architecture.model_type else "_class_name"
+        value = [architecture.name] if architecture.model_type else architecture.name
+        with TemporaryDirectory() as folder:
+            file = Path(folder, "one.txt")
+            file.write_text(table_text([], [architecture]), "utf-8")
+            if read_architecture(file) != find_architecture({key: value}):
+                differing.append(architecture.name)
+    print(f"seed {seed}: {compared} architectures, {len(differing)} differ: {differing}")
+    return 1 if differing or not compared else 0
+
+
 def main() -> int:
+    """Run the command."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--only", nargs="*", help="classes to print, rather than to write all")
+    parser.add_argument("--check", type=int, metavar="SEED", help="compare a random tenth")
     arguments = parser.parse_args()
     warnings.filterwarnings("ignore")
     transformers.logging.set_verbosity_error()
-    kinds = [k for k in model_classes() if not arguments.only or k.__name__ in arguments.only]
-    described = [each for kind in kinds if (each := describe(kind))]
+    diffusers.logging.set_verbosity_error()
+    if arguments.check is not None:
+        return check(arguments.check)
+    described = [each for group in groups(arguments.only) for each in describe(group)]
     text = table_text(head_lines(), described)
     if arguments.only:
         print(text)
     else:
         TABLE.write_text(text, "utf-8")
-    total = sum(len(each.rows) for each in described)
-    print(f"{len(described)} architectures, {total} parameters, {len(GUESSES)} without a role")
     for name, reason in SKIPPED:
         print(f"skipped {name}: {reason[:200]}")
     for name in sorted(GUESSES):
         print(f"without a role: {name}")
-    print(f"{len(text.encode()):,} bytes")
+    for name, parameter in DIFFERING:
+        print(f"a layer or a convolution, as configured: {name} {parameter}")
+    total = sum(len(each.rows) for each in described)
+    print(
+        f"{len(described)} architectures, {total} parameters, {len(GUESSES)} without a role,"
+        f" {len(SKIPPED)} forms skipped, {len(text.encode()):,} bytes"
+    )
     return 0
 
 

@@ -21,11 +21,15 @@ class Row:
     axes: str = ""
     joint: str = ""
     float32: bool = False
+    split: bool = False
     is_guess: bool = False  # a matrix that no rule below names: "other", counted and printed
 
     def text(self) -> str:
-        axes = "" if (self.role, self.axes) in {("linear", "out in"), ("head", "out in")} else self.axes
-        return " ".join(filter(None, (self.role, axes, self.joint, "float32" * self.float32)))
+        """Return the row as the table has it, without the axes that its role has anyway."""
+        usual = {("linear", "out in"), ("head", "out in")}
+        axes = "" if (self.role, self.axes) in usual else self.axes
+        words = (self.role, axes, self.joint, "float32" * self.float32, "split" * self.split)
+        return " ".join(filter(None, words))
 
 
 OUT_IN = Row("linear", "out in")
@@ -71,6 +75,7 @@ _POSITION = re.compile(
 )
 _NORM = re.compile(r"Norm(?:\d*d)?$|Norm(?![a-z])|RMSNorm|LayerNorm|Normalization")
 _FEED_FORWARD = re.compile(r"mlp|ffn|feedforward|glu|expert|moe", re.IGNORECASE)
+_TASK = re.compile(r"For[A-Z]|With\w*Head")
 _MANY = 2  # axes that are longer than 1
 
 
@@ -110,8 +115,8 @@ def rows_of(model: nn.Module, sizes: frozenset[int], base: str) -> dict[str, Row
 
 def _own(module: nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     """Yield what a module has itself of those tensors that a file has."""
-    unsaved = module._non_persistent_buffers_set  # noqa: SLF001
-    for owned in (module._parameters, module._buffers):  # noqa: SLF001
+    unsaved = module._non_persistent_buffers_set
+    for owned in (module._parameters, module._buffers):
         for name, tensor in owned.items():
             if tensor is not None and name not in unsaved:
                 yield name, tensor
@@ -121,7 +126,7 @@ def _parent(path: str) -> str:
     return path.rpartition(".")[0]
 
 
-def _row(  # noqa: PLR0911 - a rule is a line
+def _row(  # noqa: PLR0911, PLR0912 - a rule is a line
     modules: dict[str, nn.Module], path: str, attribute: str, tensor: torch.Tensor
 ) -> Row:
     module = modules[path]
@@ -136,27 +141,25 @@ def _row(  # noqa: PLR0911 - a rule is a line
         return _row_of_experts(module, attribute)
     if isinstance(module, torch.nn.utils.parametrize.ParametrizationList):
         layer = modules[_parent(_parent(path))]
-        is_convolution = isinstance(layer, nn.modules.conv._ConvNd)  # noqa: SLF001
+        is_convolution = isinstance(layer, nn.modules.conv._ConvNd)
         return Row("convolution" if is_convolution else "other")
     if _NORM.search(kind) or isinstance(module, nn.LayerNorm | nn.GroupNorm | nn.RMSNorm):
         return Row("norm")
-    if isinstance(module, nn.modules.conv._ConvNd):  # noqa: SLF001
+    if isinstance(module, nn.modules.conv._ConvNd):
         return Row("bias" if attribute == "bias" else "convolution")
     if isinstance(module, nn.RNNBase):
         return Row("recurrent")
     if isinstance(module, nn.Embedding | nn.EmbeddingBag):
         names = kind + "." + path.rpartition(".")[2]
         return Row("position" if _POSITION.search(names.lower()) else "embedding")
-    if isinstance(module, nn.Linear | Conv1D):
-        if attribute == "bias":
-            return Row("bias")
+    if isinstance(module, nn.Linear | Conv1D) and attribute == "weight":
         axes = "in out" if isinstance(module, Conv1D) else "out in"
         return Row("linear", axes, _joint(modules, path))
     if isinstance(module, nn.MultiheadAttention) and attribute.endswith("proj_weight"):
         return OUT_IN
     if RECURRENT & {*dict(_own(module))}:
         return Row("recurrent")
-    if attribute.endswith("bias") and longer < _MANY:
+    if attribute == "bias" or (attribute.endswith("bias") and longer < _MANY):
         return Row("bias")
     if _POSITION.search(attribute) or _POSITION.search(kind.lower()):
         return Row("position")
@@ -194,7 +197,7 @@ def _joint(modules: dict[str, nn.Module], path: str) -> str:
 
 
 @cache
-def _source(kind: type[nn.Module]) -> str:
+def _source(kind: type) -> str:
     try:
         return inspect.getsource(kind)
     except OSError:
@@ -207,15 +210,13 @@ def _heads(
     """Name the modules whose outputs are the model's: tokens, labels, coordinates."""
     output = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     heads = {name for name, module in modules.items() if output is not None and module is output}
-    if base and base in modules:
-        inside = f"{base}."
-        heads |= {
-            name
-            for name, module in modules.items()
-            if isinstance(module, nn.Linear | Conv1D)
-            and not name.startswith(inside)
-            and module.weight.shape[isinstance(module, Conv1D)] in sizes
-        }
+    kind = type(model).__name__
+    inside = f"{base}." if base and base in modules else ""
+    for name, module in modules.items():
+        if isinstance(module, nn.Linear | Conv1D):
+            size = module.weight.shape[isinstance(module, Conv1D)]
+            if not name.startswith(inside) if inside else "." not in name and _TASK.search(kind):
+                heads |= {name} if size in sizes else set()
     return heads
 
 
@@ -243,7 +244,7 @@ def _is_router(
     """Return True for what gives one output for each expert, beside them in their block."""
     parts = path.split(".")
     chain = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    if any(re.search(r"Router|TopKGate", type(modules[name]).__name__) for name in chain):
+    if any(re.search(r"Router|TopKGate|MoEGate", type(modules[name]).__name__) for name in chain):
         return True
     kinds = [type(modules[name]).__name__ for name in chain]
     block = next((name for name in (*chain, "") if name in blocks), None)

@@ -18,6 +18,7 @@ from transformers.core_model_loading import (
     Transpose,
     WeightConverter,
     WeightRenaming,
+    WeightTransform,
     apply_converters,
     apply_renamings,
     dot_natural_key,
@@ -41,7 +42,7 @@ def saved_rows(model: torch.nn.Module, rows: dict[str, Row]) -> dict[str, tuple[
 
 
 def _reverted(
-    model: torch.nn.Module, rows: dict[str, Row], transforms: list
+    model: torch.nn.Module, rows: dict[str, Row], transforms: list[WeightTransform]
 ) -> dict[str, tuple[Row, str]]:
     """Do as `revert_weight_conversion` of transformers, with rows beside the tensors."""
     reverse = [transform.reverse_transform() for transform in transforms[::-1]]
@@ -65,6 +66,7 @@ def _reverted(
     for renamed, converter in used.items():
         operations = converter.operations
         row = _turned([rows[name] for name in sources[renamed]], operations)
+        row = replace(row, split=len(converter.source_patterns) > 1)
         for name in converter.convert(renamed, model=model, config=model.config):
             found[apply_renamings(name, renamings)] = (row, sources[renamed][0])
     return found
@@ -81,7 +83,9 @@ def _turned(rows: list[Row], operations: Iterable[object]) -> Row:
             axes[first], axes[second] = axes[second], axes[first]
         elif isinstance(operation, SplitModulelist) and axes[:1] == ["experts"]:
             del axes[0]
-        elif isinstance(operation, Interleave) and axes[operation.dim : operation.dim + 1] == ["out"]:
+        elif isinstance(operation, Interleave) and axes[operation.dim : operation.dim + 1] == [
+            "out"
+        ]:
             joint = _OTHER_JOINT.get(joint, joint)
         elif isinstance(operation, Chunk):
             joint = ""

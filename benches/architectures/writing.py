@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from os.path import commonprefix
 
 FIRST_LINE = "# castwise architectures 1"
@@ -22,27 +22,38 @@ class Described:
     base: str
     rows: Mapping[str, str]
     ties: Mapping[str, str]  # `=SOURCE`, or `~SOURCE` where a configuration must ask for it
+    modules: Mapping[str, str] = field(default_factory=dict)
+    needs_weights: bool = False
 
 
 def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
     """Return the table: its head, its blocks, and the index of classes."""
     blocks = _Blocks()
-    groups: dict[tuple[str, str], list[tuple[str, Node, Node]]] = {}
+    groups: dict[tuple[str, str], list[tuple[str, list[Node], bool]]] = {}
     for each in sorted(architectures, key=lambda each: each.name):
-        ties = tuple(sorted(each.ties.items()))
-        entry = (each.name, blocks.add(_tree(each.rows)), blocks.add(ties))
+        nodes = (_tree(each.rows), tuple(sorted(each.ties.items())), _modules(each))
+        entry = (each.name, [blocks.add(node) for node in nodes], each.needs_weights)
         groups.setdefault((each.model_type or "-", each.base or "-"), []).append(entry)
     numbers = blocks.numbers()
     index = []
     for (kind, base), entries in sorted(groups.items()):
-        prefix = commonprefix([name for name, _, _ in entries])
+        prefix = commonprefix([name for name, _, _ in entries])  # noqa: RUF071 - no paths
         classes = (
-            f"{name.removeprefix(prefix)}={numbers[rows]}" + (f"={numbers[ties]}" if ties else "")
-            for name, rows, ties in entries
+            name.removeprefix(prefix)
+            + "".join(
+                f"{sign}{numbers[node]}" for sign, node in zip("==>", nodes, strict=True) if node
+            )
+            + "!" * needs_weights
+            for name, nodes, needs_weights in entries
         )
         index.append(" ".join((kind, base, prefix or "-", *classes)))
     first = "\n".join((FIRST_LINE, *(f"# {line}" for line in head)))
     return "\n\n".join((first, *blocks.texts(numbers), "\n".join(index))) + "\n"
+
+
+def _modules(each: Described) -> Node:
+    """Return the modules of other names in transformers, as lines of one block."""
+    return tuple(sorted(each.modules.items()))
 
 
 def _tree(rows: Mapping[str, str]) -> Node:

@@ -31,13 +31,17 @@ _SPELLED_AXES = frozenset(
     ("out in", "in out", "experts out in", "experts in out", "experts*out in", "experts*in out")
 )
 _JOINTS = frozenset(("halves", "interleaved"))
-_FLOAT32 = "float32"
+_FLOAT32, _SPLIT = "float32", "split"
 _FIRST_LINE = "# castwise architectures 1"
 _TABLE = Path(__file__).with_name("architectures.txt")
 _TIED = "="
 _TIES = frozenset((_TIED, "~"))  # tied unless, or only if, a configuration says so
 _NONE = "-"
-_PADDING = 2
+_HEAD = 3  # texts before the classes of a line of the index
+_INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES>MODULES! ..."
+_CLASS = re.compile(
+    r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?:>(?P<modules>\d+))?(?P<mark>!?)"
+)
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
 _LEGACY = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Names of TensorFlow's time, which transformers renames when it loads a model."""
@@ -53,6 +57,7 @@ class Parameter:
     joint: str = ""  # how gate and up lie in the outputs of one tensor: "halves", "interleaved"
     float32: bool = False  # transformers keeps it in float32
     tied: str = ""  # the parameter whose storage it shares
+    split: bool = False  # transformers makes several parameters of it, and only if it is plain
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,8 +68,8 @@ class Architecture:
     model_type: str
     parameters: Mapping[str, Parameter]
     base: str = ""  # the module of the base model, which a file may leave off or put on
-    joined: Mapping[str, tuple[tuple[str, ...], ...]] = field(default_factory=dict)
-    unquantized: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    modules: Mapping[str, str] = field(default_factory=dict)  # those of other names in transformers
+    needs_weights: bool = False  # transformers reads `.weight` of layers while it loads them
 
     def find(self, name: str) -> Parameter | None:
         """Return the row of a tensor by its name in a file; None if there is none."""
@@ -83,14 +88,13 @@ class Architecture:
             yield name.removeprefix(prefix) if name.startswith(prefix) else prefix + name
 
 
-class _Row(NamedTuple):
-    """One class of the index, and the blocks of its parameters and of its ties."""
+class _IndexEntry(NamedTuple):
+    """One class of the index, and the blocks of its parameters, its ties and its modules."""
 
     name: str
     model_type: str
     base: str
-    block: str
-    ties: str
+    blocks: re.Match[str]  # of _CLASS
 
 
 def normalize_name(name: str) -> str:
@@ -110,17 +114,17 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
         The table is damaged, or it names a role that there is none of.
 
     """
-    table = _Table.read(_TABLE)
+    table = _ArchitectureTable.read(_TABLE)
     names = config.get("architectures") or [config.get("_class_name")]
     name = names[0] if isinstance(names, list) else names
-    found = table.rows(name=name) if isinstance(name, str) else []
+    entries = table.entries(name=name) if isinstance(name, str) else []
     kind = config.get("model_type")
-    if not found and isinstance(kind, str):
-        found = table.rows(model_type=kind)
-    if not found:
+    if not entries and isinstance(kind, str):
+        entries = table.entries(model_type=kind)
+    if not entries:
         return None
     ties = _ties(config)
-    return _merged([table.architecture(row, ties=ties) for row in found])
+    return _merged([table.architecture(entry, ties=ties) for entry in entries])
 
 
 def read_architecture(path: str | Path) -> Architecture:
@@ -134,33 +138,38 @@ def read_architecture(path: str | Path) -> Architecture:
         The file cannot be read.
 
     """
-    table = _Table.read(Path(path))
-    rows = table.rows()
-    if len(rows) != 1:
-        names = ", ".join(row.name for row in rows) or "none"
+    table = _ArchitectureTable.read(Path(path))
+    entries = table.entries()
+    if len(entries) != 1:
+        names = ", ".join(entry.name for entry in entries)
         raise ValueError(
-            f"{path} has {len(rows)} architectures ({names}); keep one in its last part"
+            f"{path} has {len(entries)} architectures ({names}); keep one in its last part"
         )
-    return table.architecture(rows[0], ties=None)
+    return table.architecture(entries[0], ties=None)
 
 
 def _merged(architectures: list[Architecture]) -> Architecture:
     """Put the classes of one type together; what they differ in is known of none."""
-    first = architectures[0]
+    if len(architectures) == 1:
+        return architectures[0]
     parameters: dict[str, Parameter] = {}
+    modules: dict[str, str] = {}
     differing: set[str] = set()
     for architecture in architectures:
+        modules |= architecture.modules
         for name, parameter in architecture.parameters.items():
-            other = parameters.setdefault(name, parameter)
-            if (other.role, other.axes, other.joint) != (
-                parameter.role,
-                parameter.axes,
-                parameter.joint,
-            ):
+            stored = parameters.setdefault(name, parameter)
+            if (stored.role, stored.axes) != (parameter.role, parameter.axes):
                 differing.add(name)
-    kept = {name: row for name, row in parameters.items() if name not in differing}
-    base = max((each.base for each in architectures), key=len)
-    return replace(first, parameters=kept, base=base)
+            elif parameter.tied:
+                parameters[name] = parameter
+    return replace(
+        architectures[0],
+        parameters={name: row for name, row in parameters.items() if name not in differing},
+        base=max((architecture.base for architecture in architectures), key=len),
+        modules=modules,
+        needs_weights=any(architecture.needs_weights for architecture in architectures),
+    )
 
 
 def _ties(config: Mapping[str, Any]) -> bool | None:
@@ -171,7 +180,7 @@ def _ties(config: Mapping[str, Any]) -> bool | None:
     return tie if isinstance(tie, bool) else None
 
 
-class _Table:
+class _ArchitectureTable:
     """A table's text: blocks of rows, and an index of classes; a block may name another."""
 
     def __init__(self, path: Path, blocks: list[str]) -> None:
@@ -179,7 +188,7 @@ class _Table:
         self._blocks = blocks
 
     @classmethod
-    def read(cls, path: Path) -> _Table:
+    def read(cls, path: Path) -> _ArchitectureTable:
         try:
             text = path.read_text("utf-8")
         except UnicodeDecodeError as error:
@@ -191,38 +200,52 @@ class _Table:
             raise ValueError(f"{path} has no index of classes as its last part: {_remedy(path)}")
         return cls(path, blocks)
 
-    def rows(self, *, name: str | None = None, model_type: str | None = None) -> list[_Row]:
+    def entries(
+        self, *, name: str | None = None, model_type: str | None = None
+    ) -> list[_IndexEntry]:
         """Return the classes of the index: all, the one of a name, or those of a type."""
-        found: dict[str, _Row] = {}
+        entries: dict[str, _IndexEntry] = {}
         for line in self._blocks[-1].split("\n"):
-            kind, base, prefix, *classes = (*line.split(), "", "")
-            if not classes[:-_PADDING]:
-                raise self._error(line, "is not MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES ...")
-            prefix = "" if prefix == _NONE else prefix
+            head, classes = line.split(" ")[:_HEAD], line.split(" ")[_HEAD:]
+            if not classes:
+                raise self._error(line, f"is not {_INDEX_LINE}")
+            kind, base, prefix = ("" if text == _NONE else text for text in head)
             if model_type not in {None, kind} or not (name is None or name.startswith(prefix)):
                 continue
-            for entry in classes[:-_PADDING]:
-                end, _, blocks = entry.partition("=")
-                if name not in {None, prefix + end}:
+            for text in classes:
+                match = _CLASS.fullmatch(text)
+                if match is None:
+                    raise self._error(line, f"has {text!r}; it is not {_INDEX_LINE}")
+                full = prefix + match["end"]
+                if name not in {None, full}:
                     continue
-                if prefix + end in found:
-                    raise self._error(line, f"is a second row of {prefix + end}")
-                block, _, ties = blocks.partition("=")
-                type_and_base = ("" if text == _NONE else text for text in (kind, base))
-                found[prefix + end] = _Row(prefix + end, *type_and_base, block, ties)
-        return list(found.values())
+                if full in entries:
+                    raise self._error(line, f"is a second row of {full}")
+                entries[full] = _IndexEntry(full, kind, base, match)
+        return list(entries.values())
 
-    def architecture(self, row: _Row, *, ties: bool | None) -> Architecture:
+    def architecture(self, entry: _IndexEntry, *, ties: bool | None) -> Architecture:
         """Return a class's parameters; `ties` is what a configuration says of tied embeddings."""
         parameters: dict[str, Parameter] = {}
-        self._expand(row.block, "", parameters, ())
-        for line in self._block(row.ties).split("\n") if row.ties and ties is not False else ():
+        self._expand(entry.blocks["block"], "", parameters, ())
+        for line in self._lines(entry.blocks["ties"]) if ties is not False else ():
             tied, _, source = line.partition(" ")
-            if tied not in parameters or source[1:] not in parameters or source[0] not in _TIES:
-                raise self._error(line, f"ties what {row.name} has no rows of")
-            if ties or source[0] == _TIED:
+            if tied not in parameters or source[1:] not in parameters or source[:1] not in _TIES:
+                raise self._error(line, f"ties what {entry.name} has no rows of")
+            if ties or source[:1] == _TIED:
                 parameters[tied] = replace(parameters[tied], tied=source[1:])
-        return Architecture(row.name, row.model_type, parameters, row.base)
+        modules: dict[str, str] = {}
+        for line in self._lines(entry.blocks["modules"]):
+            module, _, modules[module] = line.partition(" ")
+            if not modules[module]:
+                raise self._error(line, "is not MODULE MODULE_IN_TRANSFORMERS")
+        marked = bool(entry.blocks["mark"])
+        return Architecture(
+            entry.name, entry.model_type, parameters, entry.base, modules, needs_weights=marked
+        )
+
+    def _lines(self, number: str | None) -> list[str]:
+        return self._block(number).split("\n") if number else []
 
     def _block(self, number: str) -> str:
         if not number.isdecimal() or int(number) >= len(self._blocks) - 1:
@@ -253,15 +276,14 @@ class _Table:
             raise self._error(line, "has a number where # stands for each layer or expert")
         if role not in ROLES:
             raise self._error(line, f"has a role {role!r} that is none of {', '.join(ROLES)}")
-        float32 = _FLOAT32 in words
         joint = next((word for word in words if word in _JOINTS), "")
-        axes = " ".join(word for word in words if word not in {_FLOAT32, joint})
+        axes = " ".join(word for word in words if word not in {_FLOAT32, _SPLIT, joint})
         axes = axes or _AXES.get(role, "")
         if (role in _AXES or axes) and axes not in _SPELLED_AXES:
             raise self._error(
                 line, f"has axes {axes!r} that are none of {', '.join(sorted(_SPELLED_AXES))}"
             )
-        return Parameter(name, role, axes, joint, float32)
+        return Parameter(name, role, axes, joint, _FLOAT32 in words, split=_SPLIT in words)
 
     def _error(self, line: str, fault: str) -> ValueError:
         return ValueError(f"{self._path}: the line {line!r} {fault}: {_remedy(self._path)}")
