@@ -190,7 +190,7 @@ def is_right(refusal: str, model: Any, recipe: str) -> bool:
     stacks = [
         name
         for name, parameter in model.named_parameters()
-        if parameter.ndim == STACK and "expert" in name
+        if "expert" in name and (parameter.ndim == STACK or ".experts." in name)
     ]
     if recipe == "gpt-oss":
         return bool(model.config.model_type != "gpt_oss")

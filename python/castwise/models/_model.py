@@ -250,7 +250,10 @@ class Model:
             if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
                 stems.append(f"{self.layer_of_expert(name)}.experts")
         stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
-        return stems
+        if self.architecture is None:
+            return stems
+        names = map(self.architecture.module_name, stems)  # engines know either
+        return [*stems, *(name for name in names if name not in {*stems, *modules})]
 
     def _tied(self) -> list[str]:
         """Name the layers that share the weight of another, whose own may be absent."""

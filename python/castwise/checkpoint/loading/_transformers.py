@@ -28,6 +28,11 @@ def transformers_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps transformers from loading a checkpoint."""
     section = view.section("quantization_config", "compression_config")
     method = section.get("quant_method")
+    for module in view.modules:
+        if module.is_quantized and module.parameter.split:
+            yield LoadingProblem(
+                module.name, "transformers splits it as it loads it, which needs its values", LEAVE
+            )
     if method == "compressed-tensors":
         yield from _compressed_tensors(view, section)
     elif method in {"fp8", "mxfp8"}:
@@ -104,6 +109,17 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 NAME_IN_IGNORE,
             )
     yield from _dtype_problems(view, decoded)
+    if view.architecture.needs_weights and any(
+        module.is_quantized and "" not in module.tensors for module in view.modules
+    ):
+        yield LoadingProblem(
+            "",
+            f"transformers initialises the layers of {view.architecture.name} as it loads them, "
+            "and packed ones have no weight",
+            "load it with quantization_config=CompressedTensorsConfig(dequantize=True), or choose "
+            "a scheme of 8-bit floats",
+            option="dequantize=True",
+        )
 
 
 def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
