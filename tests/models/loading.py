@@ -58,9 +58,10 @@ def outcomes(model_type: str, folder: Path) -> Iterator[tuple[str, str, Outcome]
             yield recipe, scheme, outcome(folder / "plain", model, recipe, scheme, place)
 
 
-def outcome(plain: Path, model: Any, recipe: str, scheme: str, folder: Path) -> Outcome:
+def outcome(plain: Path, model: Any, recipe: str, scheme: Any, folder: Path) -> Outcome:
     """Quantise a saved model, load it, and compare what castwise tells of that."""
-    result, options = folder / "quantised", {"recipe": recipe, "consumer": "transformers"}
+    result = folder / "quantised"
+    options: Any = {"recipe": recipe, **FOR}
     try:
         checkpoint.quantize_file(plain, result, scheme, **options)
     except checkpoint.CheckpointError as error:

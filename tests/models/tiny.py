@@ -88,7 +88,10 @@ def model_class(model_type: str) -> Any:
 
 
 def _table(module: Any, task: str) -> Mapping[str, Any]:
-    return getattr(module, f"MODEL_{'FOR_' + task + '_' if task else ''}MAPPING_NAMES")
+    table: Mapping[str, Any] = getattr(
+        module, f"MODEL_{'FOR_' + task + '_' if task else ''}MAPPING_NAMES"
+    )
+    return table
 
 
 @cache

@@ -252,8 +252,8 @@ class Model:
         stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
         if self.architecture is None:
             return stems
-        names = map(self.architecture.module_name, stems)  # engines know either
-        return [*stems, *(name for name in names if name not in {*stems, *modules})]
+        renamed = map(self.architecture.module_name, stems)  # engines know either name
+        return [*stems, *(name for name in renamed if name not in stems and name not in modules)]
 
     def _tied(self) -> list[str]:
         """Name the layers that share the weight of another, whose own may be absent."""
