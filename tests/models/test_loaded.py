@@ -29,7 +29,8 @@ granite_speech5_ctc gte hrm_text hunyuan_v1_moe hy_v4_vl_vision ibert jina_embed
 kimi_k25 lw_detr minimax_m3_vl mistral_large4 mistral_large4_text mobilebert molmo2_text
 nemo_speechlm nemotron_h_omni nomic_bert olmo_hybrid pe_audio phimoe
 prompt_depth_anything qianfan_ocr qwen3_vl_moe radio rf_detr rt_detr_v2 sam3_video
-sarvam_moe shieldgemma2 speech-encoder-decoder textnet tipsv2 tipsv2_dpt
+sarvam_moe shieldgemma2 sam3_tracker_video speech-encoder-decoder ultrabert textnet tipsv2
+tipsv2_dpt
 tipsv2_text_model tipsv2_vision_model ultravbert unlimited_ocr vision-encoder-decoder
 voxtral_realtime
 """
