@@ -11,6 +11,7 @@ import sys
 import zlib
 from collections import Counter, defaultdict
 from collections.abc import Callable, Generator, Iterable, Iterator
+from datetime import date
 from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -82,6 +83,18 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=1,
         help="of each test beside no framework, run the first case and every so-manieth other",
+    )
+    parser.addoption(
+        "--architectures",
+        type=int,
+        default=10,
+        help="of all models that transformers builds, load one in so many; 1 loads all",
+    )
+    parser.addoption(
+        "--draw",
+        type=int,
+        default=date.today().toordinal(),
+        help="the number that draws these models: by default that of the day",
     )
 
 

@@ -108,10 +108,10 @@ def test_names_are_unique() -> None:
 @pytest.mark.parametrize(("consumer", "loading"), CELLS, ids=named)
 def test_every_cell_is_a_scheme_that_is_written(consumer: Consumer, loading: Loading) -> None:
     written = {row.scheme for row in WRITTEN if row.recipe == loading.recipe}
-    for names in (loading.schemes, loading.experts):
+    for names in (loading.schemes, loading.experts, loading.stacks):
         assert len(set(names)) == len(names), consumer
         assert set(names) <= written & {scheme.name for scheme in schemes()}
-    assert loading.schemes or loading.experts
+    assert loading.all_schemes
 
 
 @pytest.mark.parametrize(("consumer", "loading"), CELLS, ids=named)
@@ -160,7 +160,7 @@ def test_a_scheme_is_advised_where_it_is_loaded(
         return
     for scheme in symmetric:
         options: Any = {"consumer": consumer.name, "recipe": loading.recipe, "formats": [scheme]}
-        if scheme not in (*loading.schemes, *loading.experts):
+        if scheme not in loading.all_schemes:
             with pytest.raises(CheckpointError, match=f"{consumer.name} does not load it as"):
                 advise(model, error=1.0, **options)
             continue

@@ -78,6 +78,13 @@ class Architecture:
                 return parameter
         return None
 
+    def module_name(self, stem: str) -> str:
+        """Return how transformers calls a module, given how a file does."""
+        name = self.modules.get(normalize_name(stem), "")
+        numbers = iter(part for part in stem.split(".") if normalize_name(part) != part)
+        parts = (next(numbers, part) if "#" in part else part for part in name.split("."))
+        return ".".join(parts) if name else stem
+
     def _spellings(self, name: str) -> Iterator[str]:
         """Yield a name, and what it is with the base model's prefix put on or left off."""
         stem, dot, end = name.rpartition("LayerNorm.")

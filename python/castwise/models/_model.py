@@ -37,6 +37,9 @@ _ENGINES = ("vllm", "sglang")
 _LEAST_SIDE = 16
 """The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
 
+_IN_SEQUENCE = re.compile(r"#(?:\.weight)?$")
+"""Rows of nn.Sequential, whose modules, a linear layer and a norm, differ by their numbers."""
+
 _OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
 _EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
 _OF_MLX = re.compile(r"(?:.*\.)?switch_mlp\.\w+\.weight")
@@ -246,9 +249,20 @@ class Model:
                 stems.append(name.removesuffix(WEIGHT))
             if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
                 stems.append(f"{self.layer_of_expert(name)}.experts")
-        if _HEAD not in modules and _HEAD not in stems:
-            stems.append(_HEAD)  # tied to the embedding
-        return stems
+        stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
+        if self.architecture is None:
+            return stems
+        renamed = map(self.architecture.module_name, stems)  # engines know either name
+        return [*stems, *(name for name in renamed if name not in stems and name not in modules)]
+
+    def _tied(self) -> list[str]:
+        """Name the layers that share the weight of another, whose own may be absent."""
+        if self.architecture is None:
+            return [_HEAD]
+        rows = self.architecture.parameters.values()
+        tied = (row.name for row in rows if row.tied and row.role in _LAYERS_OF_MODULES)
+        stems = [name.removesuffix(WEIGHT) for name in tied if "#" not in name]
+        return [*stems, *([_HEAD] if self.find(_HEAD + WEIGHT) else [])]
 
     def contradictions(self) -> Iterator[str]:
         """Say which tensors have shapes that their rows of the table do not allow."""
@@ -257,7 +271,7 @@ class Model:
         sizes = [section.get("hidden_size") for section in sections]
         for name, shape in () if self.architecture is None else self._shapes.items():
             parameter = self.find(name)
-            if parameter is None or not parameter.axes:
+            if parameter is None or not parameter.axes or _IN_SEQUENCE.search(parameter.name):
                 continue
             axes = parameter.axes.split()
             if len(shape) < len(axes) or (parameter.role != EXPERTS and len(shape) > len(axes)):

@@ -151,7 +151,9 @@ def find_candidates(
             first = entry_bytes[names[0]]
             for name in names:
                 if limits is not None and not limits.loading.holds(
-                    scheme, is_expert=model.layer_of_expert(name) is not None
+                    scheme,
+                    is_expert=model.layer_of_expert(name) is not None,
+                    is_stack=len(stored[name].shape) > MATRIX,
                 ):
                     continue
                 longer = entry_bytes[name] - first

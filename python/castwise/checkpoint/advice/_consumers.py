@@ -38,7 +38,7 @@ class Limits:
 
     def loads(self, scheme: str) -> bool:
         """Return True if it loads weights of a scheme, be they of experts or others."""
-        return scheme in self.loading.schemes or scheme in self.loading.experts
+        return scheme in self.loading.all_schemes
 
 
 def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:

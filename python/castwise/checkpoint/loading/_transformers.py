@@ -107,13 +107,14 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             )
     yield from _dtype_problems(view, decoded)
     if view.architecture.needs_weights and any(
-        "_packed" in module.tensors for module in view.modules
+        module.is_quantized and "" not in module.tensors for module in view.modules
     ):
         yield LoadingProblem(
             "",
-            f"transformers reads the weights of {view.architecture.model_type} while it loads "
-            "them, and these are packed",
-            "load it with CompressedTensorsConfig(dequantize=True), or choose fp8",
+            f"transformers initialises the layers of {view.architecture.name} as it loads them, "
+            "and packed ones have no weight",
+            "load it with quantization_config=CompressedTensorsConfig(dequantize=True), or choose "
+            "a scheme of 8-bit floats",
             option="dequantize=True",
         )
 
@@ -218,7 +219,9 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     kept = [row.name for row in view.architecture.parameters.values() if row.float32]
     block = section.get("weight_block_size")
     for module in view.modules:
-        is_left = _skips(module.name, skipped) or _skips(module.layer, skipped)
+        # Experts are one module, which takes the name of their layer.
+        built = module.layer if module.is_expert or module.is_stack else module.name
+        is_left = _skips(module.name, skipped) or _skips(built, skipped)
         if module.parameter.split and module.is_quantized:
             yield _split(module)
         elif module.is_stack:

@@ -98,7 +98,7 @@ def _consumers_of(recipe: str, schemes: Collection[str]) -> list[str]:
         consumer.name
         for consumer in consumers()
         for loading in consumer.loads
-        if loading.recipe == recipe and {*loading.schemes, *loading.experts} >= {*schemes}
+        if loading.recipe == recipe and {*schemes} <= {*loading.all_schemes}
     ]
 
 

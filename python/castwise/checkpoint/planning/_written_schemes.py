@@ -139,11 +139,10 @@ def recipe_for(consumer: Consumer, names: Sequence[str], recipe: str | None) -> 
     known = known_recipe(recipe)
     asked = recipe if known is None else known.name
     for loading in consumer.loads:
-        if asked in {None, loading.recipe} and {*loading.schemes, *loading.experts} >= {*names}:
+        if asked in {None, loading.recipe} and {*names} <= {*loading.all_schemes}:
             return recipe or loading.recipe
     loads = ", ".join(
-        f"{loading.recipe} ({', '.join(dict.fromkeys((*loading.schemes, *loading.experts)))})"
-        for loading in consumer.loads
+        f"{loading.recipe} ({', '.join(loading.all_schemes)})" for loading in consumer.loads
     )
     stored = "" if recipe is None else f" as {recipe} stores it"
     raise CheckpointError(

@@ -39,7 +39,9 @@ class Loading:
     schemes : tuple of str
         The schemes of the weights of linear layers.
     experts : tuple of str
-        Those of the weights of experts.
+        Those of the weights of experts, each a tensor of its own.
+    stacks : tuple of str
+        Those of the weights of all experts of a layer in one tensor.
     alike : {"matrix", "layer", "model"}
         Which matrices of experts must have the same scheme: of a layer those that compute the same,
         all of a layer, or all of the model.
@@ -56,12 +58,19 @@ class Loading:
     source: str
     alike: Literal["matrix", "layer", "model"] = "matrix"
     keeps_experts: bool = True
+    stacks: tuple[str, ...] = ()
 
     __repr__ = brief_fields
 
-    def holds(self, scheme: str, *, is_expert: bool) -> bool:
+    @property
+    def all_schemes(self) -> tuple[str, ...]:
+        """The schemes of any weights, each once."""
+        return tuple(dict.fromkeys((*self.schemes, *self.experts, *self.stacks)))
+
+    def holds(self, scheme: str, *, is_expert: bool, is_stack: bool = False) -> bool:
         """Return True if a weight may be stored so."""
-        return scheme in (self.experts if is_expert else self.schemes)
+        experts = self.stacks if is_stack else self.experts
+        return scheme in (experts if is_expert else self.schemes)
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +109,7 @@ _CONSUMERS = (
                 keeps_experts=False,
             ),
             Loading("deepseek", _BLOCK, _BLOCK, _TESTED_LIVE),
-            Loading("gpt-oss", (), ("mxfp4",), _TESTED_LIVE, alike="model"),
+            Loading("gpt-oss", (), (), _TESTED_LIVE, alike="model", stacks=("mxfp4",)),
         ),
     ),
     Consumer(
@@ -121,7 +130,7 @@ _CONSUMERS = (
                 alike="layer",
             ),
             Loading("deepseek", _BLOCK, _BLOCK, f"{_VLLM}fp8.py", alike="layer"),
-            Loading("gpt-oss", (), ("mxfp4",), f"{_VLLM}mxfp4.py", alike="model"),
+            Loading("gpt-oss", (), (), f"{_VLLM}mxfp4.py", alike="model", stacks=("mxfp4",)),
         ),
     ),
     Consumer(
@@ -136,7 +145,7 @@ _CONSUMERS = (
             ),
             Loading("modelopt", ("nvfp4",), (), f"{_SGLANG}modelopt_quant.py"),
             Loading("deepseek", _BLOCK, _BLOCK, f"{_SGLANG}fp8.py", alike="layer"),
-            Loading("gpt-oss", (), ("mxfp4",), f"{_SGLANG}mxfp4.py", alike="model"),
+            Loading("gpt-oss", (), (), f"{_SGLANG}mxfp4.py", alike="model", stacks=("mxfp4",)),
         ),
     ),
     Consumer(
@@ -150,14 +159,14 @@ _CONSUMERS = (
                 "modules/linear.py",
             ),
             Loading("deepseek", _BLOCK, _BLOCK, _CONFIGS_OF_TENSORRT_LLM, alike="layer"),
-            Loading("gpt-oss", (), ("mxfp4",), _CONFIGS_OF_TENSORRT_LLM, alike="model"),
+            Loading("gpt-oss", (), (), _CONFIGS_OF_TENSORRT_LLM, alike="model", stacks=("mxfp4",)),
         ),
     ),
     Consumer(
         "llama.cpp",
         (
             Loading("compressed-tensors", ("mxfp4",), ("mxfp4",), _TESTED_GGUF),
-            Loading("gpt-oss", (), ("mxfp4",), _TESTED_GGUF, alike="model"),
+            Loading("gpt-oss", (), (), _TESTED_GGUF, alike="model", stacks=("mxfp4",)),
         ),
         "gguf",
     ),
