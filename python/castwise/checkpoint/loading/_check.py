@@ -1,0 +1,88 @@
+"""Does a consumer load a checkpoint? Asked of the table of architectures and what is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.loading._engines import engine_problems
+from castwise.checkpoint.loading._llama_cpp import llama_cpp_problems
+from castwise.checkpoint.loading._mlx_lm import mlx_problems
+from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
+from castwise.checkpoint.loading._view import Read, View
+
+if TYPE_CHECKING:
+    from castwise.models import Architecture
+
+LLAMA_CPP = "llama.cpp"
+_PROBLEMS = {
+    "transformers": transformers_problems,
+    "vllm": engine_problems,
+    "sglang": engine_problems,
+    "mlx-lm": mlx_problems,
+}
+CHECKED = ("transformers", "vllm", "sglang", LLAMA_CPP, "mlx-lm")
+"""The consumers whose rules castwise knows."""
+
+
+def check_loading(
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    tensors: Iterable[TensorInfo],
+    consumer: str,
+    *,
+    files: Mapping[str, Any] | None = None,
+    read: Read | None = None,
+) -> list[Problem]:
+    """Return what keeps a consumer from loading a checkpoint as it stands.
+
+    Parameters
+    ----------
+    architecture
+        What the tensors of the model are.
+    config
+        The parsed `config.json`.
+    tensors
+        All tensors of the model.
+    consumer
+        One of `CHECKED`, but for llama.cpp, of which see `check_gguf`.
+    files
+        Other files that may state the quantisation, parsed, by name.
+    read
+        Reads a tensor by its name; None if the data are not there yet.
+
+    """
+    view = View(consumer, architecture, config, tensors, files, read)
+    return list(dict.fromkeys(_PROBLEMS[consumer](view)))
+
+
+def check_gguf(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> list[Problem]:
+    """Return what keeps llama.cpp from loading a GGUF file."""
+    return list(llama_cpp_problems(tensors, metadata))
+
+
+def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
+    """Return False if a consumer loads a scheme only with an option that it has not by default.
+
+    Parameters
+    ----------
+    consumer, recipe, scheme
+        Who loads it, the producer, and the scheme of a weight.
+    dtype
+        The format of most tensors that are not quantised; None if there are none.
+
+    """
+    is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
+    return not (is_narrow and is_decoded_alone(scheme, dtype))
+
+
+def listed(problems: Iterable[Problem]) -> Iterator[str]:
+    """Yield a line for each kind of problem: the first module, and how many there are."""
+    kinds: dict[tuple[str, str], list[Problem]] = {}
+    for problem in problems:
+        kinds.setdefault((problem.problem, problem.remedy), []).append(problem)
+    for first, *others in kinds.values():
+        count = f" ({len(others) + 1:,} modules)" if others else ""
+        yield f"{first}{count}"

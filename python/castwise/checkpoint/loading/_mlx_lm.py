@@ -1,0 +1,92 @@
+"""What mlx-lm 0.32.2 loads: `load_model` of its `utils.py`, and `sanitize` of its models."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from castwise.checkpoint.loading._modules import Module
+from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._view import LEAVE, View, wrong_axis
+
+_QUANTIZED = {"linear", "head", "embedding", "experts", "router"}
+"""Roles whose classes have `to_quantized`."""
+
+_STACKS_SCALES = frozenset(
+    "afmoe bailing_hybrid bailing_moe bailing_moe_linear deepseek deepseek_v2 deepseek_v3 "
+    "deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite hunyuan jamba kimi_k3 kimi_vl laguna "
+    "longcat_flash mimo_v2_flash minimax_m3_vl mistral4 mixtral muse_spark olmoe phimoe phixtral "
+    "qwen2_moe".split()
+)
+"""Types of models whose `sanitize` stacks the scales of experts, too; of others weights alone."""
+
+_BY_SIZE = {(4, 16), (4, 32), (8, 32)}
+"""The bits and groups of modes whose scales are bytes (`infer_quant_config`)."""
+
+_WORD = 32
+
+
+def mlx_problems(view: View) -> Iterator[Problem]:
+    """Yield what keeps mlx-lm from loading a checkpoint, whose names must all be the model's."""
+    section = view.section("quantization", "quantization_config")
+    is_own = "group_size" in section and "quant_method" not in section
+    is_gpt_oss = section.get("quant_method") == "mxfp4" and view.architecture.model_type == "gpt_oss"
+    if not is_own and not is_gpt_oss:
+        if any(module.is_quantized for module in view.modules):
+            yield Problem(
+                "",
+                "mlx-lm does not load weights that are named as this configuration's method does",
+                "quantise it with --recipe mlx",
+            )
+        return
+    for module in view.modules:
+        if is_gpt_oss:
+            yield from view.blocks(module) if "_blocks" in module.tensors else ()
+        else:
+            yield from _module_problems(view, module, section)
+
+
+def _module_problems(view: View, module: Module, section: Mapping[str, Any]) -> Iterator[Problem]:
+    entry = section.get(module.name)
+    scales = module.tensors.get(".scales")
+    if scales is None:
+        if isinstance(entry, Mapping) or entry is True:
+            yield Problem(
+                module.name, "the configuration names it, and the file has no scales of it", LEAVE
+            )
+        elif module.is_quantized:
+            yield from view.unquantized(module)
+    elif module.role not in _QUANTIZED or entry is False:
+        yield from view.unquantized(module)
+    elif module.is_expert and view.architecture.model_type not in _STACKS_SCALES:
+        yield Problem(
+            module.name,
+            f"mlx-lm stacks the weights of experts of {view.architecture.model_type}, and not "
+            "their scales",
+            LEAVE,
+        )
+    elif module.parameter.axes.endswith("in out"):
+        yield wrong_axis(module)
+    elif (fault := _fault(module, section | entry if isinstance(entry, dict) else None)) is not None:
+        yield Problem(module.name, fault, "quantise it anew, or state how it is stored")
+
+
+def _fault(module: Module, stated: Mapping[str, Any] | None) -> str | None:
+    payload, scales = module.tensors.get(""), module.tensors[".scales"]
+    if payload is None or payload.format != "uint32":
+        return "mlx-lm needs words of 32 bits as its weight"
+    if scales.shape[:-1] != payload.shape[:-1] or not scales.shape[-1]:
+        return f"its scales have the shape {scales.shape}, and its words {payload.shape}"
+    is_affine = scales.format != "uint8"
+    if is_affine != (".biases" in module.tensors):
+        return f"its scales are {scales.label}, and it has {'no ' if is_affine else ''}biases"
+    if stated is None:
+        return None
+    bits, group = stated.get("bits"), stated.get("group_size")
+    if not isinstance(bits, int) or not isinstance(group, int):
+        return "the configuration states no bits and group for it"
+    if payload.shape[-1] * _WORD != scales.shape[-1] * group * bits:
+        return f"it is not of {bits} bits in groups of {group}, as the configuration states"
+    if not is_affine and (bits, group) not in _BY_SIZE:
+        return f"no mode of MLX has scales of bytes for {bits} bits in groups of {group}"
+    return None

@@ -1,0 +1,32 @@
+"""What keeps a consumer from loading a checkpoint as it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One module that a consumer does not load as the file has it.
+
+    Attributes
+    ----------
+    module : str
+        The module, or the parameter of a stack of experts; "" for the whole checkpoint.
+    problem : str
+        What the consumer would do with it.
+    remedy : str
+        What to do.
+    option : str or None
+        The option of the consumer with which it loads; None if it loads with none.
+
+    """
+
+    module: str
+    problem: str
+    remedy: str
+    option: str | None = None
+
+    def __str__(self) -> str:
+        where = f"{self.module!r}: " if self.module else ""
+        return f"{where}{self.problem}; {self.remedy}"

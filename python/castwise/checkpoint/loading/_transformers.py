@@ -1,0 +1,295 @@
+"""What transformers loads, after its release 5.24 and compressed-tensors 0.20.
+
+`quantizers/quantizer_{compressed_tensors,finegrained_fp8,mxfp4}.py` there, `integrations/` of the
+same names and `core_model_loading.py`; `quantization/lifecycle/apply.py` and `utils/match.py` here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from math import ceil
+from typing import Any
+
+from castwise.checkpoint.loading._arguments import Arguments, groups_of
+from castwise.checkpoint.loading._modules import Module
+from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._view import IGNORE, LEAVE, NAME_IN_IGNORE, View
+
+_CLASSES = {"linear": "Linear", "head": "Linear", "embedding": "Embedding"}
+"""The classes of PyTorch that compressed-tensors quantises; matrices as (in, out) are `Conv1D`."""
+
+_SEQUENTIAL = ("llama4", "llama4_text")
+"""Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""
+
+_BFLOAT16 = "bfloat16"
+_ONE_BY_ONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
+
+
+def transformers_problems(view: View) -> Iterator[Problem]:
+    """Yield what keeps transformers from loading a checkpoint."""
+    section = view.section("quantization_config", "compression_config")
+    method = section.get("quant_method")
+    if method == "compressed-tensors":
+        yield from _compressed_tensors(view, section)
+    elif method in {"fp8", "mxfp8"}:
+        yield from _float8(view, section)
+    elif method == "mxfp4":
+        yield from _mxfp4(view, section)
+    elif method in {None, "modelopt"} and any(module.is_quantized for module in view.modules):
+        stated = "states no quantisation" if method is None else f"states the method {method!r}"
+        yield Problem(
+            "",
+            f"config.json {stated} that transformers reads, so that it takes codes for weights",
+            "quantise it as compressed-tensors or deepseek (--recipe)",
+        )
+
+
+def _is_linear(module: Module) -> bool:
+    return _CLASSES.get(module.role) == "Linear" and module.parameter.axes != "in out"
+
+
+def _class_of(module: Module) -> str | None:
+    """Return the class that targets may name; None for what is not quantised by any name."""
+    if module.parameter.axes == "in out" or module.is_expert:
+        return None
+    return _CLASSES.get(module.role)
+
+
+def _matches(name: str, class_name: str, texts: Iterable[str]) -> list[str]:
+    """Return the targets that match a module: by name, by expression, by class."""
+    in_order = sorted(texts, key=lambda text: ("re:" in text, text))
+    named = [
+        text
+        for text in in_order
+        if (re.match(text[3:], name) if text.startswith("re:") else text == name)
+    ]
+    return named or [text for text in in_order if text == class_name]
+
+
+def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
+    groups = groups_of(section)
+    by_target = {target: arguments for targets, arguments in groups for target in targets}
+    ignore = [text for text in section.get("ignore") or () if isinstance(text, str)]
+    has_stacks = any(row.axes.startswith("experts") for row in view.architecture.parameters.values())
+    decoded: set[str] = set()
+    for module in view.modules:
+        if module.is_expert and (has_stacks or module.is_stack):
+            yield from _expert_problems(view, module, groups)
+            continue
+        class_name = "Linear" if module.is_expert else _class_of(module)
+        targets = [] if class_name is None else _matches(module.name, class_name, by_target)
+        if class_name is None or _matches(module.name, class_name, ignore):
+            targets = []
+        arguments = by_target[targets[0]] if targets else None
+        if arguments is None:
+            yield from view.unquantized(module)
+        elif class_name == "Embedding":
+            yield Problem(
+                module.name,
+                "transformers does not load a quantised embedding",
+                LEAVE,
+            )
+        else:
+            yield from view.quantized(module, arguments)
+            decoded |= {arguments.scheme} if module.is_quantized else set()
+    for module_name in view.tied_heads():
+        if _matches(module_name, "Linear", by_target) and not _matches(
+            module_name, "Linear", ignore
+        ):
+            yield Problem(
+                module_name,
+                "transformers builds it quantised, and the file has no weight of it: it shares "
+                "that of the embedding",
+                NAME_IN_IGNORE,
+            )
+    yield from _dtype_problems(view, decoded)
+
+
+def _dtype_problems(view: View, schemes: set[str]) -> Iterator[Problem]:
+    """Yield what needs another dtype: these are decoded to bfloat16, whatever the model is."""
+    stated = view.dtype()
+    narrow = sorted(name for name in schemes if is_decoded_alone(name, stated))
+    if narrow:
+        yield Problem(
+            "",
+            f"transformers decodes {', '.join(narrow)} to bfloat16, and the model is {stated}",
+            "load it with dtype=torch.bfloat16, or cast the model to bfloat16 first",
+            option="dtype=bfloat16",
+        )
+
+
+def is_decoded_alone(scheme: str, dtype: str | None) -> bool:
+    """Return True for what is decoded to bfloat16 where the model is computed in another dtype."""
+    return scheme.startswith(("nvfp4", "mxfp")) and dtype not in {None, _BFLOAT16}
+
+
+def _expert_arguments(
+    groups: Sequence[tuple[list[str], Arguments | None]],
+) -> Arguments | None:
+    """Return how experts are stored: `ignore` does not count (`get_experts_scheme`)."""
+    for targets, arguments in groups:
+        if any(target.startswith("re:") and "experts" in target for target in targets):
+            return arguments
+    for targets, arguments in groups:
+        if any(not target.startswith("re:") for target in targets):
+            return arguments
+    return groups[0][1] if groups else None
+
+
+def _expert_problems(
+    view: View, module: Module, groups: Sequence[tuple[list[str], Arguments | None]]
+) -> Iterator[Problem]:
+    """Yield what keeps transformers from joining experts to one tensor."""
+    is_sequential = view.architecture.model_type in _SEQUENTIAL
+    if module.is_stack:
+        if module.is_quantized or is_sequential:
+            yield Problem(
+                module.name,
+                "transformers decodes no experts in one tensor, and would drop their scales"
+                if module.is_quantized
+                else "transformers builds experts one by one, and would drop them in one tensor",
+                _ONE_BY_ONE,
+            )
+        return
+    arguments = _expert_arguments(groups)
+    if arguments is None:
+        yield from view.unquantized(module)
+        return
+    is_float8 = arguments.kind == "float" and arguments.bits == 8
+    if is_sequential:
+        yield from view.quantized(module, arguments)
+    elif module.plain is not None and not module.is_quantized:
+        if not is_float8:
+            yield Problem(
+                module.name,
+                f"transformers decodes all experts from {arguments.scheme}, and it is "
+                f"{module.plain.label}",
+                "quantise all experts, or choose fp8_tensor or fp8_channel",
+            )
+    elif is_float8 and (arguments.strategy not in {"tensor", "channel"} or arguments.group):
+        yield Problem(
+            module.name,
+            f"transformers decodes no experts from {arguments.scheme}",
+            "choose another scheme for the experts, or leave them (--ignore)",
+        )
+    elif arguments.strategy == "tensor_group" or not arguments.symmetric:
+        yield Problem(
+            module.name,
+            f"transformers decodes no experts from {arguments.scheme}"
+            + ("" if arguments.symmetric else " with zero points"),
+            "choose another scheme for the experts",
+        )
+    else:
+        yield from view.quantized(module, arguments)
+
+
+def _skips(name: str, texts: Sequence[str]) -> bool:
+    """Return True for a module that a list leaves out (`should_convert_module`)."""
+    return any(
+        re.match(rf"(?:{text})(?:(?<=\.)|(?=\.|$))", name) or name.endswith(text) for text in texts
+    )
+
+
+def _float8(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what keeps `FP8Linear`, or its decoding on a CPU, from what the file has."""
+    stated = section.get("modules_to_not_convert")
+    skipped = list(stated) if stated is not None else view.heads()
+    kept = [row.name for row in view.architecture.parameters.values() if row.float32]
+    block = section.get("weight_block_size")
+    for module in view.modules:
+        is_left = _skips(module.name, skipped) or _skips(module.layer, skipped)
+        if module.is_stack:
+            if module.is_quantized:
+                yield Problem(
+                    module.name,
+                    "transformers decodes no experts in one tensor on a CPU: it takes their codes "
+                    "for weights",
+                    _ONE_BY_ONE,
+                )
+            elif module.layer.endswith("experts") and not _skips(module.layer, skipped):
+                yield _lacking(module, "weight_scale_inv")
+        elif not (_is_linear(module) or module.is_expert) or is_left:
+            yield from view.unquantized(module)
+        elif not module.is_quantized:
+            if module.role != "head" or stated is not None:
+                yield _lacking(module, "weight_scale_inv")
+        elif module.parameter.name in kept:
+            yield Problem(module.name, "transformers keeps it in float32", LEAVE)
+        else:
+            yield from _float8_problems(module, block)
+
+
+def _lacking(module: Module, part: str) -> Problem:
+    return Problem(
+        module.name,
+        f"transformers builds it quantised, and the file has no {part!r} of it",
+        f"{IGNORE}, or quantise it",
+    )
+
+
+def _float8_problems(module: Module, block: object) -> Iterator[Problem]:
+    payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
+    if payload is None or scale is None:
+        missing = "weight" if payload is None else "weight_scale_inv"
+        yield _lacking(module, missing)
+        return
+    extra = {name for name in module.tensors if name.startswith("_")} - {"_scale_inv"}
+    if extra:
+        yield Problem(
+            module.name, f"transformers drops 'weight{min(extra)}'", "remove it, or quantise anew"
+        )
+    if payload.format not in {"float8_e4m3fn", "int8"}:
+        yield Problem(
+            module.name,
+            f"its codes are {payload.label}, and transformers reads float8_e4m3fn",
+            "quantise it anew",
+        )
+        return
+    rows, columns = payload.shape[-2:] if len(payload.shape) > 1 else (1, *payload.shape)
+    if not (isinstance(block, list) and len(block) == 2):
+        if scale.shape not in {(), (1,), (1, 1)}:
+            yield Problem(module.name, f"its scales have the shape {scale.shape}", "quantise anew")
+        return
+    high, wide = (int(size) for size in block)
+    wanted = ceil(rows / high), ceil(columns / wide)
+    if scale.shape != wanted:
+        yield Problem(
+            module.name,
+            f"its scales have the shape {scale.shape}, and blocks of {high}x{wide} need {wanted}",
+            "quantise it anew with that block, or state the block that it has",
+        )
+    elif (rows > high and rows % high) or (columns > wide and columns % wide):
+        yield Problem(
+            module.name,
+            f"transformers decodes a matrix of {rows}x{columns} right on a GPU alone: without one "
+            f"it cuts it in {wanted[0]}x{wanted[1]} equal blocks",
+            f"load it on a GPU, or leave it as it is (--ignore)",
+            option="a GPU",
+        )
+
+
+def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
+    """Yield what keeps `Mxfp4GptOssExperts` from what the file has."""
+    skipped = list(section.get("modules_to_not_convert") or ())
+    is_gpt_oss = view.architecture.model_type == "gpt_oss"
+    for module in view.modules:
+        if not module.is_stack or _skips(module.layer, skipped):
+            yield from view.unquantized(module)
+        elif not is_gpt_oss:
+            if module.is_quantized:
+                yield Problem(
+                    module.name,
+                    "transformers loads MXFP4 in the form of gpt-oss for gpt-oss alone",
+                    "choose another recipe (--recipe compressed-tensors)",
+                )
+        elif {"_blocks", "_scales"} - module.tensors.keys():
+            yield Problem(
+                module.name,
+                "transformers builds it as MXFP4, and the file has no blocks and scales of it",
+                "quantise all experts",
+            )
+        else:
+            yield from view.blocks(module)
+
+

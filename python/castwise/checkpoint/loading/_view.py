@@ -1,0 +1,179 @@
+"""A checkpoint as those who load it see it: what is stated, and the tensors of each module."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.loading._arguments import Arguments
+from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide, modules_of
+from castwise.checkpoint.loading._problem import Problem
+
+if TYPE_CHECKING:
+    from castwise.models import Architecture
+
+LEAVE = "leave it as it is (--ignore)"
+IGNORE = "except it in the configuration"
+NAME_IN_IGNORE = "name it in 'ignore' of the configuration"
+_MXFP4_BLOCK = 32
+
+Read = Callable[[str], bytes]
+"""Returns the bytes of a tensor by its name."""
+
+
+class View:
+    """A checkpoint as one consumer sees it.
+
+    Parameters
+    ----------
+    consumer
+        Its name.
+    architecture
+        What the model's tensors are.
+    config
+        The model's parsed `config.json`.
+    tensors
+        All tensors of the model.
+    files
+        Other files that may state the quantisation, parsed, by name.
+    read
+        Reads a tensor, for scales that must be equal; None if there is no data yet.
+
+    """
+
+    def __init__(
+        self,
+        consumer: str,
+        architecture: Architecture,
+        config: Mapping[str, Any],
+        tensors: Iterable[TensorInfo],
+        files: Mapping[str, Any] | None = None,
+        read: Read | None = None,
+    ) -> None:
+        self.consumer = consumer
+        self.architecture = architecture
+        self.config = config
+        self.files = files or {}
+        self.read = read
+        self.modules, self.unknown = modules_of(architecture, tensors)
+
+    def section(self, *keys: str) -> Mapping[str, Any]:
+        """Return the first member of the configuration of these names, also of its text part."""
+        text = self.config.get("text_config")
+        for part in (self.config, text if isinstance(text, Mapping) else {}):
+            for key in keys:
+                if isinstance(part.get(key), Mapping):
+                    section = part[key]
+                    inner = section.get("quantization_config")
+                    return inner if isinstance(inner, Mapping) else section
+        return {}
+
+    def number(self, key: str) -> int | None:
+        """Return a whole number of the configuration, or of its text part."""
+        text = self.config.get("text_config")
+        for part in (text if isinstance(text, Mapping) else {}, self.config):
+            if isinstance(part.get(key), int):
+                return int(part[key])
+        return None
+
+    def dtype(self) -> str | None:
+        """Return the dtype in which the model is loaded by default."""
+        text = self.config.get("text_config")
+        for part in (self.config, text if isinstance(text, Mapping) else {}):
+            for key in ("dtype", "torch_dtype"):
+                if isinstance(part.get(key), str):
+                    return str(part[key]).removeprefix("torch.")
+        formats = Counter(
+            info.format
+            for module in self.modules
+            for info in module.tensors.values()
+            if is_wide(info)
+        )
+        return formats.most_common(1)[0][0] if formats else None
+
+    @cached_property
+    def by_name(self) -> dict[str, Module]:
+        """The modules by their names in the file."""
+        return {module.name: module for module in self.modules}
+
+    def heads(self) -> list[str]:
+        """Return the names of the heads, and of what shares their storage."""
+        rows = self.architecture.parameters.values()
+        return [row.name.removesuffix(WEIGHT) for row in rows if row.role == "head" or row.tied]
+
+    def tied_heads(self) -> list[str]:
+        """Return the names of heads that share a storage, and of which the file has nothing."""
+        rows = self.architecture.parameters.values()
+        names = [row.name for row in rows if row.role == "head" and row.tied]
+        return [
+            name.removesuffix(WEIGHT)
+            for name in names
+            if "#" not in name and name.removesuffix(WEIGHT) not in self.by_name
+        ]
+
+    def unquantized(self, module: Module) -> Iterator[Problem]:
+        """Yield what of a module is lost that the consumer builds without quantisation."""
+        if not module.is_quantized:
+            return
+        if module.role == "embedding":
+            problem = f"{self.consumer} does not load a quantised embedding as the file states it"
+        else:
+            problem = (
+                f"{self.consumer} builds it without quantisation, and would drop "
+                f"{self._dropped(module)}"
+            )
+        yield Problem(module.name, problem, LEAVE)
+
+    @staticmethod
+    def _dropped(module: Module) -> str:
+        suffix = max(module.tensors, key=len)
+        return repr(module.tensors[suffix].name)
+
+    def quantized(self, module: Module, arguments: Arguments) -> Iterator[Problem]:
+        """Yield what a module lacks that the consumer builds as compressed-tensors states it."""
+        if not module.is_quantized:
+            yield Problem(
+                module.name,
+                f"{self.consumer} builds it as {arguments.scheme}, and the file has it as "
+                f"{module.tensors[''].label}",
+                f"{NAME_IN_IGNORE}, or quantise it",
+            )
+        elif module.parameter.axes.endswith("in out"):
+            yield wrong_axis(module)
+        elif (fault := arguments.fault(module)) is not None:
+            yield Problem(
+                module.name,
+                f"{self.consumer} builds it as {arguments.scheme}: {fault}",
+                "quantise it anew, or state how it is stored",
+            )
+
+    def blocks(self, module: Module) -> Iterator[Problem]:
+        """Yield what of experts in the form of gpt-oss is not along the inputs of the model."""
+        shape, scales = module.tensors["_blocks"].shape, module.tensors["_scales"].shape
+        hidden, inner = self.number("hidden_size"), self.number("intermediate_size")
+        rows_are_hidden = "down" in module.name
+        if shape[:-1] != scales or len(shape) != 4:
+            yield Problem(
+                module.name, f"its blocks have the shape {shape}, its scales {scales}", "quantise anew"
+            )
+        elif hidden is not None and inner is not None:
+            rows, columns = (hidden, inner) if rows_are_hidden else (2 * inner, hidden)
+            if (shape[1], shape[2] * _MXFP4_BLOCK) != (rows, columns):
+                yield Problem(
+                    module.name,
+                    f"its blocks are of {shape[1]} rows of {shape[2] * _MXFP4_BLOCK}, and the "
+                    f"configuration needs {rows} of {columns}: they do not lie along the inputs",
+                    "quantise the unquantised model anew",
+                )
+
+
+def wrong_axis(module: Module) -> Problem:
+    """Return the problem of a matrix whose blocks lie along its outputs."""
+    return Problem(
+        module.name,
+        "its matrices are (in, out), and its blocks lie along the outputs",
+        "leave it as it is (--ignore), or use a recipe that stores such experts (gpt-oss)",
+    )
