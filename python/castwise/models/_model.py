@@ -12,6 +12,7 @@ from castwise.models._structure import (
     is_embedding_name,
     is_left_name,
     is_stack_name,
+    lookup_role,
 )
 
 MATRIX, STACK = 2, 3
@@ -51,6 +52,8 @@ class Model:
         """Return the role of a tensor."""
         if is_stack_name(name):
             return EXPERTS
+        if (lookup := lookup_role(name)) is not None:
+            return lookup
         return LINEAR if name.endswith(WEIGHT) and not is_left_name(name) else OTHER
 
     def is_matrix(self, name: str) -> bool:

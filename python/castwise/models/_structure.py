@@ -48,3 +48,15 @@ def is_left_name(name: str) -> bool:
 def is_embedding_name(module: str) -> bool:
     """Return True for a module that no producer would quantise as a linear layer."""
     return _EMBEDDING.fullmatch(module.rpartition(".")[2]) is not None
+
+
+_LOOKUP = re.compile(r"(?:embed_tokens|word_embeddings|tok_embeddings|embed_in|wte|shared)")
+_HEAD = re.compile(r"(?:lm_head|embed_out|vocab_projector)")
+
+
+def lookup_role(name: str) -> str | None:
+    """Return "embedding" or "head" for a table of tokens or the matrix of logits, else None."""
+    module = name.removesuffix(".weight").rpartition(".")[2]
+    if _LOOKUP.fullmatch(module):
+        return "embedding"
+    return "head" if _HEAD.fullmatch(module) else None

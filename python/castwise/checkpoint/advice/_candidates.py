@@ -59,6 +59,10 @@ class Candidates:
         Those whose matrices have their columns along the axis before the last.
     model
         What the tensors are.
+    embeddings
+        Whether embeddings and heads may get schemes.
+    has_formats
+        Whether the caller named formats.
 
     """
 
@@ -68,6 +72,20 @@ class Candidates:
     limits: Limits | None
     transposed: frozenset[str]
     model: CheckpointModel
+    embeddings: bool
+    has_formats: bool
+
+    def by_default(self) -> Candidates:
+        """Return these without the schemes that the consumer loads only with an option."""
+        targets = {target for sizes in self.nbytes.values() for target in sizes}
+        if self.limits is None:
+            return self
+        optional = {
+            target
+            for target in targets
+            if is_scheme(target) and not self.limits.loads_by_default(target)
+        }
+        return self._without(optional) if optional else self
 
     def alternatives(self) -> list[Candidates]:
         """Return what checkpoints may hold that can be stated, and loaded.
@@ -110,8 +128,12 @@ def find_candidates(
     recipe: str | None,
     threads: int,
     limits: Limits | None = None,
+    *,
+    embeddings: bool,
 ) -> Candidates:
     """List what each weight may become, of a consumer what it loads.
+
+    `embeddings` says that embeddings and heads may get schemes, too.
 
     Raises
     ------
@@ -127,7 +149,10 @@ def find_candidates(
     stored, entries, model = source.tensors, EntrySizes.of(source), CheckpointModel(source)
     sizes: dict[str, dict[str, int]] = {}
     transposed: set[str] = set()
-    encodes = [Encode(row, recipe, None, (), _kept_map(), {}, threads) for row in schemes]
+    encodes = [
+        Encode(row, recipe, None, (), _kept_map(), {}, threads, embeddings=embeddings)
+        for row in schemes
+    ]
     entry_bytes = {name: entries.nbytes(name) for name in stored}
     for names, parts_by_scheme in candidate_parts(source, encodes):
         for encode in encodes:
@@ -166,7 +191,16 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(tensors, all_sizes, recipe, limits, frozenset(transposed), model)
+    return Candidates(
+        tensors,
+        all_sizes,
+        recipe,
+        limits,
+        frozenset(transposed),
+        model,
+        embeddings,
+        formats is not None,
+    )
 
 
 def _targets(

@@ -13,9 +13,12 @@ from typing import Any
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, is_wide
 
-_PACKED = {"pack-quantized": "int32", **dict.fromkeys(
-    ("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized"), "uint8"
-)}
+_PACKED = {
+    "pack-quantized": "int32",
+    **dict.fromkeys(
+        ("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized"), "uint8"
+    ),
+}
 """Formats whose payload is `weight_packed`, and its dtype."""
 
 _PLAIN = ("naive-quantized", "float-quantized", "int-quantized", "mxfp8-quantized")
@@ -149,9 +152,7 @@ class Arguments:
         count = words * 8 // self.bits if self.form in _PACKED else words
         return count, count
 
-    def _scale_shapes(
-        self, rows: tuple[int, ...], least: int, most: int
-    ) -> list[tuple[int, ...]]:
+    def _scale_shapes(self, rows: tuple[int, ...], least: int, most: int) -> list[tuple[int, ...]]:
         if self.strategy == "tensor":
             return [(1,)]
         if self.strategy == "channel":

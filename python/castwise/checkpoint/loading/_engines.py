@@ -16,10 +16,18 @@ from castwise.checkpoint.loading._arguments import Arguments, groups_of
 from castwise.checkpoint.loading._modules import Module, instances
 from castwise.checkpoint.loading._problem import Problem
 from castwise.checkpoint.loading._view import IGNORE, LEAVE, View, wrong_axis
-from castwise.models import normalize_name
+
+try:
+    from castwise.models import normalize_name
+except ImportError:  # until the table is merged
+    normalize_name = str
 from castwise.quantization.producers import find_consumer
 
-_LINEAR, _HEAD, _EMBEDDING = "MergedColumnParallelLinear", "ParallelLMHead", "VocabParallelEmbedding"
+_LINEAR, _HEAD, _EMBEDDING = (
+    "MergedColumnParallelLinear",
+    "ParallelLMHead",
+    "VocabParallelEmbedding",
+)
 """Classes of engines; a target is looked for in the name of the class, whatever its case."""
 
 _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
@@ -34,7 +42,10 @@ _NEEDS_ALIKE = "give them one scheme, or leave all of them (--ignore)"
 _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
     "FP8": ("fp8_tensor", "float8_e4m3fn", "float32", frozenset(("_scale",))),
     "FP8_PER_CHANNEL_PER_TOKEN": (
-        "fp8_channel", "float8_e4m3fn", "float32", frozenset(("_scale",)),
+        "fp8_channel",
+        "float8_e4m3fn",
+        "float32",
+        frozenset(("_scale",)),
     ),
     "FP8_PB_WO": ("fp8_block", "float8_e4m3fn", "float32", frozenset(("_scale",))),
     "NVFP4": ("nvfp4", "uint8", "float8_e4m3fn", frozenset(("_scale", "_scale_2"))),
@@ -179,8 +190,10 @@ class _Float8(_Method):
             layer = name.partition(".experts.")[0] + ".experts"
             return any(layer in text for text in self._ignored if "experts" in text)
         if self.engine.suffixes:
-            return any(name == text or name.endswith(f".{text}") or name.startswith(f"{text}.")
-                       for text in self._ignored)
+            return any(
+                name == text or name.endswith(f".{text}") or name.startswith(f"{text}.")
+                for text in self._ignored
+            )
         return name in self._ignored
 
     def stored(self, names: Sequence[str], class_name: str) -> str | None:
@@ -364,9 +377,13 @@ def _expert_problems(
     stem = layer if layer.endswith("experts") else f"{layer}.experts"
     names = [name for name in (module.name for module in modules) if ".experts." in name]
     first = [name for name in names if ".experts.0." in name]
-    candidates = [first] if first and not any(module.is_stack for module in modules) else [
-        [f"{stem}.0.{projection}" for projection in projections] for projections in _PROJECTIONS
-    ]
+    candidates = (
+        [first]
+        if first and not any(module.is_stack for module in modules)
+        else [
+            [f"{stem}.0.{projection}" for projection in projections] for projections in _PROJECTIONS
+        ]
+    )
     excepted = [{method.excepted(name) for name in each} for each in candidates]
     if any(len(each) > 1 for each in excepted) and not any(each == {True} for each in excepted):
         yield Problem(

@@ -30,7 +30,9 @@ def mlx_problems(view: View) -> Iterator[Problem]:
     """Yield what keeps mlx-lm from loading a checkpoint, whose names must all be the model's."""
     section = view.section("quantization", "quantization_config")
     is_own = "group_size" in section and "quant_method" not in section
-    is_gpt_oss = section.get("quant_method") == "mxfp4" and view.architecture.model_type == "gpt_oss"
+    is_gpt_oss = (
+        section.get("quant_method") == "mxfp4" and view.architecture.model_type == "gpt_oss"
+    )
     if not is_own and not is_gpt_oss:
         if any(module.is_quantized for module in view.modules):
             yield Problem(
@@ -67,7 +69,9 @@ def _module_problems(view: View, module: Module, section: Mapping[str, Any]) -> 
         )
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)
-    elif (fault := _fault(module, section | entry if isinstance(entry, dict) else None)) is not None:
+    elif (
+        fault := _fault(module, section | entry if isinstance(entry, dict) else None)
+    ) is not None:
         yield Problem(module.name, fault, "quantise it anew, or state how it is stored")
 
 

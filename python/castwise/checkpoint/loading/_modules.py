@@ -8,7 +8,11 @@ from typing import TYPE_CHECKING
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.models import normalize_name
+
+try:
+    from castwise.models import normalize_name
+except ImportError:  # until the table is merged
+    normalize_name = str
 
 if TYPE_CHECKING:
     from castwise.models import Architecture, Parameter
@@ -154,7 +158,9 @@ def instances(
     groups: Iterable[tuple[str, ...]], modules: Mapping[str, Module]
 ) -> Iterator[list[Module]]:
     """Yield, layer by layer, the modules of the file that a consumer joins, of normalised names."""
-    place = {name: (number, k) for number, group in enumerate(groups) for k, name in enumerate(group)}
+    place = {
+        name: (number, k) for number, group in enumerate(groups) for k, name in enumerate(group)
+    }
     found: dict[tuple[int, tuple[str, ...]], list[Module]] = {}
     for module in modules.values():
         hit = place.get(normalize_name(module.name))

@@ -71,7 +71,9 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Prob
     groups = groups_of(section)
     by_target = {target: arguments for targets, arguments in groups for target in targets}
     ignore = [text for text in section.get("ignore") or () if isinstance(text, str)]
-    has_stacks = any(row.axes.startswith("experts") for row in view.architecture.parameters.values())
+    has_stacks = any(
+        row.axes.startswith("experts") for row in view.architecture.parameters.values()
+    )
     decoded: set[str] = set()
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
@@ -291,5 +293,3 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
             )
         else:
             yield from view.blocks(module)
-
-

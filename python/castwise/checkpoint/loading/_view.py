@@ -157,7 +157,9 @@ class View:
         rows_are_hidden = "down" in module.name
         if shape[:-1] != scales or len(shape) != 4:
             yield Problem(
-                module.name, f"its blocks have the shape {shape}, its scales {scales}", "quantise anew"
+                module.name,
+                f"its blocks have the shape {shape}, its scales {scales}",
+                "quantise anew",
             )
         elif hidden is not None and inner is not None:
             rows, columns = (hidden, inner) if rows_are_hidden else (2 * inner, hidden)

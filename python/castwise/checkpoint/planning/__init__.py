@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         model_types,
         quantization_of,
         refuse_changes,
+        stated_dtype,
     )
     from castwise.checkpoint.planning._stored_tensors import StoredTensors
     from castwise.checkpoint.planning._written_schemes import (
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
         decoding_of,
     )
     from castwise.checkpoint.planning.encode._encode import (
+        TABLES,
         Encode,
         candidate_parts,
         encode_checkpoint,
@@ -66,6 +68,7 @@ else:
                 "model_types",
                 "quantization_of",
                 "refuse_changes",
+                "stated_dtype",
             ),
             "castwise.checkpoint.planning._stored_tensors": ("StoredTensors",),
             "castwise.checkpoint.planning._written_schemes": (
@@ -93,6 +96,7 @@ else:
                 "decoding_of",
             ),
             "castwise.checkpoint.planning.encode._encode": (
+                "TABLES",
                 "Encode",
                 "candidate_parts",
                 "encode_checkpoint",
@@ -106,6 +110,7 @@ else:
 __all__ = [
     "ARITHMETIC",
     "FORMATS",
+    "TABLES",
     "CheckpointModel",
     "DerivedCheckpoint",
     "DerivedReader",
@@ -133,6 +138,7 @@ __all__ = [
     "refuse_changes",
     "scheme_beside",
     "scheme_names",
+    "stated_dtype",
     "statement_sizes",
     "transcode_checkpoint",
     "written",

@@ -77,12 +77,15 @@ class Consumer:
     form : str or None
         The producer to whose layout `transcode_file` converts those checkpoints first; None if the
         consumer loads them as they are.
+    embeddings : bool
+        Whether it loads quantised embeddings, and heads, of every scheme that it loads.
 
     """
 
     name: str
     loads: tuple[Loading, ...]
     form: str | None = None
+    embeddings: bool = False
 
     __repr__ = brief_fields
 
@@ -160,6 +163,7 @@ _CONSUMERS = (
             Loading("gpt-oss", (), ("mxfp4",), _TESTED_GGUF, alike="model"),
         ),
         "gguf",
+        embeddings=True,
     ),
     Consumer(
         "mlx-lm",
@@ -171,6 +175,7 @@ _CONSUMERS = (
                 _TESTED,
             ),
         ),
+        embeddings=True,
     ),
     Consumer(
         "comfyui",

@@ -36,6 +36,9 @@ from castwise.quantization.producers import Encoding, Statements
 
 _BYTE_BITS = 8
 
+TABLES = ("embedding", "head")
+"""The roles of matrices with a row for each token, which most consumers load unquantised."""
+
 
 @dataclass(frozen=True, slots=True)
 class Encode:
@@ -63,6 +66,8 @@ class Encode:
         Leave a weight that the recipe cannot hold as it is, instead of refusing it.
     consumer
         Who is to load the result; None if nobody says it.
+    embeddings
+        Quantise embeddings and heads as linear layers, which stay otherwise.
 
     """
 
@@ -76,6 +81,7 @@ class Encode:
     map_name: str | None = None
     leaves_unfit: bool = False
     consumer: str | None = None
+    embeddings: bool = False
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -222,10 +228,15 @@ class EncodePlan(ComponentPlan):
         """Return the matrices by what decides how they may be quantised."""
         kinds: dict[Any, list[TensorInfo]] = {}
         for info in self._tensors if self._component.has_config else ():
-            if self._is_matrix(info) and not self.model.is_kept(info.name):
+            if self._is_matrix(info) and not self._stays(info.name):
                 ending = info.name.endswith("weight"), self.model.role(info.name) == EXPERTS
                 kinds.setdefault((info.shape, info.format, *ending), []).append(info)
         return [*kinds.values()]
+
+    def _stays(self, name: str) -> bool:
+        """Return True for a weight that is quantised only if a map names it."""
+        is_taken = self._encode.embeddings and self.model.role(name) in TABLES
+        return self.model.is_kept(name) and not is_taken
 
     def choose_all(self, encode: Encode) -> None:
         """Choose what each tensor becomes, as a request with the same keys and patterns has it."""
@@ -279,7 +290,7 @@ class EncodePlan(ComponentPlan):
         """Decide whether a tensor is quantised."""
         scheme = self._encode.schemes.get(key or "")
         if scheme is None and key is None and not is_ignored and self._is_matrix(info):
-            scheme = None if self.model.is_kept(info.name) else self._encode.scheme
+            scheme = None if self._stays(info.name) else self._encode.scheme
         if scheme is not None and not is_ignored:
             encoding = self._encodings[scheme]
             if (
