@@ -109,8 +109,8 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="REGEX",
         action="append",
         default=[],
-        help="the error of weights whose whole names, or whose modules', match does not count, such "
-        "as those that you do not use: they get the fewest bytes; as often as needed",
+        help="weights whose error does not count, since you do not use them: those whose whole "
+        "names, or whose modules', match get the fewest bytes; as often as needed",
     )
     choice.add_argument(
         "--quantize-embeddings",

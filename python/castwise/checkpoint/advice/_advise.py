@@ -56,11 +56,17 @@ _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
 _FRONT_POINTS = 200
 _ROUNDING = 1e-12
-_TIE = 1e-9
+_MARGIN = 0.15
+"""By how much more error one scheme for all may be predicted, and is chosen all the same.
+
+Where the prediction differs by less, outputs need not: `benches/real` has the measurements.
+"""
+
 _HEAD_BYTES = 96
+"""Bytes of a header or an index without its entries and metadata, at most."""
+
 _ALIGNMENT = 8
 _SAFETENSORS = ".safetensors"
-"""Bytes of a header or an index without its entries and metadata, at most."""
 _NUMBERS = ("float", "int", "uint")
 _BESIDE = "files and headers"
 
@@ -85,8 +91,8 @@ def advise(
 
     Every weight is read once, and surveyed. What a format or scheme would lose of it is predicted
     from that; the choices are those whose sum of relative squared errors is least (the loss of a
-    model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). Of any single
-    scheme that fits, that sum is no less. Weights that engines fuse (q, k and v; gate and up), and
+    model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). One scheme for all
+    is chosen if it fits and that sum is at most 15 % more. Weights that engines fuse (q, k and v; gate and up), and
     the experts of a layer, share a choice. Routers get 16 bits or stay, and so do embeddings and
     heads for consumers that do not load them quantised; what has one axis, such as norms, stays.
 
@@ -581,12 +587,13 @@ class _Problem:
         return replace(advice, gap=max(above, 0.0) / self._total)
 
     def _uniforms(self, solution: Solution) -> Iterator[Solution]:
-        """Yield the choices of one scheme that cost no more than a solution, the best first.
+        """Yield the choices of one scheme that are as good as a solution, the best first.
 
         A weight that cannot have the scheme has the best of what is not one, and in half of them
         embeddings and heads do, too.
         """
         is_limited = self._limit.error is not None
+        least = solution.cost * (1 if is_limited else 1 + _MARGIN)
         rows: list[tuple[float, float, tuple[int, ...]]] = []
         targets = dict.fromkeys(option.target for row in self._options for option in row)
         for scheme, tables in itertools.product(filter(is_scheme, targets), (True, False)):
@@ -601,17 +608,17 @@ class _Problem:
             nbytes = sum(option.nbytes for option in picked)
             cost, weight = (nbytes, error) if is_limited else (error, nbytes)
             most = self._limit.error * self._total if self._limit.error is not None else math.inf
-            if cost <= solution.cost * (1 + _TIE) and error <= most * (1 + _ROUNDING):
+            if cost <= least * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
                 rows.append((cost, weight, tuple(chosen)))
         for cost, weight, places in sorted(rows):
             yield Solution(places, cost, weight, 0.0)
 
     @staticmethod
     def _wide(options: Sequence[Alternative]) -> int:
-        """Return the option that loses least of 16 bits, or of what is there."""
+        """Return the option that loses least: of 16 bits, of none that is a scheme, or of all."""
         wide = [place for place, option in enumerate(options) if option.target in WIDE_FORMATS]
         others = [place for place, option in enumerate(options) if not is_scheme(option.target)]
-        return min(wide or others, key=lambda place: options[place].error)
+        return min(wide or others or range(len(options)), key=lambda place: options[place].error)
 
     def _advice(self, source: str, solution: Solution) -> Advice:
         choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
