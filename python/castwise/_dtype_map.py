@@ -17,7 +17,7 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import takewhile
 from pathlib import Path
@@ -85,6 +85,8 @@ class DtypeMap(Rendered):
         Whether the map is for many models, of which each has tensors for some keys only.
     least_axes
         How many axes longer than 1 an array has at least that the default applies to.
+    keeps
+        Tells by its name that the default does not apply to an array; None if it does to all.
 
     """
 
@@ -96,6 +98,7 @@ class DtypeMap(Rendered):
     default_by: str = MAP
     is_general: bool = False
     least_axes: int = 0
+    keeps: Callable[[str], bool] | None = None
 
     def __repr__(self) -> str:
         default = "keep" if self.default is None else self.default
@@ -288,7 +291,8 @@ class DtypeMap(Rendered):
             text = str(error).replace(_CHOICE, "") if self.all_kinds else str(error)
             raise ValueError(f"{self.origin}: {text}") from error
         if match is None:
-            if floating and shape is not None and _axes(shape) < self.least_axes:
+            is_short = shape is not None and _axes(shape) < self.least_axes
+            if floating and (is_short or (self.keeps is not None and self.keeps(name))):
                 return Decision(None, None, MAP)
             target = self.default if floating else None
             return Decision(target, None, None if target is None else self.default_by)

@@ -70,8 +70,11 @@ EXPERTS = "model.layers.1.mlp.experts."
 ROWS = {f"{row.scheme} {row.recipe}": row for row in WRITTEN}
 
 
-def model(folder: Path, *, stacked: bool, dtype: Any = BF16) -> Path:
-    """Weights that engines fuse, of other magnitudes each, and experts apart or in one tensor."""
+def model(folder: Path, *, stacked: str | None, dtype: Any = BF16) -> Path:
+    """Weights that engines fuse, of other magnitudes each, and experts apart or in one tensor.
+
+    `stacked` is the type of a model with experts in one tensor.
+    """
     random = np.random.default_rng(5)
     names = [f"{ATTENTION}{part}_proj.weight" for part in "qkvo"]
     names += [f"{MLP}{part}_proj.weight" for part in ("gate", "up", "down")]
@@ -87,7 +90,7 @@ def model(folder: Path, *, stacked: bool, dtype: Any = BF16) -> Path:
     }
     folder.mkdir()
     checkpoint.save(folder / "model.safetensors", tensors)
-    (folder / "config.json").write_text('{"model_type": "llama"}')
+    (folder / "config.json").write_text(json.dumps({"model_type": stacked or "llama"}))
     return folder
 
 
@@ -109,7 +112,8 @@ def explained(first: Path, second: Path) -> list[Any]:
 def test_every_scheme_that_is_written(tmp_path: Path, name: str, stacked: bool) -> None:
     """Quantised, decoded, and stored as other producers do: each is named, shared scales too."""
     row = ROWS[name]
-    source, out = model(tmp_path / "source", stacked=stacked), tmp_path / "out"
+    kind = "gpt_oss" if row.transposed else "mistral4"
+    source, out = model(tmp_path / "source", stacked=kind if stacked else None), tmp_path / "out"
     try:
         checkpoint.quantize_file(source, out, row.scheme, recipe=row.recipe)  # type: ignore[arg-type]
     except CheckpointError:
@@ -171,7 +175,7 @@ def test_a_weight_that_a_cast_fits_too(tmp_path: Path, name: str, kind: str) -> 
 @pytest.mark.parametrize("dtype", [np.float32, np.float16])
 @pytest.mark.parametrize("recipe", ["compressed-tensors", "modelopt"])
 def test_a_global_scale_of_fused_weights(tmp_path: Path, dtype: Any, recipe: Any) -> None:
-    source = model(tmp_path / "source", stacked=False, dtype=dtype)
+    source = model(tmp_path / "source", stacked=None, dtype=dtype)
     checkpoint.quantize_file(source, tmp_path / "out", "nvfp4", recipe=recipe)
     found = explained(source, tmp_path / "out")
     assert {options["shares_global_scale"] for options in found} == {False, True}

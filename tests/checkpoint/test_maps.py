@@ -144,38 +144,43 @@ def test_named_maps_on_the_command_line(tmp_path: Path, caplog: pytest.LogCaptur
     checkpoint.save(source, {"layers.0.kernel": matrix()}, overwrite=True)
     assert caplog.text == ""
     run("cast", source, out, "--dtype", "fp8", "--map", "t5", "--overwrite")
-    said = "map 't5' is for T5 and Flan-T5; no tensor has a name of an embedding or head of theirs"
+    said = "map 't5' is for T5 and Flan-T5; castwise does not know this model, and no tensor has"
     assert said in caplog.text
 
 
 @pytest.mark.parametrize(
     ("config", "said"),
     [
-        ({"model_type": "gpt2"}, "the model type 'gpt2', and the map for it is 'gpt2'"),
-        ({"model_type": "frob"}, "the model type 'frob', and castwise has no map for it"),
-        ({"model_type": "frob", "text_config": {"model_type": "t5"}}, "the map for it is 't5'"),
+        ({"model_type": "gpt2"}, None),
+        ({"model_type": "frob"}, "does not know this model (model_type 'frob'), and no tensor"),
         ({"model_type": "llama"}, None),
-        ({"model_type": "qwen3_5", "text_config": {"model_type": "qwen3_5_text"}}, None),
-        ({"model_type": {}}, None),
-        ({"model_type": ["llama"]}, None),
-        ([], None),
+        ({"architectures": ["LlamaForCausalLM"]}, None),
+        ({"model_type": {}}, "does not know this model, and no tensor"),
+        ({"model_type": ["llama"]}, "does not know this model, and no tensor"),
+        ([], "does not know this model, and no tensor"),
     ],
 )
-def test_a_map_says_what_it_is_for_where_the_model_is_another(
+def test_a_map_says_what_it_is_for_where_the_model_is_unknown(
     tmp_path: Path, config: Any, said: str | None, caplog: pytest.LogCaptureFixture
 ) -> None:
     (tmp_path / "model").mkdir()
     (tmp_path / "model" / "config.json").write_text(json.dumps(config))
-    checkpoint.save(
-        tmp_path / "model" / "model.safetensors",
-        {"lm_head.weight": matrix(), "model.embed_tokens.weight": matrix()},
-    )
-    checkpoint.cast_file(
-        tmp_path / "model", tmp_path / "out", "bf16", dtype_map="llama", keep_config=True
-    )
+    arrays = {"model.layers.0.k_proj.weight": matrix()}
+    checkpoint.save(tmp_path / "model" / "model.safetensors", arrays)
+    out = {"dtype_map": "llama", "keep_config": True}
+    checkpoint.cast_file(tmp_path / "model", tmp_path / "out", "bf16", **out)
     about = "map 'llama' is for Llama, Mistral, Qwen"
     assert (about in caplog.text) is (said is not None)
     assert (said or "") in caplog.text
+    # By the names of its families it is taken for one of them.
+    checkpoint.save(
+        tmp_path / "model" / "model.safetensors",
+        {**arrays, "model.embed_tokens.weight": matrix()},
+        overwrite=True,
+    )
+    caplog.clear()
+    checkpoint.cast_file(tmp_path / "model", tmp_path / "two", "bf16", **out)
+    assert about not in caplog.text
 
 
 def test_every_map_keeps_one_number_per_channel_and_states_whatever_their_names(

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
-from castwise.models import Model
 from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.cli import main
+from castwise.models import Model
 from castwise.quantization import dequantize, quantize
 from checkpoint_samples import assert_same, write_sharded
 from small_llama import (
@@ -274,7 +274,8 @@ def test_experts_in_one_tensor(tmp_path: Path) -> None:
         "model.layers.0.mlp.experts.down_proj_bias": weight(3, 64),
         "model.layers.0.self_attn.q_proj.weight": weight(64, 64),
     }
-    source, out, again = write(tmp_path / "model", tensors), tmp_path / "out", tmp_path / "again"
+    source = write(tmp_path / "model", tensors, model_type="gpt_oss")
+    out, again = tmp_path / "out", tmp_path / "again"
     checkpoint.quantize_file(source, out, "mxfp4", recipe="gpt-oss")
     found = checkpoint.load(out)
     checkpoint.dequantize_file(out, again)
@@ -291,13 +292,11 @@ def test_experts_in_one_tensor(tmp_path: Path) -> None:
     kept = [f"{LAYER}self_attn.q_proj", "lm_head"]
     assert section == {"quant_method": "mxfp4", "modules_to_not_convert": kept}
     name = "model.layers.0.mlp.experts.down_proj"
-    checkpoint.quantize_file(source, tmp_path / "fp8", "fp8_block", block=(32, 32))
-    made = quantize(tensors[name], "fp8_block", recipe="deepseek", block=(32, 32))
-    fp8 = checkpoint.load(tmp_path / "fp8")
-    assert_same(fp8[name], made.data)
-    assert_same(fp8[f"{name}_scale_inv"], made.scale)
-    checkpoint.dequantize_file(tmp_path / "fp8", tmp_path / "fp8 again")
-    assert_values(checkpoint.load(tmp_path / "fp8 again")[name], dequantize(made))
+    with pytest.raises(CheckpointError, match="deepseek stores the weight of each as a tensor"):
+        checkpoint.quantize_file(source, tmp_path / "fp8", "fp8_block", block=(32, 32))
+    source = write(tmp_path / "other", tensors, model_type="mistral4")  # whose are (out, in)
+    with pytest.raises(CheckpointError, match=r"model_type 'mistral4', and gpt-oss stores experts"):
+        checkpoint.quantize_file(source, tmp_path / "fp8", "mxfp4", recipe="gpt-oss")
 
 
 def test_files(tmp_path: Path) -> None:
@@ -359,7 +358,6 @@ def test_shards_and_pipelines(tmp_path: Path) -> None:
         ("transformer_blocks.0.norm1.linear.weight", True),
         ("transformer_blocks.0.attn.to_out.0.weight", False),
         ("base_model.model.q_proj.lora_A.default.weight", True),
-        ("weight", False),
     ],
 )
 def test_what_stays(name: str, stays: bool) -> None:
@@ -529,10 +527,12 @@ def test_what_is_refused(case: str, tmp_path: Path, capsys: pytest.CaptureFixtur
 
 
 def test_what_else_is_refused(tmp_path: Path) -> None:
-    source = write(tmp_path / "model", model_type="gpt2")
-    with pytest.raises(CheckpointError, match=r"of type gpt2 keep matrices as \(in, out\)"):
-        checkpoint.quantize_file(source, tmp_path / "out", "fp8_channel")
-    checkpoint.quantize_file(source, tmp_path / "out", dtype_map={re.escape(Q): "fp8_channel"})
+    names = [f"transformer.h.0.{name}.weight" for name in ("attn.c_attn", "mlp.c_fc")]
+    source = write(tmp_path / "gpt2", {name: weight(64, 192) for name in names}, model_type="gpt2")
+    for named in (None, {re.escape(names[0]): "fp8_channel"}):  # which no library would load
+        with pytest.raises(CheckpointError, match=r"'trans.*c_attn.*keeps it as \(in, out\)"):
+            checkpoint.quantize_file(source, tmp_path / "out", "fp8_channel", dtype_map=named)
+    source = write(tmp_path / "model")
     for given, words in (
         ({}, "give a scheme"),
         ({"scheme": "nvfp4", "dtype_map": {"default": "mxfp4"}}, "is another"),

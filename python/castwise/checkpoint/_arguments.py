@@ -57,6 +57,7 @@ class CastArguments(SharedArguments, total=False):
     seed: int | None
     like: Like | None
     assume: str | Mapping[str, str] | None
+    architecture: PathArgument | None
     keep_config: bool
     raw: bool
     as_bytes: bool
@@ -77,9 +78,11 @@ class QuantizeArguments(SharedArguments, total=False):
     block: Block | None
     dtype_map: MapArgument | None
     ignore: str | Sequence[str]
+    architecture: PathArgument | None
 
 
 class TranscodeArguments(SharedArguments, total=False):
     """What `transcode_file` takes beside its positional arguments and `dry_run`."""
 
     scheme: TranscodedScheme | None
+    architecture: PathArgument | None

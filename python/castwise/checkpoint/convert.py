@@ -57,6 +57,7 @@ def cast_file(
     like: Like | None = None,
     threads: int | None = None,
     assume: str | Mapping[str, str] | None = None,
+    architecture: PathArgument | None = None,
     overwrite: bool = False,
     resumable: bool = False,
     resume: bool = False,
@@ -129,6 +130,9 @@ def cast_file(
     assume
         The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or
         a mapping from name to format. Nothing is guessed.
+    architecture
+        With the name of a map, a file with what the parameters of the model are, as in
+        `quantize_file`.
     overwrite
         Replace `destination` if it is a file, or a folder with a checkpoint; also `source` itself.
     resumable

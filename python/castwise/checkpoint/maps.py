@@ -25,7 +25,6 @@ class _Family(NamedTuple):
     """What a map is for, and what it keeps beside what every map keeps."""
 
     about: str
-    models: frozenset[str]
     keep: tuple[str, ...]
 
 
@@ -89,10 +88,8 @@ def refuse_map_name(name: str, value: object) -> None:
         )
 
 
-def warn_of_other_models(
-    name: str, used: Collection[str | None], model_types: Sequence[set[str]]
-) -> None:
-    """Say what a map is for if a model is not of its families, or has none of their names.
+def warn_of_other_models(name: str, used: Collection[str | None], unknown: Sequence[str]) -> None:
+    """Say what a map is for if castwise does not know a model, and none of its names is of theirs.
 
     Parameters
     ----------
@@ -100,26 +97,20 @@ def warn_of_other_models(
         The name of the map.
     used
         The patterns that match a tensor.
-    model_types
-        The types that each model states for itself or its text; empty if none does.
+    unknown
+        The types of models that castwise does not know, "" of one without.
 
     """
     family = _families()[name]
-    unfamiliar = [types for types in model_types if not types & family.models]
-    if unfamiliar:
-        kind = min(unfamiliar[0])
-        fitting = [name for name, row in _families().items() if unfamiliar[0] & row.models]
-        remedy = f"the map for it is {fitting[0]!r}" if fitting else "castwise has no map for it"
-        problem = f"config.json states the model type {kind!r}, and {remedy}"
-    elif not model_types and not any(pattern in used for pattern in family.keep):
-        problem = "no tensor has a name of an embedding or head of theirs"
-    else:
+    if not unknown or any(pattern in used for pattern in family.keep):
         return
+    kind = f" (model_type {unknown[0]!r})" if unknown[0] else ""
     _LOGGER.warning(
-        "map %r is for %s; %s; see what is kept by a dry run (%s)",
+        "map %r is for %s; castwise does not know this model%s, and no tensor has a name of an "
+        "embedding or head of theirs; see what is kept by a dry run (%s)",
         name,
         family.about,
-        problem,
+        kind,
         argument("dry_run"),
     )
 
@@ -134,7 +125,7 @@ def _shared() -> tuple[str, ...]:
 def _families() -> dict[str, _Family]:
     tables = tomllib.loads(_FILE.read_text("utf-8"))
     return {
-        name: _Family(table["about"], frozenset(table["models"]), tuple(table[_KEEP]))
+        name: _Family(table["about"], tuple(table[_KEEP]))
         for name, table in tables.items()
         if name != _KEEP
     }

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from castwise.checkpoint._sheets import GROUPS, plan_sheet
-from castwise.checkpoint.summary import CastSummary
+from castwise.checkpoint.summary import CastSummary, kept_lines
 from castwise.rendering import Sheet
 
 
@@ -52,7 +52,7 @@ class CastPlan(CastSummary):
 
 def preview_sheet(plan: CastPlan, shown: str = GROUPS) -> Sheet:
     """Return the tables of a plan; see `plan_sheet`."""
-    return plan_sheet(
+    sheet = plan_sheet(
         plan.rows,
         (str(plan.source), str(plan.destination)),
         shown=shown,
@@ -60,3 +60,4 @@ def preview_sheet(plan: CastPlan, shown: str = GROUPS) -> Sheet:
         room=(plan.needed_bytes, plan.free_bytes),
         left_out=plan.left_out,
     )
+    return [*sheet, *kept_lines(plan.kept)]

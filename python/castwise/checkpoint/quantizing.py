@@ -20,6 +20,8 @@ from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.maps import is_map_name, named_map
 from castwise.checkpoint.planning import (
     Encode,
+    architecture_option,
+    checked_architecture,
     checked_threads,
     consumer_named,
     encode_checkpoint,
@@ -70,6 +72,7 @@ def quantize_file(
     block: Block | None = None,
     dtype_map: MapArgument | None = None,
     ignore: str | Sequence[str] = (),
+    architecture: PathArgument | None = None,
     threads: int | None = None,
     overwrite: bool = False,
     resumable: bool = False,
@@ -122,6 +125,9 @@ def quantize_file(
         is that of linear layers.
     ignore
         Regular expressions that match the whole names of weights, or of their modules, to leave.
+    architecture
+        A file with what the parameters of the model are, where castwise does not know the class or
+        the type that `config.json` states.
     threads
         How many threads may quantise.
     overwrite, resumable, resume, include, exclude, max_shard_size, dry_run, measure
@@ -172,6 +178,7 @@ class QuantizeRequest(DeriveRequest):
     block: int | tuple[int, int] | None
     dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None
     ignore: str | Sequence[str]
+    architecture: str | os.PathLike[str] | None
 
     def __post_init__(self) -> None:
         """Take a mapping as a dict, which can be sent to other processes."""
@@ -187,6 +194,7 @@ class QuantizeRequest(DeriveRequest):
             self.dtype_map,
             consumer=self.consumer,
             ignore=self.ignore,
+            architecture=self.architecture,
             threads=threads,
         )
         asked = {
@@ -195,6 +203,7 @@ class QuantizeRequest(DeriveRequest):
             "block": None if encode.block is None else list(encode.block),
             "map": dict(encode.mapping),
             "ignore": list(encode.ignore),
+            **architecture_option(encode.architecture),
         }
         return RunOptions(threads=encode.threads, asked=asked), partial(
             encode_checkpoint, encode=encode
@@ -210,6 +219,7 @@ def checked_encode(
     ignore: object,
     threads: object,
     consumer: object = None,
+    architecture: PathArgument | None = None,
 ) -> Encode:
     """Check what is to be quantised, and how."""
     map_name = dtype_map if isinstance(dtype_map, str) and is_map_name(dtype_map) else None
@@ -259,6 +269,7 @@ def checked_encode(
         checked_threads(threads),
         map_name,
         consumer=None if reader is None else reader.name,
+        architecture=checked_architecture(architecture),
     )
     for name in names:
         encode.encoding(name)

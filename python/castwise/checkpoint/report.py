@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
-from castwise._brief import brief_fields
+from castwise._brief import brief_fields, counted
 from castwise._core import CastReport, finfo, formats
 from castwise._options import FindingKind
-from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint._tensors import Planned, TensorInfo
 
 SCHEMA = 1
 """The version of the JSON of reports; another if a key changes its meaning or goes."""
@@ -98,6 +98,81 @@ class Finding:
             "count": self.count,
             "shard": self.shard,
         }
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTensors:
+    """The floating tensors of one role that stay as they are, for one reason.
+
+    Attributes
+    ----------
+    role
+        What they are: one of `castwise.models.ROLES`, or "unknown".
+    reason
+        Why they stay.
+    count
+        How many.
+    nbytes
+        Their bytes.
+    share
+        Their part of the bytes of all tensors, from 0 to 1.
+
+    """
+
+    role: str
+    reason: str
+    count: int
+    nbytes: int
+    share: float
+
+    __repr__ = brief_fields
+
+    def __str__(self) -> str:
+        nouns = _ROLE_NAMES.get(self.role, "other tensors")
+        noun, verb = (nouns, "stay") if self.count > 1 else (nouns.removesuffix("s"), "stays")
+        share = f"{100 * self.share:.2g} % of the bytes"
+        return f"{self.count:,} {noun}, {share}, {verb}: {self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+_ROLE_NAMES = {
+    "linear": "linear layers",
+    "experts": "tensors of all experts",
+    "embedding": "embeddings",
+    "head": "heads",
+    "convolution": "convolutions",
+    "norm": "norms",
+    "router": "routers",
+    "recurrent": "recurrent parameters",
+    "position": "position tables",
+    "bias": "vectors of biases",
+    "buffer": "buffers",
+}
+_SMALL_SHARE = 0.005
+
+
+def kept_tensors(rows: Iterable[tuple[TensorInfo, str, str]], nbytes: int) -> list[KeptTensors]:
+    """Count tensors, each with its role and why it stays; `nbytes` are those of all tensors."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for info, role, reason in rows:
+        groups.setdefault((role, reason), []).append(info.nbytes)
+    kept = [
+        KeptTensors(role, reason, len(sizes), sum(sizes), sum(sizes) / max(nbytes, 1))
+        for (role, reason), sizes in groups.items()
+    ]
+    return sorted(kept, key=lambda tensors: -tensors.nbytes)
+
+
+def kept_text(kept: Sequence[KeptTensors]) -> str:
+    """Write in a line what stays and why: what has a share of the bytes, and how many others."""
+    large = [tensors for tensors in kept if tensors.share >= _SMALL_SHARE]
+    rest = sum(tensors.count for tensors in kept if tensors.share < _SMALL_SHARE)
+    share = sum(tensors.share for tensors in kept if tensors.share < _SMALL_SHARE)
+    others = [f"{counted(rest, 'small tensor')}, {100 * share:.2g} %"] if rest else []
+    return "; ".join([*map(str, large), *others])
 
 
 LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")

@@ -26,7 +26,9 @@ from castwise.checkpoint.report import (
     SCHEMA,
     CastRow,
     Finding,
+    KeptTensors,
     Report,
+    kept_text,
     report_dict,
 )
 from castwise.quantization import schemes
@@ -73,6 +75,9 @@ class CastSummary(Rendered):
         the run was told, or what `default_max_zeros` says of the rows.
     action
         What was done to the tensors: "cast", "quantised", "decoded" or "transcoded".
+    kept
+        What stays as it is, by role and reason, where a model was quantised, or cast by a map that
+        comes with castwise.
 
     """
 
@@ -83,6 +88,7 @@ class CastSummary(Rendered):
     unused_patterns: Mapping[str, str | None] = field(default_factory=dict)
     max_zeros: float = MAX_ZEROS
     action: str = "converted"
+    kept: Sequence[KeptTensors] = ()
 
     _VERB: ClassVar[str] = ""
 
@@ -218,7 +224,13 @@ def summary_sheet(summary: CastSummary, shown: str = GROUPS, action: str | None 
     paths = str(summary.source), str(summary.destination)
     seed = summary.options.get("seed")
     action = action or summary.action
-    return conversion_sheet(summary.rows, paths, shown=shown, action=action, seed=seed)
+    sheet = conversion_sheet(summary.rows, paths, shown=shown, action=action, seed=seed)
+    return [*sheet, *kept_lines(summary.kept)]
+
+
+def kept_lines(kept: Sequence[KeptTensors]) -> Sheet:
+    """Return the line of what stays, if anything does."""
+    return [Lines([kept_text(kept)])] if kept else []
 
 
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
@@ -255,6 +267,7 @@ def summary_dict(summary: CastSummary, tensors: list[dict[str, Any]]) -> dict[st
         "nbytes_before": sum(row.nbytes_before for row in summary.rows),
         "nbytes_after": sum(row.nbytes_after for row in summary.rows),
         "unused_patterns": dict(summary.unused_patterns),
+        "kept": [tensors.to_dict() for tensors in summary.kept],
         "out_of_range": summary.out_of_range,
         "nan_lost": summary.nan_lost,
         "zeroed": summary.zeroed,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections import Counter
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import product
@@ -320,12 +320,8 @@ def survey_tensors(
     tensors: Mapping[str, TensorInfo],
     threads: int,
     progress: Callable[[Progress], None] | None,
-    transposed: Container[str] = (),
 ) -> Iterator[dict[str, SurveyedTensor]]:
-    """Survey tensors of an opened checkpoint in the order of their files, small ones together.
-
-    Matrices of those that are `transposed` are quantised along their columns.
-    """
+    """Survey tensors of an opened checkpoint in the order of their files, small ones together."""
     meter = ProgressMeter(sum(info.nbytes for info in tensors.values()), progress)
     for component in source.components:
         stored, model = StoredTensors(component.shards), component_model(source, component)
@@ -342,9 +338,7 @@ def survey_tensors(
                         yield surveyed
                         surveyed, nbytes = {}, info.nbytes
                     meter.starts(whole_name)
-                    surveyed[whole_name] = survey_stored(
-                        stored, info, model, threads, is_transposed=whole_name in transposed
-                    )
+                    surveyed[whole_name] = survey_stored(stored, info, model, threads)
                     meter.finished(info.nbytes)
                 yield surveyed
     meter.starts(None)
@@ -355,10 +349,9 @@ def survey_stored(
     info: TensorInfo,
     model: Model,
     threads: int,
-    *,
-    is_transposed: bool = False,
 ) -> SurveyedTensor:
-    """Survey a tensor, in pieces of some megabytes."""
+    """Survey a tensor, in pieces of some megabytes, each with its inputs along the rows."""
+    is_transposed = model.is_in_out(info.name)
 
     def pieces() -> Iterator[NDArray[Any]]:
         for piece in _pieces(stored, info, model):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -14,7 +15,9 @@ from castwise._wording import given
 from castwise.checkpoint._arguments import PathArgument, TranscodeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.planning import (
+    architecture_option,
     changed_schemes,
+    checked_architecture,
     checked_threads,
     form_names,
     transcode_checkpoint,
@@ -65,6 +68,7 @@ def transcode_file(
     recipe: TranscodedRecipe,
     *,
     scheme: TranscodedScheme | None = None,
+    architecture: PathArgument | None = None,
     threads: int | None = None,
     overwrite: bool = False,
     resumable: bool = False,
@@ -119,6 +123,8 @@ def transcode_file(
         The producer: "compressed-tensors", "modelopt", "comfy", "gpt-oss", "gguf" or "deepseek-v4".
     scheme
         "nvfp4" or "fp8_block", if another scheme is to hold the values.
+    architecture
+        As in `quantize_file`.
     threads
         How many threads may transcode.
     overwrite, resumable, resume, include, exclude, max_shard_size, fail_on, max_zeros, progress
@@ -170,6 +176,7 @@ class TranscodeRequest(DeriveRequest):
     action: ClassVar[str] = "transcoded"
     recipe: str
     scheme: str | None
+    architecture: str | os.PathLike[str] | None
 
     @property
     def suffix(self) -> str:
@@ -192,12 +199,13 @@ class TranscodeRequest(DeriveRequest):
                 f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
                 "decode (castwise dequantize) and quantise (castwise quantize)"
             )
+        architecture = checked_architecture(self.architecture)
         make = partial(
             transcode_checkpoint,
             recipe=self.recipe,
             scheme=self.scheme,
             threads=checked_threads(threads),
+            architecture=architecture,
         )
-        return RunOptions(
-            threads=threads, asked={"recipe": self.recipe, "scheme": self.scheme}
-        ), make
+        asked = {"recipe": self.recipe, "scheme": self.scheme, **architecture_option(architecture)}
+        return RunOptions(threads=threads, asked=asked), make

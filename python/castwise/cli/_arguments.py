@@ -51,6 +51,12 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "help": "the checkpoint to write: the same, or hf://org/name to push it to the Hub",
     },
     "--threads": {"metavar": "N", "type": int, "help": "default: all cores"},
+    "--architecture": {
+        "metavar": "FILE",
+        "type": local_path_argument,
+        "help": "what the parameters are of a model that castwise does not know: a file in the "
+        "format of its table of architectures",
+    },
     "--assume": {
         "metavar": "D",
         "help": "the format of arrays that numpy saved as raw bytes (|V2)",

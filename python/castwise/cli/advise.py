@@ -119,7 +119,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="whether embeddings and heads may get schemes (default: without --for, and for those "
         f"who load them so: {', '.join(row.name for row in consumers() if row.embeddings)})",
     )
-    add_arguments(parser, "--threads")
+    add_arguments(parser, "--architecture", "--threads")
     parser.add_argument(
         "-o",
         "--output",
@@ -155,6 +155,7 @@ def _advise(options: argparse.Namespace) -> int:
                 formats=options.formats,
                 recipe=options.recipe,
                 consumer=options.consumer,
+                architecture=options.architecture,
                 groups=_read_groups(options.groups),
                 importance=options.importance,
                 ignore=options.ignore,

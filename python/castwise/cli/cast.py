@@ -98,7 +98,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="let safetensors files hold formats that they have no code for, such as float8_e4m3, "
         "as bytes that castwise reads again",
     )
-    _arguments.add_arguments(target, "--assume")
+    _arguments.add_arguments(target, "--assume", "--architecture")
     rounding = parser.add_argument_group("rounding")
     rounding.add_argument(
         "--rounding", choices=get_args(Rounding), help="default: as numpy, nearest-even"
@@ -178,6 +178,7 @@ def _cast_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSumma
         seed=options.seed,
         like=options.like,
         assume=typed_format(options.assume, "--assume"),
+        architecture=options.architecture,
         keep_config=options.keep_config,
         raw=options.raw,
         as_bytes=options.as_bytes,

@@ -89,6 +89,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="leave the weights whose whole names, or whose modules', match; as often as needed",
     )
+    _arguments.add_arguments(target, "--architecture")
     _arguments.add_losses(parser)
     _arguments.add_conversion_output(parser)
     _arguments.add_files(parser)
@@ -128,6 +129,7 @@ def _quantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastS
         block=options.block,
         dtype_map=options.map,
         ignore=options.ignore,
+        architecture=options.architecture,
         **shared,
     )
     return summary

@@ -73,6 +73,7 @@ def define(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help=f"another scheme to hold the values: {' or '.join(changed_schemes())}",
     )
+    _arguments.add_arguments(target, "--architecture")
     _arguments.add_losses(parser, kinds=LOSSES)
     _arguments.add_conversion_output(parser)
     _arguments.add_files(parser)
@@ -97,6 +98,7 @@ def _transcode_file(options: argparse.Namespace, shared: dict[str, Any]) -> Cast
         options.destination,
         options.to,
         scheme=options.scheme,
+        architecture=options.architecture,
         **shared,
     )
     return summary

@@ -48,7 +48,7 @@ def define(parser: argparse.ArgumentParser) -> None:
     cast.add_argument("--nan", choices=get_args(Nan), default="keep")
     cast.add_argument("--seed", metavar="S", type=int, help="that of stochastic rounding")
     cast.add_argument("--like", choices=get_args(Like), help="as for castwise cast")
-    add_arguments(parser, "--threads")
+    add_arguments(parser, "--architecture", "--threads")
     add_output(parser, "--html", shown=("--json", "--quiet"))
     parser.set_defaults(run=_verify)
 
@@ -67,6 +67,7 @@ def _verify(options: argparse.Namespace) -> int:
                 nan=options.nan,
                 seed=options.seed,
                 like=options.like,
+                architecture=options.architecture,
                 threads=options.threads,
                 progress=progress.show if progress.visible else None,
             )

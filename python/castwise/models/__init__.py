@@ -1,5 +1,39 @@
-"""What a model is: the role of each of its tensors, its axes, and what engines join."""
+"""What castwise knows of models: the role of each tensor, its axes, and what engines join."""
 
-from castwise.models._model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model, has_last_outputs
+from castwise.models._architecture import (
+    ROLES,
+    Architecture,
+    Parameter,
+    find_architecture,
+    normalize_name,
+    read_architecture,
+)
+from castwise.models._model import (
+    EXPERTS,
+    IN_OUT,
+    LINEAR,
+    MATRIX,
+    STACK,
+    UNKNOWN,
+    WEIGHT,
+    Model,
+    has_last_outputs,
+)
 
-__all__ = ["EXPERTS", "LINEAR", "MATRIX", "STACK", "WEIGHT", "Model", "has_last_outputs"]
+__all__ = [
+    "EXPERTS",
+    "IN_OUT",
+    "LINEAR",
+    "MATRIX",
+    "ROLES",
+    "STACK",
+    "UNKNOWN",
+    "WEIGHT",
+    "Architecture",
+    "Model",
+    "Parameter",
+    "find_architecture",
+    "has_last_outputs",
+    "normalize_name",
+    "read_architecture",
+]

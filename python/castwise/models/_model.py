@@ -3,26 +3,46 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
-from castwise.models._structure import (
-    IN_OUT_TYPES,
-    JOINED,
-    is_embedding_name,
-    is_left_name,
-    is_stack_name,
-    lookup_role,
+from castwise.models._architecture import (
+    Architecture,
+    Parameter,
+    find_architecture,
+    normalize_name,
 )
+from castwise.models._offered import offered_architecture
+from castwise.models._structure import JOINED, is_in_name, role_by_name
 
 MATRIX, STACK = 2, 3
 """The axes of a matrix, and of those of all experts."""
 
 WEIGHT = ".weight"
-LINEAR, EXPERTS, OTHER = "linear", "experts", "other"
+LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
+IN_OUT = ("in", "out")
+"""The last axes of a matrix whose outputs are its columns."""
 
 _HEAD = "lm_head"
+_LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent"))
+"""The roles of weights that an engine would quantise, if no configuration excepted them."""
+
+_NARROWED = frozenset((LINEAR, EXPERTS, "convolution"))
+"""The roles of what is multiplied: all else is looked up, added or decides."""
+
+_ENGINES = ("vllm", "sglang")
+"""Those that leave layers unquantised whatever a configuration says."""
+
+_LEAST_SIDE = 16
+"""The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
+
+_NUMBER = re.compile(r"(?<![^.])(?:expert_)?([0-9]+)(?![^.])")
+_OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
 _EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
+_OF_MLX = re.compile(r"(?:.*\.)?switch_mlp\.\w+\.weight")
+"""Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in)."""
+
 _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
 
 
@@ -35,59 +55,215 @@ class Model:
         Its parsed `config.json`; empty if it has none.
     shapes
         The shapes of its tensors, by their names.
+    architecture
+        What its parameters are; by default what the table has of the class or the type that
+        `config` states.
+
+    Attributes
+    ----------
+    architecture
+        As given or found; None if nobody knows the model.
+
+    Raises
+    ------
+    ValueError
+        The table is damaged.
 
     """
 
-    def __init__(self, config: Mapping[str, Any], shapes: Mapping[str, tuple[int, ...]]) -> None:
-        kind = config.get("model_type")
+    def __init__(
+        self,
+        config: Mapping[str, Any],
+        shapes: Mapping[str, tuple[int, ...]],
+        architecture: Architecture | None = None,
+    ) -> None:
+        if architecture is None:
+            architecture = find_architecture(config) or offered_architecture(config)
+        self.architecture = architecture
+        self._config = config
         self._shapes = shapes
-        self._in_out_type = kind if isinstance(kind, str) and kind in IN_OUT_TYPES else None
+        self._parameters: dict[str, Parameter | None] = {}
 
     @property
-    def in_out_type(self) -> str | None:
-        """The type of a model that keeps its matrices as (in, out); None for others."""
-        return self._in_out_type
+    def names(self) -> Iterable[str]:
+        """The names of its tensors."""
+        return self._shapes.keys()
+
+    @property
+    def stated_type(self) -> str:
+        """The `model_type` of its configuration; empty if it states none."""
+        kind = self._config.get("model_type")
+        return kind if isinstance(kind, str) else ""
+
+    @property
+    def title(self) -> str:
+        """What messages call it: the type or the class that it states."""
+        name = "" if self.architecture is None else self.architecture.name
+        return self.stated_type or name or "the model"
+
+    def find(self, name: str) -> Parameter | None:
+        """Return what the table has of a tensor; None if it has nothing."""
+        if self.architecture is None:
+            return None
+        normal = normalize_name(name)
+        if normal not in self._parameters:
+            self._parameters[normal] = self.architecture.find(normal)
+        return self._parameters[normal]
 
     def role(self, name: str) -> str:
-        """Return the role of a tensor."""
-        if is_stack_name(name):
+        """Return the role of a tensor: one of `ROLES`, or "unknown"."""
+        parameter = self.find(name)
+        if parameter is not None:
+            return parameter.role
+        if self.is_switch(name):
             return EXPERTS
-        if (lookup := lookup_role(name)) is not None:
-            return lookup
-        return LINEAR if name.endswith(WEIGHT) and not is_left_name(name) else OTHER
+        return role_by_name(name, self._shapes.get(name, ()))
+
+    def axes(self, name: str) -> tuple[str, ...]:
+        """Return what the axes of a matrix or a stack are; empty for all others.
+
+        "experts*out" is one axis with the outputs of all experts.
+        """
+        parameter = self.find(name)
+        if parameter is not None:
+            return tuple(parameter.axes.split())
+        if self.is_switch(name):
+            return ("experts", "out", "in")
+        return ("out", "in") if self.role(name) == LINEAR else ()
+
+    def is_in_out(self, name: str) -> bool:
+        """Return True for matrices whose outputs are their columns."""
+        return self.axes(name)[-2:] == IN_OUT
 
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         shape = self._shapes[name]
         if not all(shape):
             return False
-        if len(shape) == STACK:
-            return self.role(name) == EXPERTS
+        if self.role(name) == EXPERTS:
+            return len(shape) >= MATRIX
         return len(shape) == MATRIX and name.endswith(WEIGHT)
 
-    def is_kept(self, name: str) -> bool:
-        """Return True for a weight that stays as it is unless it is named."""
-        return is_left_name(name)
+    def may_be_experts(self, name: str) -> bool:
+        """Return True for a tensor that nobody knows, and that may be the weights of all experts.
 
-    def partners(self, name: str) -> tuple[str, ...]:
-        """Name the weights that engines join with one, itself among them."""
+        It has their axes, or a name of experts without the number of one.
+        """
+        shape = self._shapes[name]
+        if self.find(name) is not None or self.is_switch(name):
+            return False
+        if min(shape[-MATRIX:], default=0) < _LEAST_SIDE or name.endswith("bias"):
+            return False
+        role = self.role(name)
+        if len(shape) == STACK:
+            return role in {EXPERTS, UNKNOWN, LINEAR} and shape[0] > 1
+        return len(shape) == MATRIX and role == UNKNOWN and _OF_EXPERTS.search(name) is not None
+
+    def is_kept(self, name: str, consumer: str | None = None) -> bool:
+        """Return True for a weight that stays as it is unless a user names it."""
+        return self.reason(name, consumer) is not None
+
+    def reason(self, name: str, consumer: str | None = None) -> str | None:
+        """Say why a weight stays as it is unless a user names it; None if it does not."""
+        role, parameter = self.role(name), self.find(name)
+        if role == "convolution":
+            return "no recipe stores them"
+        if role not in {LINEAR, EXPERTS}:
+            return "kept unless a map names them"
+        if parameter is not None and parameter.float32:
+            return "the code of transformers keeps them in float32"
+        if normalize_name(name.removesuffix(WEIGHT)) in self._unquantized(consumer):
+            return "engines hold them unquantised"
+        if is_in_name(name) or role_by_name(name, self._shapes.get(name, ())) == "head":
+            return "in an embedding, a norm, an adapter or a head"
+        return None
+
+    def _unquantized(self, consumer: str | None) -> frozenset[str]:
+        """Return the modules that a consumer, or every engine, builds without quantisation."""
+        stated = {} if self.architecture is None else self.architecture.unquantized
+        if consumer is not None:
+            return stated.get(consumer, frozenset())
+        modules = [stated[engine] for engine in _ENGINES if engine in stated]
+        return frozenset.intersection(*modules) if modules else frozenset()
+
+    def keeps(self, name: str) -> bool:
+        """Return True for a tensor that keeps its format where layers become narrower."""
+        parameter = self.find(name)
+        return parameter is not None and (parameter.float32 or parameter.role not in _NARROWED)
+
+    def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
+        """Name the weights that a consumer, or any, joins with one, itself among them."""
         stem = name.removesuffix(WEIGHT)
+        end, numbers = name[len(stem) :], _NUMBER.findall(stem)
+        joined = self._groups.get(normalize_name(stem), {})
+        groups = joined.values() if consumer is None else [joined.get(consumer, ())]
+        partners = dict.fromkeys(
+            _with_numbers(partner, numbers) + end for group in groups for partner in group
+        )
+        if partners:
+            return tuple(partners)
+        if self.find(name) is not None and self.architecture and self.architecture.joined:
+            return (name,)
         prefix, dot, module = stem.rpartition(".")
-        tail = name[len(stem) :]
-        return tuple(f"{prefix}{dot}{part}{tail}" for part in JOINED.get(module, (module,)))
+        return tuple(f"{prefix}{dot}{part}{end}" for part in JOINED.get(module, (module,)))
+
+    @cached_property
+    def _groups(self) -> dict[str, dict[str, tuple[str, ...]]]:
+        """What each consumer joins, by each of the modules that it joins."""
+        joined = {} if self.architecture is None else self.architecture.joined
+        groups: dict[str, dict[str, tuple[str, ...]]] = {}
+        for consumer, rows in joined.items():
+            for group in rows:
+                for module in group:
+                    groups.setdefault(module, {})[consumer] = group
+        return groups
 
     def layer_of_expert(self, name: str) -> str | None:
         """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
         match = _EXPERTS_OF_LAYER.search(name)
-        return None if match is None else name[: match.start()]
+        if match is not None:
+            return name[: match.start()]
+        is_stack = self.role(name) == EXPERTS
+        return name.removesuffix(WEIGHT).rpartition(".")[0] if is_stack else None
+
+    def is_switch(self, name: str) -> bool:
+        """Return True for experts in one tensor as MLX names and stores them."""
+        return _OF_MLX.fullmatch(name) is not None
 
     def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
         """Return the modules that a configuration excepts, given the weights that stay."""
-        stems = (name.removesuffix(WEIGHT) for name in names)
-        excepted = [stem for stem in stems if not is_embedding_name(stem)]
-        if _HEAD not in modules and _HEAD not in excepted:
-            excepted.append(_HEAD)  # tied to the embedding
-        return excepted
+        stems = [
+            name.removesuffix(WEIGHT) for name in names if self.role(name) in _LAYERS_OF_MODULES
+        ]
+        if _HEAD not in modules and _HEAD not in stems:
+            stems.append(_HEAD)  # tied to the embedding
+        return stems
+
+    def contradictions(self) -> Iterator[str]:
+        """Say which tensors have shapes that their rows of the table do not allow."""
+        text = self._config.get("text_config")
+        sections = [self._config, text if isinstance(text, Mapping) else {}]
+        sizes = {section.get("hidden_size") for section in sections}
+        for name, shape in self._shapes.items():
+            parameter = self.find(name)
+            if parameter is None or not parameter.axes:
+                continue
+            axes = parameter.axes.split()
+            if len(shape) < len(axes) or (parameter.role != EXPERTS and len(shape) > len(axes)):
+                yield f"{name!r} has the shape {shape}, and is ({', '.join(axes)})"
+            elif parameter.role == EXPERTS and parameter.joint:
+                size = dict(zip(axes[::-1], shape[::-1], strict=False))
+                if size["in"] not in sizes and size.get("out") in sizes:
+                    yield (
+                        f"{name!r} has the shape {shape}, and is ({', '.join(axes)}), with inputs "
+                        "as many as hidden_size"
+                    )
+
+
+def _with_numbers(name: str, numbers: list[str]) -> str:
+    """Return a normalised name with numbers in the place of each #."""
+    head, *parts = name.split("#")
+    return head + "".join(number + part for number, part in zip(numbers, parts, strict=False))
 
 
 def has_last_outputs(name: str) -> bool:

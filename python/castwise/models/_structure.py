@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 _FUSED = (
     ("q_proj", "k_proj", "v_proj"),
@@ -11,52 +12,58 @@ _FUSED = (
     ("wq", "wk", "wv"),
     ("query", "key", "value"),
     ("q_a_proj", "kv_a_proj_with_mqa"),
+    ("to_q", "to_k", "to_v"),
+    ("in_proj_qkv", "in_proj_z"),
+    ("in_proj_b", "in_proj_a"),
 )
 JOINED = {name: group for group in _FUSED for name in group}
+"""What vLLM's and SGLang's `packed_modules_mapping` join in most models."""
 
-_LEFT = re.compile(
-    r"(?:[^.]*(?:embed|norm|lora)[^.]*|wte|wpe|shared|gate|router|shared_expert_gate|classifier"
-    r"|(?:lm_|cls_|[a-z]+_)?head|embed_out|output|score|decoder|vocab_projector|qa_outputs"
-    r"|dense_prediction|seq_relationship|proj_out|rotary[^.]*|relative_attention_bias)",
-)
-"""Modules that stay as they are: embeddings, norms, routers, heads, adapters."""
+_ROLES = {
+    role: re.compile(expression)
+    for role, expression in {
+        "norm": r"[^.]*norm[^.]*",
+        "embedding": r"[^.]*embed[^.]*|wte|shared",
+        "position": r"wpe|rotary[^.]*|relative_attention_bias",
+        "router": r"gate|router|shared_expert_gate",
+        "head": r"classifier|(?:[a-z]{2,}_)?head|embed_out|output|score|decoder|proj_out"
+        r"|vocab_projector|qa_outputs|dense_prediction|seq_relationship",
+    }.items()
+}
+"""What a module is by its name; routers and heads also by that of the module that has it."""
 
-_HEADS = frozenset(("output", "decoder", "proj_out", "shared", "score"))
-"""Such as are heads or embeddings only at the top of a model."""
-
+_ONLY_AT_TOP = frozenset(("output", "decoder", "proj_out", "shared", "score"))
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
-_EMBEDDING = re.compile(r"[^.]*(?:embed|norm)[^.]*|wte|wpe|shared")
+_AROUND = re.compile(r"[^.]*(?:embed|norm|lora)[^.]*")
 _EXPERTS = re.compile(r"(?:.*\.)?(?:\w*experts|switch_mlp)\.\w+(?:\.weight)?")
-
-IN_OUT_TYPES = frozenset(("gpt2", "openai-gpt", "imagegpt", "decision_transformer"))
-"""Types of models whose layers keep (in, out) matrices."""
+_MATRIX, _STACK = 2, 3
 
 
-def is_stack_name(name: str) -> bool:
-    """Return True for the name of the matrices of all experts in one tensor."""
-    return _EXPERTS.fullmatch(name) is not None
-
-
-def is_left_name(name: str) -> bool:
-    """Return True for the name of a weight that stays as it is unless it is named."""
+def role_by_name(name: str, shape: Sequence[int]) -> str:
+    """Return the role of a tensor by its name and its shape, which is empty if nobody knows it."""
     *parents, module = (name.removesuffix(".weight") or name).split(".")
-    if module in _HEADS:
-        return _TOP.issuperset(parents)
-    return any(_LEFT.fullmatch(part) for part in (*parents[-1:], module) if part not in _HEADS)
+    if len(shape) == 1:
+        return "bias" if name.endswith("bias") else "norm" if "norm" in module else "other"
+    is_matrix = len(shape) in {0, _MATRIX} and name.endswith(".weight")
+    if _EXPERTS.fullmatch(name) is not None and not (shape and is_matrix):
+        return "experts" if len(shape) in {0, _STACK} else "unknown"
+    if (role := _role_of(module, parents)) is not None:
+        return role
+    if len(shape) > _STACK or (len(shape) == _STACK and "conv" in name):
+        return "convolution"
+    if is_matrix and parents and (role := _role_of(parents[-1], None)) in {"router", "head"}:
+        return role
+    return "linear" if is_matrix else "unknown"
 
 
-def is_embedding_name(module: str) -> bool:
-    """Return True for a module that no producer would quantise as a linear layer."""
-    return _EMBEDDING.fullmatch(module.rpartition(".")[2]) is not None
+def _role_of(module: str, parents: Sequence[str] | None) -> str | None:
+    """Return the role of a module by its name; one inside another has no parents."""
+    if module in _ONLY_AT_TOP and (parents is None or not _TOP.issuperset(parents)):
+        return None
+    return next((role for role, words in _ROLES.items() if words.fullmatch(module)), None)
 
 
-_LOOKUP = re.compile(r"(?:embed_tokens|word_embeddings|tok_embeddings|embed_in|wte|shared)")
-_HEAD = re.compile(r"(?:lm_head|embed_out|vocab_projector)")
-
-
-def lookup_role(name: str) -> str | None:
-    """Return "embedding" or "head" for a table of tokens or the matrix of logits, else None."""
-    module = name.removesuffix(".weight").rpartition(".")[2]
-    if _LOOKUP.fullmatch(module):
-        return "embedding"
-    return "head" if _HEAD.fullmatch(module) else None
+def is_in_name(name: str) -> bool:
+    """Return True for a layer in an embedding, a norm or an adapter: producers leave those."""
+    parts = name.removesuffix(".weight").split(".")
+    return any(_AROUND.fullmatch(part) for part in parts[-2:])

@@ -7,7 +7,7 @@ import os
 import re
 import shlex
 from collections import Counter, defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from castwise._dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files import check_own_start, checked_path, replacing_file
 from castwise.checkpoint.planning import is_scheme
+from castwise.checkpoint.report import KeptTensors, kept_text
 from castwise.quantization import schemes
 from castwise.quantization.producers import find_consumer
 from castwise.rendering import (
@@ -40,9 +41,6 @@ MAP_START = "# castwise "
 """How the files of maps begin: with the command that takes them."""
 
 _FEW = 4
-_SHARE = 0.001
-"""The part of the bytes of a result that is spoken of."""
-
 _DRAWN = 12
 """How many choices are drawn, the worst first."""
 
@@ -162,31 +160,6 @@ class FrontPoint(NamedTuple):
         return brief_fields(self)
 
 
-class Stay(NamedTuple):
-    """Tensors of a role that get no scheme, whatever is chosen.
-
-    Attributes
-    ----------
-    role
-        What they are, such as "embedding", "norm" or "convolution".
-    tensors
-        How many.
-    nbytes
-        Their bytes in the result.
-    reason
-        Why they get none.
-
-    """
-
-    role: str
-    tensors: int
-    nbytes: int
-    reason: str
-
-    def __repr__(self) -> str:
-        return brief_fields(self)
-
-
 @dataclass(frozen=True, slots=True)
 class Advice(Rendered):
     """Which format or scheme each weight gets.
@@ -217,7 +190,8 @@ class Advice(Rendered):
     consumer
         Who loads the result; None if no consumer was named.
     stays
-        What gets no scheme, by role and reason; the most bytes first.
+        What gets no scheme whatever is chosen, by role and reason, with its share of the bytes of
+        the checkpoint; the most bytes first.
 
     """
 
@@ -232,7 +206,7 @@ class Advice(Rendered):
     nbytes_gap: int | None
     front: Sequence[FrontPoint]
     consumer: str | None = None
-    stays: Sequence[Stay] = ()
+    stays: Sequence[KeptTensors] = ()
 
     @property
     def bits(self) -> float:
@@ -357,13 +331,7 @@ class Advice(Rendered):
         else:
             above = f"at most {self.gap:.1e} above the least"
             error += f", {above if self.gap else 'the least possible'}"
-        return [size, error, *self._stay_lines()]
-
-    def _stay_lines(self) -> Iterator[str]:
-        """Say what gets no scheme, and why, if it takes bytes to speak of."""
-        for role, tensors, nbytes, reason in self.stays:
-            if (share := nbytes / max(self.nbytes, 1)) >= _SHARE:
-                yield f"no scheme: {counted(tensors, role)}, {share:.1%} of the bytes: {reason}"
+        return [size, error, *([f"not quantised: {kept_text(self.stays)}"] if self.stays else [])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -381,7 +349,7 @@ class Advice(Rendered):
             "gap": self.gap,
             "nbytes_gap": self.nbytes_gap,
             "choices": [choice.to_dict() for choice in self.choices],
-            "stays": [stay._asdict() for stay in self.stays],
+            "stays": [stay.to_dict() for stay in self.stays],
             "front": [{"nbytes": point.nbytes, "error": point.error} for point in self.front],
         }
 

@@ -23,9 +23,9 @@ from castwise._options import ConsumerName, WrittenRecipe
 from castwise._parsed_files import MOST_BYTES, parsed
 from castwise._spelling import nearest
 from castwise._wording import argument, given, is_for_command, quoted
+from castwise.checkpoint._arguments import PathArgument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint, Stay
+from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
 from castwise.checkpoint.advice._candidates import (
     WIDE_FORMATS,
     Candidates,
@@ -42,15 +42,16 @@ from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
     TABLES,
     CheckpointModel,
+    checked_architecture,
     checked_threads,
     is_scheme,
     pattern_of,
     statement_sizes,
 )
 from castwise.checkpoint.quantizing import checked_encode
-from castwise.checkpoint.report import Progress
+from castwise.checkpoint.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
-from castwise.models import MATRIX, WEIGHT
+from castwise.models import WEIGHT
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -84,6 +85,7 @@ def advise(
     importance: Mapping[str, float] | str | os.PathLike[str] | None = None,
     ignore: str | Sequence[str] = (),
     quantize_embeddings: bool | None = None,
+    architecture: PathArgument | None = None,
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Advice:
@@ -92,9 +94,10 @@ def advise(
     Every weight is read once, and surveyed. What a format or scheme would lose of it is predicted
     from that; the choices are those whose sum of relative squared errors is least (the loss of a
     model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). One scheme for all
-    is chosen if it fits and that sum is at most 15 % more. Weights that engines fuse (q, k and v; gate and up), and
-    the experts of a layer, share a choice. Routers get 16 bits or stay, and so do embeddings and
-    heads for consumers that do not load them quantised; what has one axis, such as norms, stays.
+    is chosen if it fits and that sum is at most 15 % more. Weights that engines fuse (q, k and v;
+    gate and up), and the experts of a layer, share a choice. Routers get 16 bits or stay, and so do
+    embeddings and heads for consumers that do not load them quantised; what has one axis, such as
+    norms, stays.
 
     Parameters
     ----------
@@ -134,6 +137,8 @@ def advise(
     quantize_embeddings
         Whether embeddings and heads may get schemes. None: where no consumer is named, and for
         consumers that load them so.
+    architecture
+        As in `quantize_file`.
     threads
         How many threads may survey.
     progress
@@ -176,7 +181,13 @@ def advise(
         if embeddings is None:
             embeddings = limits is None or limits.consumer.embeddings
         candidates = find_candidates(
-            opened, formats, recipe, workers, limits, embeddings=embeddings
+            opened,
+            formats,
+            recipe,
+            workers,
+            limits,
+            embeddings=embeddings,
+            architecture=checked_architecture(architecture),
         )
         weights = _importances(importance, candidates)
         weights |= dict.fromkeys(_ignored(ignore, candidates), 0.0)
@@ -200,7 +211,7 @@ def advise(
             if preferred is candidates:
                 raise
             advice = best_of(candidates)
-        advice = replace(advice, stays=_stays(opened, candidates, advice))
+        advice = replace(advice, stays=_stays(opened, candidates))
     if limits is not None and limits.consumer.form is not None and not advice.quantizes:
         raise CheckpointError(
             f"{source} would keep every weight as it is, and castwise makes {limits.consumer.form} "
@@ -209,36 +220,27 @@ def advise(
     return advice
 
 
-def _stays(opened: Checkpoint, candidates: Candidates, advice: Advice) -> tuple[Stay, ...]:
-    """Say of all tensors without a scheme to choose from why, by their roles."""
-    targets = {name: choice.target for choice in advice.choices for name in choice.tensors}
-    found: dict[tuple[str, str], list[int]] = {}
-    for name, info in opened.tensors.items():
-        sizes = candidates.nbytes.get(name, {})
-        if any(map(is_scheme, sizes)):
-            continue
-        nbytes = sizes[targets[name]] if sizes else info.nbytes
-        key = candidates.model.role(name), _reason(name, info, candidates)
-        found.setdefault(key, []).append(nbytes)
-    rows = [Stay(role, len(sizes), sum(sizes), reason) for (role, reason), sizes in found.items()]
-    return tuple(sorted(rows, key=lambda row: -row.nbytes))
+def _stays(opened: Checkpoint, candidates: Candidates) -> tuple[KeptTensors, ...]:
+    """Count by role and reason what has no scheme to choose from."""
+    infos = opened.tensors
+    rows = (
+        (info, candidates.model.role(name), _reason(name, candidates))
+        for name, info in infos.items()
+        if not any(map(is_scheme, candidates.nbytes.get(name, ())))
+    )
+    return tuple(kept_tensors(rows, sum(info.nbytes for info in infos.values())))
 
 
-def _reason(name: str, info: TensorInfo, candidates: Candidates) -> str:
+def _reason(name: str, candidates: Candidates) -> str:
     """Say why a tensor has no scheme to choose from."""
-    role = candidates.model.role(name)
-    if role in TABLES and not candidates.embeddings:
-        limits = candidates.limits
+    model, limits = candidates.model, candidates.limits
+    if model.role(name) in TABLES:
         if limits is not None and not limits.consumer.embeddings:
             return f"{limits.consumer.name} loads none that is quantised"
-        return f"{argument('quantize_embeddings')} says so"
-    if info.kind != "float":
-        return "no floating point"
-    if len(info.shape) < MATRIX:
-        return "one axis"
-    if role in {"linear", "experts", *TABLES}:
-        return f"no scheme of {candidates.recipe} holds such shapes"
-    return "no scheme is for such weights" if len(info.shape) == MATRIX else "no matrix"
+        if not candidates.embeddings:
+            return f"{argument('quantize_embeddings')} says so"
+    reason = model.reason(name, None if limits is None else limits.consumer.name)
+    return reason or f"{candidates.recipe} stores no such weights"
 
 
 def _best(choosers: Sequence[Callable[[], Advice]]) -> Advice:
@@ -307,8 +309,9 @@ def _groups(
     used: set[str] = set()
     members: dict[Any, list[str]] = {}
     alike = "matrix" if candidates.limits is None else candidates.limits.loading.alike
+    consumer = None if candidates.limits is None else candidates.limits.consumer.name
     for name in candidates.tensors:
-        key: Any = _usual_group(name, alike, candidates.model)
+        key: Any = _usual_group(name, alike, candidates.model, consumer)
         for text, pattern in patterns:
             if pattern.find(name) is not None:
                 used.add(text)
@@ -354,12 +357,12 @@ def _ignored(ignore: str | Sequence[str], candidates: Candidates) -> list[str]:
     return names
 
 
-def _usual_group(name: str, alike: str, model: CheckpointModel) -> str:
+def _usual_group(name: str, alike: str, model: CheckpointModel, consumer: str | None) -> str:
     """Return what weights share that engines fuse, or that are experts of a layer or model."""
     layer = model.layer_of_expert(name)
     if layer is not None and alike != "matrix":
         return f"{layer if alike == 'layer' else ''}.experts.*"
-    return _EXPERT.sub(".experts.*.", min(model.partners(name)))
+    return _EXPERT.sub(".experts.*.", min(model.partners(name, consumer)))
 
 
 def _importances(
@@ -705,16 +708,11 @@ class _Problem:
         remedies: list[str] = []
         candidates = self._candidates
         roles = {*self._size.roles, *map(candidates.model.role, candidates.tensors)}
-        if not candidates.embeddings and roles.intersection(TABLES):
+        loads = candidates.limits is None or candidates.limits.consumer.embeddings
+        if loads and not candidates.embeddings and roles.intersection(TABLES):
             yes = "yes" if is_for_command() else True
-            loader = candidates.limits and candidates.limits.consumer
             remedies.append(
                 f", or quantise embeddings and heads ({argument('quantize_embeddings', yes)})"
-                + (
-                    f", which {loader.name} may not load"
-                    if loader and not loader.embeddings
-                    else ""
-                )
             )
         if candidates.has_formats:
             remedies.append(f", or consider more formats ({argument('formats')})")

@@ -26,7 +26,7 @@ from castwise.checkpoint.planning import (
     most_versatile_recipe,
     written_schemes,
 )
-from castwise.models import MATRIX
+from castwise.models import MATRIX, Architecture
 from castwise.quantization.producers import SEVERAL, WRITTEN
 
 _WIDE_BITS = 16
@@ -55,8 +55,6 @@ class Candidates:
         The producer of the schemes.
     limits
         What limits them to what a consumer loads; None if no consumer was named.
-    transposed
-        Those whose matrices have their columns along the axis before the last.
     model
         What the tensors are.
     embeddings
@@ -70,7 +68,6 @@ class Candidates:
     nbytes: Mapping[str, Mapping[str, int]]
     recipe: str
     limits: Limits | None
-    transposed: frozenset[str]
     model: CheckpointModel
     embeddings: bool
     has_formats: bool
@@ -130,6 +127,7 @@ def find_candidates(
     limits: Limits | None = None,
     *,
     embeddings: bool,
+    architecture: Architecture | None = None,
 ) -> Candidates:
     """List what each weight may become, of a consumer what it loads.
 
@@ -146,13 +144,23 @@ def find_candidates(
         recipe = limits.recipe
     recipe = most_versatile_recipe() if recipe is None else recipe
     schemes, wide = _targets(formats, recipe, limits)
-    stored, entries, model = source.tensors, EntrySizes.of(source), CheckpointModel(source)
+    stored, entries = source.tensors, EntrySizes.of(source)
+    model = CheckpointModel(source, architecture)
+    model.check_rows(architecture)
     sizes: dict[str, dict[str, int]] = {}
-    transposed: set[str] = set()
-    encodes = [
-        Encode(row, recipe, None, (), _kept_map(), {}, threads, embeddings=embeddings)
-        for row in schemes
-    ]
+    encode = Encode(
+        None,
+        recipe,
+        None,
+        (),
+        _kept_map(),
+        {},
+        threads,
+        consumer=None if limits is None else limits.consumer.name,
+        embeddings=embeddings,
+        architecture=architecture,
+    )
+    encodes = [replace(encode, scheme=scheme) for scheme in schemes]
     entry_bytes = {name: entries.nbytes(name) for name in stored}
     for names, parts_by_scheme in candidate_parts(source, encodes):
         for encode in encodes:
@@ -170,8 +178,6 @@ def find_candidates(
                     continue
                 longer = entry_bytes[name] - first
                 sizes.setdefault(name, {})[scheme] = nbytes + len(parts) * longer
-            if encode.encoding(scheme).written.transposed:
-                transposed.update(names)
     for name, info in stored.items():
         for target in wide:
             if info.kind == "float" and info.format is not None and len(info.shape) > 1:
@@ -191,16 +197,7 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(
-        tensors,
-        all_sizes,
-        recipe,
-        limits,
-        frozenset(transposed),
-        model,
-        embeddings,
-        formats is not None,
-    )
+    return Candidates(tensors, all_sizes, recipe, limits, model, embeddings, formats is not None)
 
 
 def _targets(

@@ -49,7 +49,7 @@ def survey_weights(
 
     """
     result: dict[str, Surveyed] = {}
-    batches = survey_tensors(source, candidates.tensors, threads, progress, candidates.transposed)
+    batches = survey_tensors(source, candidates.tensors, threads, progress)
     for surveyed in batches:
         errors: dict[str, dict[str, float]] = {name: {KEEP: 0.0} for name in surveyed}
         targets: dict[str, list[str]] = {}

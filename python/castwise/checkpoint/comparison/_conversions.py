@@ -13,15 +13,22 @@ from typing import Any
 
 from castwise._dtype_map import DtypeMap, mapping_in
 from castwise._wording import argument
-from castwise.checkpoint._arguments import MapArgument
+from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.maps import is_map_name
 from castwise.checkpoint.plan import CastOptions, decided
-from castwise.checkpoint.planning import Encode, encode_checkpoint, is_scheme
+from castwise.checkpoint.planning import (
+    CheckpointModel,
+    Encode,
+    checked_architecture,
+    encode_checkpoint,
+    is_scheme,
+)
 from castwise.checkpoint.quantizing import checked_encode
 from castwise.checkpoint.requests import chosen_dtypes
+from castwise.models import Architecture
 
 _BUFFER_BYTES = 1 << 20
 
@@ -42,6 +49,8 @@ class MapConversion:
         The map of formats.
     encode
         What is quantised, and how; None for a cast.
+    architecture
+        What the parameters are, as a user says; None if nobody does.
 
     """
 
@@ -50,6 +59,7 @@ class MapConversion:
     options: CastOptions
     dtypes: DtypeMap | None
     encode: Encode | None
+    architecture: Architecture | None
 
     @classmethod
     def checked(
@@ -58,6 +68,7 @@ class MapConversion:
         dtype: object,
         options: Mapping[str, Any],
         threads: int | None,
+        architecture: PathArgument | None = None,
     ) -> MapConversion:
         """Take a map and options as `cast_file` or `quantize_file` does, with their refusals."""
         if options.get("rounding") == "stochastic" and options.get("seed") is None:
@@ -76,7 +87,9 @@ class MapConversion:
             values = dtype_map
         dtypes = encode = None
         if any(is_scheme(value) for value in values.values() if isinstance(value, str)):
-            encode = checked_encode(None, None, None, dtype_map, ignore=(), threads=threads)
+            encode = checked_encode(
+                None, None, None, dtype_map, ignore=(), threads=threads, architecture=architecture
+            )
         else:
             dtypes = chosen_dtypes(dtype, dtype_map, None, "variable")
         origin = str(dtype_map) if isinstance(dtype_map, str | os.PathLike) else "map"
@@ -85,7 +98,8 @@ class MapConversion:
         else:
             text = json.dumps({key: str(value) for key, value in values.items()})
             digest = hashlib.sha256((text if values else str(dtype_map)).encode()).hexdigest()
-        return cls(origin, digest, cast_options, dtypes, encode)
+        known = checked_architecture(architecture)
+        return cls(origin, digest, cast_options, dtypes, encode, known)
 
     def side(self, source: Checkpoint, beside: Checkpoint) -> Side:
         """Return what it makes of an opened checkpoint, as one file if `beside` is one."""
@@ -93,7 +107,8 @@ class MapConversion:
             derived = encode_checkpoint(source, self.encode, is_file=not beside.is_folder)
             return Side(derived.source, derived.decide, options=self.options)
         assert self.dtypes is not None, "it has no schemes"  # noqa: S101
-        return Side(source, partial(decided, self.dtypes), options=self.options)
+        dtypes = CheckpointModel(source, self.architecture).bound(self.dtypes)
+        return Side(source, partial(decided, dtypes), options=self.options)
 
     def to_dict(self, made: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
         """Return plain values: what was asked, how many tensors it changes, and the digests."""

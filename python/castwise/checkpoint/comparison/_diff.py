@@ -38,7 +38,7 @@ from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.plan import Decide, decided
-from castwise.checkpoint.planning import checked_threads
+from castwise.checkpoint.planning import CheckpointModel, checked_threads
 from castwise.checkpoint.report import Progress, ProgressMeter
 from castwise.checkpoint.requests import chosen_dtypes
 from castwise.quantization import QuantizedArray
@@ -121,9 +121,6 @@ def diff(
     tolerances = _tolerances(rtol, atol)
     workers = checked_threads(threads)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
-    decide: Decide | None = None
-    if dtypes is not None:
-        decide = partial(decided, dtypes)
     asked = None if dtypes is not None else dtype
     paths = {"first": first, "second": second} | (
         {} if reference is None else {"reference": reference}
@@ -133,6 +130,9 @@ def diff(
             stack.enter_context(open_checkpoint(source_path(path, name), decodes=True))
             for name, path in paths.items()
         ]
+        decide: Decide | None = None
+        if dtypes is not None:
+            decide = partial(decided, CheckpointModel(opened[0]).bound(dtypes))
         left, right, *others = (
             Side.decoded(
                 source,

@@ -16,7 +16,7 @@ from castwise._dtype_map import DtypeMap
 from castwise._measures import LargestGap
 from castwise._options import Arithmetic, Like, Nan, Overflow, Rounding
 from castwise._wording import argument
-from castwise.checkpoint._arguments import MapArgument
+from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.comparison._conversions import MapConversion
@@ -42,6 +42,7 @@ def verify(
     like: Like | None = None,
     dtype: object = None,
     arithmetic: Arithmetic = "peer",
+    architecture: PathArgument | None = None,
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
 ) -> Verification:
@@ -71,6 +72,8 @@ def verify(
     arithmetic
         As in `dequantize_file`. Two producers may decode the same codes and scales to values that
         differ in the last bit; with "exact" they are the same.
+    architecture
+        With a map, a file with what the parameters of the model are, as in `quantize_file`.
     threads
         How many threads may decode.
     progress
@@ -101,7 +104,7 @@ def verify(
     options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed, "like": like}
     conversion = None
     if dtype_map is not None:
-        conversion = MapConversion.checked(dtype_map, dtype, options, threads)
+        conversion = MapConversion.checked(dtype_map, dtype, options, threads, architecture)
     elif options != _NO_OPTIONS:
         names = (argument(name) for name in options if options[name] != _NO_OPTIONS[name])
         raise CheckpointError(

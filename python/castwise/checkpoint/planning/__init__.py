@@ -13,7 +13,12 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from castwise.checkpoint.planning._checkpoint_model import CheckpointModel, component_model
+    from castwise.checkpoint.planning._checkpoint_model import (
+        CheckpointModel,
+        architecture_option,
+        checked_architecture,
+        component_model,
+    )
     from castwise.checkpoint.planning._component import pattern_of
     from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
     from castwise.checkpoint.planning._derived_reader import DerivedReader, DerivedTensor
@@ -59,6 +64,8 @@ else:
         {
             "castwise.checkpoint.planning._checkpoint_model": (
                 "CheckpointModel",
+                "architecture_option",
+                "checked_architecture",
                 "component_model",
             ),
             "castwise.checkpoint.planning._component": ("pattern_of",),
@@ -117,8 +124,10 @@ __all__ = [
     "DerivedTensor",
     "Encode",
     "StoredTensors",
+    "architecture_option",
     "candidate_parts",
     "changed_schemes",
+    "checked_architecture",
     "checked_threads",
     "compare_decoded",
     "component_model",

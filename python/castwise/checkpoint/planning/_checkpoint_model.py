@@ -2,54 +2,195 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
+from castwise._dtype_map import DtypeMap
+from castwise._spelling import nearest
+from castwise._wording import argument
+from castwise.checkpoint._arguments import PathArgument
 from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning._stated_quantization import stated_of
-from castwise.models import Model
+from castwise.checkpoint.report import KeptTensors, kept_tensors
+from castwise.models import Architecture, Model, normalize_name, read_architecture
 
 
-def model_of(tensors: Iterable[TensorInfo], configs: Mapping[str, Any]) -> Model:
-    """Return the model of a component, given its tensors and its parsed configurations."""
+def checked_architecture(path: PathArgument | None) -> Architecture | None:
+    """Read the architecture of a file that a user names; None if that is None.
+
+    Raises
+    ------
+    CheckpointError
+        It holds no architecture, or names a role that there is none of.
+    OSError, TypeError
+        It cannot be read, or is no path.
+
+    """
+    if path is None:
+        return None
+    try:
+        return read_architecture(checked_path(path, "architecture"))
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def architecture_option(architecture: Architecture | None) -> dict[str, str]:
+    """Return what a report says of the architecture that a user gives; nothing of none."""
+    return {} if architecture is None else {"architecture": architecture.name}
+
+
+def model_of(
+    tensors: Iterable[TensorInfo],
+    configs: Mapping[str, Any],
+    architecture: Architecture | None = None,
+) -> Model:
+    """Return the model of a component, given its tensors and its parsed configurations.
+
+    An architecture that a user gives is that of the components with tensors of its names.
+
+    Raises
+    ------
+    CheckpointError
+        The table of architectures is damaged.
+
+    """
     config = configs.get(CONFIG)
     shapes = {info.name: info.shape for info in tensors}
-    return Model(config if isinstance(config, dict) else {}, shapes)
+    if architecture is not None and not any(map(architecture.find, shapes)):
+        architecture = None
+    try:
+        return Model(config if isinstance(config, dict) else {}, shapes, architecture)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
 
 
-def component_model(source: Checkpoint, component: Component) -> Model:
+def component_model(
+    source: Checkpoint, component: Component, architecture: Architecture | None = None
+) -> Model:
     """Return the model of a component of an opened checkpoint."""
     tensors, configs, _, _ = stated_of(source, component)
-    return model_of(tensors, configs)
+    return model_of(tensors, configs, architecture)
+
+
+def check_shapes(model: Model) -> None:
+    """Refuse a model with tensors of shapes that their rows of the table do not allow.
+
+    Raises
+    ------
+    CheckpointError
+        There is one.
+
+    """
+    text = next(model.contradictions(), None)
+    if text is not None:
+        raise CheckpointError(
+            f"tensor {text} in {model.title}; correct architectures and model_type in {CONFIG}, or "
+            f"say what it is ({argument('architecture')})"
+        )
+
+
+def check_rows(names: Collection[str], architecture: Architecture | None) -> None:
+    """Refuse a row of a user's architecture that is that of none of these tensors.
+
+    Raises
+    ------
+    CheckpointError
+        There is one.
+
+    """
+    if architecture is None:
+        return
+    used = {row.name for name in names if (row := architecture.find(name)) is not None}
+    for row_name in architecture.parameters:
+        if row_name not in used:
+            near = nearest([row_name], map(normalize_name, names))[row_name]
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            raise CheckpointError(
+                f"{argument('architecture')}: the row {row_name!r} of {architecture.name} is that "
+                f"of no tensor{hint}"
+            )
 
 
 class CheckpointModel:
     """The models of all components, asked by names that begin with the folder of a component."""
 
-    def __init__(self, source: Checkpoint) -> None:
+    def __init__(self, source: Checkpoint, architecture: Architecture | None = None) -> None:
         self._models = {
-            component.prefix: component_model(source, component) for component in source.components
+            component.prefix: component_model(source, component, architecture)
+            for component in source.components
         }
+        self._shards = {component.prefix: [*component.shards] for component in source.components}
         self._prefixes = sorted(self._models, key=len, reverse=True)
 
-    def _prefix(self, name: str) -> str:
-        return next(prefix for prefix in self._prefixes if name.startswith(prefix))
+    def _split(self, name: str) -> tuple[str, Model, str]:
+        """Return the folder of a tensor, the model there, and the name in that."""
+        prefix = next(prefix for prefix in self._prefixes if name.startswith(prefix))
+        return prefix, self._models[prefix], name.removeprefix(prefix)
+
+    @property
+    def unknown_types(self) -> list[str]:
+        """What the configurations call the models that the table does not have; "" of none."""
+        models = self._models.values()
+        return [model.stated_type for model in models if model.architecture is None]
+
+    def check_rows(self, architecture: Architecture | None) -> None:
+        """Refuse a row of a user's architecture that is that of no tensor: see `check_rows`."""
+        check_rows([name for model in self._models.values() for name in model.names], architecture)
+
+    def bound(self, dtypes: DtypeMap) -> DtypeMap:
+        """Return a map that comes with castwise with what these models keep; others as they are."""
+        return replace(dtypes, keeps=self._keeps) if dtypes.is_general else dtypes
+
+    def kept(self, plans: Mapping[str, Sequence[Planned]], dtypes: DtypeMap) -> list[KeptTensors]:
+        """Count what a map that comes with castwise keeps, given the plans of shards."""
+        nbytes = sum(planned.info.nbytes for shard in plans.values() for planned in shard)
+        return kept_tensors(
+            (
+                (planned.info, model.role(planned.info.name), f"{dtypes.origin} keeps them")
+                for prefix, model in self._models.items()
+                for shard in self._shards[prefix]
+                for planned in plans[shard]
+                if planned.target is None and planned.info.kind == "float"
+            ),
+            nbytes,
+        )
+
+    def _keeps(self, name: str) -> bool:
+        _, model, rest = self._split(name)
+        return model.keeps(rest)
 
     def role(self, name: str) -> str:
         """Return the role of a tensor."""
-        prefix = self._prefix(name)
-        return self._models[prefix].role(name.removeprefix(prefix))
+        _, model, rest = self._split(name)
+        return model.role(rest)
 
-    def partners(self, name: str) -> tuple[str, ...]:
-        """Name the weights that engines join with one, itself among them."""
-        prefix = self._prefix(name)
-        partners = self._models[prefix].partners(name.removeprefix(prefix))
-        return tuple(prefix + partner for partner in partners)
+    def is_in_out(self, name: str) -> bool:
+        """Return True for matrices whose outputs are their columns."""
+        _, model, rest = self._split(name)
+        return model.is_in_out(rest)
+
+    def is_kept(self, name: str, consumer: str | None = None) -> bool:
+        """Return True for a weight that stays as it is unless a user names it."""
+        _, model, rest = self._split(name)
+        return model.is_kept(rest, consumer)
+
+    def reason(self, name: str, consumer: str | None = None) -> str | None:
+        """Say why a weight stays as it is unless a user names it; None if it does not."""
+        _, model, rest = self._split(name)
+        return model.reason(rest, consumer)
+
+    def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
+        """Name the weights that a consumer, or any, joins with one, itself among them."""
+        prefix, model, rest = self._split(name)
+        return tuple(prefix + partner for partner in model.partners(rest, consumer))
 
     def layer_of_expert(self, name: str) -> str | None:
         """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
-        prefix = self._prefix(name)
-        layer = self._models[prefix].layer_of_expert(name.removeprefix(prefix))
+        prefix, model, rest = self._split(name)
+        layer = model.layer_of_expert(rest)
         return None if layer is None else prefix + layer

@@ -27,7 +27,7 @@ from castwise.checkpoint.planning._derived_reader import (
 from castwise.checkpoint.planning._stated_quantization import found_in, not_indexed, stated_of
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfig
-from castwise.models import Model
+from castwise.models import Architecture, Model
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     Statement,
@@ -84,8 +84,11 @@ class ComponentPlan:
     statement_text: ClassVar[str]
     derivation: ClassVar[Derivation]
 
-    def __init__(self, source: Checkpoint, component: Component) -> None:
+    def __init__(
+        self, source: Checkpoint, component: Component, architecture: Architecture | None = None
+    ) -> None:
         self._component = component
+        self._architecture = architecture
         self.prefix = component.prefix
         self._path = source.path_of(component)
         self._tensors, self._configs, self._pairs, unreadable = stated_of(source, component)
@@ -110,7 +113,7 @@ class ComponentPlan:
     @cached_property
     def model(self) -> Model:
         """What its tensors are."""
-        return model_of(self._tensors, self._configs)
+        return model_of(self._tensors, self._configs, self._architecture)
 
     def _is_matrix(self, info: TensorInfo) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""

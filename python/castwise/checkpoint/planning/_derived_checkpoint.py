@@ -17,6 +17,7 @@ from castwise.checkpoint.gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import ComponentPlan
 from castwise.checkpoint.planning._written_schemes import loading_warning
+from castwise.checkpoint.report import KeptTensors
 from castwise.quantization.producers import Statements
 
 _LOGGER = logging.getLogger(__name__)
@@ -45,12 +46,14 @@ class DerivedCheckpoint:
         Patterns of a map that matched nothing, each with the nearest name.
     consumer
         Who is to load the result; None if nobody says it.
+    kept
+        What stays as it is of a model that is quantised.
 
     Attributes
     ----------
     source
         The readers that derive.
-    plans, unused
+    plans, unused, kept
         As given.
 
     Raises
@@ -72,6 +75,7 @@ class DerivedCheckpoint:
         model: ModelFiles | None = None,
         unused: Mapping[str, str | None] | None = None,
         consumer: str | None = None,
+        kept: Sequence[KeptTensors] = (),
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]
         consumed = frozenset(path for plan in plans for path in plan.consumed)
@@ -79,6 +83,7 @@ class DerivedCheckpoint:
         self.source.check_names()
         self.plans = plans
         self.unused = unused or {}
+        self.kept = kept
         self._dtypes = dtypes
         is_for_others = consumer not in {None, _TRANSFORMERS}
         self._recipe = None if is_file or is_for_others else recipe

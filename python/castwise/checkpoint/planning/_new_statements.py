@@ -16,11 +16,16 @@ from castwise.quantization.producers import (
 
 
 def statements(
-    encodings: Mapping[str, Encoding], kept: Sequence[str], *, inputs: bool = False
+    encodings: Mapping[str, Encoding],
+    kept: Sequence[str],
+    *,
+    inputs: bool = False,
+    embeddings: frozenset[str] = frozenset(),
 ) -> Statements:
     """Return what states how modules are stored, given those that are kept.
 
-    `inputs` says that there are scales of their inputs, too.
+    `inputs` says that there are scales of their inputs, too; `embeddings` are those of the modules
+    that are no linear layers.
 
     Raises
     ------
@@ -39,4 +44,4 @@ def statements(
         )
     write = find_recipe(recipe).writing.write
     assert write is not None, "by `written`"  # noqa: S101
-    return write(EncodedModules(encodings, kept, inputs))
+    return write(EncodedModules(encodings, kept, inputs, embeddings))

@@ -21,7 +21,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, is_url, resumable_folder
 from castwise.checkpoint.maps import is_map_name, named_map, refuse_map_name, warn_of_other_models
 from castwise.checkpoint.plan import CastOptions, plan, unused_patterns
-from castwise.checkpoint.planning import model_types, refuse_changes
+from castwise.checkpoint.planning import CheckpointModel, checked_architecture, refuse_changes
 from castwise.checkpoint.requests._request import PlannedRun, Request, new_run
 from castwise.checkpoint.running import OutputOptions, Patterns, resumed_options, shard_bytes
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
@@ -43,6 +43,7 @@ class CastRequest(Request):
     seed: int | None
     like: str | None
     assume: str | Mapping[str, str] | None
+    architecture: str | os.PathLike[str] | None
     keep_config: bool
     raw: bool
     as_bytes: bool
@@ -76,6 +77,12 @@ class CastRequest(Request):
         source = source_path(self.source, "source")
         check_assume(self.assume)
         dtypes = chosen_dtypes(self.dtype, self.dtype_map, self.policy, self.role)
+        architecture = checked_architecture(self.architecture)
+        if architecture is not None and not dtypes.is_general:
+            raise CheckpointError(
+                f"{argument('architecture', self.architecture)} goes with the name of a map "
+                f"({argument('dtype_map')}), which keeps tensors by what they are"
+            )
         options = CastOptions.checked(
             rounding=self.rounding,
             overflow=self.overflow,
@@ -99,6 +106,9 @@ class CastRequest(Request):
         opened = open_checkpoint(source, self.assume, patterns.excludes)
         with opened:
             run = new_run(opened, destination, output)
+            model = CheckpointModel(opened, architecture)
+            model.check_rows(architecture)
+            dtypes = model.bound(dtypes)
             if resume:  # of a folder, or it would have been refused
                 kept = resumable_folder(destination)
                 options = resumed_options(kept, options, drawn=self.seed is None)
@@ -108,7 +118,7 @@ class CastRequest(Request):
                     options.for_tensor(tensor.info.name, tensor.info.format, tensor.target)
             if isinstance(self.dtype_map, str) and is_map_name(self.dtype_map):
                 used = {tensor.pattern for tensor in run.planned}
-                warn_of_other_models(self.dtype_map, used, model_types(opened))
+                warn_of_other_models(self.dtype_map, used, model.unknown_types)
             if not self.raw:
                 refuse_changes(opened, run.plans, partial(_decode_refusal, opened))
             if not self.as_bytes:
@@ -116,7 +126,8 @@ class CastRequest(Request):
                     target.check_codes()
             about = (str(source), str(destination), options.to_dict())
             unused = unused_patterns(run.planned, dtypes)
-            yield PlannedRun(run, about, unused, self.action)
+            stays = model.kept(run.plans, dtypes) if dtypes.is_general else []
+            yield PlannedRun(run, about, unused, self.action, kept=stays)
 
 
 def _decode_refusal(source: Checkpoint) -> str | None:

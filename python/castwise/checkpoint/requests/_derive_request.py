@@ -123,7 +123,7 @@ class DeriveRequest(Request):
             run = new_run(result.source, destination, output)
             run.plan(result.decide, options)
             about = (str(source), str(destination), options.to_dict())
-            yield PlannedRun(run, about, result.unused, self.action)
+            yield PlannedRun(run, about, result.unused, self.action, kept=result.kept)
 
 
 def _readers(source: Checkpoint) -> list[DerivedReader]:

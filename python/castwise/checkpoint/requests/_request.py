@@ -19,7 +19,7 @@ from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import is_hub, is_remote, target_path
 from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import CastRow, Progress, ProgressMeter
+from castwise.checkpoint.report import CastRow, KeptTensors, Progress, ProgressMeter
 from castwise.checkpoint.requests._push import push_conversion, suffix_of
 from castwise.checkpoint.running import (
     OutputOptions,
@@ -50,6 +50,7 @@ class PlannedRun:
     unused: Mapping[str, str | None]
     action: str
     max_zeros: float | None = None
+    kept: Sequence[KeptTensors] = ()
 
     def preview(
         self, progress: Callable[[Progress], None] | None = None, *, measure: bool = False
@@ -66,6 +67,7 @@ class PlannedRun:
             self.unused,
             self._max_zeros(rows),
             self.action,
+            self.kept,
             needed_bytes=room.needed,
             free_bytes=room.free,
             left_out=[path for path, _ in room.left_out],
@@ -94,7 +96,7 @@ class PlannedRun:
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
         """Return the summary of these rows."""
         max_zeros = self._max_zeros(rows)
-        return CastSummary(*self.about, rows, self.unused, max_zeros, self.action)
+        return CastSummary(*self.about, rows, self.unused, max_zeros, self.action, self.kept)
 
     def _max_zeros(self, rows: Sequence[CastRow]) -> float:
         return default_max_zeros(rows) if self.max_zeros is None else self.max_zeros
@@ -156,7 +158,7 @@ class Request:
         values = {field.name: getattr(self, field.name) for field in fields(self)}
         source = source_path(self.source, "source")
         values["source"] = str(source) if is_remote(source) else os.path.abspath(source)
-        for name in values.keys() & {"dtype_map", "policy"}:
+        for name in values.keys() & {"architecture", "dtype_map", "policy"}:
             path = values[name]
             if isinstance(path, os.PathLike) or (isinstance(path, str) and os.path.isfile(path)):
                 values[name] = os.path.abspath(path)

@@ -91,6 +91,9 @@ class Writing:
         Its configuration states a scheme for each module.
     is_loaded
         transformers loads what it writes.
+    embeddings
+        "loaded" if what loads its checkpoints takes embeddings that are quantised, "named" if its
+        configuration can name them, and nothing loads them; empty if it stores none.
     arithmetic
         The producer whose arithmetic makes scales and codes, if there is none of its own: one of
         the `recipes` of each scheme.
@@ -102,6 +105,7 @@ class Writing:
     loading_warning: str | None = None
     states_several: bool = False
     is_loaded: bool = False
+    embeddings: Literal["", "named", "loaded"] = ""
     arithmetic: str = ""
 
 

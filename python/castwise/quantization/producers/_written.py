@@ -147,12 +147,15 @@ class EncodedModules:
         Those that are not quantised.
     inputs
         True if there are scales of inputs, too.
+    embeddings
+        Those of `encodings` that are embeddings, and no linear layers.
 
     """
 
     encodings: Mapping[str, Encoding]
     kept: Sequence[str]
     inputs: bool
+    embeddings: frozenset[str] = frozenset()
 
     @property
     def distinct(self) -> list[Encoding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
@@ -216,15 +217,19 @@ def _unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
 
 
 def _write(modules: EncodedModules) -> Statements:
-    distinct = modules.distinct
+    # The class Linear, which the first group targets, has no embeddings.
+    kinds = Counter(
+        (module in modules.embeddings, encoding) for module, encoding in modules.encodings.items()
+    )
     groups = {}
-    for number, encoding in enumerate(distinct):
+    for number, kind in enumerate(sorted(kinds, key=lambda kind: (kind[0], -kinds[kind]))):
+        is_embedding, encoding = kind
         targets = ["Linear"]
-        if number:
+        if number or is_embedding:
             targets = [
                 f"re:{re.escape(module)}$"
                 for module, other in modules.encodings.items()
-                if other == encoding
+                if (module in modules.embeddings, other) == kind
             ]
         groups[f"group_{number}"] = {
             "targets": targets,
@@ -233,7 +238,7 @@ def _write(modules: EncodedModules) -> Statements:
             "output_activations": None,
             "format": encoding.written.code,
         }
-    forms = {encoding.written.code for encoding in distinct}
+    forms = {encoding.written.code for encoding in modules.distinct}
     return in_section(
         {
             "quant_method": _NAME,
@@ -327,7 +332,9 @@ COMPRESSED_TENSORS = Producer(
         kept_keys={_NAME: "ignore"},
         cache_key=_CACHE_KEY,
     ),
-    writing=Writing(rows=_WRITTEN, write=_write, states_several=True, is_loaded=True),
+    writing=Writing(
+        rows=_WRITTEN, write=_write, states_several=True, is_loaded=True, embeddings="named"
+    ),
     transcoding=Transcoding(
         forms_from=_FORMS, forms_to=(*_FORMS, *same_schemes(*INTEGERS)), stacks="also"
     ),

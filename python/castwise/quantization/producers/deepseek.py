@@ -84,7 +84,7 @@ DEEPSEEK = Producer(
         kept_keys=dict.fromkeys(("fp8", "mxfp8"), "modules_to_not_convert"),
         powers_stated=_powers_stated,
     ),
-    writing=Writing(rows=(Written("fp8_block", stacks=True),), write=_write),
+    writing=Writing(rows=(Written("fp8_block"),), write=_write),
 )
 
 DEEPSEEK_V4 = Producer(

@@ -171,5 +171,5 @@ MLX = Producer(
     configuration=Configuration(
         {_NAME: _read}, is_own_form=_is_own_form, own_section=(_OWN_KEY, _GROUP_KEY)
     ),
-    writing=Writing(rows=_WRITTEN, write=_write, states_several=True),
+    writing=Writing(rows=_WRITTEN, write=_write, states_several=True, embeddings="loaded"),
 )

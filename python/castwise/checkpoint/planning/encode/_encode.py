@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,12 +18,17 @@ from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
+from castwise.checkpoint.planning._checkpoint_model import check_rows, check_shapes
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import statements
-from castwise.checkpoint.planning._stated_quantization import model_types
-from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.planning._written_schemes import (
+    consumer_named,
+    encoding,
+    padding_problem,
+    written,
+)
 from castwise.checkpoint.planning.decode._decode import decode_refusal
 from castwise.checkpoint.planning.encode._encoded_weight import (
     EncodedWeight,
@@ -30,11 +36,15 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     encoding_threads,
     share,
 )
-from castwise.models import EXPERTS, MATRIX, STACK, WEIGHT
+from castwise.checkpoint.report import kept_tensors
+from castwise.models import EXPERTS, MATRIX, STACK, WEIGHT, Architecture
 from castwise.quantization import Quantization
-from castwise.quantization.producers import Encoding, Statements
+from castwise.quantization.producers import CONVERTED_TO, Encoding, Statements, Written, find_recipe
 
+_LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
+_LOOKED_UP = ("embedding", "position")
+"""The roles of tables, of which a row is taken: no layer of theirs is a linear one."""
 
 TABLES = ("embedding", "head")
 """The roles of matrices with a row for each token, which most consumers load unquantised."""
@@ -68,6 +78,8 @@ class Encode:
         Who is to load the result; None if nobody says it.
     embeddings
         Quantise embeddings and heads as linear layers, which stay otherwise.
+    architecture
+        What the parameters are, as a user says; None if nobody does.
 
     """
 
@@ -82,6 +94,7 @@ class Encode:
     leaves_unfit: bool = False
     consumer: str | None = None
     embeddings: bool = False
+    architecture: Architecture | None = None
 
     @property
     def mapping(self) -> dict[str, str]:
@@ -106,6 +119,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
         It is quantised already; no weight of it would be; or the recipe cannot hold one.
 
     """
+    check_rows([name for part in source.components for name in part.names()], encode.architecture)
     plans = [EncodePlan(source, component, encode) for component in source.components]
     unused = _check_used(source, encode, plans)
     if not any(plan.chosen for plan in plans):
@@ -121,6 +135,10 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
         recipe=encode.recipe,
         unused=unused,
         consumer=encode.consumer,
+        kept=kept_tensors(
+            (row for plan in plans for row in plan.kept_rows()),
+            sum(info.nbytes for info in source.tensors.values()),
+        ),
     )
 
 
@@ -162,7 +180,8 @@ def _check_used(
                 + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
             )
     if encode.map_name is not None:
-        warn_of_other_models(encode.map_name, used, model_types(source))
+        unknown = [plan.model.stated_type for plan in plans if plan.model.architecture is None]
+        warn_of_other_models(encode.map_name, used, unknown)
         return {}
     return nearest([key for key, _ in encode.dtypes.keys.items() if key not in used], names)
 
@@ -208,11 +227,12 @@ class EncodePlan(ComponentPlan):
     statement_text = "what may state how it is stored"
 
     def __init__(self, source: Checkpoint, component: Component, encode: Encode) -> None:
-        ComponentPlan.__init__(self, source, component)
+        ComponentPlan.__init__(self, source, component, encode.architecture)
         self._encode = encode
         self._source = source
         if self.quantization is not None:
             self._refuse_quantised(self.quantization)
+        check_shapes(self.model)
         config = self._configs.get(CONFIG, {})
         if not isinstance(config, dict):
             raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
@@ -236,7 +256,7 @@ class EncodePlan(ComponentPlan):
     def _stays(self, name: str) -> bool:
         """Return True for a weight that is quantised only if a map names it."""
         is_taken = self._encode.embeddings and self.model.role(name) in TABLES
-        return self.model.is_kept(name) and not is_taken
+        return self.model.is_kept(name, self._encode.consumer) and not is_taken
 
     def choose_all(self, encode: Encode) -> None:
         """Choose what each tensor becomes, as a request with the same keys and patterns has it."""
@@ -289,20 +309,41 @@ class EncodePlan(ComponentPlan):
     def _choose(self, info: TensorInfo, key: str | None, is_ignored: bool) -> None:
         """Decide whether a tensor is quantised."""
         scheme = self._encode.schemes.get(key or "")
-        if scheme is None and key is None and not is_ignored and self._is_matrix(info):
+        is_default = scheme is None and key is None and not is_ignored
+        if is_default and info.kind == "float" and self.model.may_be_experts(info.name):
+            scheme = self._encode.scheme
+        elif is_default and self._is_matrix(info):
             scheme = None if self._stays(info.name) else self._encode.scheme
         if scheme is not None and not is_ignored:
             encoding = self._encodings[scheme]
-            if (
-                key is None
-                and encoding.written.transposed
-                and self.model.role(info.name) != EXPERTS
-            ):
+            if key is None and encoding.written.transposed and not self._is_stack(info):
                 scheme = None  # its producer keeps what is not of experts
             elif self._holds(info, encoding, is_named=key is not None):
                 self.chosen[info.name] = encoding
         if info.name not in self.chosen and self._is_matrix(info):
             self._left.append(info.name)
+
+    def kept_rows(self) -> Iterator[tuple[TensorInfo, str, str]]:
+        """Yield the floating tensors that stay, each with its role and why it does."""
+        for info, (key, is_ignored) in zip(self._tensors, self._keys, strict=False):
+            if info.name in self.chosen or info.kind != "float":
+                continue
+            reason = self.model.reason(info.name, self._encode.consumer)
+            if is_ignored:
+                reason = f"{argument('ignore')} names them"
+            elif key is not None:
+                if self._encode.dtypes.decide(self._component.prefix + info.name, True).target:
+                    continue  # it is cast
+                reason = "the map keeps them"
+            elif reason is None and self._encode.scheme is None:
+                reason = "the map gives them no scheme"
+            elif reason is None:
+                reason = f"{self._encode.recipe} stores no such weights"
+            yield info, self.model.role(info.name), reason
+
+    def _is_stack(self, info: TensorInfo) -> bool:
+        """Return True for what may be the weights of all experts."""
+        return self.model.role(info.name) == EXPERTS or self.model.may_be_experts(info.name)
 
     def _holds(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> bool:
         """Return False for a weight that the recipe cannot hold, or refuse it."""
@@ -328,22 +369,10 @@ class EncodePlan(ComponentPlan):
             raise refuse(f"it is {info.format}, which would be rounded twice; {leave}, or cast it")
         if len(shape) not in (MATRIX, STACK) or not all(shape):
             raise refuse(f"it has the shape {shape}, and a weight is a matrix; {leave}")
-        is_stack = len(shape) == STACK
-        if is_stack and not row.stacks:
-            raise refuse(
-                f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
-                f"weight of each as a tensor of its own; {leave}, or use a recipe that stacks them"
-            )
-        if row.transposed and not is_stack:
-            raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
+        self._check_role(info, row, is_named=is_named)
         if row.only_named and not info.name.endswith("weight"):
             raise refuse(
                 f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
-            )
-        if self.model.in_out_type is not None and not is_named:
-            raise refuse(
-                f"models of type {self.model.in_out_type} keep matrices as (in, out), which no "
-                f"producer quantises; {leave}, or name it in a map ({argument('dtype_map')})"
             )
         rows, columns = shape[-2:][:: -1 if row.transposed else 1]
         width = encoding.block[1]
@@ -359,6 +388,81 @@ class EncodePlan(ComponentPlan):
             )
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
+
+    def _check_role(self, info: TensorInfo, row: Written, *, is_named: bool) -> None:
+        """Refuse a weight that no consumer would find where the recipe stores it."""
+        name, shape, model, role = info.name, info.shape, self.model, self.model.role(info.name)
+        leave = f"leave it as it is ({argument('ignore')})"
+        axes = model.axes(name)
+        is_stack = len(shape) == STACK or any(axis.startswith(EXPERTS) for axis in axes)
+        own_type = find_recipe(row.recipe).model_type
+        kind = None if model.architecture is None else model.architecture.model_type
+
+        def refuse(reason: str) -> CheckpointError:
+            return CheckpointError(f"tensor {name!r}: {reason}")
+
+        if role == EXPERTS and (not row.stacks or len(shape) < STACK):
+            raise refuse(
+                f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
+                f"weight of each as a tensor of its own; {leave}, or use a recipe that stacks them"
+            )
+        if not is_named and model.may_be_experts(name):
+            raise refuse(
+                f"it has the shape {shape} and may be the weights of all experts, and nothing "
+                f"tells their axes; say what it is ({argument('architecture')}), name it in a map "
+                f"({argument('dtype_map')}), or {leave}"
+            )
+        if is_stack and not row.stacks:
+            raise refuse(f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}")
+        if row.transposed and not is_stack:
+            raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
+        if row.transposed and kind not in {None, own_type}:
+            raise refuse(
+                f"it is of the model_type {kind!r}, and {row.recipe} stores experts of {own_type} "
+                f"only; {leave}, or use another recipe"
+            )
+        if row.only_named and is_stack and not model.is_switch(name):
+            raise refuse(
+                f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
+                f"convert the model with mlx_lm.convert first, or {leave}"
+            )
+        if model.is_in_out(name) and not is_stack:
+            raise refuse(
+                f"{model.title} keeps it as ({', '.join(axes)}), and {row.recipe} stores "
+                f"(out, in); {leave}"
+            )
+        if role in _LOOKED_UP:
+            self._check_embedding(name, row, leave)
+
+    def _check_embedding(self, name: str, row: Written, leave: str) -> None:
+        """Refuse a table that is looked up where no consumer of the recipe loads it quantised."""
+        embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self._encode.consumer
+        is_loaded = consumer is None or consumer_named(consumer).embeddings
+        if embeddings == "loaded" or (embeddings == "named" and is_loaded):
+            return
+        loader = "what loads them" if consumer is None else consumer
+        loading = [producer.name for producer in CONVERTED_TO if producer.writing.embeddings]
+        raise CheckpointError(
+            f"tensor {name!r}: it is an embedding, and of checkpoints of {row.recipe} {loader} "
+            f"loads none that is quantised; {leave}, or use another recipe "
+            f"({argument('recipe')}): {', '.join(loading)}"
+        )
+
+    def warn(self) -> None:
+        """Warn of embeddings that castwise alone decodes, beside what is left out."""
+        ComponentPlan.warn(self)
+        tables = (name for name in self.chosen if self.model.role(name) in _LOOKED_UP)
+        name = next(tables, None)
+        recipe = self._encode.recipe
+        if name is not None and find_recipe(recipe).writing.embeddings == "named":
+            _LOGGER.warning(
+                "%s: %r is an embedding, and no library loads one that is quantised as by %s: "
+                "castwise decodes it (%s)",
+                self._path,
+                name,
+                recipe,
+                function("dequantize"),
+            )
 
     def _derive(self) -> None:
         if not self.chosen:
@@ -381,7 +485,8 @@ class EncodePlan(ComponentPlan):
         for name, weight in weights.items():
             if not weight.encoding.written.shares:
                 continue
-            fused = [weights[other] for other in self.model.partners(name) if other in weights]
+            partners = self.model.partners(name, self._encode.consumer)
+            fused = [weights[other] for other in partners if other in weights]
             for other in fused:
                 if other.info.format != weight.info.format:
                     raise CheckpointError(
@@ -395,7 +500,12 @@ class EncodePlan(ComponentPlan):
         if not self.chosen:
             return None
         modules = {name.removesuffix(WEIGHT): encoding for name, encoding in self.chosen.items()}
-        stated = statements(modules, self.model.excepted(self._left, modules))
+        tables = [name for name in self.chosen if self.model.role(name) in _LOOKED_UP]
+        stated = statements(
+            modules,
+            self.model.excepted(self._left, modules),
+            embeddings=frozenset(name.removesuffix(WEIGHT) for name in tables),
+        )
         if is_file and stated.metadata is None:
             raise self._refusal(
                 f"{next(iter(self.chosen.values())).written.recipe} states how weights are "

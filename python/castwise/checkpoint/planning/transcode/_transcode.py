@@ -7,9 +7,11 @@ from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import FLOAT32, model_of
+from castwise.checkpoint.planning._checkpoint_model import check_rows
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning.transcode._gguf_plan import GgufPlan
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
+from castwise.models import Architecture
 from castwise.quantization.producers import GGUF, find_recipe, producer_of_model
 
 
@@ -18,6 +20,7 @@ def transcode_checkpoint(
     recipe: str,
     scheme: str | None,
     threads: int,
+    architecture: Architecture | None = None,
     *,
     is_file: bool,
 ) -> DerivedCheckpoint:
@@ -53,8 +56,12 @@ def transcode_checkpoint(
     dtypes = to_float32 if recipe == GGUF.name else model.dtypes
     plan_type = GgufPlan if recipe == GGUF.name else TranscodePlan
     plans = [
-        plan_type(source, component, recipe, scheme, threads) for component in source.components
+        plan_type(source, component, recipe, scheme, threads, architecture)
+        for component in source.components
     ]
+    names = [name for plan in plans for name in plan.model.names]
+    names += [weight.name for plan in plans for weight in plan.weights]
+    check_rows(names, architecture)
     if not any(plan.weights for plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"

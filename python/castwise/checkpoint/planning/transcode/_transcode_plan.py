@@ -39,7 +39,7 @@ from castwise.checkpoint.planning.transcode._new_forms import (
     give_form,
 )
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.models import WEIGHT
+from castwise.models import WEIGHT, Architecture
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     ACTIVATION,
@@ -75,17 +75,18 @@ class TranscodePlan(ComponentPlan):
     purpose = "transcoded"
     statement_text = "what states how it is stored"
 
-    def __init__(
+    def __init__(  # noqa: PLR0917
         self,
         source: Checkpoint,
         component: Component,
         recipe: str,
         scheme: str | None,
         threads: int,
+        architecture: Architecture | None = None,
     ) -> None:
         self._source, self._recipe, self._scheme = source, recipe, scheme
         self.purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
-        ComponentPlan.__init__(self, source, component)
+        ComponentPlan.__init__(self, source, component, architecture)
         self.threads = threads
         quantization = self.quantization
         self.weights: Sequence[QuantizedWeight] = (

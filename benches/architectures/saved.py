@@ -1,0 +1,91 @@
+"""Under which names, and turned how, `save_pretrained` writes the parameters of a model."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable
+from copy import deepcopy
+from dataclasses import replace
+
+import torch
+from roles import Row
+from transformers.conversion_mapping import PrefixChange, get_model_conversion_mapping
+from transformers.core_model_loading import (
+    Chunk,
+    Concatenate,
+    Interleave,
+    SplitModulelist,
+    Transpose,
+    WeightConverter,
+    WeightRenaming,
+    apply_converters,
+    apply_renamings,
+    dot_natural_key,
+)
+
+_OTHER_JOINT = {"halves": "interleaved", "interleaved": "halves"}
+
+
+def saved_rows(model: torch.nn.Module, rows: dict[str, Row]) -> dict[str, tuple[Row, str]]:
+    """Return what a file has by its names there, each with the name in the model.
+
+    transformers leaves off the prefixes that it only adds to models that it loaded with them;
+    files have both, so both are rows.
+    """
+    transforms = get_model_conversion_mapping(model, add_legacy=False)
+    plain = [each for each in transforms if not isinstance(each, PrefixChange)]
+    found = _reverted(model, rows, plain)
+    if len(plain) != len(transforms):
+        found = _reverted(model, rows, transforms) | found
+    return found
+
+
+def _reverted(
+    model: torch.nn.Module, rows: dict[str, Row], transforms: list
+) -> dict[str, tuple[Row, str]]:
+    """Do as `revert_weight_conversion` of transformers, with rows beside the tensors."""
+    reverse = [transform.reverse_transform() for transform in transforms[::-1]]
+    renamings = [each for each in reverse if isinstance(each, WeightRenaming)]
+    converters = [each for each in reverse if isinstance(each, WeightConverter)]
+    of_pattern = {pattern: each for each in converters for pattern in each.source_patterns}
+    tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(
+        model.named_buffers(remove_duplicate=False)
+    )
+    found: dict[str, tuple[Row, str]] = {}
+    used: dict[str, WeightConverter] = {}
+    sources: dict[str, list[str]] = defaultdict(list)
+    for name in sorted(rows, key=dot_natural_key):
+        renamed, pattern = apply_converters(name, converters)
+        if pattern is None:
+            found[apply_renamings(name, renamings)] = (rows[name], name)
+            continue
+        converter = used.setdefault(renamed, deepcopy(of_pattern[pattern]))
+        converter.add_tensor(renamed, name, pattern, tensors[name])
+        sources[renamed].append(name)
+    for renamed, converter in used.items():
+        operations = converter.operations
+        row = _turned([rows[name] for name in sources[renamed]], operations)
+        for name in converter.convert(renamed, model=model, config=model.config):
+            found[apply_renamings(name, renamings)] = (row, sources[renamed][0])
+    return found
+
+
+def _turned(rows: list[Row], operations: Iterable[object]) -> Row:
+    """Return what becomes of a row by the operations on its tensor."""
+    row = rows[0]
+    axes = row.axes.split()
+    joint = row.joint
+    for operation in operations:
+        if isinstance(operation, Transpose) and axes:
+            first, second = operation.dim0, operation.dim1
+            axes[first], axes[second] = axes[second], axes[first]
+        elif isinstance(operation, SplitModulelist) and axes[:1] == ["experts"]:
+            del axes[0]
+        elif isinstance(operation, Interleave) and axes[operation.dim : operation.dim + 1] == ["out"]:
+            joint = _OTHER_JOINT.get(joint, joint)
+        elif isinstance(operation, Chunk):
+            joint = ""
+        elif isinstance(operation, Concatenate) and len(rows) == len(("gate", "up")):
+            joint = "halves"
+    role = "linear" if row.role == "experts" and "experts" not in axes else row.role
+    return replace(row, role=role, axes=" ".join(axes), joint=joint)
