@@ -438,6 +438,10 @@ def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
     return number
 
 
+class _TooFewBytesError(Exception):
+    """Nothing fits."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Size:
     """The bytes of the checkpoint, those that no choice changes, and its elements."""
@@ -561,7 +565,14 @@ class _Problem:
             )
 
     def advice(self, sizes: _StatementSizes, source: str) -> Advice:
-        """Choose, and say what else there was: of one scheme for all, if that is as good."""
+        """Choose, and say what else there was, or refuse a limit that nothing fits."""
+        try:
+            return self._chosen(sizes, source)
+        except _TooFewBytesError:
+            raise self._refusal(sizes, source) from None
+
+    def _chosen(self, sizes: _StatementSizes, source: str) -> Advice:
+        """Choose one scheme for all, if that is as good, else the best mixture."""
         limit = self._most_bytes()
         if limit is not None and limit >= self._size.before:
             limit += self._size.before  # every weight may stay: nothing is limited
@@ -574,7 +585,12 @@ class _Problem:
                 break
             # What states the schemes needs room, too; how much follows from the choices.
             reserve += advice.nbytes + stated - limit
-            solution = self._solve(limit, reserve)
+            try:
+                solution = self._solve(limit, reserve)
+            except _TooFewBytesError:
+                if solution == (lightest := self._lightest()):
+                    raise
+                solution, reserve = lightest, 0  # whose statement takes less than that of mixtures
         most = advice.nbytes + stated if limit is None else limit
         for uniform in self._uniforms(solution):
             whole = self._advice(source, uniform)
@@ -681,18 +697,32 @@ class _Problem:
         ]
         solution = solve(groups, limit - fixed)
         if solution is None:
-            least = self.least_bytes() + reserve
-            asked = (
-                given("budget", self._limit.nbytes)
-                if self._limit.nbytes is not None
-                else given("bits", self._limit.bits)
-            )
-            least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
-            raise CheckpointError(
-                f"{asked} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
-                f"choices: {self._floor(reserve)}. Use more{self._remedies()}"
-            )
+            raise _TooFewBytesError
         return solution
+
+    def _lightest(self) -> Solution:
+        """Return the choices of the fewest bytes, without what states the schemes."""
+        places = [
+            min(range(len(row)), key=lambda place: row[place].nbytes) for row in self._options
+        ]
+        options = [row[place] for row, place in zip(self._options, places, strict=True)]
+        error = sum(option.error for option in options)
+        return Solution(tuple(places), error, sum(option.nbytes for option in options), 0.0)
+
+    def _refusal(self, sizes: _StatementSizes, source: str) -> CheckpointError:
+        """Say the bytes of the smallest choices, by role, and what makes them smaller."""
+        stated = sizes.nbytes(self._advice(source, self._lightest()))
+        least = self.least_bytes() + stated
+        limit = (
+            given("budget", self._limit.nbytes)
+            if self._limit.nbytes is not None
+            else given("bits", self._limit.bits)
+        )
+        least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
+        return CheckpointError(
+            f"{limit} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
+            f"choices: {self._floor(stated)}. Use more{self._remedies()}"
+        )
 
     def _floor(self, reserve: int) -> str:
         """Say the least bytes by role, the most first."""
