@@ -124,9 +124,7 @@ def _rules(path: Path, text: str, number: str) -> EngineRules:
         if match is None:
             raise _damaged(path, f"block {number} has {row!r}, which is no row")
     return EngineRules(
-        tuple(
-            tuple(match[1] + end for end in match[2].split(",")) for match in groups if match
-        ),
+        tuple(tuple(match[1] + end for end in match[2].split(",")) for match in groups if match),
         *(tuple(names) for names in others),
     )
 

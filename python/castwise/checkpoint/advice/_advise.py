@@ -126,8 +126,9 @@ def advise(
     importance
         How much the loss of the model grows with the relative squared error of each weight: a
         mapping from names to numbers that are not negative, or its file (JSON, npz or
-        safetensors). The unit is free. All are alike by default; else each weight that may change
-        needs a number, and other names are ignored. Of use are the loss with only that weight
+        safetensors). The unit is free. All are alike by default, but a head, and an embedding that
+        is one too, counts as much as all others together; else each weight that may change needs a
+        number, and other names are ignored. Of use are the loss with only that weight
         quantised over its relative squared error, and its Fisher trace times the mean of its
         squared elements (the loss grows by half the trace times the mean squared error: Dong and
         others, HAWQ-V2, arXiv 1911.03852).
@@ -370,7 +371,10 @@ def _importances(
 ) -> dict[str, float]:
     """Return how much the error of each weight counts."""
     if importance is None:
-        return dict.fromkeys(candidates.tensors, 1.0)
+        # No norm or sum is between the error of a head and the logits: `benches/real` has figures.
+        heads = {name for name in candidates.tensors if candidates.model.is_head(name)}
+        rest = max(len(candidates.tensors) - len(heads), 1)
+        return {name: float(rest if name in heads else 1) for name in candidates.tensors}
     origin, rows = "importance", importance
     if not isinstance(rows, Mapping):
         path = checked_path(rows, "importance")
