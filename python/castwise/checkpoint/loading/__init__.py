@@ -12,12 +12,12 @@ from castwise.checkpoint.loading._check import (
     listed,
     loads_by_default,
 )
-from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._problem import LoadingProblem
 
 __all__ = [
     "CHECKED",
     "LLAMA_CPP",
-    "Problem",
+    "LoadingProblem",
     "check_gguf",
     "check_loading",
     "listed",

@@ -9,7 +9,7 @@ from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._engines import engine_problems
 from castwise.checkpoint.loading._llama_cpp import llama_cpp_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
-from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
 from castwise.checkpoint.loading._view import Read, View
 
@@ -35,7 +35,7 @@ def check_loading(
     *,
     files: Mapping[str, Any] | None = None,
     read: Read | None = None,
-) -> list[Problem]:
+) -> list[LoadingProblem]:
     """Return what keeps a consumer from loading a checkpoint as it stands.
 
     Parameters
@@ -54,11 +54,11 @@ def check_loading(
         Reads a tensor by its name; None if the data are not there yet.
 
     """
-    view = View(consumer, architecture, config, tensors, files, read)
+    view = View(consumer, architecture, config, tensors, files=files, read=read)
     return list(dict.fromkeys(_PROBLEMS[consumer](view)))
 
 
-def check_gguf(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> list[Problem]:
+def check_gguf(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> list[LoadingProblem]:
     """Return what keeps llama.cpp from loading a GGUF file."""
     return list(llama_cpp_problems(tensors, metadata))
 
@@ -78,11 +78,11 @@ def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None)
     return not (is_narrow and is_decoded_alone(scheme, dtype))
 
 
-def listed(problems: Iterable[Problem]) -> Iterator[str]:
+def listed(problems: Iterable[LoadingProblem]) -> Iterator[str]:
     """Yield a line for each kind of problem: the first module, and how many there are."""
-    kinds: dict[tuple[str, str], list[Problem]] = {}
+    kinds: dict[tuple[str, str], list[LoadingProblem]] = {}
     for problem in problems:
         kinds.setdefault((problem.problem, problem.remedy), []).append(problem)
-    for first, *others in kinds.values():
-        count = f" ({len(others) + 1:,} modules)" if others else ""
-        yield f"{first}{count}"
+    for alike in kinds.values():
+        count = f" ({len(alike):,} modules)" if len(alike) > 1 else ""
+        yield f"{alike[0]}{count}"

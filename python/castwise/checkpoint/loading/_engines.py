@@ -1,26 +1,22 @@
 """What vLLM 0.33.0 and SGLang 0.5.23 load: their rules of targets, of exceptions, and of joining.
 
-`quantization/compressed_tensors/`, `fp8.py`, `modelopt.py` (SGLang: `modelopt_quant.py`), `mxfp4.py`
-and `utils/quant_utils.py` (SGLang: `utils.py`) of either.
+`quantization/compressed_tensors/`, `fp8.py`, `mxfp4.py`, `modelopt.py` (SGLang:
+`modelopt_quant.py`) and `utils/quant_utils.py` (SGLang: `utils.py`) of either.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
-from castwise.checkpoint.loading._arguments import Arguments, groups_of
-from castwise.checkpoint.loading._modules import Module, instances
-from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
+from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
+from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, LEAVE, View, wrong_axis
-
-try:
-    from castwise.models import normalize_name
-except ImportError:  # until the table is merged
-    normalize_name = str
+from castwise.models import EngineRules, matches, normalize_name
 from castwise.quantization.producers import find_consumer
 
 _LINEAR, _HEAD, _EMBEDDING = (
@@ -39,20 +35,23 @@ _BY_NAME_ALONE = ("vision_tower", "vision_model", "vit_large_projector")
 _ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 _NEEDS_ALIKE = "give them one scheme, or leave all of them (--ignore)"
 
+_BYTE = 8
+_E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
+
 _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
-    "FP8": ("fp8_tensor", "float8_e4m3fn", "float32", frozenset(("_scale",))),
+    "FP8": ("fp8_tensor", _E4M3, _F32, frozenset(("_scale",))),
     "FP8_PER_CHANNEL_PER_TOKEN": (
         "fp8_channel",
-        "float8_e4m3fn",
-        "float32",
+        _E4M3,
+        _F32,
         frozenset(("_scale",)),
     ),
-    "FP8_PB_WO": ("fp8_block", "float8_e4m3fn", "float32", frozenset(("_scale",))),
-    "NVFP4": ("nvfp4", "uint8", "float8_e4m3fn", frozenset(("_scale", "_scale_2"))),
-    "W4A16_NVFP4": ("nvfp4", "uint8", "float8_e4m3fn", frozenset(("_scale", "_scale_2"))),
-    "MXFP8": ("mxfp8_e4m3", "float8_e4m3fn", "uint8", frozenset(("_scale",))),
+    "FP8_PB_WO": ("fp8_block", _E4M3, _F32, frozenset(("_scale",))),
+    "NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),
+    "W4A16_NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),
+    "MXFP8": ("mxfp8_e4m3", _E4M3, _U8, frozenset(("_scale",))),
 }
-"""ModelOpt's algorithms that engines know: the scheme, the dtypes of codes and scales, the parts."""
+"""ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +83,7 @@ _ENGINES = {
 }
 
 
-def engine_problems(view: View) -> Iterator[Problem]:
+def engine_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps vLLM or SGLang from loading a checkpoint."""
     engine = _ENGINES[view.consumer]
     section = view.section("quantization_config", "compression_config")
@@ -98,7 +97,7 @@ def engine_problems(view: View) -> Iterator[Problem]:
     elif method == "modelopt" or "hf_quant_config.json" in view.files:
         yield from _problems(view, _ModelOpt(engine, section, view.files))
     elif method is None and any(module.is_quantized for module in view.modules):
-        yield Problem(
+        yield LoadingProblem(
             "",
             f"config.json states no quantisation that {engine.name} reads",
             "quantise it with a recipe that it loads (castwise quantize --for)",
@@ -123,7 +122,7 @@ class _Method:
         """Return how the weights that are joined to one are stored; None if they are plain."""
         raise NotImplementedError
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[Problem]:  # noqa: ANN401
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         """Yield what a module lacks that is stored so."""
         raise NotImplementedError
 
@@ -150,25 +149,25 @@ class _CompressedTensors(_Method):
         return text == name or (self.engine.suffixes and name.endswith(f".{text}"))
 
     def stored(self, names: Sequence[str], class_name: str) -> Arguments | None:
-        found = [next((t for t in self._targets if self._names(name, t)), None) for name in names]
-        target = found[0] if all(found) else None
+        targets = [next((t for t in self._targets if self._names(name, t)), None) for name in names]
+        target = targets[0] if all(targets) else None
         if target is None:
             target = next((t for t in self._targets if t.lower() in class_name.lower()), None)
         return None if target is None else self._targets[target]
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[Problem]:  # noqa: ANN401
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         has_method = self.holds(
             stored.scheme, is_expert=module.is_expert, recipe="compressed-tensors"
-        ) or (stored.inputs and stored.scheme.startswith(("fp8", "int8")))
+        ) or (stored.inputs and stored.bits == _BYTE)
         if stored.ordered and self.engine.refuses_order:
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads no groups in an order of their own (actorder)",
                 "quantise it anew",
             )
         elif not has_method:
             kind = "experts" if module.is_expert else "linear layers"
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"{view.consumer} has no method for {kind} of {stored.scheme}",
                 "choose another scheme, or leave it (--ignore)",
@@ -200,17 +199,17 @@ class _Float8(_Method):
         del names
         return None if class_name in {_HEAD, _EMBEDDING} else "fp8_block"
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[Problem]:  # noqa: ANN401
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         part = "_scale" if self._block is None else "_scale_inv"
-        yield from _misfit(view, module, str(stored), "float8_e4m3fn", frozenset((part,)))
+        yield from _misfit(view, module, str(stored), _E4M3, frozenset((part,)))
         payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
-        if payload is None or scale is None or self._block is None or len(payload.shape) < 2:
+        if payload is None or scale is None or self._block is None or len(payload.shape) < MATRIX:
             return
-        wanted = tuple(-(-n // b) for n, b in zip(payload.shape[-2:], self._block, strict=True))
-        if scale.shape[-2:] != wanted:
-            yield Problem(
+        grid = tuple(-(-n // b) for n, b in zip(payload.shape[-2:], self._block, strict=True))
+        if scale.shape[-2:] != grid:
+            yield LoadingProblem(
                 module.name,
-                f"its scales have the shape {scale.shape}, and the stated block needs {wanted}",
+                f"its scales have the shape {scale.shape}, and the stated block needs {grid}",
                 "quantise it anew with that block, or state the block that it has",
             )
 
@@ -235,6 +234,10 @@ class _ModelOpt(_Method):
         return f"{self.engine.name} does not know ModelOpt's algorithm {self._algorithm!r}"
 
     def excepted(self, name: str) -> bool:
+        if self.engine.suffixes:
+            return any(
+                fnmatch(part, text) for text in self._excepted for part in (name, *name.split("."))
+            )
         layer = name.partition(".experts.")[0] + ".experts" if ".experts." in name else name
         return any(
             text in name or fnmatch(name, text) or (layer != name and layer in text)
@@ -245,15 +248,16 @@ class _ModelOpt(_Method):
         del names
         return None if class_name == _EMBEDDING else self._algorithm
 
-    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[Problem]:  # noqa: ANN401
+    def misfit(self, view: View, module: Module, stored: Any) -> Iterator[LoadingProblem]:  # noqa: ANN401
         if stored not in _ALGORITHMS:
             return
         scheme, codes, scales, parts = _ALGORITHMS[stored]
-        if not self.holds(scheme, is_expert=module.is_expert, recipe="modelopt") and not (
-            ".input_scale" in module.tensors
+        if (
+            not self.holds(scheme, is_expert=module.is_expert, recipe="modelopt")
+            and ".input_scale" not in module.tensors
         ):
             kind = "experts" if module.is_expert else "linear layers"
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"{view.consumer} has no method for {kind} of {scheme} as ModelOpt stores it",
                 "choose another scheme or recipe, or leave it (--ignore)",
@@ -261,57 +265,66 @@ class _ModelOpt(_Method):
             return
         yield from _misfit(view, module, scheme, codes, parts)
         scale = module.tensors.get("_scale")
-        if module.is_quantized and scale is not None and scale.format != scales:
-            yield Problem(
+        if (
+            module.is_quantized
+            and scale is not None
+            and code_of(scale) != scales
+            and not (scales == _F32 and is_wide(scale))
+        ):
+            yield LoadingProblem(
                 module.name, f"its scales are {scale.label}, and {scheme} needs {scales}", LEAVE
             )
 
 
 def _misfit(
     view: View, module: Module, scheme: str, codes: str, parts: frozenset[str]
-) -> Iterator[Problem]:
+) -> Iterator[LoadingProblem]:
     """Yield what a module lacks of codes under its own name and of parts beside them."""
     payload = module.tensors.get("")
-    found = {suffix for suffix in module.tensors if suffix.startswith("_")}
+    suffixes = {suffix for suffix in module.tensors if suffix.startswith("_")}
     if not module.is_quantized:
-        yield Problem(
+        yield LoadingProblem(
             module.name,
             f"{view.consumer} builds it as {scheme}, and the file has it as "
             f"{module.tensors[''].label}",
             f"{IGNORE}, or quantise it",
         )
-    elif payload is None or payload.format != codes or found != parts:
+    elif payload is None or code_of(payload) != codes or suffixes != parts:
         label = "none" if payload is None else payload.label
-        yield Problem(
+        yield LoadingProblem(
             module.name,
             f"{view.consumer} builds it as {scheme}: it needs {codes} and "
             f"{', '.join(sorted(parts))}, and the file has {label} and "
-            f"{', '.join(sorted(found)) or 'no scale'}",
+            f"{', '.join(sorted(suffixes)) or 'no scale'}",
             "quantise it anew, or state how it is stored",
         )
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)
 
 
-def _problems(view: View, method: _Method) -> Iterator[Problem]:
+def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
     """Yield what differs, module by module and for those that an engine joins together."""
     if (fault := method.fault()) is not None:
-        yield Problem("", fault, "choose another scheme or recipe")
+        yield LoadingProblem("", fault, "choose another scheme or recipe")
         return
-    plain = view.architecture.unquantized.get(view.consumer, frozenset())
-    groups = view.architecture.joined.get(view.consumer, ())
-    joined = {}
-    for group in instances(groups, view.by_name):
-        if not any(module.is_expert for module in group):
-            joined |= {module.name: group for module in group}
+    rules = view.rules
+    plain = _Plain(rules)
+    joined: dict[str, list[Module]] = {}
+    for module in view.modules:
+        if module.is_expert or module.name in joined or not plain.has_partners(module):
+            continue
+        names = rules.partners(module.name) if rules is not None else ()
+        group = [view.by_name[name] for name in names if name in view.by_name]
+        if len(group) > 1:
+            joined |= {member.name: group for member in group}
             yield from _group_problems(view, method, group)
     layers: dict[str, list[Module]] = {}
     for module in view.modules:
         if module.is_expert:
             layers.setdefault(module.layer, []).append(module)
-        elif normalize_name(module.name) in plain or module.role not in {
-            *("linear", "head", "embedding", "router"),
-        }:
+        elif plain.holds(module) or not (
+            module.may_be_linear or module.role in {"linear", "head", "embedding"}
+        ):
             yield from view.unquantized(module)
         else:
             yield from _module_problems(view, method, module, joined.get(module.name))
@@ -319,27 +332,52 @@ def _problems(view: View, method: _Method) -> Iterator[Problem]:
         yield from _expert_problems(view, method, layer, modules)
 
 
+class _Plain:
+    """What an engine builds without quantisation, and what it joins, by normalised names."""
+
+    def __init__(self, rules: EngineRules | None) -> None:
+        self._rules = rules
+        self._kept: dict[str, bool] = {}
+        self._joined: dict[str, bool] = {}
+
+    def holds(self, module: Module) -> bool:
+        """Return True for what is never quantised, or where the table cannot tell, as it is."""
+        name = normalize_name(module.name)
+        if name not in self._kept:
+            rules = self._rules
+            self._kept[name] = rules is not None and (
+                any(matches(row, name) for row in rules.unquantized)
+                or (rules.keeps(name) and not module.is_quantized)
+            )
+        return self._kept[name]
+
+    def has_partners(self, module: Module) -> bool:
+        """Return True for what is joined with others."""
+        name = normalize_name(module.name)
+        if name not in self._joined:
+            self._joined[name] = self._rules is not None and len(self._rules.partners(name)) > 1
+        return self._joined[name]
+
+
 def _module_problems(
     view: View, method: _Method, module: Module, group: Sequence[Module] | None
-) -> Iterator[Problem]:
+) -> Iterator[LoadingProblem]:
     class_name = {"head": _HEAD, "embedding": _EMBEDDING}.get(module.role, _LINEAR)
-    names = [each.name for each in group or (module,)]
+    names = [member.name for member in group or (module,)]
     stored = None if method.excepted(module.name) else method.stored(names, class_name)
-    if module.role == "router" and not module.is_quantized:
+    if module.may_be_linear and not module.is_quantized:
         return  # engines build most without quantisation, whatever the configuration says
-    if stored is None:
-        yield from view.unquantized(module)
-    elif class_name == _EMBEDDING and not (
-        method.engine.integer_embeddings
-        and isinstance(stored, Arguments)
-        and stored.form == "pack-quantized"
-    ):
+    is_packed = isinstance(stored, Arguments) and stored.form == "pack-quantized"
+    has_method = class_name != _EMBEDDING or (method.engine.integer_embeddings and is_packed)
+    if stored is None or not has_method:
         yield from view.unquantized(module)
     else:
         yield from method.misfit(view, module, stored)
 
 
-def _group_problems(view: View, method: _Method, group: Sequence[Module]) -> Iterator[Problem]:
+def _group_problems(
+    view: View, method: _Method, group: Sequence[Module]
+) -> Iterator[LoadingProblem]:
     """Yield what differs of weights that an engine joins to one."""
     names = [module.name for module in group]
     listed = ", ".join(name.rpartition(".")[2] for name in names)
@@ -347,7 +385,7 @@ def _group_problems(view: View, method: _Method, group: Sequence[Module]) -> Ite
     schemes = {repr(method.stored([name], _LINEAR)) for name in names}
     formats = {_storage(module) for module in group}
     if len(excepted) > 1 or len(formats) > 1 or (excepted == {False} and len(schemes) > 1):
-        yield Problem(
+        yield LoadingProblem(
             names[0],
             f"{view.consumer} joins {listed} to one weight, and they are stored differently",
             _NEEDS_ALIKE,
@@ -356,7 +394,7 @@ def _group_problems(view: View, method: _Method, group: Sequence[Module]) -> Ite
         for suffix in ("_global_scale", "_scale_2"):
             tensors = [module.tensors[suffix] for module in group if suffix in module.tensors]
             if len({view.read(info.name) for info in tensors}) > 1:
-                yield Problem(
+                yield LoadingProblem(
                     names[0],
                     f"{view.consumer} joins {listed} to one weight, and their global scales differ",
                     "quantise the unquantised model anew",
@@ -372,35 +410,31 @@ def _storage(module: Module) -> tuple[Any, ...]:
 
 def _expert_problems(
     view: View, method: _Method, layer: str, modules: Sequence[Module]
-) -> Iterator[Problem]:
+) -> Iterator[LoadingProblem]:
     """Yield what differs of the experts of a layer, which are one module of an engine."""
     stem = layer if layer.endswith("experts") else f"{layer}.experts"
     names = [name for name in (module.name for module in modules) if ".experts." in name]
-    first = [name for name in names if ".experts.0." in name]
-    candidates = (
-        [first]
-        if first and not any(module.is_stack for module in modules)
-        else [
-            [f"{stem}.0.{projection}" for projection in projections] for projections in _PROJECTIONS
-        ]
-    )
-    excepted = [{method.excepted(name) for name in each} for each in candidates]
-    if any(len(each) > 1 for each in excepted) and not any(each == {True} for each in excepted):
-        yield Problem(
+    zeroth = [name for name in names if ".experts.0." in name]
+    choices = [[f"{stem}.0.{end}" for end in projections] for projections in _PROJECTIONS]
+    if zeroth and not any(module.is_stack for module in modules):
+        choices = [zeroth]
+    excepted = [{method.excepted(name) for name in choice} for choice in choices]
+    is_left = {True} in excepted
+    if not is_left and any(len(states) > 1 for states in excepted):
+        yield LoadingProblem(
             layer,
             f"{view.consumer} stores all experts of a layer alike, and the configuration excepts "
             "some",
             _NEEDS_ALIKE,
         )
         return
-    is_left = any(each == {True} for each in excepted)
-    found = {repr(method.stored([name], "RoutedExperts")) for name in candidates[0]}
-    stored = None if is_left else method.stored(candidates[0][:1], _LINEAR)
+    schemes = {repr(method.stored([name], "RoutedExperts")) for name in choices[0]}
+    stored = None if is_left else method.stored(choices[0][:1], _LINEAR)
     if stored is None:
         for module in modules:
             yield from view.unquantized(module)
-    elif len(found) > 1:
-        yield Problem(
+    elif len(schemes) > 1:
+        yield LoadingProblem(
             layer,
             f"{view.consumer} stores all experts of a layer alike, and the configuration gives "
             "them several schemes",
@@ -409,7 +443,7 @@ def _expert_problems(
     else:
         for module in modules:
             if module.is_stack:
-                yield Problem(
+                yield LoadingProblem(
                     module.name,
                     f"{view.consumer} builds quantised experts one by one, and the file has them "
                     "in one tensor"
@@ -420,20 +454,20 @@ def _expert_problems(
                 yield from method.misfit(view, module, stored)
 
 
-def _mxfp4(view: View) -> Iterator[Problem]:
+def _mxfp4(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps an engine from loading experts in the form of gpt-oss."""
     is_gpt_oss = view.architecture.model_type == "gpt_oss"
     for module in view.modules:
         if not module.is_stack:
             yield from view.unquantized(module)
         elif not is_gpt_oss and module.is_quantized:
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads MXFP4 in the form of gpt-oss for gpt-oss alone",
                 "choose another recipe (--recipe compressed-tensors)",
             )
         elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"{view.consumer} builds it as MXFP4, and the file has no blocks and scales of it",
                 "quantise all experts",

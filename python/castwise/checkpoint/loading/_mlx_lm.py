@@ -5,18 +5,22 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from castwise.checkpoint.loading._modules import Module
-from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.loading._modules import Module, code_of
+from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import LEAVE, View, wrong_axis
 
-_QUANTIZED = {"linear", "head", "embedding", "experts", "router"}
+_QUANTIZED = {"linear", "head", "embedding", "experts", "router", "recurrent"}
 """Roles whose classes have `to_quantized`."""
 
 _STACKS_SCALES = frozenset(
-    "afmoe bailing_hybrid bailing_moe bailing_moe_linear deepseek deepseek_v2 deepseek_v3 "
-    "deepseek_v32 dots1 exaone_moe glm4_moe glm4_moe_lite hunyuan jamba kimi_k3 kimi_vl laguna "
-    "longcat_flash mimo_v2_flash minimax_m3_vl mistral4 mixtral muse_spark olmoe phimoe phixtral "
-    "qwen2_moe".split()
+    (
+        *("afmoe", "bailing_hybrid", "bailing_moe", "bailing_moe_linear", "deepseek"),
+        *("deepseek_v2", "deepseek_v3", "deepseek_v32", "dots1", "exaone_moe", "glm4_moe"),
+        *("glm4_moe_lite", "hunyuan", "jamba", "kimi_k3", "kimi_vl", "laguna", "longcat_flash"),
+        *("mimo_v2_flash", "minimax_m3_vl", "mistral4", "mixtral", "muse_spark", "olmoe"),
+        *("phimoe", "phixtral", "qwen2_moe"),
+    )
 )
 """Types of models whose `sanitize` stacks the scales of experts, too; of others weights alone."""
 
@@ -26,7 +30,7 @@ _BY_SIZE = {(4, 16), (4, 32), (8, 32)}
 _WORD = 32
 
 
-def mlx_problems(view: View) -> Iterator[Problem]:
+def mlx_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps mlx-lm from loading a checkpoint, whose names must all be the model's."""
     section = view.section("quantization", "quantization_config")
     is_own = "group_size" in section and "quant_method" not in section
@@ -35,7 +39,7 @@ def mlx_problems(view: View) -> Iterator[Problem]:
     )
     if not is_own and not is_gpt_oss:
         if any(module.is_quantized for module in view.modules):
-            yield Problem(
+            yield LoadingProblem(
                 "",
                 "mlx-lm does not load weights that are named as this configuration's method does",
                 "quantise it with --recipe mlx",
@@ -48,12 +52,14 @@ def mlx_problems(view: View) -> Iterator[Problem]:
             yield from _module_problems(view, module, section)
 
 
-def _module_problems(view: View, module: Module, section: Mapping[str, Any]) -> Iterator[Problem]:
+def _module_problems(
+    view: View, module: Module, section: Mapping[str, Any]
+) -> Iterator[LoadingProblem]:
     entry = section.get(module.name)
     scales = module.tensors.get(".scales")
     if scales is None:
         if isinstance(entry, Mapping) or entry is True:
-            yield Problem(
+            yield LoadingProblem(
                 module.name, "the configuration names it, and the file has no scales of it", LEAVE
             )
         elif module.is_quantized:
@@ -61,7 +67,7 @@ def _module_problems(view: View, module: Module, section: Mapping[str, Any]) -> 
     elif module.role not in _QUANTIZED or entry is False:
         yield from view.unquantized(module)
     elif module.is_expert and view.architecture.model_type not in _STACKS_SCALES:
-        yield Problem(
+        yield LoadingProblem(
             module.name,
             f"mlx-lm stacks the weights of experts of {view.architecture.model_type}, and not "
             "their scales",
@@ -70,22 +76,27 @@ def _module_problems(view: View, module: Module, section: Mapping[str, Any]) -> 
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)
     elif (
-        fault := _fault(module, section | entry if isinstance(entry, dict) else None)
+        fault := _fault(module, {**section, **entry} if isinstance(entry, Mapping) else None)
     ) is not None:
-        yield Problem(module.name, fault, "quantise it anew, or state how it is stored")
+        yield LoadingProblem(module.name, fault, "quantise it anew, or state how it is stored")
 
 
 def _fault(module: Module, stated: Mapping[str, Any] | None) -> str | None:
     payload, scales = module.tensors.get(""), module.tensors[".scales"]
-    if payload is None or payload.format != "uint32":
+    if payload is None or code_of(payload) != "U32":
         return "mlx-lm needs words of 32 bits as its weight"
     if scales.shape[:-1] != payload.shape[:-1] or not scales.shape[-1]:
         return f"its scales have the shape {scales.shape}, and its words {payload.shape}"
-    is_affine = scales.format != "uint8"
+    is_affine = code_of(scales) != "U8"
     if is_affine != (".biases" in module.tensors):
         return f"its scales are {scales.label}, and it has {'no ' if is_affine else ''}biases"
-    if stated is None:
-        return None
+    return None if stated is None else _unlike(payload, scales, stated, is_affine=is_affine)
+
+
+def _unlike(
+    payload: TensorInfo, scales: TensorInfo, stated: Mapping[str, Any], *, is_affine: bool
+) -> str | None:
+    """Say why a weight is not of the bits and groups that are stated; None if it is."""
     bits, group = stated.get("bits"), stated.get("group_size")
     if not isinstance(bits, int) or not isinstance(group, int):
         return "the configuration states no bits and group for it"

@@ -2,23 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import TensorInfo
-
-try:
-    from castwise.models import normalize_name
-except ImportError:  # until the table is merged
-    normalize_name = str
+from castwise.models import normalize_name
 
 if TYPE_CHECKING:
     from castwise.models import Architecture, Parameter
 
 WEIGHT = ".weight"
 MATRIX = 2
+_OF_CODES = {"linear", "experts", "head", "embedding"}
+"""Roles of which whole numbers are codes, and not a table of positions or a count."""
+
+_OF_ANY_CLASS = {"router", "recurrent", "other"}
 _CODE_BITS = 8
 
 _BESIDE_WEIGHT = (
@@ -85,7 +85,7 @@ class Module:
     @property
     def is_expert(self) -> bool:
         """True for weights of experts, one or all in one tensor."""
-        return self.role == "experts"
+        return self.role == "experts" or "experts.#." in self.parameter.name
 
     @property
     def plain(self) -> TensorInfo | None:
@@ -96,15 +96,36 @@ class Module:
     @property
     def is_quantized(self) -> bool:
         """True if the file stores codes, or any scale of the module."""
-        return self.plain is None or any(
-            suffix.startswith("_") or suffix in {".scales", ".biases"} for suffix in self.tensors
-        )
+        if any(suffix[:1] == "_" or suffix in {".scales", ".biases"} for suffix in self.tensors):
+            return True
+        info = self.tensors.get("")
+        if info is None or is_wide(info):
+            return False
+        return info.kind == "float" or (self.role in _OF_CODES and len(info.shape) >= MATRIX)
+
+    @property
+    def is_linear(self) -> bool:
+        """True for the weight of a linear layer that is (out, in)."""
+        has_class = self.role in {"linear", "head"} and self.parameter.axes != "in out"
+        plain = self.plain
+        is_matrix = plain is None or len(plain.shape) >= MATRIX
+        return has_class and is_matrix and self.weight.endswith(WEIGHT)
+
+    @property
+    def may_be_linear(self) -> bool:
+        """True for a matrix of which the table does not tell whether a linear layer holds it."""
+        return self.role in _OF_ANY_CLASS and self.weight.endswith(WEIGHT)
 
     @property
     def layer(self) -> str:
         """The name up to the experts, for a weight of them; else the module that holds it."""
         head, dot, _ = self.name.partition(".experts.")
         return head + ".experts" if dot else self.name.rpartition(".")[0]
+
+
+def code_of(info: TensorInfo) -> str | None:
+    """Return what safetensors calls the format of a tensor."""
+    return None if info.format is None else finfo(info.format).safetensors
 
 
 def is_wide(info: TensorInfo) -> bool:
@@ -152,19 +173,3 @@ def _owners(name: str) -> Iterator[tuple[str, str]]:
     if tail in _BESIDE_MODULE:
         yield module + WEIGHT, f".{tail}"
         yield module, f".{tail}"
-
-
-def instances(
-    groups: Iterable[tuple[str, ...]], modules: Mapping[str, Module]
-) -> Iterator[list[Module]]:
-    """Yield, layer by layer, the modules of the file that a consumer joins, of normalised names."""
-    place = {
-        name: (number, k) for number, group in enumerate(groups) for k, name in enumerate(group)
-    }
-    found: dict[tuple[int, tuple[str, ...]], list[Module]] = {}
-    for module in modules.values():
-        hit = place.get(normalize_name(module.name))
-        if hit is not None:
-            numbers = tuple(part for part in module.name.split(".") if part.isdecimal())
-            found.setdefault((hit[0], numbers), []).append(module)
-    return (group for group in found.values() if len(group) > 1)

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class LoadingProblem:
     """One module that a consumer does not load as the file has it.
 
     Attributes

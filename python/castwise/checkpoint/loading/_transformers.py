@@ -11,22 +11,20 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
-from castwise.checkpoint.loading._arguments import Arguments, groups_of
-from castwise.checkpoint.loading._modules import Module
-from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
+from castwise.checkpoint.loading._modules import MATRIX, Module, code_of
+from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, LEAVE, NAME_IN_IGNORE, View
-
-_CLASSES = {"linear": "Linear", "head": "Linear", "embedding": "Embedding"}
-"""The classes of PyTorch that compressed-tensors quantises; matrices as (in, out) are `Conv1D`."""
+from castwise.quantization.producers import BF16
 
 _SEQUENTIAL = ("llama4", "llama4_text")
 """Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""
 
-_BFLOAT16 = "bfloat16"
+_E4M3 = "F8_E4M3"
 _ONE_BY_ONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 
 
-def transformers_problems(view: View) -> Iterator[Problem]:
+def transformers_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps transformers from loading a checkpoint."""
     section = view.section("quantization_config", "compression_config")
     method = section.get("quant_method")
@@ -38,22 +36,18 @@ def transformers_problems(view: View) -> Iterator[Problem]:
         yield from _mxfp4(view, section)
     elif method in {None, "modelopt"} and any(module.is_quantized for module in view.modules):
         stated = "states no quantisation" if method is None else f"states the method {method!r}"
-        yield Problem(
+        yield LoadingProblem(
             "",
             f"config.json {stated} that transformers reads, so that it takes codes for weights",
             "quantise it as compressed-tensors or deepseek (--recipe)",
         )
 
 
-def _is_linear(module: Module) -> bool:
-    return _CLASSES.get(module.role) == "Linear" and module.parameter.axes != "in out"
-
-
 def _class_of(module: Module) -> str | None:
-    """Return the class that targets may name; None for what is not quantised by any name."""
-    if module.parameter.axes == "in out" or module.is_expert:
-        return None
-    return _CLASSES.get(module.role)
+    """Return the class that targets may name; None for what compressed-tensors never quantises."""
+    if module.is_linear or module.may_be_linear or module.is_expert:
+        return "Linear"
+    return "Embedding" if module.role == "embedding" else None
 
 
 def _matches(name: str, class_name: str, texts: Iterable[str]) -> list[str]:
@@ -67,7 +61,7 @@ def _matches(name: str, class_name: str, texts: Iterable[str]) -> list[str]:
     return named or [text for text in in_order if text == class_name]
 
 
-def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
+def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     groups = groups_of(section)
     by_target = {target: arguments for targets, arguments in groups for target in targets}
     ignore = [text for text in section.get("ignore") or () if isinstance(text, str)]
@@ -79,15 +73,18 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Prob
         if module.is_expert and (has_stacks or module.is_stack):
             yield from _expert_problems(view, module, groups)
             continue
-        class_name = "Linear" if module.is_expert else _class_of(module)
+        class_name = _class_of(module)
         targets = [] if class_name is None else _matches(module.name, class_name, by_target)
-        if class_name is None or _matches(module.name, class_name, ignore):
+        names = view.names_of(module)
+        if class_name is None or any(_matches(name, class_name, ignore) for name in names):
             targets = []
         arguments = by_target[targets[0]] if targets else None
         if arguments is None:
             yield from view.unquantized(module)
+        elif module.may_be_linear and not module.is_quantized:
+            continue
         elif class_name == "Embedding":
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 "transformers does not load a quantised embedding",
                 LEAVE,
@@ -95,12 +92,13 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Prob
         else:
             yield from view.quantized(module, arguments)
             decoded |= {arguments.scheme} if module.is_quantized else set()
-    for module_name in view.tied_heads():
-        if _matches(module_name, "Linear", by_target) and not _matches(
-            module_name, "Linear", ignore
+    for names in view.tied_layers():
+        if all(
+            _matches(name, "Linear", by_target) and not _matches(name, "Linear", ignore)
+            for name in names
         ):
-            yield Problem(
-                module_name,
+            yield LoadingProblem(
+                names[0],
                 "transformers builds it quantised, and the file has no weight of it: it shares "
                 "that of the embedding",
                 NAME_IN_IGNORE,
@@ -108,12 +106,12 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Prob
     yield from _dtype_problems(view, decoded)
 
 
-def _dtype_problems(view: View, schemes: set[str]) -> Iterator[Problem]:
+def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
     """Yield what needs another dtype: these are decoded to bfloat16, whatever the model is."""
     stated = view.dtype()
     narrow = sorted(name for name in schemes if is_decoded_alone(name, stated))
     if narrow:
-        yield Problem(
+        yield LoadingProblem(
             "",
             f"transformers decodes {', '.join(narrow)} to bfloat16, and the model is {stated}",
             "load it with dtype=torch.bfloat16, or cast the model to bfloat16 first",
@@ -123,7 +121,7 @@ def _dtype_problems(view: View, schemes: set[str]) -> Iterator[Problem]:
 
 def is_decoded_alone(scheme: str, dtype: str | None) -> bool:
     """Return True for what is decoded to bfloat16 where the model is computed in another dtype."""
-    return scheme.startswith(("nvfp4", "mxfp")) and dtype not in {None, _BFLOAT16}
+    return scheme.startswith(("nvfp4", "mxfp")) and dtype not in {None, BF16}
 
 
 def _expert_arguments(
@@ -141,12 +139,12 @@ def _expert_arguments(
 
 def _expert_problems(
     view: View, module: Module, groups: Sequence[tuple[list[str], Arguments | None]]
-) -> Iterator[Problem]:
+) -> Iterator[LoadingProblem]:
     """Yield what keeps transformers from joining experts to one tensor."""
     is_sequential = view.architecture.model_type in _SEQUENTIAL
     if module.is_stack:
         if module.is_quantized or is_sequential:
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 "transformers decodes no experts in one tensor, and would drop their scales"
                 if module.is_quantized
@@ -158,25 +156,25 @@ def _expert_problems(
     if arguments is None:
         yield from view.unquantized(module)
         return
-    is_float8 = arguments.kind == "float" and arguments.bits == 8
+    is_float8 = arguments.is_float8
     if is_sequential:
         yield from view.quantized(module, arguments)
     elif module.plain is not None and not module.is_quantized:
         if not is_float8:
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"transformers decodes all experts from {arguments.scheme}, and it is "
                 f"{module.plain.label}",
                 "quantise all experts, or choose fp8_tensor or fp8_channel",
             )
     elif is_float8 and (arguments.strategy not in {"tensor", "channel"} or arguments.group):
-        yield Problem(
+        yield LoadingProblem(
             module.name,
             f"transformers decodes no experts from {arguments.scheme}",
             "choose another scheme for the experts, or leave them (--ignore)",
         )
     elif arguments.strategy == "tensor_group" or not arguments.symmetric:
-        yield Problem(
+        yield LoadingProblem(
             module.name,
             f"transformers decodes no experts from {arguments.scheme}"
             + ("" if arguments.symmetric else " with zero points"),
@@ -193,7 +191,7 @@ def _skips(name: str, texts: Sequence[str]) -> bool:
     )
 
 
-def _float8(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
+def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     """Yield what keeps `FP8Linear`, or its decoding on a CPU, from what the file has."""
     stated = section.get("modules_to_not_convert")
     skipped = list(stated) if stated is not None else view.heads()
@@ -203,7 +201,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
         is_left = _skips(module.name, skipped) or _skips(module.layer, skipped)
         if module.is_stack:
             if module.is_quantized:
-                yield Problem(
+                yield LoadingProblem(
                     module.name,
                     "transformers decodes no experts in one tensor on a CPU: it takes their codes "
                     "for weights",
@@ -211,26 +209,26 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
                 )
             elif module.layer.endswith("experts") and not _skips(module.layer, skipped):
                 yield _lacking(module, "weight_scale_inv")
-        elif not (_is_linear(module) or module.is_expert) or is_left:
+        elif not (module.is_linear or module.is_expert or module.may_be_linear) or is_left:
             yield from view.unquantized(module)
         elif not module.is_quantized:
-            if module.role != "head" or stated is not None:
+            if not module.may_be_linear and (module.role != "head" or stated is not None):
                 yield _lacking(module, "weight_scale_inv")
         elif module.parameter.name in kept:
-            yield Problem(module.name, "transformers keeps it in float32", LEAVE)
+            yield LoadingProblem(module.name, "transformers keeps it in float32", LEAVE)
         else:
             yield from _float8_problems(module, block)
 
 
-def _lacking(module: Module, part: str) -> Problem:
-    return Problem(
+def _lacking(module: Module, part: str) -> LoadingProblem:
+    return LoadingProblem(
         module.name,
         f"transformers builds it quantised, and the file has no {part!r} of it",
         f"{IGNORE}, or quantise it",
     )
 
 
-def _float8_problems(module: Module, block: object) -> Iterator[Problem]:
+def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
     payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
     if payload is None or scale is None:
         missing = "weight" if payload is None else "weight_scale_inv"
@@ -238,40 +236,42 @@ def _float8_problems(module: Module, block: object) -> Iterator[Problem]:
         return
     extra = {name for name in module.tensors if name.startswith("_")} - {"_scale_inv"}
     if extra:
-        yield Problem(
+        yield LoadingProblem(
             module.name, f"transformers drops 'weight{min(extra)}'", "remove it, or quantise anew"
         )
-    if payload.format not in {"float8_e4m3fn", "int8"}:
-        yield Problem(
+    if code_of(payload) not in {_E4M3, "I8"}:
+        yield LoadingProblem(
             module.name,
-            f"its codes are {payload.label}, and transformers reads float8_e4m3fn",
+            f"its codes are {payload.label}, and transformers reads {_E4M3}",
             "quantise it anew",
         )
         return
     rows, columns = payload.shape[-2:] if len(payload.shape) > 1 else (1, *payload.shape)
-    if not (isinstance(block, list) and len(block) == 2):
+    if not (isinstance(block, list) and len(block) == MATRIX):
         if scale.shape not in {(), (1,), (1, 1)}:
-            yield Problem(module.name, f"its scales have the shape {scale.shape}", "quantise anew")
+            yield LoadingProblem(
+                module.name, f"its scales have the shape {scale.shape}", "quantise anew"
+            )
         return
     high, wide = (int(size) for size in block)
-    wanted = ceil(rows / high), ceil(columns / wide)
-    if scale.shape != wanted:
-        yield Problem(
+    grid = ceil(rows / high), ceil(columns / wide)
+    if scale.shape != grid:
+        yield LoadingProblem(
             module.name,
-            f"its scales have the shape {scale.shape}, and blocks of {high}x{wide} need {wanted}",
+            f"its scales have the shape {scale.shape}, and blocks of {high}x{wide} need {grid}",
             "quantise it anew with that block, or state the block that it has",
         )
     elif (rows > high and rows % high) or (columns > wide and columns % wide):
-        yield Problem(
+        yield LoadingProblem(
             module.name,
             f"transformers decodes a matrix of {rows}x{columns} right on a GPU alone: without one "
-            f"it cuts it in {wanted[0]}x{wanted[1]} equal blocks",
-            f"load it on a GPU, or leave it as it is (--ignore)",
+            f"it cuts it in {grid[0]}x{grid[1]} equal blocks",
+            "load it on a GPU, or leave it as it is (--ignore)",
             option="a GPU",
         )
 
 
-def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
+def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     """Yield what keeps `Mxfp4GptOssExperts` from what the file has."""
     skipped = list(section.get("modules_to_not_convert") or ())
     is_gpt_oss = view.architecture.model_type == "gpt_oss"
@@ -280,13 +280,13 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[Problem]:
             yield from view.unquantized(module)
         elif not is_gpt_oss:
             if module.is_quantized:
-                yield Problem(
+                yield LoadingProblem(
                     module.name,
                     "transformers loads MXFP4 in the form of gpt-oss for gpt-oss alone",
                     "choose another recipe (--recipe compressed-tensors)",
                 )
         elif {"_blocks", "_scales"} - module.tensors.keys():
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 "transformers builds it as MXFP4, and the file has no blocks and scales of it",
                 "quantise all experts",

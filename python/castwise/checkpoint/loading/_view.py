@@ -8,9 +8,10 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.checkpoint.loading._arguments import Arguments
+from castwise.checkpoint.loading._compressed_tensors import Arguments
 from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide, modules_of
-from castwise.checkpoint.loading._problem import Problem
+from castwise.checkpoint.loading._problem import LoadingProblem
+from castwise.models import EngineRules, find_engines
 
 if TYPE_CHECKING:
     from castwise.models import Architecture
@@ -19,6 +20,7 @@ LEAVE = "leave it as it is (--ignore)"
 IGNORE = "except it in the configuration"
 NAME_IN_IGNORE = "name it in 'ignore' of the configuration"
 _MXFP4_BLOCK = 32
+_AXES_OF_BLOCKS = 4  # expert, row, block, byte
 
 Read = Callable[[str], bytes]
 """Returns the bytes of a tensor by its name."""
@@ -50,6 +52,7 @@ class View:
         architecture: Architecture,
         config: Mapping[str, Any],
         tensors: Iterable[TensorInfo],
+        *,
         files: Mapping[str, Any] | None = None,
         read: Read | None = None,
     ) -> None:
@@ -95,6 +98,12 @@ class View:
         return formats.most_common(1)[0][0] if formats else None
 
     @cached_property
+    def rules(self) -> EngineRules | None:
+        """What the consumer joins and builds without quantisation; None if that is not known."""
+        architecture = self.architecture
+        return find_engines(architecture.name, architecture.model_type).get(self.consumer)
+
+    @cached_property
     def by_name(self) -> dict[str, Module]:
         """The modules by their names in the file."""
         return {module.name: module for module in self.modules}
@@ -104,17 +113,28 @@ class View:
         rows = self.architecture.parameters.values()
         return [row.name.removesuffix(WEIGHT) for row in rows if row.role == "head" or row.tied]
 
-    def tied_heads(self) -> list[str]:
-        """Return the names of heads that share a storage, and of which the file has nothing."""
-        rows = self.architecture.parameters.values()
-        names = [row.name for row in rows if row.role == "head" and row.tied]
-        return [
-            name.removesuffix(WEIGHT)
-            for name in names
-            if "#" not in name and name.removesuffix(WEIGHT) not in self.by_name
-        ]
+    def names_of(self, module: Module) -> list[str]:
+        """Return the names that a module may have, in the file and in the model: heads have two."""
+        return [module.name, *self._heads] if module.role == "head" else [module.name]
 
-    def unquantized(self, module: Module) -> Iterator[Problem]:
+    @cached_property
+    def _heads(self) -> list[str]:
+        rows = self.architecture.parameters.values()
+        return [row.name.removesuffix(WEIGHT) for row in rows if row.role == "head"]
+
+    def tied_layers(self) -> list[list[str]]:
+        """Return the linear layers that share a storage, and that the file leaves out.
+
+        Each with the names that it may have: in a file, and in the model.
+        """
+        spellings: dict[str, list[str]] = {}
+        for row in self.architecture.parameters.values():
+            name = row.name.removesuffix(WEIGHT)
+            if row.role in {"head", "linear"} and row.tied and "#" not in name:
+                spellings.setdefault(name.rpartition(".")[2], []).append(name)
+        return [names for names in spellings.values() if self.by_name.keys().isdisjoint(names)]
+
+    def unquantized(self, module: Module) -> Iterator[LoadingProblem]:
         """Yield what of a module is lost that the consumer builds without quantisation."""
         if not module.is_quantized:
             return
@@ -125,17 +145,17 @@ class View:
                 f"{self.consumer} builds it without quantisation, and would drop "
                 f"{self._dropped(module)}"
             )
-        yield Problem(module.name, problem, LEAVE)
+        yield LoadingProblem(module.name, problem, LEAVE)
 
     @staticmethod
     def _dropped(module: Module) -> str:
         suffix = max(module.tensors, key=len)
         return repr(module.tensors[suffix].name)
 
-    def quantized(self, module: Module, arguments: Arguments) -> Iterator[Problem]:
+    def quantized(self, module: Module, arguments: Arguments) -> Iterator[LoadingProblem]:
         """Yield what a module lacks that the consumer builds as compressed-tensors states it."""
         if not module.is_quantized:
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"{self.consumer} builds it as {arguments.scheme}, and the file has it as "
                 f"{module.tensors[''].label}",
@@ -144,19 +164,19 @@ class View:
         elif module.parameter.axes.endswith("in out"):
             yield wrong_axis(module)
         elif (fault := arguments.fault(module)) is not None:
-            yield Problem(
+            yield LoadingProblem(
                 module.name,
                 f"{self.consumer} builds it as {arguments.scheme}: {fault}",
                 "quantise it anew, or state how it is stored",
             )
 
-    def blocks(self, module: Module) -> Iterator[Problem]:
+    def blocks(self, module: Module) -> Iterator[LoadingProblem]:
         """Yield what of experts in the form of gpt-oss is not along the inputs of the model."""
         shape, scales = module.tensors["_blocks"].shape, module.tensors["_scales"].shape
         hidden, inner = self.number("hidden_size"), self.number("intermediate_size")
         rows_are_hidden = "down" in module.name
-        if shape[:-1] != scales or len(shape) != 4:
-            yield Problem(
+        if shape[:-1] != scales or len(shape) != _AXES_OF_BLOCKS:
+            yield LoadingProblem(
                 module.name,
                 f"its blocks have the shape {shape}, its scales {scales}",
                 "quantise anew",
@@ -164,7 +184,7 @@ class View:
         elif hidden is not None and inner is not None:
             rows, columns = (hidden, inner) if rows_are_hidden else (2 * inner, hidden)
             if (shape[1], shape[2] * _MXFP4_BLOCK) != (rows, columns):
-                yield Problem(
+                yield LoadingProblem(
                     module.name,
                     f"its blocks are of {shape[1]} rows of {shape[2] * _MXFP4_BLOCK}, and the "
                     f"configuration needs {rows} of {columns}: they do not lie along the inputs",
@@ -172,9 +192,9 @@ class View:
                 )
 
 
-def wrong_axis(module: Module) -> Problem:
+def wrong_axis(module: Module) -> LoadingProblem:
     """Return the problem of a matrix whose blocks lie along its outputs."""
-    return Problem(
+    return LoadingProblem(
         module.name,
         "its matrices are (in, out), and its blocks lie along the outputs",
         "leave it as it is (--ignore), or use a recipe that stores such experts (gpt-oss)",
