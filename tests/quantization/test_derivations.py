@@ -48,6 +48,7 @@ def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
         block=None,
         dtype_map=None,
         ignore=(),
+        architecture=None,
         **common,  # type: ignore[arg-type]
     )
     assert derivations(encode, quantised) == {"encode"}
@@ -64,6 +65,7 @@ def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
         source=quantised,
         recipe="compressed-tensors",
         scheme=None,
+        architecture=None,
         **common,  # type: ignore[arg-type]
     )
     assert derivations(transcode, tmp_path / "new") == {"transcode"}

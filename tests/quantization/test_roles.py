@@ -100,7 +100,7 @@ def test_mlx_stores_the_experts_that_it_named_itself(tmp_path: Path) -> None:
             made = quantize(random(*OUT_IN), "mxfp4", recipe="mlx")
             assert_same(checkpoint.load(tmp_path / "out")[name], made.data)
             continue
-        with pytest.raises(CheckpointError, match=r"input_linear.*mlx_lm\.convert first"):
+        with pytest.raises(CheckpointError, match=r"input_linear.*the library that loads it first"):
             checkpoint.quantize_file(source, tmp_path / "out", "mxfp4", recipe="mlx")
 
 
@@ -296,3 +296,20 @@ def test_names_without_a_model_have_the_roles_of_the_words_in_them() -> None:
     shapes = {name: (64, 64, 3) if "conv" in name else (64, 64) for name in roles}
     model = Model({}, shapes)
     assert {name: model.role(name) for name in roles} == roles
+
+
+def test_what_cannot_be_experts_is_kept() -> None:
+    """A first axis of one, short axes, biases, convolutions, and kernels of Keras and flax."""
+    shapes = {
+        "pos": (1, 64, 64),
+        "experts.0.up": (64, 64, 3),
+        "experts.up_bias": (64, 64),
+        "conv.weight": (64, 64, 64),
+        "attention/query/kernel": (64, 16, 16),
+        "experts.0.up_proj.weight": (64, 64),
+    }
+    model = Model({}, {**shapes, "mixture.w": (4, 64, 64), "experts.mlp.w": (64, 64)})
+    assert [name for name in model.names if model.may_be_experts(name)] == [
+        "mixture.w",
+        "experts.mlp.w",
+    ]

@@ -171,7 +171,8 @@ def kept_text(kept: Sequence[KeptTensors]) -> str:
     large = [tensors for tensors in kept if tensors.share >= _SMALL_SHARE]
     rest = sum(tensors.count for tensors in kept if tensors.share < _SMALL_SHARE)
     share = sum(tensors.share for tensors in kept if tensors.share < _SMALL_SHARE)
-    others = [f"{counted(rest, 'small tensor')}, {100 * share:.2g} %"] if rest else []
+    text = f"{counted(rest, 'other tensor')}, {100 * share:.2g} % of the bytes, kept as well"
+    others = [text] if rest else []
     return "; ".join([*map(str, large), *others])
 
 

@@ -10,7 +10,6 @@ from castwise.models._architecture import (
 )
 from castwise.models._model import (
     EXPERTS,
-    IN_OUT,
     LINEAR,
     MATRIX,
     STACK,
@@ -22,7 +21,6 @@ from castwise.models._model import (
 
 __all__ = [
     "EXPERTS",
-    "IN_OUT",
     "LINEAR",
     "MATRIX",
     "ROLES",

@@ -44,6 +44,11 @@ class EngineRules:
         """Return True for a module that a file for the engine must store unquantised."""
         return any(matches(row, module) for row in (*self.unquantized, *self.undecided))
 
+    def keeps_alone(self, module: str) -> bool:
+        """Return True for a module that it builds unquantised, beside others that it does not."""
+        rows = (row for row in self.unquantized if not row.endswith(_BELOW))
+        return any(matches(row, module) for row in rows)
+
     def partners(self, module: str) -> tuple[str, ...]:
         """Name the modules that the engine joins with one, itself among them, in order."""
         name = normalize(module)

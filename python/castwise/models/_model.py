@@ -11,8 +11,8 @@ from castwise.models._architecture import (
     Architecture,
     Parameter,
     find_architecture,
-    normalize_name,
 )
+from castwise.models._engines import EngineRules, find_engines
 from castwise.models._offered import offered_architecture
 from castwise.models._structure import JOINED, is_in_name, role_by_name
 
@@ -21,7 +21,7 @@ MATRIX, STACK = 2, 3
 
 WEIGHT = ".weight"
 LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
-IN_OUT = ("in", "out")
+_IN_OUT = "in out"
 """The last axes of a matrix whose outputs are its columns."""
 
 _HEAD = "lm_head"
@@ -37,7 +37,6 @@ _ENGINES = ("vllm", "sglang")
 _LEAST_SIDE = 16
 """The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
 
-_NUMBER = re.compile(r"(?<![^.])(?:expert_)?([0-9]+)(?![^.])")
 _OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
 _EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
 _OF_MLX = re.compile(r"(?:.*\.)?switch_mlp\.\w+\.weight")
@@ -82,6 +81,7 @@ class Model:
         self.architecture = architecture
         self._config = config
         self._shapes = shapes
+        self._roles: dict[str, str] = {}
         self._parameters: dict[str, Parameter | None] = {}
 
     @property
@@ -105,18 +105,20 @@ class Model:
         """Return what the table has of a tensor; None if it has nothing."""
         if self.architecture is None:
             return None
-        normal = normalize_name(name)
-        if normal not in self._parameters:
-            self._parameters[normal] = self.architecture.find(normal)
-        return self._parameters[normal]
+        if name not in self._parameters:
+            self._parameters[name] = self.architecture.find(name)
+        return self._parameters[name]
 
     def role(self, name: str) -> str:
         """Return the role of a tensor: one of `ROLES`, or "unknown"."""
-        parameter = self.find(name)
+        if name not in self._roles:
+            self._roles[name] = self._role(name)
+        return self._roles[name]
+
+    def _role(self, name: str) -> str:
+        parameter = self.find(name)  # which keeps it
         if parameter is not None:
             return parameter.role
-        if self.is_switch(name):
-            return EXPERTS
         return role_by_name(name, self._shapes.get(name, ()))
 
     def axes(self, name: str) -> tuple[str, ...]:
@@ -127,22 +129,23 @@ class Model:
         parameter = self.find(name)
         if parameter is not None:
             return tuple(parameter.axes.split())
-        if self.is_switch(name):
-            return ("experts", "out", "in")
-        return ("out", "in") if self.role(name) == LINEAR else ()
+        if self.role(name) == LINEAR:
+            return ("out", "in")
+        return ("experts", "out", "in") if self.is_switch(name) else ()
 
     def is_in_out(self, name: str) -> bool:
         """Return True for matrices whose outputs are their columns."""
-        return self.axes(name)[-2:] == IN_OUT
+        parameter = self.find(name)
+        return parameter is not None and parameter.axes.endswith(_IN_OUT)
 
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         shape = self._shapes[name]
         if not all(shape):
             return False
-        if self.role(name) == EXPERTS:
-            return len(shape) >= MATRIX
-        return len(shape) == MATRIX and name.endswith(WEIGHT)
+        if len(shape) == MATRIX and name.endswith(WEIGHT):
+            return True
+        return len(shape) >= MATRIX and self.role(name) == EXPERTS
 
     def may_be_experts(self, name: str) -> bool:
         """Return True for a tensor that nobody knows, and that may be the weights of all experts.
@@ -150,14 +153,16 @@ class Model:
         It has their axes, or a name of experts without the number of one.
         """
         shape = self._shapes[name]
-        if self.find(name) is not None or self.is_switch(name):
+        if len(shape) != STACK and (len(shape) != MATRIX or name.endswith(WEIGHT)):
             return False
-        if min(shape[-MATRIX:], default=0) < _LEAST_SIDE or name.endswith("bias"):
+        if min(shape[-MATRIX:]) < _LEAST_SIDE or name.endswith("bias"):
+            return False
+        if self.find(name) is not None or self.is_switch(name) or has_last_outputs(name):
             return False
         role = self.role(name)
         if len(shape) == STACK:
-            return role in {EXPERTS, UNKNOWN, LINEAR} and shape[0] > 1
-        return len(shape) == MATRIX and role == UNKNOWN and _OF_EXPERTS.search(name) is not None
+            return role in {EXPERTS, UNKNOWN} and shape[0] > 1
+        return role == UNKNOWN and _OF_EXPERTS.search(name) is not None
 
     def is_kept(self, name: str, consumer: str | None = None) -> bool:
         """Return True for a weight that stays as it is unless a user names it."""
@@ -165,26 +170,31 @@ class Model:
 
     def reason(self, name: str, consumer: str | None = None) -> str | None:
         """Say why a weight stays as it is unless a user names it; None if it does not."""
-        role, parameter = self.role(name), self.find(name)
+        role = self.role(name)
         if role == "convolution":
             return "no recipe stores them"
         if role not in {LINEAR, EXPERTS}:
             return "kept unless a map names them"
+        parameter = self._parameters.get(name)
         if parameter is not None and parameter.float32:
             return "the code of transformers keeps them in float32"
-        if normalize_name(name.removesuffix(WEIGHT)) in self._unquantized(consumer):
+        if self._engines and self._is_unquantized(name.removesuffix(WEIGHT), consumer):
             return "engines hold them unquantised"
-        if is_in_name(name) or role_by_name(name, self._shapes.get(name, ())) == "head":
+        is_in_head = parameter is not None and role_by_name(name, ()) == "head"
+        if is_in_head or is_in_name(name):
             return "in an embedding, a norm, an adapter or a head"
         return None
 
-    def _unquantized(self, consumer: str | None) -> frozenset[str]:
-        """Return the modules that a consumer, or every engine, builds without quantisation."""
-        stated = {} if self.architecture is None else self.architecture.unquantized
+    def _is_unquantized(self, module: str, consumer: str | None) -> bool:
+        """Return True for a module that a consumer builds without quantisation.
+
+        Of nobody in particular: a single layer, and no tower, that all engines build so.
+        """
         if consumer is not None:
-            return stated.get(consumer, frozenset())
-        modules = [stated[engine] for engine in _ENGINES if engine in stated]
-        return frozenset.intersection(*modules) if modules else frozenset()
+            rules = self._engines.get(consumer)
+            return rules is not None and rules.keeps(module)
+        engines = [self._engines[engine] for engine in _ENGINES if engine in self._engines]
+        return bool(engines) and all(rules.keeps_alone(module) for rules in engines)
 
     def keeps(self, name: str) -> bool:
         """Return True for a tensor that keeps its format where layers become narrower."""
@@ -194,29 +204,23 @@ class Model:
     def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
         """Name the weights that a consumer, or any, joins with one, itself among them."""
         stem = name.removesuffix(WEIGHT)
-        end, numbers = name[len(stem) :], _NUMBER.findall(stem)
-        joined = self._groups.get(normalize_name(stem), {})
-        groups = joined.values() if consumer is None else [joined.get(consumer, ())]
-        partners = dict.fromkeys(
-            _with_numbers(partner, numbers) + end for group in groups for partner in group
-        )
-        if partners:
-            return tuple(partners)
-        if self.find(name) is not None and self.architecture and self.architecture.joined:
-            return (name,)
-        prefix, dot, module = stem.rpartition(".")
-        return tuple(f"{prefix}{dot}{part}{end}" for part in JOINED.get(module, (module,)))
+        end = name[len(stem) :]
+        engines = self._engines if consumer is None else self._engines.keys() & {consumer}
+        joined = [self._engines[engine].partners(stem) for engine in sorted(engines)]
+        partners = max(joined, key=len, default=(stem,))
+        if len(partners) == 1 and (self.find(name) is None or not joined):
+            prefix, dot, module = stem.rpartition(".")
+            partners = tuple(f"{prefix}{dot}{part}" for part in JOINED.get(module, (module,)))
+        return tuple(partner + end for partner in partners)
 
     @cached_property
-    def _groups(self) -> dict[str, dict[str, tuple[str, ...]]]:
-        """What each consumer joins, by each of the modules that it joins."""
-        joined = {} if self.architecture is None else self.architecture.joined
-        groups: dict[str, dict[str, tuple[str, ...]]] = {}
-        for consumer, rows in joined.items():
-            for group in rows:
-                for module in group:
-                    groups.setdefault(module, {})[consumer] = group
-        return groups
+    def _engines(self) -> Mapping[str, EngineRules]:
+        """What engines do with the model, by their names."""
+        classes = self._config.get("architectures")
+        names = [*(classes if isinstance(classes, list) else ()), self.stated_type]
+        if self.architecture is not None:
+            names += [self.architecture.name, self.architecture.model_type]
+        return find_engines(*(name for name in names if isinstance(name, str)))
 
     def layer_of_expert(self, name: str) -> str | None:
         """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
@@ -246,10 +250,17 @@ class Model:
         return frozenset(map(self.role, self._shapes))
 
     def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
-        """Return the modules that a configuration excepts, given the weights that stay."""
-        stems = [
-            name.removesuffix(WEIGHT) for name in names if self.role(name) in _LAYERS_OF_MODULES
-        ]
+        """Return the modules that a configuration excepts, given the weights that stay.
+
+        Engines build the experts of a layer as one module, `experts`.
+        """
+        stems: list[str] = []
+        for name in names:
+            role = self.role(name)
+            if role in _LAYERS_OF_MODULES:
+                stems.append(name.removesuffix(WEIGHT))
+            if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
+                stems.append(f"{self.layer_of_expert(name)}.experts")
         if _HEAD not in modules and _HEAD not in stems:
             stems.append(_HEAD)  # tied to the embedding
         return stems
@@ -258,8 +269,8 @@ class Model:
         """Say which tensors have shapes that their rows of the table do not allow."""
         text = self._config.get("text_config")
         sections = [self._config, text if isinstance(text, Mapping) else {}]
-        sizes = {section.get("hidden_size") for section in sections}
-        for name, shape in self._shapes.items():
+        sizes = [section.get("hidden_size") for section in sections]
+        for name, shape in () if self.architecture is None else self._shapes.items():
             parameter = self.find(name)
             if parameter is None or not parameter.axes:
                 continue
@@ -273,12 +284,6 @@ class Model:
                         f"{name!r} has the shape {shape}, and is ({', '.join(axes)}), with inputs "
                         "as many as hidden_size"
                     )
-
-
-def _with_numbers(name: str, numbers: list[str]) -> str:
-    """Return a normalised name with numbers in the place of each #."""
-    head, *parts = name.split("#")
-    return head + "".join(number + part for number, part in zip(numbers, parts, strict=False))
 
 
 def has_last_outputs(name: str) -> bool:

@@ -27,8 +27,8 @@ def offered_architecture(config: Mapping[str, Any]) -> Architecture | None:
         return None
     classes = config.get("architectures")
     names = [*(classes if isinstance(classes, list) else ()), config.get("model_type")]
-    found = (_read(name) for name in names if isinstance(name, str))
-    return next((architecture for architecture in found if architecture is not None), None)
+    architectures = (_read(name) for name in names if isinstance(name, str))
+    return next((architecture for architecture in architectures if architecture is not None), None)
 
 
 @cache

@@ -19,22 +19,18 @@ _FUSED = (
 JOINED = {name: group for group in _FUSED for name in group}
 """What vLLM's and SGLang's `packed_modules_mapping` join in most models."""
 
-_ROLES = {
-    role: re.compile(expression)
-    for role, expression in {
-        "norm": r"[^.]*norm[^.]*",
-        "embedding": r"[^.]*embed[^.]*|wte|shared",
-        "position": r"wpe|rotary[^.]*|relative_attention_bias",
-        "router": r"gate|router|shared_expert_gate",
-        "head": r"classifier|(?:[a-z]{2,}_)?head|embed_out|output|score|decoder|proj_out"
-        r"|vocab_projector|qa_outputs|dense_prediction|seq_relationship",
-    }.items()
-}
+_ROLES = re.compile(
+    r"(?P<norm>[^.]*norm[^.]*)|(?P<embedding>[^.]*embed[^.]*|wte|shared)"
+    r"|(?P<position>wpe|rotary[^.]*|relative_attention_bias)"
+    r"|(?P<router>gate|router|shared_expert_gate)"
+    r"|(?P<head>classifier|(?:[a-z]{2,}_)?head|embed_out|output|score|decoder|proj_out"
+    r"|vocab_projector|qa_outputs|dense_prediction|seq_relationship)"
+)
 """What a module is by its name; routers and heads also by that of the module that has it."""
 
 _ONLY_AT_TOP = frozenset(("output", "decoder", "proj_out", "shared", "score"))
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
-_AROUND = re.compile(r"[^.]*(?:embed|norm|lora)[^.]*")
+_AROUND = re.compile(r"(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$", re.DOTALL)
 _EXPERTS = re.compile(r"(?:.*\.)?(?:\w*experts|switch_mlp)\.\w+(?:\.weight)?")
 _MATRIX, _STACK = 2, 3
 
@@ -46,7 +42,7 @@ def role_by_name(name: str, shape: Sequence[int]) -> str:
         return "bias" if name.endswith("bias") else "norm" if "norm" in module else "other"
     is_matrix = len(shape) in {0, _MATRIX} and name.endswith(".weight")
     if _EXPERTS.fullmatch(name) is not None and not (shape and is_matrix):
-        return "experts" if len(shape) in {0, _STACK} else "unknown"
+        return "unknown" if len(shape) == _MATRIX else "experts"
     if (role := _role_of(module, parents)) is not None:
         return role
     if len(shape) > _STACK or (len(shape) == _STACK and "conv" in name):
@@ -60,10 +56,10 @@ def _role_of(module: str, parents: Sequence[str] | None) -> str | None:
     """Return the role of a module by its name; one inside another has no parents."""
     if module in _ONLY_AT_TOP and (parents is None or not _TOP.issuperset(parents)):
         return None
-    return next((role for role, words in _ROLES.items() if words.fullmatch(module)), None)
+    match = _ROLES.fullmatch(module)
+    return None if match is None else match.lastgroup
 
 
 def is_in_name(name: str) -> bool:
     """Return True for a layer in an embedding, a norm or an adapter: producers leave those."""
-    parts = name.removesuffix(".weight").split(".")
-    return any(_AROUND.fullmatch(part) for part in parts[-2:])
+    return _AROUND.search(name) is not None

@@ -107,7 +107,9 @@ class MapConversion:
             derived = encode_checkpoint(source, self.encode, is_file=not beside.is_folder)
             return Side(derived.source, derived.decide, options=self.options)
         assert self.dtypes is not None, "it has no schemes"  # noqa: S101
-        dtypes = CheckpointModel(source, self.architecture).bound(self.dtypes)
+        dtypes = self.dtypes
+        if dtypes.is_general:
+            dtypes = CheckpointModel(source, self.architecture).bound(dtypes)
         return Side(source, partial(decided, dtypes), options=self.options)
 
     def to_dict(self, made: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:

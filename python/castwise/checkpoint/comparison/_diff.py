@@ -132,7 +132,9 @@ def diff(
         ]
         decide: Decide | None = None
         if dtypes is not None:
-            decide = partial(decided, CheckpointModel(opened[0]).bound(dtypes))
+            if dtypes.is_general:
+                dtypes = CheckpointModel(opened[0]).bound(dtypes)
+            decide = partial(decided, dtypes)
         left, right, *others = (
             Side.decoded(
                 source,

@@ -143,8 +143,8 @@ class CheckpointModel:
         check_rows([name for model in self._models.values() for name in model.names], architecture)
 
     def bound(self, dtypes: DtypeMap) -> DtypeMap:
-        """Return a map that comes with castwise with what these models keep; others as they are."""
-        return replace(dtypes, keeps=self._keeps) if dtypes.is_general else dtypes
+        """Return a map that comes with castwise with what these models keep."""
+        return replace(dtypes, keeps=self._keeps)
 
     def kept(self, plans: Mapping[str, Sequence[Planned]], dtypes: DtypeMap) -> list[KeptTensors]:
         """Count what a map that comes with castwise keeps, given the plans of shards."""

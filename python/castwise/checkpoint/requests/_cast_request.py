@@ -106,9 +106,10 @@ class CastRequest(Request):
         opened = open_checkpoint(source, self.assume, patterns.excludes)
         with opened:
             run = new_run(opened, destination, output)
-            model = CheckpointModel(opened, architecture)
-            model.check_rows(architecture)
-            dtypes = model.bound(dtypes)
+            model = CheckpointModel(opened, architecture) if dtypes.is_general else None
+            if model is not None:
+                model.check_rows(architecture)
+                dtypes = model.bound(dtypes)
             if resume:  # of a folder, or it would have been refused
                 kept = resumable_folder(destination)
                 options = resumed_options(kept, options, drawn=self.seed is None)
@@ -116,7 +117,7 @@ class CastRequest(Request):
             for tensor in run.planned:
                 if tensor.is_cast:
                     options.for_tensor(tensor.info.name, tensor.info.format, tensor.target)
-            if isinstance(self.dtype_map, str) and is_map_name(self.dtype_map):
+            if model is not None and isinstance(self.dtype_map, str):
                 used = {tensor.pattern for tensor in run.planned}
                 warn_of_other_models(self.dtype_map, used, model.unknown_types)
             if not self.raw:
@@ -126,7 +127,7 @@ class CastRequest(Request):
                     target.check_codes()
             about = (str(source), str(destination), options.to_dict())
             unused = unused_patterns(run.planned, dtypes)
-            stays = model.kept(run.plans, dtypes) if dtypes.is_general else []
+            stays = [] if model is None else model.kept(run.plans, dtypes)
             yield PlannedRun(run, about, unused, self.action, kept=stays)
 
 

@@ -37,9 +37,16 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     share,
 )
 from castwise.checkpoint.report import kept_tensors
-from castwise.models import EXPERTS, MATRIX, STACK, WEIGHT, Architecture
+from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture
 from castwise.quantization import Quantization
-from castwise.quantization.producers import CONVERTED_TO, Encoding, Statements, Written, find_recipe
+from castwise.quantization.producers import (
+    CONVERTED_TO,
+    Encoding,
+    Statements,
+    Written,
+    find_recipe,
+    producer_of_model,
+)
 
 _LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
@@ -256,7 +263,7 @@ class EncodePlan(ComponentPlan):
     def _stays(self, name: str) -> bool:
         """Return True for a weight that is quantised only if a map names it."""
         is_taken = self._encode.embeddings and self.model.role(name) in TABLES
-        return self.model.is_kept(name, self._encode.consumer) and not is_taken
+        return self.model.reason(name, self._encode.consumer) is not None and not is_taken
 
     def choose_all(self, encode: Encode) -> None:
         """Choose what each tensor becomes, as a request with the same keys and patterns has it."""
@@ -310,10 +317,10 @@ class EncodePlan(ComponentPlan):
         """Decide whether a tensor is quantised."""
         scheme = self._encode.schemes.get(key or "")
         is_default = scheme is None and key is None and not is_ignored
-        if is_default and info.kind == "float" and self.model.may_be_experts(info.name):
-            scheme = self._encode.scheme
-        elif is_default and self._is_matrix(info):
+        if is_default and self._is_matrix(info):
             scheme = None if self._stays(info.name) else self._encode.scheme
+        elif is_default and info.kind == "float" and self.model.may_be_experts(info.name):
+            scheme = self._encode.scheme
         if scheme is not None and not is_ignored:
             encoding = self._encodings[scheme]
             if key is None and encoding.written.transposed and not self._is_stack(info):
@@ -369,7 +376,7 @@ class EncodePlan(ComponentPlan):
             raise refuse(f"it is {info.format}, which would be rounded twice; {leave}, or cast it")
         if len(shape) not in (MATRIX, STACK) or not all(shape):
             raise refuse(f"it has the shape {shape}, and a weight is a matrix; {leave}")
-        self._check_role(info, row, is_named=is_named)
+        self._check_role(info, row, leave, is_named=is_named)
         if row.only_named and not info.name.endswith("weight"):
             raise refuse(
                 f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
@@ -389,14 +396,10 @@ class EncodePlan(ComponentPlan):
         if (problem := padding_problem(row, rows, columns)) is not None:
             raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
 
-    def _check_role(self, info: TensorInfo, row: Written, *, is_named: bool) -> None:
+    def _check_role(self, info: TensorInfo, row: Written, leave: str, *, is_named: bool) -> None:
         """Refuse a weight that no consumer would find where the recipe stores it."""
         name, shape, model, role = info.name, info.shape, self.model, self.model.role(info.name)
-        leave = f"leave it as it is ({argument('ignore')})"
-        axes = model.axes(name)
-        is_stack = len(shape) == STACK or any(axis.startswith(EXPERTS) for axis in axes)
-        own_type = find_recipe(row.recipe).model_type
-        kind = None if model.architecture is None else model.architecture.model_type
+        is_stack = len(shape) == STACK or role == EXPERTS
 
         def refuse(reason: str) -> CheckpointError:
             return CheckpointError(f"tensor {name!r}: {reason}")
@@ -404,9 +407,9 @@ class EncodePlan(ComponentPlan):
         if role == EXPERTS and (not row.stacks or len(shape) < STACK):
             raise refuse(
                 f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
-                f"weight of each as a tensor of its own; {leave}, or use a recipe that stacks them"
+                f"weight of each as a tensor of its own; {leave}{self._own_recipe()}"
             )
-        if not is_named and model.may_be_experts(name):
+        if not is_named and role != LINEAR and model.may_be_experts(name):
             raise refuse(
                 f"it has the shape {shape} and may be the weights of all experts, and nothing "
                 f"tells their axes; say what it is ({argument('architecture')}), name it in a map "
@@ -416,23 +419,29 @@ class EncodePlan(ComponentPlan):
             raise refuse(f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}")
         if row.transposed and not is_stack:
             raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
-        if row.transposed and kind not in {None, own_type}:
+        own_type = find_recipe(row.recipe).model_type if row.transposed else None
+        if own_type and model.architecture and model.architecture.model_type != own_type:
             raise refuse(
-                f"it is of the model_type {kind!r}, and {row.recipe} stores experts of {own_type} "
-                f"only; {leave}, or use another recipe"
+                f"it is of the model_type {model.architecture.model_type!r}, and {row.recipe} "
+                f"stores experts of {own_type} only; {leave}, or use another recipe"
             )
         if row.only_named and is_stack and not model.is_switch(name):
             raise refuse(
                 f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
-                f"convert the model with mlx_lm.convert first, or {leave}"
+                f"convert the model with the library that loads it first, or {leave}"
             )
-        if model.is_in_out(name) and not is_stack:
+        if not is_stack and model.architecture is not None and model.is_in_out(name):
             raise refuse(
-                f"{model.title} keeps it as ({', '.join(axes)}), and {row.recipe} stores "
-                f"(out, in); {leave}"
+                f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); {leave}"
             )
         if role in _LOOKED_UP:
             self._check_embedding(name, row, leave)
+
+    def _own_recipe(self) -> str:
+        """Return the remedy that names the producer of such a model, if there is one."""
+        kind = None if self.model.architecture is None else self.model.architecture.model_type
+        producer = producer_of_model(kind)
+        return "" if producer is None else f", or use {argument('recipe', producer.name)}"
 
     def _check_embedding(self, name: str, row: Written, leave: str) -> None:
         """Refuse a table that is looked up where no consumer of the recipe loads it quantised."""
@@ -449,8 +458,17 @@ class EncodePlan(ComponentPlan):
         )
 
     def warn(self) -> None:
-        """Warn of embeddings that castwise alone decodes, beside what is left out."""
+        """Warn of a model that is not what it states, and of embeddings that castwise decodes."""
         ComponentPlan.warn(self)
+        if self.model.architecture is not None and not any(map(self.model.find, self.model.names)):
+            _LOGGER.warning(
+                "%s: %s states %s, and no tensor has a name of that: their names alone tell what "
+                "they are; correct it, or say what they are (%s)",
+                self._path,
+                CONFIG,
+                self.model.title,
+                argument("architecture"),
+            )
         tables = (name for name in self.chosen if self.model.role(name) in _LOOKED_UP)
         name = next(tables, None)
         recipe = self._encode.recipe
