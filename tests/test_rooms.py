@@ -62,6 +62,7 @@ CHECKPOINT_ROOMS = (
     ("_arguments", "_config", "summary"),
     ("_model_card", "preview"),
     ("gguf",),
+    ("loading",),
     ("planning",),
     ("arrays", "running"),
     ("requests",),

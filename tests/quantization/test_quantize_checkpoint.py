@@ -174,7 +174,7 @@ def test_what_compressed_tensors_states(tmp_path: Path) -> None:
         (group,) = section["config_groups"].values()
         assert (group["targets"], group["format"]) == (["Linear"], form)
         assert group["weights"] == compressed(**weights)
-        assert sorted(section["ignore"]) == ["lm_head", f"{LAYER}mlp.gate"]
+        assert sorted(section["ignore"]) == ["lm_head", f"{LAYER}mlp.router"]
 
 
 def test_integers_of_channels_are_packed(tmp_path: Path) -> None:
@@ -194,7 +194,7 @@ def test_integers_of_channels_are_packed(tmp_path: Path) -> None:
 
 def test_what_others_state(tmp_path: Path) -> None:
     source = write(tmp_path / "model")
-    kept = ["lm_head", f"{LAYER}mlp.gate"]
+    kept = ["lm_head", f"{LAYER}mlp.router"]
 
     def section(recipe: str, scheme: str, key: str = "quantization_config") -> Any:
         out = tmp_path / f"{recipe} {scheme}"

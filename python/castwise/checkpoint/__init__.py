@@ -26,10 +26,12 @@ if TYPE_CHECKING:
         CastExplanation,
         Diff,
         Difference,
+        LoadingCheck,
         TensorDiff,
         Verification,
         diff,
         verify,
+        verify_loading,
     )
     from castwise.checkpoint.convert import cast_file
     from castwise.checkpoint.dequantizing import dequantize_file
@@ -71,10 +73,12 @@ else:
                 "CastExplanation",
                 "Diff",
                 "Difference",
+                "LoadingCheck",
                 "TensorDiff",
                 "Verification",
                 "diff",
                 "verify",
+                "verify_loading",
             ),
             "castwise.quantization": ("Orphan", "Quantization", "QuantizedWeight"),
         },
@@ -95,6 +99,7 @@ __all__ = [
     "DtypeMap",
     "Finding",
     "Inspection",
+    "LoadingCheck",
     "Orphan",
     "Progress",
     "Quantization",
@@ -118,6 +123,7 @@ __all__ = [
     "tensor_seed",
     "transcode_file",
     "verify",
+    "verify_loading",
 ]
 
 

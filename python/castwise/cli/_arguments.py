@@ -193,10 +193,16 @@ def add_conversion_output(parser: argparse.ArgumentParser) -> None:
     add_output(parser, "--report", "--html", "--top", shown=shown)
 
 
-def add_compared(parser: argparse.ArgumentParser, map_help: str) -> argparse._ArgumentGroup:
-    """Add two checkpoints, and what is made of them before they are compared; returns the group."""
+def add_compared(
+    parser: argparse.ArgumentParser, map_help: str, *, one: bool = False
+) -> argparse._ArgumentGroup:
+    """Add two checkpoints, and what is made of them before they are compared; returns the group.
+
+    `one` says that the second may be left out.
+    """
     parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
-    parser.add_argument("second", metavar="B", type=path_argument, help="another")
+    number = "?" if one else None
+    parser.add_argument("second", metavar="B", nargs=number, type=path_argument, help="another")
     comparison = parser.add_argument_group("comparison")
     comparison.add_argument("--map", metavar="M", dest="dtype_map", help=map_help)
     comparison.add_argument(

@@ -1,4 +1,4 @@
-"""`castwise verify`: compare the values of two checkpoints."""
+"""`castwise verify`: compare the values of two checkpoints, or check who loads one."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ from typing import get_args
 
 from castwise import checkpoint
 from castwise._options import Like, Nan, Overflow, Rounding
-from castwise.checkpoint import Verification
+from castwise.checkpoint import CheckpointError, Verification
+from castwise.checkpoint.loading import CHECKED
 from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe
@@ -20,17 +21,21 @@ Compare the values of two checkpoints, each unquantised or quantised in any way 
 castwise dequantize reads. Quantised weights are decoded in slabs, and tensors are
 compared by the names that they have in an unquantised model. Values are the same if
 all their bits are; NaN is like any other NaN.
+
+With --for, and one checkpoint: would this consumer load it as it stands? From headers
+alone, by the consumer's own rules of what is quantised.
 """
 _EXIT_CODES = """\
 exit codes:
-  0  all values are the same
-  1  some differ, or a tensor is in one of them alone
+  0  all values are the same; the consumer loads it, or castwise does not know the model
+  1  some differ, or a tensor is in one of them alone; the consumer does not load it
   2  an error, such as a weight without its scale
 """
 
 _EXAMPLES = (
     "verify small other",
     "verify model.safetensors small.safetensors --map map.toml",
+    "verify small --for vllm",
 )
 
 
@@ -41,6 +46,13 @@ def define(parser: argparse.ArgumentParser) -> None:
         parser,
         "is B exactly what this map makes of A, by castwise cast, or quantize if it names "
         "schemes? Prints one line, with digests, that can be kept",
+        one=True,
+    )
+    parser.add_argument(
+        "--for",
+        dest="consumer",
+        metavar="CONSUMER",
+        help=f"does it load A? {', '.join(CHECKED)}; instead of B",
     )
     cast = parser.add_argument_group("options of the cast, with --map")
     cast.add_argument("--rounding", choices=get_args(Rounding), help="as for castwise cast")
@@ -54,7 +66,17 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 
 def _verify(options: argparse.Namespace) -> int:
-    """Run `castwise verify`; returns 1 if the checkpoints differ."""
+    """Run `castwise verify`; returns 1 if the checkpoints differ, or are not loaded."""
+    if options.consumer is not None:
+        _refuse_others(options)
+        found = show_result(
+            options, lambda: checkpoint.verify_loading(options.first, options.consumer)
+        )
+        return FINDINGS if found.loads is False else OK
+    if options.second is None:
+        raise CheckpointError(
+            "verify compares two checkpoints: name B, or --for with who is to load A"
+        )
 
     def verify() -> Verification:
         with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
@@ -73,3 +95,20 @@ def _verify(options: argparse.Namespace) -> int:
             )
 
     return OK if show_result(options, verify).equal else FINDINGS
+
+
+def _refuse_others(options: argparse.Namespace) -> None:
+    """Refuse what goes with a comparison alone."""
+    others = {
+        "B": options.second,
+        "--map": options.dtype_map,
+        "--dtype": options.dtype,
+        "--rounding": options.rounding,
+        "--seed": options.seed,
+        "--like": options.like,
+    }
+    for name, value in others.items():
+        if value is not None:
+            raise CheckpointError(
+                f"--for and {name} do not go together: --for asks who loads A; leave out {name}"
+            )

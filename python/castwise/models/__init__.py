@@ -8,6 +8,7 @@ from castwise.models._architecture import (
     normalize_name,
     read_architecture,
 )
+from castwise.models._engines import EngineRules, find_engines, matches
 from castwise.models._model import (
     EXPERTS,
     LINEAR,
@@ -28,10 +29,13 @@ __all__ = [
     "UNKNOWN",
     "WEIGHT",
     "Architecture",
+    "EngineRules",
     "Model",
     "Parameter",
     "find_architecture",
+    "find_engines",
     "has_last_outputs",
+    "matches",
     "normalize_name",
     "read_architecture",
 ]

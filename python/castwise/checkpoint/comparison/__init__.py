@@ -11,6 +11,7 @@ from castwise._on_demand import on_demand
 if TYPE_CHECKING:
     from castwise.checkpoint.comparison._diff import diff
     from castwise.checkpoint.comparison._explanations import CastExplanation
+    from castwise.checkpoint.comparison._loading import LoadingCheck, verify_loading
     from castwise.checkpoint.comparison._results import Diff, TensorDiff, diff_sheet
     from castwise.checkpoint.comparison._verification import Difference, Verification
     from castwise.checkpoint.comparison._verify import verify
@@ -20,6 +21,7 @@ else:
         {
             "castwise.checkpoint.comparison._diff": ("diff",),
             "castwise.checkpoint.comparison._explanations": ("CastExplanation",),
+            "castwise.checkpoint.comparison._loading": ("LoadingCheck", "verify_loading"),
             "castwise.checkpoint.comparison._results": ("Diff", "TensorDiff", "diff_sheet"),
             "castwise.checkpoint.comparison._verification": ("Difference", "Verification"),
             "castwise.checkpoint.comparison._verify": ("verify",),
@@ -30,9 +32,11 @@ __all__ = [
     "CastExplanation",
     "Diff",
     "Difference",
+    "LoadingCheck",
     "TensorDiff",
     "Verification",
     "diff",
     "diff_sheet",
     "verify",
+    "verify_loading",
 ]

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
         quantization_of,
         refuse_changes,
         stated_dtype,
+        stated_of,
     )
     from castwise.checkpoint.planning._stored_tensors import StoredTensors
     from castwise.checkpoint.planning._written_schemes import (
@@ -76,6 +77,7 @@ else:
                 "quantization_of",
                 "refuse_changes",
                 "stated_dtype",
+                "stated_of",
             ),
             "castwise.checkpoint.planning._stored_tensors": ("StoredTensors",),
             "castwise.checkpoint.planning._written_schemes": (
@@ -148,6 +150,7 @@ __all__ = [
     "scheme_beside",
     "scheme_names",
     "stated_dtype",
+    "stated_of",
     "statement_sizes",
     "transcode_checkpoint",
     "written",

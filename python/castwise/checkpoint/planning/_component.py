@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import logging
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
@@ -11,7 +12,7 @@ from typing import Any, ClassVar
 from castwise._core import PolicyMap
 from castwise._options import Arithmetic
 from castwise._wording import about, given
-from castwise.checkpoint._config import Config
+from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import Reader
@@ -30,6 +31,7 @@ from castwise.checkpoint.planning.encode._quantized_config import QuantizedConfi
 from castwise.models import Architecture, Model
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
+    SECTIONS,
     Statement,
     Statements,
     Undecodable,
@@ -185,6 +187,20 @@ class ComponentPlan:
     def tensors(self) -> list[DerivedTensor]:
         """List the tensors that are derived."""
         return [tensor for tensors in self.derived.values() for tensor in tensors]
+
+    def new_schemes(self) -> set[str]:
+        """Return the schemes of the weights as they are to be stored."""
+        return set()
+
+    def new_config(self, stated: Statements) -> dict[str, Any]:
+        """Return the parsed `config.json` that states how the tensors are stored."""
+        config = self._configs.get(CONFIG)
+        config = config if isinstance(config, dict) else {}
+        if stated.edit is not None:
+            edited: dict[str, Any] = json.loads(stated.edit(json.dumps(config)))
+            return edited
+        plain = {key: value for key, value in config.items() if key not in SECTIONS}
+        return {**plain, **stated.sections}
 
     def config(self, path: Path, label: str) -> Config:
         """Read a `config.json` that follows the tensors."""

@@ -16,6 +16,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import ComponentPlan
+from castwise.checkpoint.planning._consumers_check import check_consumers
 from castwise.checkpoint.planning._written_schemes import loading_warning
 from castwise.checkpoint.report import KeptTensors
 from castwise.quantization.producers import Statements
@@ -87,6 +88,7 @@ class DerivedCheckpoint:
         self._dtypes = dtypes
         is_for_others = consumer not in {None, _TRANSFORMERS}
         self._recipe = None if is_file or is_for_others else recipe
+        self._written_recipe, self._consumer = None if is_file else recipe, consumer
         self._model = model or ModelFiles()
         self._derived = {
             plan.prefix + tensor.info.name: tensor for plan in plans for tensor in plan.tensors()
@@ -127,6 +129,38 @@ class DerivedCheckpoint:
             if sections and not is_stated:
                 files[prefix + CONFIG] = json.dumps(sections, indent=2) + "\n"
         return files | self._model.added(sections)
+
+    def check_loading(self) -> None:
+        """Refuse a folder that its consumer, or nobody, would load.
+
+        Raises
+        ------
+        CheckpointError
+            The first module that would not be loaded is named, with the remedy.
+
+        """
+        if self._written_recipe is None:
+            return
+        for plan, component in zip(self.plans, self.source.components, strict=True):
+            if plan.statements is None:
+                continue
+            tensors = [
+                info for shard in component.shards.values() for info in shard.tensors.values()
+            ]
+            decided = self.decide(tensors, component.prefix)
+            check_consumers(
+                self.source.path_of(component),
+                plan.model.architecture,
+                plan.new_config(plan.statements),
+                [
+                    planned.info._replace(format=planned.target or planned.info.format)
+                    for planned in decided
+                ],
+                {name: json.loads(text) for name, text in plan.statements.files.items()},
+                recipe=self._written_recipe,
+                schemes=plan.new_schemes(),
+                consumer=self._consumer,
+            )
 
     def warn(self) -> None:
         """Warn of what is left out, and where transformers does not run the model as it stands."""

@@ -9,6 +9,7 @@ from castwise._core import finfo
 from castwise._spelling import scheme_hint, suggestion
 from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.loading import loads_by_default
 from castwise.quantization import Consumer, Scheme, schemes
 from castwise.quantization.producers import (
     CONVERTED_TO,
@@ -179,12 +180,12 @@ def loading_warning(recipe: str | None, names: Collection[str], kept: str | None
     producer = known_recipe(recipe)
     if producer is not None and producer.writing.loading_warning is not None:
         return producer.writing.loading_warning
-    for row in WRITTEN if kept is not None else ():
-        if row.recipe == recipe and row.scheme in names and row.loaded_as not in {None, kept}:
+    for name in sorted(names) if recipe else ():
+        if not loads_by_default("transformers", recipe or "", name, kept):
             return (
-                f"the quantised model needs dtype=torch.{row.loaded_as} in transformers, which "
-                f"decodes {row.scheme} to {row.loaded_as} while the other tensors are {kept}; or "
-                f"cast the model to {row.loaded_as} first"
+                f"the quantised model needs dtype=torch.bfloat16 in transformers, which decodes "
+                f"{name} to bfloat16 while the other tensors are {kept}; or cast the model to "
+                "bfloat16 first"
             )
     return None
 

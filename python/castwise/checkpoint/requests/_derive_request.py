@@ -105,6 +105,7 @@ class DeriveRequest(Request):
                     "name one"
                 )
             result = make(opened, is_file=is_file)
+            result.check_loading()
             result.warn()
             again = DerivedAgain(self, is_file, threads, uuid4())
             for reader in _readers(result.source):

@@ -51,9 +51,6 @@ class Written:
         False for groups that have a bias.
     square
         Blocks have as many rows as columns.
-    loaded_as
-        The one format to which transformers decodes it, whatever that of the model is; None if it
-        is the model's.
     only_named
         A weight must be named so, since its parts are named in its place.
     as_groups
@@ -73,7 +70,6 @@ class Written:
     shares: bool = False
     symmetric: bool = True
     square: bool = False
-    loaded_as: str | None = None
     only_named: bool = False
     as_groups: bool = False
     recipe: str = ""

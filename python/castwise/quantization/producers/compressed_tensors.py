@@ -13,7 +13,6 @@ import numpy as np
 from castwise._core import PolicyMap
 from castwise.quantization.producers._layouts import (
     ACTIVATION,
-    BF16,
     E4M3,
     GLOBAL,
     I8,
@@ -87,10 +86,10 @@ _KEYS = frozenset(
 
 _WRITTEN = (
     *(Written(f"fp8_{unit}", "naive-quantized") for unit in ("tensor", "channel", "block")),
-    Written("nvfp4", "nvfp4-pack-quantized", shares=True, loaded_as=BF16),
-    Written("mxfp4", "mxfp4-pack-quantized", loaded_as=BF16),
-    Written("mxfp6_e2m3", "mxfp6-pack-quantized", loaded_as=BF16),
-    Written("mxfp8_e4m3", "mxfp8-quantized", loaded_as=BF16),
+    Written("nvfp4", "nvfp4-pack-quantized", shares=True),
+    Written("mxfp4", "mxfp4-pack-quantized"),
+    Written("mxfp6_e2m3", "mxfp6-pack-quantized"),
+    Written("mxfp8_e4m3", "mxfp8-quantized"),
     *(Written(scheme, "pack-quantized", as_groups=True) for scheme in INTEGERS),
 )
 

@@ -514,6 +514,9 @@ class EncodePlan(ComponentPlan):
                     )
             share(fused)
 
+    def new_schemes(self) -> set[str]:
+        return {encoding.written.scheme for encoding in self.chosen.values()}
+
     def new_statements(self, *, is_file: bool) -> Statements | None:
         if not self.chosen:
             return None

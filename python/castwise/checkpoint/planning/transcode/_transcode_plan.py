@@ -247,6 +247,9 @@ class TranscodePlan(ComponentPlan):
             self.consumed += [self.prefix + name for name in CONFIGS if name != CONFIG]
         return component
 
+    def new_schemes(self) -> set[str]:
+        return {self._scheme_of(weight) for weight in self.weights}
+
     def new_statements(self, *, is_file: bool) -> Statements | None:
         del is_file
         if not self.weights:

@@ -1,0 +1,208 @@
+"""Does a consumer load a checkpoint? Asked of its headers and of what is stated beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from castwise._brief import brief, counted
+from castwise._options import ConsumerName
+from castwise._wording import given
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers import open_checkpoint, source_path
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.checkpoint.loading import (
+    CHECKED,
+    LLAMA_CPP,
+    LoadingProblem,
+    check_gguf,
+    check_loading,
+    listed,
+)
+from castwise.checkpoint.planning import StoredTensors, consumer_named, stated_of
+from castwise.checkpoint.report import SCHEMA
+from castwise.models import Model
+from castwise.rendering import Lines, Rendered, Sheet
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingCheck(Rendered):
+    """What `verify_loading` found.
+
+    Attributes
+    ----------
+    source
+        The checkpoint.
+    consumer
+        Who is to load it.
+    architectures
+        The architectures of its models that castwise knows.
+    tensors
+        How many tensors were checked.
+    problems
+        What keeps the consumer from loading it as it stands.
+    unknown
+        What castwise cannot tell, a sentence each.
+
+    """
+
+    source: str
+    consumer: str
+    architectures: Sequence[str]
+    tensors: int
+    problems: Sequence[LoadingProblem] = field(default_factory=tuple)
+    unknown: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def loads(self) -> bool | None:
+        """True if the consumer loads it; None if castwise does not know the model."""
+        if self.problems:
+            return False
+        return True if self.architectures else None
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{str(self.source)!r} for {self.consumer}",
+            counted(self.tensors, "tensor"),
+            "unknown" if self.loads is None else counted(len(self.problems), "problem"),
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return a line for each kind of problem, and the verdict."""
+        checked = f"{counted(self.tensors, 'tensor')} of {', '.join(self.architectures)} checked"
+        if self.loads is None:
+            verdict = []
+        elif self.loads:
+            verdict = [f"{self.consumer} loads it: {checked}"]
+        else:
+            count = counted(len(self.problems), "problem")
+            verdict = [f"{self.consumer} does not load it as it stands: {count}, {checked}"]
+        return [Lines([*listed(self.problems), *self.unknown, *verdict])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "source": self.source,
+            "consumer": self.consumer,
+            "loads": self.loads,
+            "architectures": list(self.architectures),
+            "tensors": self.tensors,
+            "problems": [
+                {
+                    "module": problem.module,
+                    "problem": problem.problem,
+                    "remedy": problem.remedy,
+                    "option": problem.option,
+                }
+                for problem in self.problems
+            ],
+            "unknown": list(self.unknown),
+        }
+
+
+def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> LoadingCheck:
+    """Find out from headers whether a consumer loads a checkpoint as it stands.
+
+    What the consumer builds quantised follows from what is stated, by its own rules of targets and
+    exceptions, and from the table of architectures. The file must have the tensors that this needs,
+    with their shapes and dtypes, and none that would be dropped.
+
+    Parameters
+    ----------
+    source
+        A file or a folder, as `inspect` takes.
+    consumer
+        "transformers", "vllm", "sglang", "llama.cpp" or "mlx-lm".
+
+    Returns
+    -------
+    The problems, module by module; `loads` is None for a model that castwise does not know.
+
+    Raises
+    ------
+    CheckpointError
+        There are no rules of that consumer, or a header cannot be read.
+    OSError
+        A file cannot be read.
+
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> print(checkpoint.verify_loading("model.safetensors", "vllm").loads)
+    None
+
+    """
+    name = consumer_named(consumer).name
+    if name not in CHECKED:
+        raise CheckpointError(
+            f"{given('consumer', name)}: castwise has no rules of how it loads; it checks "
+            f"{', '.join(CHECKED)}"
+        )
+    path = source_path(source, "source")
+    with open_checkpoint(path) as opened:
+        checks = [_check(opened, component, name) for component in opened.components]
+    return LoadingCheck(
+        str(path),
+        name,
+        [name for check in checks for name in check.architectures],
+        sum(check.tensors for check in checks),
+        [problem for check in checks for problem in check.problems],
+        [text for check in checks for text in check.unknown],
+    )
+
+
+def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCheck:
+    """Check the model of one folder."""
+    tensors, configs, pairs, unreadable = stated_of(source, component)
+    place = component.place if source.is_folder else str(source.path)
+    is_gguf = all(isinstance(reader, GgufReader) for reader in component.shards.values())
+    architectures: list[str] = []
+    problems: list[LoadingProblem] = []
+    unknown = ""
+    config = configs.get(CONFIG)
+    if unreadable:
+        problems = [LoadingProblem("", unreadable[0], "correct it")]
+    elif consumer == LLAMA_CPP and is_gguf:
+        architectures = [pairs.get("general.architecture", "a GGUF file")]
+        problems = check_gguf(tensors, pairs)
+    elif consumer == LLAMA_CPP:
+        remedy = "transcode it (castwise transcode --to gguf)"
+        problems = [LoadingProblem("", "llama.cpp reads GGUF files alone", remedy)]
+    elif is_gguf:
+        unknown = f"castwise checks GGUF files for {LLAMA_CPP} alone"
+    elif not isinstance(config, Mapping):
+        unknown = f"{place} has no {CONFIG}, which would name the model"
+    elif (architecture := Model(config, {}).architecture) is None:
+        unknown = (
+            f"castwise does not know the architecture {_named_architecture(config)!r}: whether "
+            f"{consumer} loads it is not checked"
+        )
+    else:
+        stored = StoredTensors(component.shards)
+        architectures = [architecture.name]
+        problems = check_loading(
+            architecture,
+            config,
+            tensors,
+            consumer,
+            files=configs,
+            read=lambda name: stored.read(name).tobytes(),
+        )
+    count = len(tensors) if architectures else 0
+    return LoadingCheck(
+        place, consumer, architectures, count, problems, [unknown] if unknown else []
+    )
+
+
+def _named_architecture(config: Mapping[str, Any]) -> str:
+    """Return what a configuration calls its architecture."""
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else config.get("model_type")
+    return name if isinstance(name, str) else "of no name"

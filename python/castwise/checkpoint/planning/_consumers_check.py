@@ -1,0 +1,91 @@
+"""Refuse what would not be loaded, before anything is written."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from castwise._wording import argument
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.loading import CHECKED, LLAMA_CPP, LoadingProblem, check_loading, listed
+from castwise.models import Architecture
+from castwise.quantization import consumers
+
+_LOGGER = logging.getLogger(__name__)
+
+
+def check_consumers(
+    path: Path,
+    architecture: Architecture | None,
+    config: Mapping[str, Any],
+    tensors: Sequence[TensorInfo],
+    files: Mapping[str, Any],
+    *,
+    recipe: str,
+    schemes: Collection[str],
+    consumer: str | None,
+) -> None:
+    """Refuse a result that its consumer, or none of those of its recipe, would load.
+
+    Parameters
+    ----------
+    path
+        What messages call it.
+    architecture
+        What its tensors are; None if nobody knows, so that nothing is checked.
+    config, tensors, files
+        Its configuration, all its tensors, and other files that state how they are stored.
+    recipe, schemes
+        The producer, and the schemes of its weights.
+    consumer
+        Who is to load it; None if nobody says it, and it is written if anybody does.
+
+    Raises
+    ------
+    CheckpointError
+        Nobody loads it; the first module is named, with the remedy.
+
+    """
+    names = [consumer] if consumer is not None else _consumers_of(recipe, schemes)
+    names = [name for name in names if name in CHECKED and name != LLAMA_CPP]
+    if architecture is None:
+        return
+    faults: dict[str, list[LoadingProblem]] = {}
+    for name in names:
+        problems = check_loading(architecture, config, tensors, name, files=files)
+        if lasting := [problem for problem in problems if problem.option is None]:
+            faults[name] = lasting
+    if not faults:
+        return
+    if len(faults) == len(names) and not (consumer is None and _is_transcoded(recipe, schemes)):
+        reasons = "; ".join(f"{name}: {_text(problems)}" for name, problems in faults.items())
+        remedy = "" if consumer else f"; name who is to load it ({argument('consumer')})"
+        raise CheckpointError(
+            f"{path} would not be loaded as it would be written: {reasons}{remedy}"
+        )
+    for name, problems in faults.items():
+        _LOGGER.warning("%s: the quantised model is not for %s: %s", path, name, _text(problems))
+
+
+def _consumers_of(recipe: str, schemes: Collection[str]) -> list[str]:
+    """Return who loads such schemes of a producer, of linear layers or of experts."""
+    return [
+        consumer.name
+        for consumer in consumers()
+        for loading in consumer.loads
+        if loading.recipe == recipe and {*loading.schemes, *loading.experts} >= {*schemes}
+    ]
+
+
+def _is_transcoded(recipe: str, schemes: Collection[str]) -> bool:
+    """Return True if somebody loads another form that it can be transcoded to."""
+    forms = {consumer.name for consumer in consumers() if consumer.form is not None}
+    return not forms.isdisjoint(_consumers_of(recipe, schemes))
+
+
+def _text(problems: Sequence[LoadingProblem]) -> str:
+    lines = list(listed(problems))
+    return lines[0] + (f" (and {len(lines) - 1:,} more)" if lines[1:] else "")

@@ -1,0 +1,426 @@
+"""Does a consumer load a checkpoint? Found from headers, of faults that castwise wrote before."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+from castwise import checkpoint
+from castwise.checkpoint import CheckpointError
+from castwise.cli import main
+
+OUT, IN, EXPERTS = 64, 64, 2
+ENGINES = ("vllm", "sglang")
+CT, DEEPSEEK, GPT_OSS = "compressed-tensors", "fp8", "mxfp4"
+BF16, E4M3 = ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fn
+ATTENTION = tuple(f"self_attn.{name}_proj" for name in "qkvo")
+MLP = tuple(f"mlp.{name}_proj" for name in ("gate", "up", "down"))
+NORMS = ("input_layernorm", "post_attention_layernorm")
+
+Arrays = dict[str, Any]
+
+
+def weight(name: str, scheme: str, shape: tuple[int, ...] = (OUT, IN)) -> Arrays:
+    """Return the tensors of one weight, as its producer names them; all zeros."""
+    *outer, rows, columns = shape
+    match scheme:
+        case "plain":
+            return {name: np.zeros(shape, BF16)}
+        case "fp8_channel":
+            return {
+                name: np.zeros(shape, E4M3),
+                f"{name}_scale": np.zeros((*outer, rows, 1), BF16),
+            }
+        case "fp8_block":
+            return {
+                name: np.zeros(shape, E4M3),
+                f"{name}_scale_inv": np.zeros((*outer, 1, 1), np.float32),
+            }
+        case "nvfp4":
+            return {
+                f"{name}_packed": np.zeros((*outer, rows, columns // 2), np.uint8),
+                f"{name}_scale": np.zeros((*outer, rows, columns // 16), E4M3),
+                f"{name}_global_scale": np.ones(1, np.float32),
+            }
+        case "int4_group":
+            return {
+                f"{name}_packed": np.zeros((*outer, rows, columns // 8), np.int32),
+                f"{name}_scale": np.zeros((*outer, rows, columns // 32), BF16),
+                f"{name}_shape": np.array([rows, columns], np.int64),
+            }
+    return {
+        f"{name}_blocks": np.zeros((*outer, rows, columns // 32, 16), np.uint8),
+        f"{name}_scales": np.zeros((*outer, rows, columns // 32), np.uint8),
+    }
+
+
+ARGUMENTS: dict[str, dict[str, Any]] = {
+    "fp8_channel": {"num_bits": 8, "type": "float", "strategy": "channel"},
+    "nvfp4": {"num_bits": 4, "type": "float", "strategy": "tensor_group", "group_size": 16},
+    "int4_group": {"num_bits": 4, "type": "int", "strategy": "group", "group_size": 32},
+}
+FORMS = {
+    "fp8_channel": "naive-quantized",
+    "nvfp4": "nvfp4-pack-quantized",
+    "int4_group": "pack-quantized",
+}
+
+
+def stated(method: str, groups: Mapping[str, list[str]], ignore: list[str]) -> dict[str, Any]:
+    """Return the section of a configuration."""
+    if method == CT:
+        return {
+            "quant_method": CT,
+            "format": "mixed-precision",
+            "quantization_status": "compressed",
+            "config_groups": {
+                f"group_{number}": {
+                    "targets": targets,
+                    "weights": ARGUMENTS[scheme],
+                    "format": FORMS[scheme],
+                }
+                for number, (scheme, targets) in enumerate(groups.items())
+            },
+            "ignore": ignore,
+        }
+    section: dict[str, Any] = {"quant_method": method, "modules_to_not_convert": ignore}
+    return section | (
+        {"weight_block_size": [128, 128], "activation_scheme": "dynamic"}
+        if method == DEEPSEEK
+        else {}
+    )
+
+
+def write(
+    folder: Path,
+    architecture: str,
+    tensors: Mapping[str, Any],
+    section: Mapping[str, Any] | None,
+    **config: Any,
+) -> Path:
+    folder.mkdir(parents=True)
+    checkpoint.save(folder / "model.safetensors", dict(tensors))
+    values = {"architectures": [architecture], "dtype": "bfloat16", **config}
+    if section is not None:
+        values["quantization_config"] = section
+    (folder / "config.json").write_text(json.dumps(values))
+    return folder
+
+
+def decoder(
+    layers: Mapping[str, Arrays], scheme: str, attention: tuple[str, ...] = ATTENTION
+) -> Arrays:
+    """Return a decoder of one layer: its attention quantised, and what else is in it."""
+    prefix = "model.layers.0."
+    tensors: Arrays = {
+        "model.embed_tokens.weight": np.zeros((OUT, IN), BF16),
+        "model.norm.weight": np.zeros(IN, BF16),
+        "lm_head.weight": np.zeros((OUT, IN), BF16),
+    }
+    for name in NORMS:
+        tensors[f"{prefix}{name}.weight"] = np.zeros(IN, BF16)
+    for name in attention:
+        tensors |= weight(f"{prefix}{name}.weight", scheme)
+    for name, arrays in layers.items():
+        tensors |= {f"{prefix}{name}{end}": array for end, array in arrays.items()}
+    return tensors
+
+
+def part(scheme: str, shape: tuple[int, ...] = (OUT, IN), name: str = ".weight") -> Arrays:
+    """Return the tensors of a weight by what follows its module."""
+    return weight(name, scheme, shape)
+
+
+DENSE = {name: part("fp8_channel") for name in MLP}
+STACK = (EXPERTS, 2 * OUT, IN)
+QWEN3_5 = ("linear_attn.in_proj_qkv", "linear_attn.in_proj_z", "linear_attn.out_proj")
+
+
+def embedding_as_linear() -> tuple[str, Arrays, dict[str, Any], dict[str, Any]]:
+    tensors = decoder(DENSE, "fp8_channel") | weight("model.embed_tokens.weight", "fp8_channel")
+    section = stated(CT, {"fp8_channel": ["Linear"]}, ["lm_head"])
+    return "LlamaForCausalLM", tensors, section, {}
+
+
+def plain_stack(
+    architecture: str, *names: str
+) -> tuple[str, Arrays, dict[str, Any], dict[str, Any]]:
+    stacks = {
+        name.removesuffix(".weight"): part("plain", STACK, ".weight" if ".weight" in name else "")
+        for name in names
+    }
+    tensors = decoder(stacks, "fp8_channel")
+    section = stated(CT, {"fp8_channel": ["Linear"]}, ["lm_head"])
+    return architecture, tensors, section, {}
+
+
+def stack_in_blocks(
+    architecture: str, name: str
+) -> tuple[str, Arrays, dict[str, Any], dict[str, Any]]:
+    tensors = decoder({name: part("fp8_block", STACK, "")}, "fp8_block")
+    return architecture, tensors, stated(DEEPSEEK, {}, ["lm_head"]), {}
+
+
+def as_gpt_oss(
+    architecture: str, shape: tuple[int, ...]
+) -> tuple[str, Arrays, dict[str, Any], dict[str, Any]]:
+    tensors = decoder({"mlp.experts.gate_up_proj": part("gpt-oss", shape, "")}, "plain")
+    sizes = {"hidden_size": IN, "intermediate_size": 3 * OUT}
+    return architecture, tensors, stated(GPT_OSS, {}, ["lm_head"]), sizes
+
+
+def joined_schemes() -> tuple[str, Arrays, dict[str, Any], dict[str, Any]]:
+    layers = {name: part("nvfp4" if name.endswith("_z") else "int4_group") for name in QWEN3_5}
+    tensors = decoder({**layers, **{name: part("int4_group") for name in MLP}}, "int4_group", ())
+    groups = {"nvfp4": [r"re:.*in_proj_z$"], "int4_group": ["Linear"]}
+    return "Qwen3_5ForCausalLM", tensors, stated(CT, groups, ["lm_head"]), {}
+
+
+def joined_scales() -> tuple[str, Arrays, dict[str, Any], dict[str, Any]]:
+    layers = {name: part("nvfp4") for name in (*QWEN3_5, *MLP)}
+    tensors = decoder(layers, "nvfp4", ())
+    tensors["model.layers.0.linear_attn.in_proj_z.weight_global_scale"] += 1
+    return "Qwen3_5ForCausalLM", tensors, stated(CT, {"nvfp4": ["Linear"]}, ["lm_head"]), {}
+
+
+def indexer() -> tuple[str, Arrays, dict[str, Any], dict[str, Any]]:
+    names = ("self_attn.o_proj", "self_attn.indexer.wq_b", "self_attn.indexer.weights_proj", *MLP)
+    tensors = decoder({name: part("fp8_channel") for name in names}, "fp8_channel", ())
+    section = stated(CT, {"fp8_channel": ["Linear"]}, ["lm_head"])
+    return "DeepseekV32ForCausalLM", tensors, section, {}
+
+
+FAULTS: dict[str, tuple[Any, tuple[str, ...], str]] = {
+    "embedding under Linear": (
+        embedding_as_linear(),
+        ("transformers", *ENGINES),
+        "model.embed_tokens",
+    ),
+    "granitemoe": (
+        plain_stack(
+            "GraniteMoeForCausalLM",
+            "block_sparse_moe.input_linear.weight",
+            "block_sparse_moe.output_linear.weight",
+        ),
+        ENGINES,
+        "model.layers.0.block_sparse_moe.input_linear",
+    ),
+    "llama4 plain": (
+        plain_stack("Llama4ForCausalLM", "feed_forward.experts.gate_up_proj"),
+        ("transformers", *ENGINES),
+        "model.layers.0.feed_forward.experts.gate_up_proj",
+    ),
+    "gpt_oss in blocks": (
+        stack_in_blocks("GptOssForCausalLM", "mlp.experts.gate_up_proj"),
+        ("transformers", *ENGINES),
+        "model.layers.0.mlp.experts.gate_up_proj",
+    ),
+    "llama4 in blocks": (
+        stack_in_blocks("Llama4ForCausalLM", "feed_forward.experts.gate_up_proj"),
+        ("transformers", *ENGINES),
+        "model.layers.0.feed_forward.experts.gate_up_proj",
+    ),
+    "qwen3_moe in one tensor": (
+        stack_in_blocks("Qwen3MoeForCausalLM", "mlp.experts.gate_up_proj"),
+        ("transformers", *ENGINES),
+        "model.layers.0.mlp.experts.gate_up_proj",
+    ),
+    "qwen3_5_moe as gpt-oss": (
+        as_gpt_oss("Qwen3_5MoeForCausalLM", (EXPERTS, IN, 2 * OUT)),
+        ("transformers", *ENGINES),
+        "model.layers.0.mlp.experts.gate_up_proj",
+    ),
+    "gpt_oss along the outputs": (
+        as_gpt_oss("GptOssForCausalLM", (EXPERTS, IN, 6 * OUT)),
+        ("transformers", *ENGINES),
+        "model.layers.0.mlp.experts.gate_up_proj",
+    ),
+    "schemes of what is joined": (
+        joined_schemes(),
+        ENGINES[:1],
+        "model.layers.0.linear_attn.in_proj_qkv",
+    ),
+    "global scales of what is joined": (
+        joined_scales(),
+        ENGINES[:1],
+        "model.layers.0.linear_attn.in_proj_qkv",
+    ),
+    "indexer": (indexer(), ENGINES[:1], "model.layers.0.self_attn.indexer.weights_proj"),
+}
+"""The kinds of fault of which castwise wrote files: a file, who does not load it, and a module."""
+
+
+@pytest.mark.parametrize("kind", FAULTS)
+def test_a_fault_is_found_and_names_the_module(tmp_path: Path, kind: str) -> None:
+    (architecture, tensors, section, config), consumers, module = FAULTS[kind]
+    folder = write(tmp_path / "model", architecture, tensors, section, **config)
+    for consumer in consumers:
+        found = checkpoint.verify_loading(folder, consumer)  # type: ignore[arg-type]
+        assert found.loads is False, consumer
+        named = {problem.module for problem in found.problems}
+        assert any(name.startswith(module) or module.startswith(name) for name in named - {""}), (
+            consumer,
+            named,
+        )
+
+
+def right(kind: str) -> tuple[str, Arrays, dict[str, Any]]:
+    """Return the same models as they are loaded."""
+    ignore = ["lm_head"]
+    match kind:
+        case "embedding":
+            return (
+                "LlamaForCausalLM",
+                decoder(DENSE, "fp8_channel"),
+                stated(CT, {"fp8_channel": ["Linear"]}, ignore),
+            )
+        case "granitemoe":
+            layers = {
+                f"block_sparse_moe.{name}": part("plain", STACK)
+                for name in ("input_linear", "output_linear")
+            }
+            ignore.append(r"re:.*block_sparse_moe\..*")
+            return (
+                "GraniteMoeForCausalLM",
+                decoder(layers, "fp8_channel"),
+                stated(CT, {"fp8_channel": ["Linear"]}, ignore),
+            )
+        case "joined":
+            layers = {name: part("nvfp4") for name in (*QWEN3_5, *MLP)}
+            return (
+                "Qwen3_5ForCausalLM",
+                decoder(layers, "nvfp4", ()),
+                stated(CT, {"nvfp4": ["Linear"]}, ignore),
+            )
+    experts = {
+        f"mlp.experts.{number}.{name}_proj": part("int4_group")
+        for number in range(EXPERTS)
+        for name in ("gate", "up", "down")
+    }
+    experts["mlp.gate"] = part("plain", (EXPERTS, IN))
+    ignore.append("model.layers.0.mlp.gate")
+    return (
+        "Qwen3MoeForCausalLM",
+        decoder(experts, "int4_group"),
+        stated(CT, {"int4_group": ["Linear"]}, ignore),
+    )
+
+
+@pytest.mark.parametrize("consumer", ["transformers", *ENGINES])
+@pytest.mark.parametrize("kind", ["embedding", "granitemoe", "joined", "experts"])
+def test_what_is_right_is_loaded(tmp_path: Path, kind: str, consumer: Any) -> None:
+    folder = write(tmp_path / "model", *right(kind))
+    found = checkpoint.verify_loading(folder, consumer)
+    assert found.loads is True, found.problems
+    assert main(["verify", str(folder), "--for", consumer]) == 0
+
+
+DAMAGE: dict[str, tuple[str, str, str]] = {
+    "no scale": ("q_proj.weight_scale", "", "it needs 'weight_scale', and the file has none"),
+    "no shape": ("q_proj.weight_shape", "", "it needs 'weight_shape', and the file has none"),
+    "another dtype": ("q_proj.weight_packed", "uint8", "its codes are uint8"),
+    "another shape": ("q_proj.weight_scale", "shape", "its scales have the shape (64, 1)"),
+    "plain": ("q_proj.weight", "plain", "the file has it as bfloat16"),
+    "a scale too many": ("embed_tokens.weight_scale", "more", "embedding"),
+}
+
+
+@pytest.mark.parametrize("consumer", ["transformers", *ENGINES])
+@pytest.mark.parametrize("kind", DAMAGE)
+def test_a_tensor_that_is_missing_or_another_is_found(
+    tmp_path: Path, kind: str, consumer: Any, capsys: pytest.CaptureFixture[str]
+) -> None:
+    architecture, tensors, section = right("experts")
+    end, change, reason = DAMAGE[kind]
+    names = [name for name in tensors if name.endswith(end)]
+    match change:
+        case "":
+            for name in names:
+                del tensors[name]
+        case "uint8":
+            tensors[names[0]] = np.zeros((OUT, IN // 2), np.uint8)
+        case "shape":
+            tensors[names[0]] = np.zeros((OUT, 1), BF16)
+        case "plain":
+            prefix = "model.layers.0.self_attn.q_proj.weight"
+            for suffix in ("_packed", "_scale", "_shape"):
+                del tensors[prefix + suffix]
+            tensors[prefix] = np.zeros((OUT, IN), BF16)
+        case _:
+            tensors["model.embed_tokens.weight_scale"] = np.zeros((OUT, 1), BF16)
+    folder = write(tmp_path / "model", architecture, tensors, section)
+    assert main(["verify", str(folder), "--for", consumer]) == 1
+    assert reason in capsys.readouterr().out
+
+
+def test_another_dtype_is_an_option_that_is_said(tmp_path: Path) -> None:
+    folder = write(tmp_path / "model", *right("joined"), dtype="float32")
+    (problem,) = checkpoint.verify_loading(folder, "transformers").problems
+    assert problem.option == "dtype=bfloat16"
+    assert checkpoint.verify_loading(folder, "vllm").loads
+
+
+@pytest.mark.parametrize("config", [{"architectures": ["NobodyKnows"]}, {"model_type": "new"}])
+def test_a_model_that_is_not_known_is_no_failure(
+    tmp_path: Path, config: dict[str, Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "model", "NobodyKnows", {"fc.weight": np.zeros((4, 4), BF16)}, None)
+    (folder / "config.json").write_text(json.dumps(config))
+    assert checkpoint.verify_loading(folder, "vllm").loads is None
+    assert main(["verify", str(folder), "--for", "vllm"]) == 0
+    (line,) = capsys.readouterr().out.strip().splitlines()
+    assert "castwise does not know the architecture" in line
+
+
+def test_what_does_not_go_together_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = write(tmp_path / "model", *right("embedding"))
+    for words, reason in (
+        ([], "name B, or --for"),
+        ([str(folder), "--for", "vllm"], "--for and B do not go together"),
+        (["--map", "m.toml", "--for", "vllm"], "--for and --map do not go together"),
+        (["--for", "comfyui"], "castwise has no rules of how it loads"),
+        (["--for", "vlm"], "'vllm'"),
+    ):
+        assert main(["verify", str(folder), *words]) == 2
+        assert reason in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("scheme", ["fp8_channel", "int4_group", "nvfp4"])
+def test_quantise_refuses_what_its_consumer_does_not_load(tmp_path: Path, scheme: Any) -> None:
+    """A matrix that a map names, and the consumer builds without quantisation."""
+    plain = {name.removesuffix(".weight"): part("plain") for name in MLP}
+    source = write(tmp_path / "model", "LlamaForCausalLM", decoder(plain, "plain"), None)
+    options: Any = {"dtype_map": {r"model\.embed_tokens\.weight": scheme}}
+    for consumer in ("transformers", "sglang"):
+        with pytest.raises(CheckpointError, match=r"model\.embed_tokens"):
+            checkpoint.quantize_file(
+                source, tmp_path / "out", scheme, consumer=consumer, recipe=CT, **options
+            )
+        assert not (tmp_path / "out").exists()
+
+
+def test_quantise_says_who_does_not_load_it(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    experts = {
+        f"mlp.experts.{number}.{name}_proj": part("plain")
+        for number in range(EXPERTS)
+        for name in ("gate", "up", "down")
+    }
+    source = write(tmp_path / "model", "Qwen3MoeForCausalLM", decoder(experts, "plain"), None)
+    checkpoint.quantize_file(source, tmp_path / "out", "nvfp4", recipe=CT)
+    assert "not for transformers" in caplog.text
+    assert "not for vllm" not in caplog.text
+    assert checkpoint.verify_loading(tmp_path / "out", "vllm").loads
+    with pytest.raises(CheckpointError, match="transformers decodes no experts from nvfp4"):
+        checkpoint.quantize_file(
+            source, tmp_path / "other", "nvfp4", recipe=CT, consumer="transformers"
+        )
+    assert not (tmp_path / "other").exists()
