@@ -21,13 +21,6 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any, Literal
 
-FOLDER = Path(__file__).resolve().parents[1]
-sys.path.append(str(FOLDER))
-import command
-import files
-
-sys.path.remove(str(FOLDER))  # its accelerate.py is not the package that transformers looks for
-
 import castwise
 import models
 import numpy as np
@@ -36,6 +29,7 @@ from castwise import checkpoint
 from castwise.quantization import dequantize, quantize, schemes
 from models import Floats, RealModel
 from numpy.typing import NDArray
+from shared import command, files
 
 RECIPE: Literal["compressed-tensors"] = "compressed-tensors"
 ADVICE, WON, TIED, LOST = "advice", "won", "tied", "lost"
@@ -65,10 +59,10 @@ torch.set_grad_enabled(False)
 class Row:
     """One choice.
 
-    `nbytes` are of the weights that may change; `predicted` and `measured` are the ratios of signal
-    to noise of the weights, in decibels: by the advice, and of what was decoded. `error` is the mean
-    over examples, `low` and `high` its 95 % interval; `figure` is that of the task. `ratio` is the
-    error over that of the best scheme that fits, and `outcome` is the advice's.
+    `nbytes` are of weights that may change; `predicted` and `measured` are the ratios of signal
+    to noise of the weights, in decibels: by the advice, and of what was decoded. `error` is the
+    mean over examples, `low` and `high` its 95 % interval; `figure` is that of the task. `ratio` is
+    the error over that of the best scheme that fits, and `outcome` is the advice's.
     """
 
     model: str
@@ -96,9 +90,10 @@ class Judge:
         self._source.mkdir()
         checkpoint.save(self._source / "model.safetensors", model.weights)
         (self._source / "config.json").write_text(json.dumps(model.config))
-        whole = checkpoint.advise(self._source, budget="100GB", recipe=RECIPE)
-        self.names = [name for choice in whole.choices for name in choice.tensors]
-        self.names = [name for name in self.names if self._holds(name, "int8_channel")]
+        narrowest = checkpoint.advise(self._source, error=1e9, recipe=RECIPE)
+        named = {row.name for row in schemes()}
+        choices = [choice for choice in narrowest.choices if choice.target in named]
+        self.names = [name for choice in choices for name in choice.tensors]
         self.exact = model.answer(self._tensors({}))
         self._marks: dict[Any, tuple[NDArray[np.float64], float]] = {}
         self._noise: dict[tuple[str, str], tuple[float, int]] = {}
@@ -107,7 +102,7 @@ class Judge:
         """Whether a scheme can hold a weight, in whole blocks."""
         shape = self.model.weights[name].shape
         columns = next(row.block[1] for row in schemes() if row.name == scheme)
-        return len(shape) == 2 and not (columns and shape[1] % columns)  # noqa: PLR2004
+        return len(shape) == 2 and not (columns and shape[1] % columns)
 
     def _stored(self, name: str, target: Any) -> tuple[Floats, int]:
         """A weight once decoded, and its bytes."""
@@ -142,7 +137,7 @@ class Judge:
         return sum(self.noise(name, target)[1] for name, target in choice.items())
 
     def advised(self, budget: int) -> tuple[Choice, float] | None:
-        """What castwise advises within these bytes of the weights, and the error that it predicts."""
+        """What castwise advises within these bytes of the weights, and the error predicted."""
         rest = sum(array.nbytes for array in self.model.weights.values())
         rest -= sum(self.model.weights[name].nbytes for name in self.names)
         limit = budget + rest + ENTRIES * len(self.model.weights)
@@ -200,7 +195,7 @@ def _model_rows(judge: Judge) -> Iterator[Row]:
         yield _row(judge, ADVICE, (share, advised[1]), advised[0], best, rng)
 
 
-def _row(
+def _row(  # noqa: PLR0917
     judge: Judge,
     name: str,
     limit: tuple[float | None, float | None],

@@ -99,7 +99,7 @@ def matrices(tensors: Mapping[str, torch.Tensor]) -> dict[str, Floats]:
     """Tensors as arrays, kernels of convolutions as matrices."""
     return {
         name: tensor.float().reshape(len(tensor), -1).numpy()
-        if tensor.ndim > 2 and name.endswith("weight")  # noqa: PLR2004
+        if tensor.ndim > 2 and name.endswith("weight")
         else tensor.float().numpy()
         for name, tensor in tensors.items()
         if tensor.is_floating_point()
@@ -114,13 +114,13 @@ def texts(count: int) -> list[str]:
         nodes = ast.walk(ast.parse(path.read_bytes()))
         kinds = (ast.ClassDef, ast.FunctionDef)
         strings = (ast.get_docstring(node) for node in nodes if isinstance(node, kinds))
-        found += [text for text in strings if text and len(text) > 200]  # noqa: PLR2004
+        found += [text for text in strings if text and len(text) > 200]
     step = len(found) // count
     return found[: step * count : step]
 
 
 def photographs(count: int, size: int) -> Floats:
-    """Squares of scikit-learn's photographs, of several scales, (count, size, size, 3) in 0..255."""
+    """Squares of scikit-learn's photographs, of several scales: (count, size, size, 3)."""
     from PIL import Image  # noqa: PLC0415
     from sklearn.datasets import load_sample_images  # noqa: PLC0415
 
@@ -137,7 +137,7 @@ def photographs(count: int, size: int) -> Floats:
 
 
 def voices(count: int, seconds: float) -> Floats:
-    """Sounds like vowels and pauses: pulses at a moving pitch through three resonances, and noise."""
+    """Sounds like vowels, and pauses: pulses at a moving pitch through three resonances."""
     from scipy.signal import lfilter  # noqa: PLC0415
 
     random = np.random.default_rng(1)
@@ -148,7 +148,7 @@ def voices(count: int, seconds: float) -> Floats:
         sound: list[NDArray[Any]] = []
         while sum(map(len, sound)) < length:
             part = int(random.uniform(0.08, 0.3) * RATE)
-            if random.random() < 0.25:  # noqa: PLR2004
+            if random.random() < 0.25:
                 sound.append(1e-3 * random.standard_normal(part))
                 continue
             pitch = base * np.linspace(*random.uniform(0.9, 1.2, 2), part)
@@ -283,7 +283,7 @@ def _mels(sounds: Floats) -> Floats:
     power = np.abs(np.fft.rfft(frames * np.hanning(window + 1)[:-1], axis=-1)) ** 2
     step_of_log, linear = np.log(6.4) / 27, 200 / 3  # Slaney's scale: linear below 1,000 Hz
     mels = np.linspace(0, 15 + np.log(8000 / 1000) / step_of_log, channels + 2)
-    edges = np.where(mels < 15, mels * linear, 1000 * np.exp((mels - 15) * step_of_log))  # noqa: PLR2004
+    edges = np.where(mels < 15, mels * linear, 1000 * np.exp((mels - 15) * step_of_log))
     bins = np.fft.rfftfreq(window, 1 / RATE)
     low, middle, high = edges[:-2, None], edges[1:-1, None], edges[2:, None]
     filters = np.clip(
@@ -391,7 +391,7 @@ def crepe() -> RealModel:
 
     def figure(outputs: torch.Tensor) -> float:
         cents = 20 * outputs.argmax(1).double().numpy() + 1997.3794084376191
-        return float((np.abs(cents - 1200 * np.log2(hertz / 10)) < 50).mean())  # noqa: PLR2004
+        return float((np.abs(cents - 1200 * np.log2(hertz / 10)) < 50).mean())
 
     return RealModel(
         "CREPE",
@@ -778,7 +778,7 @@ def gemma() -> RealModel:
 
 
 def _gemma_tokens(reader: Any, count: int, length: int) -> list[list[int]]:
-    """The tokens of texts, by the vocabulary of the file: the longest piece that fits, each time."""
+    """The tokens of texts: each time the longest piece of the file's vocabulary that fits."""
     field = reader.fields["tokenizer.ggml.tokens"]
     pieces = {bytes(field.parts[place]).decode(): number for number, place in enumerate(field.data)}
     longest = 24
