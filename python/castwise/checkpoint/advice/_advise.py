@@ -633,8 +633,8 @@ class _Problem:
             most = self._limit.error * self._total if self._limit.error is not None else math.inf
             if cost <= least * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
                 rows.append((cost, weight, tuple(chosen)))
-        for cost, weight, places in sorted(rows):
-            yield Solution(places, cost, weight, 0.0)
+        for cost, weight, row_places in sorted(rows):
+            yield Solution(row_places, cost, weight, 0.0)
 
     @staticmethod
     def _wide(options: Sequence[Alternative]) -> int:
