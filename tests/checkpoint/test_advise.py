@@ -6,6 +6,7 @@ import itertools
 import json
 import os
 import random
+import re
 import shutil
 import time
 from pathlib import Path
@@ -17,6 +18,7 @@ import pytest
 from castwise import cast, checkpoint, compare
 from castwise.checkpoint import CheckpointError, advise
 from castwise.checkpoint.advice._advice import patterns
+from castwise.checkpoint.advice._advise import _MARGIN as MARGIN
 from castwise.checkpoint.advice._knapsack import Option, front, solve
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.planning import written_schemes
@@ -181,7 +183,7 @@ def test_advice_fits_and_loses_what_it_says(model: Path, tmp_path: Path, share: 
     assert folder_bytes(result) >= 0.97 * advice.nbytes
     errors = relative_errors(model, result, tmp_path)
     names = [name for choice in advice.choices for name in choice.tensors]
-    assert len(names) == len({*names}) == LAYERS * len(SHAPES)
+    assert len(names) == len({*names}) == LAYERS * len(SHAPES) + 1
     measured = sum(errors[name] for name in names) / len(names)
     assert advice.error == pytest.approx(measured, rel=0.1)
     kept = set(errors) - {name for choice in advice.choices for name in choice.tensors}
@@ -203,7 +205,8 @@ def test_an_index_grows_with_the_scales(model: Path, tmp_path: Path) -> None:
 def test_more_bytes_never_lose_more(model: Path) -> None:
     sizes = [share * folder_bytes(model) for share in (0.4, 0.5, 0.6, 0.7, 0.8, 0.9, 1.0)]
     errors = [advise(model, budget=int(size)).error for size in sizes]
-    assert errors == sorted(errors, reverse=True)
+    # One scheme for all is chosen where it is about as good, so by that much, errors may rise.
+    assert all(more <= (1 + MARGIN) * fewer for fewer, more in itertools.pairwise(errors))
     whole = advise(model, budget="1GB")
     assert whole.map == {}
     assert whole.error == 0
@@ -237,14 +240,14 @@ def test_fused_weights_share_a_choice(model: Path) -> None:
 
 def test_groups_share_a_choice(model: Path) -> None:
     advice = advise(model, bits=9.0, groups=[r"model\.layers\.(\d+)\..*"])
-    assert len(advice.choices) == LAYERS
-    whole = advise(model, bits=9.0, groups={"all": r"model\.layers\.\d+\..*"})
+    assert len(advice.choices) == LAYERS + 1
+    whole = advise(model, bits=9.0, groups={"all": r"model\..*"})
     assert len(whole.choices) == 1
     assert whole.error >= advice.error >= advise(model, bits=9.0).error
 
 
 def test_importance_moves_bytes(model: Path, tmp_path: Path) -> None:
-    names = [name for name in weights() if name.endswith("_proj.weight")]
+    names = [name for name in weights() if "layernorm" not in name]
     numbers = {name: 1.0 if ".0." in name else 2.0**-20 for name in names}
     advice = advise(model, bits=9.0, importance=numbers)
     errors = {name: choice.error for choice in advice.choices for name in choice.tensors}
@@ -261,6 +264,131 @@ def test_importance_moves_bytes(model: Path, tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "bfloat16.safetensors", bfloat16)
     for file in ("numbers.json", "numbers.npz", "numbers.safetensors", "bfloat16.safetensors"):
         assert advise(model, bits=9.0, importance=tmp_path / file) == advice
+
+
+TABLE = "model.embed_tokens.weight"
+
+
+@pytest.mark.parametrize(
+    ("options", "is_quantised", "reason"),
+    [
+        ({}, True, ""),
+        ({"consumer": "mlx-lm"}, True, ""),
+        ({"consumer": "llama.cpp"}, True, ""),
+        ({"consumer": "vllm"}, False, "vllm loads none that is quantised"),
+        ({"quantize_embeddings": False}, False, "quantize_embeddings says so"),
+        ({"consumer": "mlx-lm", "quantize_embeddings": False}, False, "quantize_embeddings says"),
+    ],
+)
+def test_embeddings_get_schemes_where_they_are_loaded(
+    model: Path, options: dict[str, Any], is_quantised: bool, reason: str
+) -> None:
+    advice = advise(model, error=0.1, **options)
+    targets = {name: choice.target for choice in advice.choices for name in choice.tensors}
+    assert (targets.get(TABLE, "keep") in written_schemes(advice.recipe)) == is_quantised
+    stays = {stay.role: stay for stay in advice.stays}
+    assert ("embedding" not in stays) == is_quantised
+    if not is_quantised:
+        assert reason in stays["embedding"].reason
+        assert "not quantised: 1 embedding, 2.8 % of the bytes" in advice.total_lines()[-1]
+        assert stays["embedding"].nbytes == weights()[TABLE].nbytes
+    assert advice.to_dict()["stays"] == [stay.to_dict() for stay in advice.stays]
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"consumer": "vllm"}, r"linear [\d,]+, embedding [\d,]+, .*\. Use more$"),
+        ({"quantize_embeddings": False}, r"or quantise .* \(quantize_embeddings=True\)$"),
+        ({"formats": ["int8_channel"]}, r"or consider more formats \(formats\)$"),
+        ({}, r"Use more$"),
+    ],
+)
+def test_the_floor_is_said_by_role_with_what_lowers_it(
+    model: Path, options: dict[str, Any], text: str
+) -> None:
+    with pytest.raises(CheckpointError, match=text) as refusal:
+        advise(model, bits=2.0, **options)
+    told = str(refusal.value).partition("less than the ")[2]
+    numbers = [int(text.replace(",", "")) for text in re.findall(r"[\d,]+\d(?= bytes|[,.] )", told)]
+    assert numbers[0] == sum(numbers[1:])
+    assert advise(model, budget=numbers[0], **options).nbytes <= numbers[0]
+
+
+def test_ignored_weights_get_the_fewest_bytes(model: Path) -> None:
+    name = "model.layers.1.mlp.down_proj"
+    advice = advise(model, bits=9.0, ignore=re.escape(name))
+    plain = advise(model, bits=9.0)
+    chosen, before = (
+        next(choice for choice in each.choices if choice.tensors == (f"{name}.weight",))
+        for each in (advice, plain)
+    )
+    assert chosen.cheaper is None
+    assert chosen.error == 0
+    assert chosen.nbytes < before.nbytes
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_no_single_scheme_that_fits_is_better(tmp_path: Path, seed: int) -> None:
+    numbers = np.random.default_rng(seed)
+    tensors = {
+        f"layers.{place}.weight": (
+            numbers.standard_t(numbers.integers(3, 9), 128 * numbers.integers(1, 4, 2))
+        ).astype(np.float32)
+        for place in range(6)
+    }
+    source = tmp_path / "model.safetensors"
+    checkpoint.save(source, tensors)
+    for scheme in written_schemes("compressed-tensors"):
+        if scheme == "fp8_block":  # which refuses weights of one block
+            continue
+        result = tmp_path / f"{scheme}.safetensors"
+        checkpoint.quantize_file(source, result, scheme, recipe="compressed-tensors")
+        decoded = tmp_path / f"{scheme}-decoded.safetensors"
+        checkpoint.dequantize_file(result, decoded, dtype="float32")
+        values = checkpoint.load(decoded)
+        errors = [
+            float(
+                np.square(values[name] - array).sum(dtype=float) / np.square(array).sum(dtype=float)
+            )
+            for name, array in tensors.items()
+        ]
+        # Headers are counted at most, which is a part of such small files.
+        budget = int(1.04 * result.stat().st_size)
+        advice = advise(source, budget=budget, recipe="compressed-tensors")
+        assert advice.error <= 1.02 * np.mean(errors), scheme
+        assert advice.nbytes <= budget
+
+
+def test_one_scheme_for_all_where_it_is_as_good(tmp_path: Path) -> None:
+    weight = np.random.default_rng(0).standard_normal((128, 256)).astype(np.float32)
+    source = tmp_path / "model.safetensors"
+    checkpoint.save(source, {f"layers.{place}.weight": weight for place in range(4)})
+    for scheme in ("nvfp4", "int8_channel", "int8_group"):
+        result = tmp_path / f"{scheme}.safetensors"
+        checkpoint.quantize_file(source, result, scheme, recipe="compressed-tensors")
+        advice = advise(source, budget=result.stat().st_size + 2000, recipe="compressed-tensors")
+        assert {choice.target for choice in advice.choices} == {scheme}
+
+
+@pytest.mark.parametrize(
+    ("dtype", "formats", "needs_option"),
+    [
+        ("float32", None, False),
+        ("bfloat16", None, True),
+        ("float32", ["mxfp6_e2m3", "mxfp4"], True),
+    ],
+)
+def test_schemes_that_need_an_option_are_the_last_resort(
+    model: Path, tmp_path: Path, dtype: str, formats: list[str] | None, needs_option: bool
+) -> None:
+    shutil.copy(model / "config.json", tmp_path)
+    tensors = {name: array.astype(dtype) for name, array in weights().items()}
+    checkpoint.save(tmp_path / "model.safetensors", tensors)
+    budget = int(0.4 * 2 * sum(array.size for array in tensors.values()))
+    advice = advise(tmp_path, budget=budget, consumer="transformers", formats=formats)
+    targets = {choice.target for choice in advice.choices}
+    assert any(target.startswith(("mxfp", "nvfp4")) for target in targets) == needs_option
 
 
 def test_every_choice_says_what_else_there_was(model: Path) -> None:
@@ -312,6 +440,11 @@ def test_patterns_match_their_names_only() -> None:
             r"matches weights of groups before it alone, as 'model.layers.0.*put it first",
         ),
         ({"bits": 9, "importance": {"x": 1}}, "importance names no weight"),
+        (
+            {"bits": 9, "ignore": "model.layer"},
+            "ignore '.*' matches no weight that may change; did",
+        ),
+        ({"bits": 9, "ignore": ".*"}, "ignore '.*' matches every weight that may change"),
     ],
 )
 def test_bad_input(model: Path, options: dict[str, Any], text: str) -> None:
@@ -341,7 +474,7 @@ def test_importance_of_no_use(model: Path, value: Any, text: str) -> None:
 
 
 def test_importance_of_some_or_none_of_the_weights(model: Path) -> None:
-    names = [name for name in weights() if name.endswith("_proj.weight")]
+    names = [name for name in weights() if "layernorm" not in name]
     with pytest.raises(CheckpointError, match="importance is 0 for every weight"):
         advise(model, bits=9.0, importance=dict.fromkeys(names, 0))
     name = names[0]
@@ -364,7 +497,7 @@ def test_weights_that_no_scheme_holds(tmp_path: Path) -> None:
         advise(tmp_path / "model.safetensors", bits=9.0)
 
 
-def test_a_quantised_model_is_refused(model: Path, tmp_path: Path) -> None:
+def test_a_quantised_model_needs_option(model: Path, tmp_path: Path) -> None:
     checkpoint.quantize_file(model, tmp_path / "fp8", "fp8_channel")
     with pytest.raises(CheckpointError, match="it is quantised already"):
         advise(tmp_path / "fp8", bits=9.0)

@@ -195,7 +195,7 @@ def test_experts_that_may_not_stay_beside_quantised_weights(model: Path) -> None
 
 def test_a_recipe_of_one_scheme_gets_the_best_alone(model: Path, tmp_path: Path) -> None:
     several: Any = ("fp8_channel", "fp8_block", "nvfp4", "mxfp8_e4m3", "int8_channel")
-    size = advise(model, bits=9.0, recipe="modelopt", formats=["fp8_channel"]).nbytes
+    size = advise(model, bits=9.0, recipe="modelopt", formats=["mxfp8_e4m3"]).nbytes
     best = advise(model, budget=size, recipe="modelopt", formats=several)
     alone = [advise(model, budget=size, recipe="modelopt", formats=[name]) for name in several]
     assert best == min(alone, key=lambda advice: advice.error)

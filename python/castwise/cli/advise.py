@@ -25,7 +25,8 @@ Advise which format or scheme each weight of a checkpoint gets, so that the chec
 takes no more than so many bytes, or bits of a parameter, or loses no more than that,
 and the sum of the weights' relative squared errors is least. Every weight is read
 once; no data and no GPU is needed. Weights that engines fuse, and the experts of a
-layer, share a choice; embeddings, heads and routers get 16 bits or stay; norms stay.
+layer, share a choice; routers get 16 bits or stay, as embeddings and heads do for
+those who do not load them quantised; norms stay.
 
 The map goes to castwise quantize SRC DST --map FILE, or if it names no scheme to
 castwise cast SRC DST --map FILE; with -o that command is printed.
@@ -41,6 +42,8 @@ _EXAMPLES = (
     "advise model --budget 24GB --for vllm --formats nvfp4,fp8_channel,bfloat16",
     "advise model --error 1e-3 --html advice.html",
 )
+
+_FLAGS = {"yes": True, "no": False}
 
 
 def define(parser: argparse.ArgumentParser) -> None:
@@ -101,6 +104,21 @@ def define(parser: argparse.ArgumentParser) -> None:
         help="JSON, npz or safetensors: a number for each weight: how much the loss of the model "
         "grows with the weight's relative squared error",
     )
+    choice.add_argument(
+        "--ignore",
+        metavar="REGEX",
+        action="append",
+        default=[],
+        help="weights whose error does not count, since you do not use them: those whose whole "
+        "names, or whose modules', match get the fewest bytes; as often as needed",
+    )
+    choice.add_argument(
+        "--quantize-embeddings",
+        metavar="yes|no",
+        choices=("yes", "no"),
+        help="whether embeddings and heads may get schemes (default: without --for, and for those "
+        f"who load them so: {', '.join(row.name for row in consumers() if row.embeddings)})",
+    )
     add_arguments(parser, "--architecture", "--threads")
     parser.add_argument(
         "-o",
@@ -140,6 +158,8 @@ def _advise(options: argparse.Namespace) -> int:
                 architecture=options.architecture,
                 groups=_read_groups(options.groups),
                 importance=options.importance,
+                ignore=options.ignore,
+                quantize_embeddings=_FLAGS.get(options.quantize_embeddings),
                 threads=options.threads,
                 progress=progress.show if progress.visible else None,
             )

@@ -237,6 +237,21 @@ class Model:
         """Return True for experts in one tensor as MLX names and stores them."""
         return _OF_MLX.fullmatch(name) is not None
 
+    def is_head(self, name: str) -> bool:
+        """Return True for a matrix of logits: a head, or an embedding that is one, too."""
+        role = self.role(name)
+        if role != "embedding" or "head" in self._roles:
+            return role == "head"
+        if self.architecture is None:
+            return self._config.get("tie_word_embeddings") is True
+        tied = (row.tied for row in self.architecture.parameters.values() if row.role == "head")
+        return any(other and self.architecture.find(other) == self.find(name) for other in tied)
+
+    @cached_property
+    def _roles(self) -> frozenset[str]:
+        """The roles of all tensors."""
+        return frozenset(map(self.role, self._shapes))
+
     def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
         """Return the modules that a configuration excepts, given the weights that stay.
 

@@ -18,6 +18,7 @@ from castwise._dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files import check_own_start, checked_path, replacing_file
 from castwise.checkpoint.planning import is_scheme
+from castwise.checkpoint.report import KeptTensors, kept_text
 from castwise.quantization import schemes
 from castwise.quantization.producers import find_consumer
 from castwise.rendering import (
@@ -188,6 +189,9 @@ class Advice(Rendered):
         scheme where the recipe states one for a whole checkpoint.
     consumer
         Who loads the result; None if no consumer was named.
+    stays
+        What gets no scheme whatever is chosen, by role and reason, with its share of the bytes of
+        the checkpoint; the most bytes first.
 
     """
 
@@ -202,6 +206,7 @@ class Advice(Rendered):
     nbytes_gap: int | None
     front: Sequence[FrontPoint]
     consumer: str | None = None
+    stays: Sequence[KeptTensors] = ()
 
     @property
     def bits(self) -> float:
@@ -322,9 +327,11 @@ class Advice(Rendered):
         error = f"mean relative squared error {self.error:.3g}"
         if self.nbytes_gap is not None:
             above = f"at most {counted(self.nbytes_gap, 'byte')} above the fewest"
-            return [f"{size}, {above if self.nbytes_gap else 'the fewest possible'}", error]
-        above = f"at most {self.gap:.1e} above the least"
-        return [size, f"{error}, {above if self.gap else 'the least possible'}"]
+            size += f", {above if self.nbytes_gap else 'the fewest possible'}"
+        else:
+            above = f"at most {self.gap:.1e} above the least"
+            error += f", {above if self.gap else 'the least possible'}"
+        return [size, error, *([f"not quantised: {kept_text(self.stays)}"] if self.stays else [])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
@@ -342,6 +349,7 @@ class Advice(Rendered):
             "gap": self.gap,
             "nbytes_gap": self.nbytes_gap,
             "choices": [choice.to_dict() for choice in self.choices],
+            "stays": [stay.to_dict() for stay in self.stays],
             "front": [{"nbytes": point.nbytes, "error": point.error} for point in self.front],
         }
 

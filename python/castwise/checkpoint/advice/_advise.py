@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -20,11 +21,17 @@ from castwise._dtype_map import KEEP
 from castwise._numbers import is_real
 from castwise._options import ConsumerName, WrittenRecipe
 from castwise._parsed_files import MOST_BYTES, parsed
-from castwise._wording import argument, given
+from castwise._spelling import nearest
+from castwise._wording import argument, given, is_for_command, quoted
 from castwise.checkpoint._arguments import PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
-from castwise.checkpoint.advice._candidates import Candidates, EntrySizes, find_candidates
+from castwise.checkpoint.advice._candidates import (
+    WIDE_FORMATS,
+    Candidates,
+    EntrySizes,
+    find_candidates,
+)
 from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
@@ -33,6 +40,7 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
+    TABLES,
     CheckpointModel,
     checked_architecture,
     checked_threads,
@@ -41,18 +49,27 @@ from castwise.checkpoint.planning import (
     statement_sizes,
 )
 from castwise.checkpoint.quantizing import checked_encode
-from castwise.checkpoint.report import Progress
+from castwise.checkpoint.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
+from castwise.models import WEIGHT
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
 _FRONT_POINTS = 200
 _ROUNDING = 1e-12
+_MARGIN = 0.15
+"""By how much more error one scheme for all may be predicted, and is chosen all the same.
+
+Where the prediction differs by less, outputs need not: `benches/real` has the measurements.
+"""
+
 _HEAD_BYTES = 96
+"""Bytes of a header or an index without its entries and metadata, at most."""
+
 _ALIGNMENT = 8
 _SAFETENSORS = ".safetensors"
-"""Bytes of a header or an index without its entries and metadata, at most."""
 _NUMBERS = ("float", "int", "uint")
+_BESIDE = "files and headers"
 
 
 def advise(
@@ -66,6 +83,8 @@ def advise(
     consumer: ConsumerName | None = None,
     groups: Mapping[str, str] | Sequence[str] | None = None,
     importance: Mapping[str, float] | str | os.PathLike[str] | None = None,
+    ignore: str | Sequence[str] = (),
+    quantize_embeddings: bool | None = None,
     architecture: PathArgument | None = None,
     threads: int | None = None,
     progress: Callable[[Progress], None] | None = None,
@@ -74,9 +93,11 @@ def advise(
 
     Every weight is read once, and surveyed. What a format or scheme would lose of it is predicted
     from that; the choices are those whose sum of relative squared errors is least (the loss of a
-    model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). Weights that
-    engines fuse (q, k and v; gate and up), and the experts of a layer, share a choice. Embeddings,
-    heads and routers get 16 bits or stay, and what has one axis, such as norms, stays.
+    model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). One scheme for all
+    is chosen if it fits and that sum is at most 15 % more. Weights that engines fuse (q, k and v;
+    gate and up), and the experts of a layer, share a choice. Routers get 16 bits or stay, and so do
+    embeddings and heads for consumers that do not load them quantised; what has one axis, such as
+    norms, stays.
 
     Parameters
     ----------
@@ -105,11 +126,18 @@ def advise(
     importance
         How much the loss of the model grows with the relative squared error of each weight: a
         mapping from names to numbers that are not negative, or its file (JSON, npz or
-        safetensors). The unit is free. All are alike by default; else each weight that may change
-        needs a number, and other names are ignored. Of use are the loss with only that weight
+        safetensors). The unit is free. All are alike by default, but a head, and an embedding that
+        is one too, counts as much as all others together; else each weight that may change needs a
+        number, and other names are ignored. Of use are the loss with only that weight
         quantised over its relative squared error, and its Fisher trace times the mean of its
         squared elements (the loss grows by half the trace times the mean squared error: Dong and
         others, HAWQ-V2, arXiv 1911.03852).
+    ignore
+        Regular expressions of weights, or of their modules, whose error does not count, such as
+        those that the caller does not use: they get the fewest bytes.
+    quantize_embeddings
+        Whether embeddings and heads may get schemes. None: where no consumer is named, and for
+        consumers that load them so.
     architecture
         As in `quantize_file`.
     threads
@@ -125,8 +153,9 @@ def advise(
     Raises
     ------
     CheckpointError
-        Nothing fits; the checkpoint is quantised; a group or an importance names no weight; or the
-        consumer is not known, or does not load the recipe, a format or such a model.
+        Nothing fits, with the bytes by role; the checkpoint is quantised; a group, an importance or
+        what to ignore names no weight; or the consumer is not known, or does not load the recipe, a
+        format or such a model.
     ValueError, TypeError
         An argument is wrong.
     OSError
@@ -143,39 +172,76 @@ def advise(
 
     """
     limit = _Limit.of(budget, bits, error)
+    if quantize_embeddings is not None and not isinstance(quantize_embeddings, bool):
+        raise TypeError(f"{given('quantize_embeddings', quantize_embeddings)} is not True or False")
     path = source_path(source, "source")
     workers = checked_threads(threads)
     with open_checkpoint(path) as opened:
         limits = None if consumer is None else limits_of(opened, consumer, recipe)
+        embeddings = quantize_embeddings
+        if embeddings is None:
+            embeddings = limits is None or limits.consumer.embeddings
         candidates = find_candidates(
             opened,
             formats,
             recipe,
             workers,
             limits,
+            embeddings=embeddings,
             architecture=checked_architecture(architecture),
         )
         weights = _importances(importance, candidates)
+        weights |= dict.fromkeys(_ignored(ignore, candidates), 0.0)
         grouped = _groups(groups, candidates)
         surveyed = survey_weights(opened, candidates, workers, progress)
         size = _Size.of(opened, candidates)
         stated = _StatementSizes(opened, candidates, workers)
-        problems = [
-            _Problem(alternative, grouped, surveyed, weights, (size, limit))
-            for alternative in candidates.alternatives()
-        ]
-        advice = _best(
-            [
-                partial(problem.advice, stated, str(source))
-                for problem in sorted(problems, key=_Problem.least_bytes)
+
+        def best_of(rows: Candidates) -> Advice:
+            problems = [
+                _Problem(alternative, grouped, surveyed, weights, (size, limit))
+                for alternative in rows.alternatives()
             ]
-        )
+            problems.sort(key=_Problem.least_bytes)
+            return _best([partial(problem.advice, stated, str(source)) for problem in problems])
+
+        preferred = candidates.by_default()
+        try:
+            advice = best_of(preferred)
+        except CheckpointError:
+            if preferred is candidates:
+                raise
+            advice = best_of(candidates)
+        advice = replace(advice, stays=_stays(opened, candidates))
     if limits is not None and limits.consumer.form is not None and not advice.quantizes:
         raise CheckpointError(
             f"{source} would keep every weight as it is, and castwise makes {limits.consumer.form} "
             f"of quantised models only; use {limits.consumer.name}'s own converter, or limit more"
         )
     return advice
+
+
+def _stays(opened: Checkpoint, candidates: Candidates) -> tuple[KeptTensors, ...]:
+    """Count by role and reason what has no scheme to choose from."""
+    infos = opened.tensors
+    rows = (
+        (info, candidates.model.role(name), _reason(name, candidates))
+        for name, info in infos.items()
+        if not any(map(is_scheme, candidates.nbytes.get(name, ())))
+    )
+    return tuple(kept_tensors(rows, sum(info.nbytes for info in infos.values())))
+
+
+def _reason(name: str, candidates: Candidates) -> str:
+    """Say why a tensor has no scheme to choose from."""
+    model, limits = candidates.model, candidates.limits
+    if model.role(name) in TABLES:
+        if limits is not None and not limits.consumer.embeddings:
+            return f"{limits.consumer.name} loads none that is quantised"
+        if not candidates.embeddings:
+            return f"{argument('quantize_embeddings')} says so"
+    reason = model.reason(name, None if limits is None else limits.consumer.name)
+    return reason or f"{candidates.recipe} stores no such weights"
 
 
 def _best(choosers: Sequence[Callable[[], Advice]]) -> Advice:
@@ -266,6 +332,32 @@ def _groups(
     return list(members.values())
 
 
+def _ignored(ignore: str | Sequence[str], candidates: Candidates) -> list[str]:
+    """Return the weights whose error does not count."""
+    if not isinstance(ignore, str | Sequence):
+        raise TypeError(f"ignore is a regular expression or several, not {ignore!r}")
+    names: list[str] = []
+    for text in (ignore,) if isinstance(ignore, str) else ignore:
+        pattern = pattern_of("ignore", text)
+        found = [
+            name
+            for name in candidates.tensors
+            if pattern.find(name) is not None or pattern.find(name.removesuffix(WEIGHT)) is not None
+        ]
+        if not found:
+            near = nearest([text], candidates.tensors)[text]
+            raise CheckpointError(
+                f"{given('ignore', text)} matches no weight that may change"
+                + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
+            )
+        names += found
+    if len(set(names)) == len(candidates.tensors):
+        raise CheckpointError(
+            f"{given('ignore', ignore)} matches every weight that may change; leave some out"
+        )
+    return names
+
+
 def _usual_group(name: str, alike: str, model: CheckpointModel, consumer: str | None) -> str:
     """Return what weights share that engines fuse, or that are experts of a layer or model."""
     layer = model.layer_of_expert(name)
@@ -279,7 +371,10 @@ def _importances(
 ) -> dict[str, float]:
     """Return how much the error of each weight counts."""
     if importance is None:
-        return dict.fromkeys(candidates.tensors, 1.0)
+        # No norm or sum is between the error of a head and the logits: `benches/real` has figures.
+        heads = {name for name in candidates.tensors if candidates.model.is_head(name)}
+        rest = max(len(candidates.tensors) - len(heads), 1)
+        return {name: float(rest if name in heads else 1) for name in candidates.tensors}
     origin, rows = "importance", importance
     if not isinstance(rows, Mapping):
         path = checked_path(rows, "importance")
@@ -347,6 +442,10 @@ def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
     return number
 
 
+class _TooFewBytesError(Exception):
+    """Nothing fits."""
+
+
 @dataclass(frozen=True, slots=True)
 class _Size:
     """The bytes of the checkpoint, those that no choice changes, and its elements."""
@@ -356,6 +455,8 @@ class _Size:
     excess: int
     """What the sum counts too much where every weight stays: entries of headers are at most so."""
     parameters: int
+    roles: Mapping[str, int]
+    """The bytes that no choice changes, by the role of the tensor."""
 
     @classmethod
     def of(cls, opened: Checkpoint, candidates: Candidates) -> _Size:
@@ -364,17 +465,21 @@ class _Size:
         others = [name for name in infos if name not in candidates.tensors]
         heads = sum(_HEAD_BYTES + len(json.dumps(shard.metadata)) for shard in shards.values())
         beside, indices = _beside_bytes(opened)
-        kept = sum(infos[name].nbytes + entries.nbytes(name) for name in others)
+        heads += _HEAD_BYTES * max(len(indices), 1) if opened.is_folder else 0
+        roles = Counter[str]()
+        for name in others:
+            roles[candidates.model.role(name)] += infos[name].nbytes + entries.nbytes(name)
+        roles[_BESIDE] = heads + beside
         paths = [opened.path / name for name in shards] if opened.is_folder else [opened.path]
         before = sum(path.stat().st_size for path in (*paths, *indices)) + beside
-        heads += _HEAD_BYTES * max(len(indices), 1) if opened.is_folder else 0
-        fixed = heads + beside + kept
+        fixed = roles.total()
         whole = fixed + sum(sizes[KEEP] for sizes in candidates.nbytes.values())
         return cls(
             before,
             fixed,
             max(whole - before, 0) if all(path.suffix == _SAFETENSORS for path in paths) else 0,
             sum(math.prod(info.shape) for info in infos.values() if info.kind == "float"),
+            roles,
         )
 
 
@@ -465,7 +570,14 @@ class _Problem:
             )
 
     def advice(self, sizes: _StatementSizes, source: str) -> Advice:
-        """Choose, and say what else there was."""
+        """Choose, and say what else there was, or refuse a limit that nothing fits."""
+        try:
+            return self._chosen(sizes, source)
+        except _TooFewBytesError:
+            raise self._refusal(sizes, source) from None
+
+    def _chosen(self, sizes: _StatementSizes, source: str) -> Advice:
+        """Choose one scheme for all, if that is as good, else the best mixture."""
         limit = self._most_bytes()
         if limit is not None and limit >= self._size.before:
             limit += self._size.before  # every weight may stay: nothing is limited
@@ -478,13 +590,59 @@ class _Problem:
                 break
             # What states the schemes needs room, too; how much follows from the choices.
             reserve += advice.nbytes + stated - limit
-            solution = self._solve(limit, reserve)
+            try:
+                solution = self._solve(limit, reserve)
+            except _TooFewBytesError:
+                if solution == (lightest := self._lightest()):
+                    raise
+                solution, reserve = lightest, 0  # whose statement takes less than that of mixtures
+        most = advice.nbytes + stated if limit is None else limit
+        for uniform in self._uniforms(solution):
+            whole = self._advice(source, uniform)
+            if whole.nbytes + (uniform_stated := sizes.nbytes(whole)) <= most:
+                advice, stated, solution = whole, uniform_stated, uniform
+                break
         front = tuple(FrontPoint(point.nbytes + stated, point.error) for point in advice.front)
         advice = replace(advice, nbytes=advice.nbytes + stated, front=front)
         if limit is None:
-            return replace(advice, nbytes_gap=math.ceil(solution.gap) + stated)
+            above = solution.cost - first.cost + first.gap
+            return replace(advice, nbytes_gap=math.ceil(max(above, 0.0)) + stated)
         above = solution.cost - first.cost + first.gap
         return replace(advice, gap=max(above, 0.0) / self._total)
+
+    def _uniforms(self, solution: Solution) -> Iterator[Solution]:
+        """Yield the choices of one scheme that are as good as a solution, the best first.
+
+        A weight that cannot have the scheme has the best of what is not one, and in half of them
+        embeddings and heads do, too.
+        """
+        is_limited = self._limit.error is not None
+        least = solution.cost * (1 if is_limited else 1 + _MARGIN)
+        rows: list[tuple[float, float, tuple[int, ...]]] = []
+        targets = dict.fromkeys(option.target for row in self._options for option in row)
+        for scheme, tables in itertools.product(filter(is_scheme, targets), (True, False)):
+            chosen: list[int] = []
+            for names, options in zip(self._groups, self._options, strict=True):
+                is_table = self._candidates.model.role(names[0]) in TABLES
+                places = {option.target: place for place, option in enumerate(options)}
+                place = places.get(scheme) if tables or not is_table else None
+                chosen.append(self._wide(options) if place is None else place)
+            picked = [row[place] for row, place in zip(self._options, chosen, strict=True)]
+            error = sum(option.error for option in picked)
+            nbytes = sum(option.nbytes for option in picked)
+            cost, weight = (nbytes, error) if is_limited else (error, nbytes)
+            most = self._limit.error * self._total if self._limit.error is not None else math.inf
+            if cost <= least * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
+                rows.append((cost, weight, tuple(chosen)))
+        for cost, weight, row_places in sorted(rows):
+            yield Solution(row_places, cost, weight, 0.0)
+
+    @staticmethod
+    def _wide(options: Sequence[Alternative]) -> int:
+        """Return the option that loses least: of 16 bits, of none that is a scheme, or of all."""
+        wide = [place for place, option in enumerate(options) if option.target in WIDE_FORMATS]
+        others = [place for place, option in enumerate(options) if not is_scheme(option.target)]
+        return min(wide or others or range(len(options)), key=lambda place: options[place].error)
 
     def _advice(self, source: str, solution: Solution) -> Advice:
         choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
@@ -544,19 +702,56 @@ class _Problem:
         ]
         solution = solve(groups, limit - fixed)
         if solution is None:
-            least = self.least_bytes() + reserve
-            asked = (
-                given("budget", self._limit.nbytes)
-                if self._limit.nbytes is not None
-                else given("bits", self._limit.bits)
-            )
-            least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
-            raise CheckpointError(
-                f"{asked} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
-                f"choices; what stays, such as embeddings, is {fixed:,} bytes. "
-                f"Use more, or name narrower schemes ({argument('formats')})"
-            )
+            raise _TooFewBytesError
         return solution
+
+    def _lightest(self) -> Solution:
+        """Return the choices of the fewest bytes, without what states the schemes."""
+        places = [
+            min(range(len(row)), key=lambda place: row[place].nbytes) for row in self._options
+        ]
+        options = [row[place] for row, place in zip(self._options, places, strict=True)]
+        error = sum(option.error for option in options)
+        return Solution(tuple(places), error, sum(option.nbytes for option in options), 0.0)
+
+    def _refusal(self, sizes: _StatementSizes, source: str) -> CheckpointError:
+        """Say the bytes of the smallest choices, by role, and what makes them smaller."""
+        stated = sizes.nbytes(self._advice(source, self._lightest()))
+        least = self.least_bytes() + stated
+        limit = (
+            given("budget", self._limit.nbytes)
+            if self._limit.nbytes is not None
+            else given("bits", self._limit.bits)
+        )
+        least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
+        return CheckpointError(
+            f"{limit} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
+            f"choices: {self._floor(stated)}. Use more{self._remedies()}"
+        )
+
+    def _floor(self, reserve: int) -> str:
+        """Say the least bytes by role, the most first."""
+        roles = Counter(self._size.roles)
+        roles[_BESIDE] += reserve
+        for names, options in zip(self._groups, self._options, strict=True):
+            least = min(option.nbytes for option in options)
+            roles[self._candidates.model.role(names[0])] += least
+        return ", ".join(f"{role} {nbytes:,}" for role, nbytes in roles.most_common() if nbytes)
+
+    def _remedies(self) -> str:
+        """Say what else than more bytes makes the smallest choices smaller."""
+        remedies: list[str] = []
+        candidates = self._candidates
+        roles = {*self._size.roles, *map(candidates.model.role, candidates.tensors)}
+        loads = candidates.limits is None or candidates.limits.consumer.embeddings
+        if loads and not candidates.embeddings and roles.intersection(TABLES):
+            yes = "yes" if is_for_command() else True
+            remedies.append(
+                f", or quantise embeddings and heads ({argument('quantize_embeddings', yes)})"
+            )
+        if candidates.has_formats:
+            remedies.append(f", or consider more formats ({argument('formats')})")
+        return "".join(remedies)
 
     def _choice(self, number: int, index: int) -> Choice:
         names, options = self._groups[number], self._options[number]

@@ -57,6 +57,10 @@ class Candidates:
         What limits them to what a consumer loads; None if no consumer was named.
     model
         What the tensors are.
+    embeddings
+        Whether embeddings and heads may get schemes.
+    has_formats
+        Whether the caller named formats.
 
     """
 
@@ -65,6 +69,20 @@ class Candidates:
     recipe: str
     limits: Limits | None
     model: CheckpointModel
+    embeddings: bool
+    has_formats: bool
+
+    def by_default(self) -> Candidates:
+        """Return these without the schemes that the consumer loads only with an option."""
+        targets = {target for sizes in self.nbytes.values() for target in sizes}
+        if self.limits is None:
+            return self
+        optional = {
+            target
+            for target in targets
+            if is_scheme(target) and not self.limits.loads_by_default(target)
+        }
+        return self._without(optional) if optional else self
 
     def alternatives(self) -> list[Candidates]:
         """Return what checkpoints may hold that can be stated, and loaded.
@@ -108,9 +126,12 @@ def find_candidates(
     threads: int,
     limits: Limits | None = None,
     *,
+    embeddings: bool,
     architecture: Architecture | None = None,
 ) -> Candidates:
     """List what each weight may become, of a consumer what it loads.
+
+    `embeddings` says that embeddings and heads may get schemes, too.
 
     Raises
     ------
@@ -136,6 +157,7 @@ def find_candidates(
         {},
         threads,
         consumer=None if limits is None else limits.consumer.name,
+        embeddings=embeddings,
         architecture=architecture,
     )
     encodes = [replace(encode, scheme=scheme) for scheme in schemes]
@@ -177,7 +199,7 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(tensors, all_sizes, recipe, limits, model)
+    return Candidates(tensors, all_sizes, recipe, limits, model, embeddings, formats is not None)
 
 
 def _targets(

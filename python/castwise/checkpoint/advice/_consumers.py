@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import ARCHITECTURES
-from castwise.checkpoint.planning import consumer_named, model_types
+from castwise.checkpoint.loading import loads_by_default
+from castwise.checkpoint.planning import consumer_named, model_types, stated_dtype
 from castwise.quantization import Consumer
 from castwise.quantization.producers import (
     Loading,
@@ -29,12 +31,19 @@ class Limits:
         The producer as which checkpoints are written for it.
     loading
         What it loads of these.
+    dtype
+        The dtype in which it loads the model by default; None if nothing tells.
 
     """
 
     consumer: Consumer
     recipe: str
     loading: Loading
+    dtype: str | None
+
+    def loads_by_default(self, scheme: str) -> bool:
+        """Return False for a scheme that it loads only with another option than its defaults."""
+        return loads_by_default(self.consumer.name, self.recipe, scheme, self.dtype)
 
     def loads(self, scheme: str) -> bool:
         """Return True if it loads weights of a scheme, be they of experts or others."""
@@ -63,14 +72,22 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
         loads = {owner: loads[owner]} if owner in loads else loads
     if recipe is None:
         loading = loads.get(owner, consumer.loads[0])
-        return Limits(consumer, loading.recipe, loading)
+        return Limits(consumer, loading.recipe, loading, _dtype(source))
     producer = known_recipe(recipe)
     if producer is None or producer.name not in loads:
         raise CheckpointError(
             f"{given('recipe', recipe)} is not one that {consumer.name} loads; use "
             f"{', '.join(loads)}, or leave it out"
         )
-    return Limits(consumer, recipe, loads[producer.name])
+    return Limits(consumer, recipe, loads[producer.name], _dtype(source))
+
+
+def _dtype(source: Checkpoint) -> str | None:
+    """Return the dtype that is stated, else that of the most floating tensors."""
+    infos = source.tensors.values()
+    formats = Counter(info.format for info in infos if info.kind == "float" and info.format)
+    common = formats.most_common(1)
+    return stated_dtype(source) or (common[0][0] if common else None)
 
 
 def _check_convertible(source: Checkpoint, consumer: Consumer, types: set[str]) -> None:

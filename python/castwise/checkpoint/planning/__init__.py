@@ -26,6 +26,7 @@ if TYPE_CHECKING:
         model_types,
         quantization_of,
         refuse_changes,
+        stated_dtype,
         stated_of,
     )
     from castwise.checkpoint.planning._stored_tensors import StoredTensors
@@ -50,6 +51,7 @@ if TYPE_CHECKING:
         decoding_of,
     )
     from castwise.checkpoint.planning.encode._encode import (
+        TABLES,
         Encode,
         candidate_parts,
         encode_checkpoint,
@@ -74,6 +76,7 @@ else:
                 "model_types",
                 "quantization_of",
                 "refuse_changes",
+                "stated_dtype",
                 "stated_of",
             ),
             "castwise.checkpoint.planning._stored_tensors": ("StoredTensors",),
@@ -102,6 +105,7 @@ else:
                 "decoding_of",
             ),
             "castwise.checkpoint.planning.encode._encode": (
+                "TABLES",
                 "Encode",
                 "candidate_parts",
                 "encode_checkpoint",
@@ -115,6 +119,7 @@ else:
 __all__ = [
     "ARITHMETIC",
     "FORMATS",
+    "TABLES",
     "CheckpointModel",
     "DerivedCheckpoint",
     "DerivedReader",
@@ -144,6 +149,7 @@ __all__ = [
     "refuse_changes",
     "scheme_beside",
     "scheme_names",
+    "stated_dtype",
     "stated_of",
     "statement_sizes",
     "transcode_checkpoint",

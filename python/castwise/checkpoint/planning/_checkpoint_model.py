@@ -179,6 +179,16 @@ class CheckpointModel:
         _, model, rest = self._split(name)
         return model.is_kept(rest, consumer)
 
+    def is_head(self, name: str) -> bool:
+        """Return True for a matrix of logits: a head, or an embedding that is one, too."""
+        _, model, rest = self._split(name)
+        return model.is_head(rest)
+
+    def reason(self, name: str, consumer: str | None = None) -> str | None:
+        """Say why a weight stays as it is unless a user names it; None if it does not."""
+        _, model, rest = self._split(name)
+        return model.reason(rest, consumer)
+
     def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
         """Name the weights that a consumer, or any, joins with one, itself among them."""
         prefix, model, rest = self._split(name)

@@ -226,6 +226,18 @@ def model_types(source: Checkpoint) -> list[set[str]]:
     return [types for types in stated if types]
 
 
+def stated_dtype(source: Checkpoint) -> str | None:
+    """Return the dtype that a `config.json` states of the model or its text; None without one."""
+    for component in source.components:
+        config = _configs(source.config_folder(component))[0].get(CONFIG)
+        sections = [config, config.get("text_config")] if isinstance(config, dict) else []
+        for section in sections:
+            for key in ("dtype", "torch_dtype"):
+                if isinstance(section, dict) and isinstance(section.get(key), str):
+                    return str(section[key]).removeprefix("torch.")
+    return None
+
+
 def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
     """Parse the files of a folder that may state how its tensors are quantised.
 

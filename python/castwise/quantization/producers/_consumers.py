@@ -86,12 +86,15 @@ class Consumer:
     form : str or None
         The producer to whose layout `transcode_file` converts those checkpoints first; None if the
         consumer loads them as they are.
+    embeddings : bool
+        Whether it loads quantised embeddings, and heads, of every scheme that it loads.
 
     """
 
     name: str
     loads: tuple[Loading, ...]
     form: str | None = None
+    embeddings: bool = False
 
     __repr__ = brief_fields
 
@@ -169,6 +172,7 @@ _CONSUMERS = (
             Loading("gpt-oss", (), (), _TESTED_GGUF, alike="model", stacks=("mxfp4",)),
         ),
         "gguf",
+        embeddings=True,
     ),
     Consumer(
         "mlx-lm",
@@ -180,6 +184,7 @@ _CONSUMERS = (
                 _TESTED,
             ),
         ),
+        embeddings=True,
     ),
     Consumer(
         "comfyui",

@@ -23,7 +23,12 @@ from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import statements
-from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
+from castwise.checkpoint.planning._written_schemes import (
+    consumer_named,
+    encoding,
+    padding_problem,
+    written,
+)
 from castwise.checkpoint.planning.decode._decode import decode_refusal
 from castwise.checkpoint.planning.encode._encoded_weight import (
     EncodedWeight,
@@ -49,6 +54,9 @@ _OWN_MODULES = ("router", "recurrent", "other")
 """The roles of parameters that modules of a model's own code have, which no library replaces."""
 _LOOKED_UP = ("embedding", "position")
 """The roles of tables, of which a row is taken: no layer of theirs is a linear one."""
+
+TABLES = ("embedding", "head")
+"""The roles of matrices with a row for each token, which most consumers load unquantised."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +85,8 @@ class Encode:
         Leave a weight that the recipe cannot hold as it is, instead of refusing it.
     consumer
         Who is to load the result; None if nobody says it.
+    embeddings
+        Quantise embeddings and heads as linear layers, which stay otherwise.
     architecture
         What the parameters are, as a user says; None if nobody does.
 
@@ -92,6 +102,7 @@ class Encode:
     map_name: str | None = None
     leaves_unfit: bool = False
     consumer: str | None = None
+    embeddings: bool = False
     architecture: Architecture | None = None
 
     @property
@@ -251,6 +262,11 @@ class EncodePlan(ComponentPlan):
                 kinds.setdefault((info.shape, info.format, *ending), []).append(info)
         return [*kinds.values()]
 
+    def _stays(self, name: str) -> bool:
+        """Return True for a weight that is quantised only if a map names it."""
+        is_taken = self._encode.embeddings and self.model.role(name) in TABLES
+        return self.model.reason(name, self._encode.consumer) is not None and not is_taken
+
     def choose_all(self, encode: Encode) -> None:
         """Choose what each tensor becomes, as a request with the same keys and patterns has it."""
         self._encode, self._encodings = encode, _encodings(encode)
@@ -334,10 +350,6 @@ class EncodePlan(ComponentPlan):
             elif reason is None:
                 reason = f"{self._encode.recipe} stores no such weights"
             yield info, self.model.role(info.name), reason
-
-    def _stays(self, name: str) -> bool:
-        """Return True for a weight that is quantised only if a map names it."""
-        return self.model.reason(name, self._encode.consumer) is not None
 
     def _is_stack(self, info: TensorInfo) -> bool:
         """Return True for what may be the weights of all experts."""
@@ -438,7 +450,8 @@ class EncodePlan(ComponentPlan):
         """Refuse what is no linear layer where no consumer of the recipe loads it quantised."""
         embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self._encode.consumer
         role = self.model.role(name)
-        is_named = embeddings == "named" and consumer is None and role in _LOOKED_UP
+        is_loaded = consumer is None or consumer_named(consumer).embeddings
+        is_named = embeddings == "named" and is_loaded and role in _LOOKED_UP
         if embeddings == "loaded" or is_named:
             return
         loader = "no library loads" if consumer is None else f"{consumer} does not load"
