@@ -277,7 +277,8 @@ class Model:
         rows = self.architecture.parameters.values()
         tied = (row.name for row in rows if row.tied and row.role in _LAYERS_OF_MODULES)
         stems = [name.removesuffix(WEIGHT) for name in tied if "#" not in name]
-        return [*stems, *([_HEAD] if self.find(_HEAD + WEIGHT) else [])]
+        heads = [_HEAD] if self.find(_HEAD + WEIGHT) else []
+        return [*dict.fromkeys([*stems, *heads])]
 
     def contradictions(self) -> Iterator[str]:
         """Say which tensors have shapes that their rows of the table do not allow."""

@@ -76,7 +76,7 @@ class MappedTensor(NamedTuple):
     places: Sequence[Place]
 
 
-class _Parameter(NamedTuple):
+class _GgufParameter(NamedTuple):
     """A row of the tables: what a tensor is called in transformers and in llama.cpp.
 
     Of two tensors that it becomes the first has the even rows, the other the odd ones. `axes` state
@@ -102,7 +102,7 @@ class Key(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Architecture:
+class GgufArchitecture:
     """What llama.cpp knows of an architecture.
 
     Attributes
@@ -134,7 +134,7 @@ class Architecture:
 
     name: str
     model: str
-    parameters: Sequence[_Parameter]
+    parameters: Sequence[_GgufParameter]
     keys: Sequence[Key]
     computes: Mapping[str, Any]
     attention: Sequence[str] = ("full_attention",)
@@ -148,14 +148,14 @@ class Architecture:
         return [self.attention[layer % len(self.attention)] for layer in range(layers)]
 
 
-def _table(*texts: str) -> list[_Parameter]:
+def _table(*texts: str) -> list[_GgufParameter]:
     """Read rows of names and axes, the names of a layer after a dot; # is the number of an expert.
 
     Columns are two spaces apart.
     """
     rows = (line.split("  ") for text in texts for line in text.strip().splitlines())
     return [
-        _Parameter(
+        _GgufParameter(
             _in_layer(name, "model.layers.{layer}").replace("#", "{expert}"),
             [_in_layer(part, "blk.{layer}") for part in becomes.split()],
             axes.split(", "),
@@ -268,7 +268,7 @@ Of an `attention_factor` versions of llama.cpp compute different things, none of
 transformers, so that a model with one is refused.
 """
 _OF_QWEN = {"hidden_act": "silu", "attention_bias": False, "use_sliding_window": False}
-_LLAMA = Architecture(
+_LLAMA = GgufArchitecture(
     "llama",
     "LlamaForCausalLM",
     _table(_ALL, _NORM, _GATED),
@@ -277,8 +277,8 @@ _LLAMA = Architecture(
     rotated=True,
     factors="rope_freqs.weight",
 )
-ARCHITECTURES: Mapping[str, Architecture] = {
-    "gpt_oss": Architecture(
+ARCHITECTURES: Mapping[str, GgufArchitecture] = {
+    "gpt_oss": GgufArchitecture(
         "gpt-oss",
         "GptOssForCausalLM",
         _table(_ALL, _OF_GPT_OSS),
@@ -292,14 +292,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         tied=False,
         scaled={"truncate": False},
     ),
-    "qwen3": Architecture(
+    "qwen3": GgufArchitecture(
         "qwen3",
         "Qwen3ForCausalLM",
         _table(_ALL, _OF_QWEN3, _NORM, _GATED),
         _KEYS,
         _OF_QWEN,
     ),
-    "qwen3_moe": Architecture(
+    "qwen3_moe": GgufArchitecture(
         "qwen3moe",
         "Qwen3MoeForCausalLM",
         _table(_ALL, _OF_QWEN3, _NORM, _MIXED),
@@ -341,7 +341,7 @@ def _size(axis: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401  (of JSO
     return math.prod(sizes) if len(sizes) > 1 else sizes[0]
 
 
-def tensors(row: Architecture, config: Mapping[str, Any]) -> Iterator[MappedTensor]:
+def tensors(row: GgufArchitecture, config: Mapping[str, Any]) -> Iterator[MappedTensor]:
     """List the tensors of a model, layer by layer; there may be more than any file has."""
     top = [parameter for parameter in row.parameters if "{layer}" not in parameter.name]
     yield from (_tensor(row, parameter, config, None, None) for parameter in top)
@@ -355,8 +355,8 @@ def tensors(row: Architecture, config: Mapping[str, Any]) -> Iterator[MappedTens
 
 
 def _tensor(
-    row: Architecture,
-    parameter: _Parameter,
+    row: GgufArchitecture,
+    parameter: _GgufParameter,
     config: Mapping[str, Any],
     layer: int | None,
     expert: int | None,

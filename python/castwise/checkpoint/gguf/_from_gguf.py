@@ -28,7 +28,7 @@ from castwise.checkpoint.gguf._architectures import (
     EMBEDDING,
     FLOAT32,
     HEAD,
-    Architecture,
+    GgufArchitecture,
     MappedTensor,
     Place,
     experts_of,
@@ -159,7 +159,7 @@ def _model(reader: GgufReader, dtype: str | None) -> ModelFiles:
 
 
 def _gathered(
-    reader: GgufReader, row: Architecture, config: Mapping[str, Any]
+    reader: GgufReader, row: GgufArchitecture, config: Mapping[str, Any]
 ) -> tuple[list[Gathered], list[str]]:
     """Return what the tensors are made of, and which are vectors in float32."""
     gathered: list[Gathered] = []

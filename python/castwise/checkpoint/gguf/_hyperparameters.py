@@ -21,7 +21,7 @@ from castwise.checkpoint.gguf._architectures import (
     ROPE_TOO,
     UNSCALED,
     YARN,
-    Architecture,
+    GgufArchitecture,
     Key,
     stated_key,
 )
@@ -43,7 +43,7 @@ _NOT_SCALED = {"rope_type": UNSCALED}
 _HEADS = ("head_dim", "num_key_value_heads")
 
 
-def architecture(config: Mapping[str, Any]) -> tuple[Architecture, Mapping[str, Any]]:
+def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[str, Any]]:
     """Return the row of a model, of which llama.cpp computes what its configuration states.
 
     The configuration comes with what follows from it.
@@ -92,7 +92,7 @@ def _followed(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, **{key: n for key, n in follows.items() if config.get(key) is None}}
 
 
-def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> dict[str, str]:
+def hyperparameters(row: GgufArchitecture, config: Mapping[str, Any], name: str) -> dict[str, str]:
     """Return what a file states of a model of this name before its tokens.
 
     Raises
@@ -120,7 +120,7 @@ def hyperparameters(row: Architecture, config: Mapping[str, Any], name: str) -> 
     }
 
 
-def _rotary(row: Architecture, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+def _rotary(row: GgufArchitecture, config: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
     """Return the kind of the rotary embedding, and what is stated of it; refuse other kinds."""
     parameters, scaling = (config.get(key) for key in ("rope_parameters", "rope_scaling"))
     rope = scaling if parameters is None else parameters
@@ -160,7 +160,7 @@ def _rotary(row: Architecture, config: Mapping[str, Any]) -> tuple[str, dict[str
     return kind, rope
 
 
-def rotary_factors(row: Architecture, config: Mapping[str, Any]) -> NDArray[np.float32] | None:
+def rotary_factors(row: GgufArchitecture, config: Mapping[str, Any]) -> NDArray[np.float32] | None:
     """Return what llama.cpp divides the frequencies of a rotary embedding by; None for most.
 
     Raises
@@ -231,7 +231,7 @@ def _checked(key: Key, value: Any, says: str) -> Any:  # noqa: ANN401  (of JSON)
     return value
 
 
-def configuration(stated: Mapping[str, Any]) -> tuple[Architecture, dict[str, Any]]:
+def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str, Any]]:
     """Return the row of a file, and what its hyperparameters are in a configuration.
 
     `stated` are the values of its header, by key.
