@@ -20,7 +20,7 @@ from castwise.checkpoint.gguf import (
     EMBEDDING,
     FLOAT32,
     HEAD,
-    Architecture,
+    GgufArchitecture,
     MappedTensor,
     Place,
     Rows,
@@ -109,7 +109,9 @@ class GgufModel:
         (embedding,) = becomes[EMBEDDING]
         self.metadata |= vocabulary(folder, config, stored[embedding.stored].shape[0])
 
-    def _sources(self, row: Architecture, config: Mapping[str, Any]) -> dict[str, list[_Source]]:
+    def _sources(
+        self, row: GgufArchitecture, config: Mapping[str, Any]
+    ) -> dict[str, list[_Source]]:
         """Return what each tensor of the file is made of; refuse a model that is not complete."""
         weights = self._weights
         parts = {
