@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 
 import torch
 from torch import nn
@@ -183,7 +184,7 @@ def _joint(modules: dict[str, nn.Module], path: str) -> str:
     parent, attribute = modules[_parent(path)], path.rpartition(".")[2]
     if not path or not _FEED_FORWARD.search(type(parent).__name__):
         return ""
-    source = _source(type(parent))
+    source = _source(type(parent).__module__, type(parent).__qualname__)
     call = rf"self\.{re.escape(attribute)}\((?:[^()]|\([^()]*\))*\)"
     names = re.findall(rf"(\w+) = {call}\s*\n", source)
     parted = "|".join([call, *(rf"\b{name}" for name in names)])
@@ -197,10 +198,11 @@ def _joint(modules: dict[str, nn.Module], path: str) -> str:
 
 
 @cache
-def _source(kind: type) -> str:
+def _source(module: str, name: str) -> str:
+    """Return the source of a class; empty for one that is made while it runs."""
     try:
-        return inspect.getsource(kind)
-    except OSError:
+        return inspect.getsource(getattr(import_module(module), name))
+    except (AttributeError, OSError):
         return ""
 
 

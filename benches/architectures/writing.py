@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import commonprefix
 
+from castwise.models._architecture import longest_prefix
+
 FIRST_LINE = "# castwise architectures 1"
 
 Node = tuple[tuple[str, object], ...]
@@ -31,7 +33,11 @@ def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
     blocks = _Blocks()
     groups: dict[tuple[str, str], list[tuple[str, list[Node], bool]]] = {}
     for each in sorted(architectures, key=lambda each: each.name):
-        nodes = (_tree(each.rows), tuple(sorted(each.ties.items())), _modules(each))
+        nodes = (
+            _tree(_stored_rows(each)),
+            _prefixes(each.ties, each.rows, "="),
+            _prefixes(each.modules, _stored_rows(each)),
+        )
         entry = (each.name, [blocks.add(node) for node in nodes], each.needs_weights)
         groups.setdefault((each.model_type or "-", each.base or "-"), []).append(entry)
     numbers = blocks.numbers()
@@ -51,9 +57,35 @@ def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
     return "\n\n".join((first, *blocks.texts(numbers), "\n".join(index))) + "\n"
 
 
-def _modules(each: Described) -> Node:
-    """Return the modules of other names in transformers, as lines of one block."""
-    return tuple(sorted(each.modules.items()))
+def _stored_rows(each: Described) -> Mapping[str, str]:
+    """Return the rows without those of modules that the reader derives from the names in files."""
+    derived = {
+        module
+        for name, module in each.modules.items()
+        if each.rows.get(name) == each.rows.get(module) and module not in each.modules
+    }
+    return {name: text for name, text in each.rows.items() if name not in derived}
+
+
+def _prefixes(mapping: Mapping[str, str], names: Iterable[str], sign: str = "") -> Node:
+    """Return prefixes of names, the longest of which gives what each is mapped to.
+
+    What is mapped to nothing stays; `sign` is a character before the name that it then has.
+    """
+    lines: dict[str, str] = {}
+    for name, target in sorted(mapping.items()):
+        parts, others = name.split("."), target.split(".")
+        while len(parts) > 1 and len(others) > 1 and parts[-1] == others[-1]:
+            parts, others = parts[:-1], others[:-1]
+        lines.setdefault(".".join(parts), ".".join(others))
+    while wrong := {
+        name: target
+        for name in {*names, *mapping}
+        if (target := mapping.get(name, sign + name))
+        != (longest_prefix(name, lines) or sign + name)
+    }:
+        lines |= wrong
+    return tuple(sorted(lines.items()))
 
 
 def _tree(rows: Mapping[str, str]) -> Node:

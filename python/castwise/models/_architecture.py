@@ -35,16 +35,23 @@ _FLOAT32, _SPLIT = "float32", "split"
 _FIRST_LINE = "# castwise architectures 1"
 _TABLE = Path(__file__).with_name("architectures.txt")
 _TIED = "="
-_TIES = frozenset((_TIED, "~"))  # tied unless, or only if, a configuration says so
+_MAYBE = "~"
+_TIES = frozenset((_TIED, _MAYBE))  # tied unless, or only if, a configuration says so
 _NONE = "-"
+_WEIGHT = ".weight"
 _HEAD = 3  # texts before the classes of a line of the index
 _INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES>MODULES! ..."
 _CLASS = re.compile(
     r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?:>(?P<modules>\d+))?(?P<mark>!?)"
 )
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
-_LEGACY = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-"""Names of TensorFlow's time, which transformers renames when it loads a model."""
+_LEGACY = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
+"""Ends of names in old files, which transformers renames when it loads a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,8 +87,9 @@ class Architecture:
 
     def _spellings(self, name: str) -> Iterator[str]:
         """Yield a name, and what it is with the base model's prefix put on or left off."""
-        stem, dot, end = name.rpartition("LayerNorm.")
-        name = stem + _LEGACY.get(dot + end, dot + end)
+        for old, end in _LEGACY.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + end
         yield name
         if self.base:
             prefix = f"{self.base}."
@@ -100,6 +108,14 @@ class _IndexEntry(NamedTuple):
 def normalize_name(name: str) -> str:
     """Return a tensor's name with `#` for every number of a layer or an expert."""
     return _NUMBER.sub(r"\g<1>#", name)
+
+
+def longest_prefix(name: str, targets: Mapping[str, str]) -> str:
+    """Replace the longest part of a name that it begins with; empty if there is none."""
+    prefix = name
+    while prefix and prefix not in targets:
+        prefix = prefix.rpartition(".")[0]
+    return targets[prefix] + name[len(prefix) :] if prefix else ""
 
 
 def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
@@ -228,24 +244,51 @@ class _ArchitectureTable:
         """Return a class's parameters; `ties` is what a configuration says of tied embeddings."""
         parameters: dict[str, Parameter] = {}
         self._expand(entry.blocks["block"], "", parameters, ())
-        for line in self._lines(entry.blocks["ties"]) if ties is not False else ():
-            tied, _, source = line.partition(" ")
-            if tied not in parameters or source[1:] not in parameters or source[:1] not in _TIES:
-                raise self._error(line, f"ties what {entry.name} has no rows of")
-            if ties or source[:1] == _TIED:
-                parameters[tied] = replace(parameters[tied], tied=source[1:])
-        modules: dict[str, str] = {}
-        for line in self._lines(entry.blocks["modules"]):
-            module, _, modules[module] = line.partition(" ")
-            if not modules[module]:
-                raise self._error(line, "is not MODULE MODULE_IN_TRANSFORMERS")
+        modules = self._modules(entry, parameters)
+        if ties is not False:
+            self._tie(entry, parameters, only_usual=ties is None)
         marked = bool(entry.blocks["mark"])
         return Architecture(
             entry.name, entry.model_type, parameters, entry.base, modules, needs_weights=marked
         )
 
-    def _lines(self, number: str | None) -> list[str]:
-        return self._block(number).split("\n") if number else []
+    def _modules(self, entry: _IndexEntry, parameters: dict[str, Parameter]) -> dict[str, str]:
+        """Return the modules that files name otherwise, and add their rows to the parameters."""
+        modules: dict[str, str] = {}
+        prefixes = self._mapping(entry.blocks["modules"])
+        for name, parameter in [*parameters.items()] if prefixes else ():
+            module = longest_prefix(name, prefixes)
+            if module and module != name:
+                modules[name.removesuffix(_WEIGHT)] = module.removesuffix(_WEIGHT)
+                parameters.setdefault(module, replace(parameter, name=module))
+        return modules
+
+    def _tie(
+        self, entry: _IndexEntry, parameters: dict[str, Parameter], *, only_usual: bool
+    ) -> None:
+        """Name the sources of tied parameters: all, or those that are tied by default."""
+        prefixes = self._mapping(entry.blocks["ties"])
+        unused = {*prefixes}
+        for name, parameter in [*parameters.items()] if prefixes else ():
+            source = longest_prefix(name, prefixes)
+            sign, source = source[:1], source[1:]
+            unused -= {prefix for prefix in unused if f"{name}.".startswith(f"{prefix}.")}
+            if not source or source == name or (sign == _MAYBE and only_usual):
+                continue
+            if source not in parameters or sign not in _TIES:
+                raise self._error(f"{name} {sign}{source}", f"is no tie of {entry.name}'s rows")
+            parameters[name] = replace(parameter, tied=source)
+        for prefix in sorted(unused):
+            raise self._error(f"{prefix} {prefixes[prefix]}", f"ties no row of {entry.name}")
+
+    def _mapping(self, number: str | None) -> dict[str, str]:
+        """Return the lines of a block as texts by their first words."""
+        mapping: dict[str, str] = {}
+        for line in self._block(number).split("\n") if number else ():
+            name, _, mapping[name] = line.partition(" ")
+            if not mapping[name]:
+                raise self._error(line, "has one name in place of two")
+        return mapping
 
     def _block(self, number: str) -> str:
         if not number.isdecimal() or int(number) >= len(self._blocks) - 1:
