@@ -145,7 +145,18 @@ def _widened(each: Described, widest: Described, united: Described) -> Described
         if name.startswith(prefix) and module.startswith(prefix)
     }
     modules = {name: module for name, module in modules.items() if name in more}
-    return replace(each, rows=more | dict(each.rows), modules=modules | dict(each.modules))
+    ties = {
+        own + name.removeprefix(prefix): target[0] + own + target[1:].removeprefix(prefix)
+        for name, target in united.ties.items()
+        if name.startswith(prefix) and target[1:].startswith(prefix)
+    }
+    ties = {name: target for name, target in ties.items() if name in more}
+    return replace(
+        each,
+        rows=more | dict(each.rows),
+        modules=modules | dict(each.modules),
+        ties=ties | dict(each.ties),
+    )
 
 
 def _prefix(each: Described) -> str:

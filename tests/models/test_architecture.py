@@ -359,14 +359,12 @@ k_proj.weight linear in out float32
 
 embed.weight embedding
 head.weight head
-layers.#.attn 0
+layers.#.attn>layers.#.self_attn 0
 layers.#.mlp.experts.gate_up_proj experts experts in out interleaved split
 
 head.weight =embed.weight
 
-layers.#.attn layers.#.self_attn
-
-mine model MyModel =1=2>3!
+mine model MyModel =1=2!
 """
 
 
@@ -405,14 +403,14 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
         ("q_proj.weight linear", "q_proj.weight linear out out", "axes 'out out'"),
         ("experts in out interleaved split", "interleaved", "axes ''"),
         ("q_proj.weight", "k_proj.weight", "claims layers.#.attn.k_proj.weight"),
-        ("layers.#.attn 0", "layers.0.attn 0", "# stands for each layer"),
+        ("layers.#.attn>", "layers.0.attn>", "# stands for each layer"),
         ("attn 0", "attn 1", "within itself"),
         ("attn 0", "attn 9", "block '9'"),
-        ("MyModel =1=2>3!", "MyModel =1=7", "block '7'"),
-        ("MyModel =1=2>3!", "MyModel", "is not MODEL_TYPE BASE PREFIX"),
-        ("MyModel =1=2>3!", "MyModel =one", "has '=one'"),
-        ("MyModel =1=2>3!", "MyModel =1=2>3! =1=2>3!", "a second row of MyModel"),
-        ("MyModel =1=2>3!", "MyModel =1=2 Two=1", "2 architectures (MyModel, MyModelTwo)"),
+        ("MyModel =1=2!", "MyModel =1=7", "block '7'"),
+        ("MyModel =1=2!", "MyModel", "is not MODEL_TYPE BASE PREFIX"),
+        ("MyModel =1=2!", "MyModel =one", "has '=one'"),
+        ("MyModel =1=2!", "MyModel =1=2! =1=2!", "a second row of MyModel"),
+        ("MyModel =1=2!", "MyModel =1=2 Two=1", "2 architectures (MyModel, MyModelTwo)"),
         ("=embed.weight", "=embedding.weight", "is no tie of MyModel's rows"),
         ("=embed.weight", "+embed.weight", "is no tie of MyModel's rows"),
         ("head.weight =embed", "heads.weight =embed", "ties no row of MyModel"),
@@ -430,6 +428,22 @@ def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(
     assert re.search("correct it|keep one", str(caught.value))
 
 
+def test_blocks_without_end_are_refused(tmp_path: Path) -> None:
+    blocks = [f"a {number + 1}\nb {number + 1}" for number in range(5000)]
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join([HEAD, *blocks, "a linear", "mine model MyModel =0\n"]))
+    with pytest.raises(ValueError, match=r"mine\.txt: block .* 64 deep"):
+        read_architecture(file)
+
+
+def test_blocks_of_too_many_rows_are_refused(tmp_path: Path) -> None:
+    blocks = [f"a {number + 1}\nb {number + 1}" for number in range(18)]
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join([HEAD, *blocks, "a linear", "mine model MyModel =0\n"]))
+    with pytest.raises(ValueError, match=r"mine\.txt: block .* 100,000 rows"):
+        read_architecture(file)
+
+
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_bytes(b"\xff\xfe\x00")
@@ -437,6 +451,20 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         read_architecture(file)
     with pytest.raises(FileNotFoundError):
         read_architecture(tmp_path / "none.txt")
+
+
+def test_of_a_table_only_the_blocks_of_one_class_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "architectures.txt"
+    blocks = "a.weight linear\n\nb.weight of no role\n\n"
+    file.write_text(f"{HEAD}\n\n{blocks}x - Whole =0\ny - Damaged =1\n")
+    monkeypatch.setattr("castwise.models._architecture._TABLE", file)
+    architecture = find_architecture({"architectures": ["Whole"]})
+    assert architecture is not None
+    assert [*architecture.parameters] == ["a.weight"]
+    with pytest.raises(ValueError, match=r"'b\.weight of no role'"):
+        find_architecture({"model_type": "y"})
 
 
 def test_a_damaged_table_of_castwise_is_to_be_installed_anew(
