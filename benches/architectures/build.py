@@ -13,7 +13,6 @@ from __future__ import annotations
 import argparse
 import inspect
 import random
-import re
 import sys
 import warnings
 from collections import Counter
@@ -25,6 +24,7 @@ from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from tempfile import TemporaryDirectory
+from typing import Any
 
 import diffusers
 import torch
@@ -43,7 +43,7 @@ from writing import Described, table_text
 TABLE = Path(__file__).parents[2] / "python/castwise/models/architectures.txt"
 
 
-def model_classes() -> Iterator[type[PreTrainedModel]]:
+def model_classes() -> Iterator[type[Any]]:
     """Yield the classes of transformers that a configuration can name."""
     folder = Path(transformers.__file__).parent / "models"
     for file in sorted(folder.glob("*/modeling_*.py")):
@@ -53,16 +53,22 @@ def model_classes() -> Iterator[type[PreTrainedModel]]:
         except ImportError as error:
             SKIPPED.append((name, str(error)))
             continue
-        for kind in vars(module).values():
-            is_model = inspect.isclass(kind) and issubclass(kind, PreTrainedModel)
-            if is_model and kind.__module__ == name and not _ABSTRACT.search(kind.__name__):
-                yield kind
+        kinds: list[Any] = [
+            kind
+            for kind in vars(module).values()
+            if inspect.isclass(kind)
+            and issubclass(kind, PreTrainedModel)
+            and kind.__module__ == name
+            and not kind.__name__.endswith("PreTrainedModel")
+        ]
+        public = [kind for kind in kinds if kind.__name__ in getattr(module, "__all__", ())]
+        configured = {kind.config_class for kind in public}
+        yield from (kind for kind in kinds if kind in public or kind.config_class not in configured)
 
 
 SKIPPED: list[tuple[str, str]] = []
 DIFFERING: list[tuple[str, str]] = []
 GUESSES: Counter[str] = Counter()
-_ABSTRACT = re.compile(r"Pre[Tt]rained(?:Model|\w+Model$|\w+(?:Encoder|Reader)$)")
 
 
 def describe_type(kinds: Iterable[type[PreTrainedModel]]) -> list[Described]:
@@ -81,8 +87,8 @@ def describe_type(kinds: Iterable[type[PreTrainedModel]]) -> list[Described]:
             parts.append(_described(kind, config()))
             if number == 0:
                 break
-    rows = _united([widest, *parts]).rows
-    return [_widened(each, widest, rows) for _, each in found]
+    united = _united([widest, *parts])
+    return [_widened(each, widest, united) for _, each in found]
 
 
 def _of_configurations(kind: type[PreTrainedModel]) -> Described | None:
@@ -123,17 +129,34 @@ def _united(parts: list[Described]) -> Described:
     return replace(parts[0], rows=rows, ties=ties, modules=modules, needs_weights=needs_weights)
 
 
-def _widened(each: Described, widest: Described, rows: Mapping[str, str]) -> Described:
+def _widened(each: Described, widest: Described, united: Described) -> Described:
     """Return a class with what another of its type has more in the base model that both share."""
     prefix, own = _prefix(widest), _prefix(each)
     more = {
         own + name.removeprefix(prefix): text
-        for name, text in rows.items()
+        for name, text in united.rows.items()
         if name not in widest.rows and name.startswith(prefix)
     }
     if each is widest:
-        more |= {name: text for name, text in rows.items() if name not in widest.rows}
-    return replace(each, rows=more | dict(each.rows))
+        more |= {name: text for name, text in united.rows.items() if name not in widest.rows}
+    modules = {
+        own + name.removeprefix(prefix): own + module.removeprefix(prefix)
+        for name, module in united.modules.items()
+        if name.startswith(prefix) and module.startswith(prefix)
+    }
+    modules = {name: module for name, module in modules.items() if name in more}
+    ties = {
+        own + name.removeprefix(prefix): target[0] + own + target[1:].removeprefix(prefix)
+        for name, target in united.ties.items()
+        if name.startswith(prefix) and target[1:].startswith(prefix)
+    }
+    ties = {name: target for name, target in ties.items() if name in more}
+    return replace(
+        each,
+        rows=more | dict(each.rows),
+        modules=modules | dict(each.modules),
+        ties=ties | dict(each.ties),
+    )
 
 
 def _prefix(each: Described) -> str:
@@ -158,9 +181,9 @@ def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfi
         name: row for name, row in rows.items() if name not in found
     }
     modules = {
-        _module(name): _module(inner)
-        for name, (row, inner) in found.items()
-        if row.role in {"linear", "head", "experts"} and _module(name) != _module(inner)
+        normalize_name(name): normalize_name(inner)
+        for name, (_, inner) in found.items()
+        if normalize_name(name) != normalize_name(inner)
     }
     described = _texts(kind.__name__, config.model_type, base, rows, _ties(model, names))
     return replace(described, modules=modules, needs_weights=_needs_weights(model))
@@ -181,11 +204,6 @@ def _needs_weights(model: PreTrainedModel) -> bool:
     except Exception:
         return False
     return False
-
-
-def _module(name: str) -> str:
-    """Return the normalised name of what has a weight."""
-    return normalize_name(name).removesuffix(".weight")
 
 
 def diffusion_classes() -> Iterator[type[ModelMixin]]:

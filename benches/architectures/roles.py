@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
+from importlib import import_module
 
 import torch
 from torch import nn
@@ -180,27 +181,36 @@ def _row_of_experts(module: nn.Module, attribute: str) -> Row:
 
 def _joint(modules: dict[str, nn.Module], path: str) -> str:
     """Say how a layer's outputs are parted in gate and up, by the code of the module around it."""
-    parent, attribute = modules[_parent(path)], path.rpartition(".")[2]
-    if not path or not _FEED_FORWARD.search(type(parent).__name__):
+    parent, attribute = type(modules[_parent(path)]), path.rpartition(".")[2]
+    kind = parent.__name__
+    if not path or not _FEED_FORWARD.search(kind) or "Attention" in kind:
         return ""
-    source = _source(type(parent))
-    call = rf"self\.{re.escape(attribute)}\((?:[^()]|\([^()]*\))*\)"
-    names = re.findall(rf"(\w+) = {call}\s*\n", source)
-    parted = "|".join([call, *(rf"\b{name}" for name in names)])
-    if re.search(rf"(?:{parted})\.(?:chunk|tensor_split)\(2, dim=-1\)", source) or re.search(
-        rf"torch\.chunk\((?:{parted}), 2, dim=-1\)", source
-    ):
-        return "halves"
-    if re.search(rf"(?:{parted})\[\.\.\., ::2\]", source):
-        return "interleaved"
+    lines = iter(_source(parent.__module__, parent.__qualname__).split("\n"))
+    name = ""  # of the variable that has the outputs
+    for line in lines:
+        call = re.search(rf"^\s*(?:(\w+) = )?.*\bself\.{re.escape(attribute)}\(", line)
+        outputs = rf"self\.{re.escape(attribute)}\(.*\)" if call else rf"\b{name}"
+        if not call and not name:
+            continue
+        if re.search(rf"{outputs}\.(?:chunk|tensor_split)\(2, dim=-1\)", line) or re.search(
+            rf"torch\.chunk\({outputs}, 2, dim=-1\)", line
+        ):
+            return "halves"
+        if re.search(rf"{outputs}\[\.\.\., ::2\]", line):
+            return "interleaved"
+        if call:
+            name = call[1] or ""
+        elif re.search(rf"\b{name} = (?!.*\b{name}\b)|\b{name} = .*self\.|^\s*def ", line):
+            name = ""  # it has other values
     return ""
 
 
 @cache
-def _source(kind: type) -> str:
+def _source(module: str, name: str) -> str:
+    """Return the source of a class; empty for one that is made while it runs."""
     try:
-        return inspect.getsource(kind)
-    except OSError:
+        return inspect.getsource(getattr(import_module(module), name))
+    except (AttributeError, OSError):
         return ""
 
 
@@ -244,7 +254,9 @@ def _is_router(
     """Return True for what gives one output for each expert, beside them in their block."""
     parts = path.split(".")
     chain = [".".join(parts[:length]) for length in range(len(parts), 0, -1)]
-    if any(re.search(r"Router|TopKGate|MoEGate", type(modules[name]).__name__) for name in chain):
+    if "router" in parts[-1] or any(
+        re.search(r"Router|TopKGate|MoEGate", type(modules[name]).__name__) for name in chain
+    ):
         return True
     kinds = [type(modules[name]).__name__ for name in chain]
     block = next((name for name in (*chain, "") if name in blocks), None)
@@ -253,7 +265,8 @@ def _is_router(
     inside = kinds[: len(parts) - len(block.split("."))] if block else kinds
     if any(re.search(r"Attention|Indexer|Experts?$|MLP", kind) for kind in inside):
         return False
-    return tensor.shape[0] in {blocks[block], 1} and len(inside) <= _MANY
+    outputs = {blocks[block]} | ({1} if isinstance(modules[path], nn.Linear) else set())
+    return tensor.shape[0] in outputs and len(inside) <= _MANY
 
 
 def _is_of_mixer(path: str, mixers: set[str], row: Row) -> bool:

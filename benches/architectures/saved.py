@@ -13,6 +13,7 @@ from transformers.conversion_mapping import PrefixChange, get_model_conversion_m
 from transformers.core_model_loading import (
     Chunk,
     Concatenate,
+    ErnieSplitAndDecoupleTextVisionExperts,
     Interleave,
     SplitModulelist,
     Transpose,
@@ -24,6 +25,7 @@ from transformers.core_model_loading import (
     dot_natural_key,
 )
 
+_OF_EXPERTS = SplitModulelist | ErnieSplitAndDecoupleTextVisionExperts
 _OTHER_JOINT = {"halves": "interleaved", "interleaved": "halves"}
 
 
@@ -65,31 +67,32 @@ def _reverted(
         sources[renamed].append(name)
     for renamed, converter in used.items():
         operations = converter.operations
-        row = _turned([rows[name] for name in sources[renamed]], operations)
+        is_gated = any("gate" in name for name in sources[renamed])
+        row = _turned(rows[sources[renamed][0]], operations, is_gated=is_gated)
         row = replace(row, split=len(converter.source_patterns) > 1)
         for name in converter.convert(renamed, model=model, config=model.config):
             found[apply_renamings(name, renamings)] = (row, sources[renamed][0])
     return found
 
 
-def _turned(rows: list[Row], operations: Iterable[object]) -> Row:
+def _turned(row: Row, operations: Iterable[object], *, is_gated: bool) -> Row:
     """Return what becomes of a row by the operations on its tensor."""
-    row = rows[0]
     axes = row.axes.split()
     joint = row.joint
     for operation in operations:
         if isinstance(operation, Transpose) and axes:
             first, second = operation.dim0, operation.dim1
             axes[first], axes[second] = axes[second], axes[first]
-        elif isinstance(operation, SplitModulelist) and axes[:1] == ["experts"]:
+        elif isinstance(operation, _OF_EXPERTS) and axes[:1] == ["experts"]:
             del axes[0]
+            joint = joint if isinstance(operation, SplitModulelist) else ""
         elif isinstance(operation, Interleave) and axes[operation.dim : operation.dim + 1] == [
             "out"
         ]:
             joint = _OTHER_JOINT.get(joint, joint)
         elif isinstance(operation, Chunk):
             joint = ""
-        elif isinstance(operation, Concatenate) and len(rows) == len(("gate", "up")):
+        elif isinstance(operation, Concatenate) and axes and is_gated:
             joint = "halves"
     role = "linear" if row.role == "experts" and "experts" not in axes else row.role
     return replace(row, role=role, axes=" ".join(axes), joint=joint)

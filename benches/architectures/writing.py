@@ -7,6 +7,8 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import commonprefix
 
+from castwise.models._architecture import longest_prefix
+
 FIRST_LINE = "# castwise architectures 1"
 
 Node = tuple[tuple[str, object], ...]
@@ -31,7 +33,7 @@ def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
     blocks = _Blocks()
     groups: dict[tuple[str, str], list[tuple[str, list[Node], bool]]] = {}
     for each in sorted(architectures, key=lambda each: each.name):
-        nodes = (_tree(each.rows), tuple(sorted(each.ties.items())), _modules(each))
+        nodes = (_tree(_stored_rows(each)), _tie_lines(each))
         entry = (each.name, [blocks.add(node) for node in nodes], each.needs_weights)
         groups.setdefault((each.model_type or "-", each.base or "-"), []).append(entry)
     numbers = blocks.numbers()
@@ -41,7 +43,7 @@ def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
         classes = (
             name.removeprefix(prefix)
             + "".join(
-                f"{sign}{numbers[node]}" for sign, node in zip("==>", nodes, strict=True) if node
+                f"{sign}{numbers[node]}" for sign, node in zip("==", nodes, strict=True) if node
             )
             + "!" * needs_weights
             for name, nodes, needs_weights in entries
@@ -51,29 +53,75 @@ def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
     return "\n\n".join((first, *blocks.texts(numbers), "\n".join(index))) + "\n"
 
 
-def _modules(each: Described) -> Node:
-    """Return the modules of other names in transformers, as lines of one block."""
-    return tuple(sorted(each.modules.items()))
+def _stored_rows(each: Described) -> dict[str, tuple[str, str]]:
+    """Return the rows, each with its name in the model, without those that the reader derives."""
+    derived = {
+        module
+        for name, module in each.modules.items()
+        if each.rows.get(name) == each.rows.get(module) and module not in each.modules
+    }
+    return {
+        name: (text, each.modules.get(name, name))
+        for name, text in each.rows.items()
+        if name not in derived
+    }
 
 
-def _tree(rows: Mapping[str, str]) -> Node:
-    """Part names at their dots, and join again the modules that have one part only."""
-    below: dict[str, dict[str, str]] = {}
+def _tie_lines(each: Described) -> Node:
+    """Return what is tied to what, by prefixes of the names where all that begin with it are."""
+    lines: dict[str, str] = {}
+    for name, target in sorted(each.ties.items()):
+        parts, others = name.split("."), target.split(".")
+        while len(parts) > 1 and len(others) > 1 and parts[-1] == others[-1]:
+            inside = ".".join(parts[:-1]) + "."
+            if any(row.startswith(inside) and row not in each.ties for row in each.rows):
+                break
+            parts, others = parts[:-1], others[:-1]
+        lines.setdefault(".".join(parts), ".".join(others))
+    for name, target in each.ties.items():
+        if longest_prefix(name, lines) != target:
+            lines[name] = target
+    return tuple(sorted(lines.items()))
+
+
+def _tree(rows: Mapping[str, tuple[str, str]]) -> Node:
+    """Part names at their dots, and join again the modules that have one part only.
+
+    A row's second text is its name in the model, from the module on that the tree is of.
+    """
+    below: dict[str, dict[str, tuple[str, list[str]]]] = {}
     entries: list[tuple[str, object]] = []
-    for name, text in rows.items():
+    for name, (text, module) in rows.items():
         first, dot, rest = name.partition(".")
         if dot:
-            below.setdefault(first, {})[rest] = text
+            below.setdefault(first, {})[rest] = (text, module.split("."))
         else:
-            entries.append((name, text))
+            entries.append((_label(name, module), text))
     for name, inner in below.items():
-        node = _tree(inner)
+        modules = [module for _, module in inner.values()]
+        depth = min(len(module) for module in modules) - 1
+        while depth and len({tuple(module[:depth]) for module in modules}) > 1:
+            depth -= 1
+        node = _tree({n: (text, ".".join(parts[depth:])) for n, (text, parts) in inner.items()})
+        label = _label(name, ".".join(modules[0][:depth]))
         if len(node) == 1 and isinstance(node[0][1], tuple):
             ((rest, value),) = node
-            entries.append((f"{name}.{rest}", value))
+            entries.append((_joined(label, rest), value))
         else:
-            entries.append((name, node))
+            entries.append((label, node))
     return tuple(sorted(entries, key=lambda entry: (entry[0], isinstance(entry[1], tuple))))
+
+
+def _label(name: str, module: str) -> str:
+    return name if name == module else f"{name}>{module}"
+
+
+def _joined(label: str, other: str) -> str:
+    """Return the label of a module in a module."""
+    names, modules = zip(
+        *(each.split(">") * (2 - each.count(">")) for each in (label, other)), strict=True
+    )
+    return _label(".".join(names), ".".join(filter(None, modules)))
 
 
 class _Blocks:

@@ -196,6 +196,7 @@ FACTS = [
     ),
     ("CLIPModel", "text_model.encoder.layers.0.mlp.fc1.weight", "linear", "out in", ""),
     ("CLIPModel", "visual_projection.weight", "linear", "out in", ""),
+    ("Wav2Vec2Model", "encoder.pos_conv_embed.conv.weight_v", "convolution", "", ""),
     ("MambaForCausalLM", "backbone.layers.0.mixer.A_log", "recurrent", "", ""),
     ("MambaForCausalLM", "backbone.layers.0.mixer.conv1d.weight", "recurrent", "", ""),
     ("MambaForCausalLM", "backbone.layers.0.mixer.dt_proj.weight", "recurrent", "", ""),
@@ -256,6 +257,37 @@ def test_what_transformers_keeps_in_float32_is_marked(name: str, tensor: str, ke
     parameter = architecture.find(tensor)
     assert parameter is not None
     assert parameter.float32 is kept
+
+
+def test_what_transformers_splits_or_loads_only_as_plain_weights_is_marked() -> None:
+    model = find_architecture({"architectures": ["Dinov2Model"]})
+    assert model is not None
+    joined = model.find("encoder.layer.0.mlp.weights_in.weight")  # Chunk to gate_proj and up_proj
+    assert joined is not None
+    assert joined.split
+    assert model.needs_weights
+    llama = find_architecture({"architectures": ["LlamaForCausalLM"]})
+    assert llama is not None
+    assert not llama.needs_weights
+    assert not any(parameter.split for parameter in llama.parameters.values())
+
+
+@pytest.mark.parametrize(
+    ("name", "module", "inner"),
+    [
+        ("MixtralForCausalLM", "block_sparse_moe.experts.#.w2", "mlp.experts.down_proj"),
+        ("MixtralForCausalLM", "block_sparse_moe.gate", "mlp.gate"),
+        ("Dinov2Model", "attention.attention.key", "attention.k_proj"),
+        ("LlamaForCausalLM", "self_attn.q_proj", ""),
+    ],
+)
+def test_modules_that_transformers_calls_otherwise_have_both_names(
+    name: str, module: str, inner: str
+) -> None:
+    architecture = find_architecture({"architectures": [name]})
+    assert architecture is not None
+    layer = "encoder.layer.#." if name == "Dinov2Model" else "model.layers.#."
+    assert architecture.modules.get(layer + module, "") == (inner and layer + inner)
 
 
 @pytest.mark.parametrize(
@@ -327,12 +359,12 @@ k_proj.weight linear in out float32
 
 embed.weight embedding
 head.weight head
-layers.#.attn 0
-layers.#.mlp.experts.gate_up_proj experts experts in out interleaved
+layers.#.attn>layers.#.self_attn 0
+layers.#.mlp.experts.gate_up_proj experts experts in out interleaved split
 
 head.weight =embed.weight
 
-mine model MyModel =1=2
+mine model MyModel =1=2!
 """
 
 
@@ -344,10 +376,19 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
         Parameter("head.weight", "head", "out in", tied="embed.weight"),
         Parameter("layers.#.attn.q_proj.weight", "linear", "out in"),
         Parameter("layers.#.attn.k_proj.weight", "linear", "in out", float32=True),
-        Parameter("layers.#.mlp.experts.gate_up_proj", "experts", "experts in out", "interleaved"),
+        Parameter(
+            "layers.#.mlp.experts.gate_up_proj",
+            "experts",
+            "experts in out",
+            "interleaved",
+            split=True,
+        ),
+        Parameter("layers.#.self_attn.q_proj.weight", "linear", "out in"),
+        Parameter("layers.#.self_attn.k_proj.weight", "linear", "in out", float32=True),
     ]
+    modules = {f"layers.#.attn.{name}_proj": f"layers.#.self_attn.{name}_proj" for name in "qk"}
     assert read_architecture(file) == Architecture(
-        "MyModel", "mine", {row.name: row for row in rows}, "model"
+        "MyModel", "mine", {row.name: row for row in rows}, "model", modules, needs_weights=True
     )
     assert read_architecture(file).find("model.layers.7.attn.q_proj.weight") == rows[2]
 
@@ -360,17 +401,20 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
         ("q_proj.weight linear", "q_proj.weight lineal", "role 'lineal'"),
         ("q_proj.weight linear", "q_proj.weight", "role ''"),
         ("q_proj.weight linear", "q_proj.weight linear out out", "axes 'out out'"),
-        ("experts in out interleaved", "interleaved", "axes ''"),
+        ("experts in out interleaved split", "interleaved", "axes ''"),
         ("q_proj.weight", "k_proj.weight", "claims layers.#.attn.k_proj.weight"),
-        ("layers.#.attn 0", "layers.0.attn 0", "# stands for each layer"),
+        ("layers.#.attn>", "layers.0.attn>", "# stands for each layer"),
         ("attn 0", "attn 1", "within itself"),
         ("attn 0", "attn 9", "block '9'"),
-        ("MyModel =1=2", "MyModel =1=7", "block '7'"),
-        ("MyModel =1=2", "MyModel", "is not MODEL_TYPE BASE PREFIX"),
-        ("MyModel =1=2", "MyModel =one", "has '=one'"),
-        ("MyModel =1=2", "MyModel =1=2 =1=2", "a second row of MyModel"),
-        ("MyModel =1=2", "MyModel =1=2 Two=1", "2 architectures (MyModel, MyModelTwo)"),
-        ("=embed.weight", "=embedding.weight", "ties what MyModel has no rows of"),
+        ("MyModel =1=2!", "MyModel =1=7", "block '7'"),
+        ("MyModel =1=2!", "MyModel", "is not MODEL_TYPE BASE PREFIX"),
+        ("MyModel =1=2!", "MyModel =one", "has '=one'"),
+        ("MyModel =1=2!", "MyModel =1=2! =1=2!", "a second row of MyModel"),
+        ("MyModel =1=2!", "MyModel =1=2 Two=1", "2 architectures (MyModel, MyModelTwo)"),
+        ("=embed.weight", "=embedding.weight", "is no tie of MyModel's rows"),
+        ("=embed.weight", "+embed.weight", "is no tie of MyModel's rows"),
+        ("head.weight =embed", "heads.weight =embed", "ties no row of MyModel"),
+        ("head.weight =embed.weight", "head.weight", "has one name in place of two"),
     ],
 )
 def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(
@@ -384,6 +428,22 @@ def test_a_damaged_file_is_named_with_the_fault_and_the_remedy(
     assert re.search("correct it|keep one", str(caught.value))
 
 
+def test_blocks_without_end_are_refused(tmp_path: Path) -> None:
+    blocks = [f"a {number + 1}\nb {number + 1}" for number in range(5000)]
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join([HEAD, *blocks, "a linear", "mine model MyModel =0\n"]))
+    with pytest.raises(ValueError, match=r"mine\.txt: block .* 64 deep"):
+        read_architecture(file)
+
+
+def test_blocks_of_too_many_rows_are_refused(tmp_path: Path) -> None:
+    blocks = [f"a {number + 1}\nb {number + 1}" for number in range(18)]
+    file = tmp_path / "mine.txt"
+    file.write_text("\n\n".join([HEAD, *blocks, "a linear", "mine model MyModel =0\n"]))
+    with pytest.raises(ValueError, match=r"mine\.txt: block .* 100,000 rows"):
+        read_architecture(file)
+
+
 def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
     file = tmp_path / "mine.txt"
     file.write_bytes(b"\xff\xfe\x00")
@@ -391,6 +451,20 @@ def test_a_file_that_is_no_text_is_named(tmp_path: Path) -> None:
         read_architecture(file)
     with pytest.raises(FileNotFoundError):
         read_architecture(tmp_path / "none.txt")
+
+
+def test_of_a_table_only_the_blocks_of_one_class_are_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "architectures.txt"
+    blocks = "a.weight linear\n\nb.weight of no role\n\n"
+    file.write_text(f"{HEAD}\n\n{blocks}x - Whole =0\ny - Damaged =1\n")
+    monkeypatch.setattr("castwise.models._architecture._TABLE", file)
+    architecture = find_architecture({"architectures": ["Whole"]})
+    assert architecture is not None
+    assert [*architecture.parameters] == ["a.weight"]
+    with pytest.raises(ValueError, match=r"'b\.weight of no role'"):
+        find_architecture({"model_type": "y"})
 
 
 def test_a_damaged_table_of_castwise_is_to_be_installed_anew(

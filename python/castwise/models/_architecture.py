@@ -1,4 +1,15 @@
-"""What the parameters of a model's class are: rows of `architectures.txt`, and files like it."""
+"""What the parameters of a model's class are: `architectures.txt`, and files like it.
+
+A table is text in parts with an empty line between them: a head, blocks that are numbered from 0,
+and the index. A line of a block is a parameter, `NAME ROLE AXES JOINT float32 split`, or a module,
+`NAME BLOCK`, whose parameters are those of another block. `NAME>NAME_IN_TRANSFORMERS` has both
+names where they differ, from the modules around on. `#` is the number of a layer or an expert.
+
+A line of the index has the classes of one type: `MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES! ...`. A
+class is named by the prefix and what is before `=`; `-` is nothing. Lines of the block of ties are
+`TIED =SOURCE`, or `TIED ~SOURCE` for what is tied if a configuration says so. `!` marks a class
+that transformers loads only if layers have plain weights.
+"""
 
 from __future__ import annotations
 
@@ -35,16 +46,22 @@ _FLOAT32, _SPLIT = "float32", "split"
 _FIRST_LINE = "# castwise architectures 1"
 _TABLE = Path(__file__).with_name("architectures.txt")
 _TIED = "="
-_TIES = frozenset((_TIED, "~"))  # tied unless, or only if, a configuration says so
+_MAYBE = "~"
+_TIES = frozenset((_TIED, _MAYBE))  # tied unless, or only if, a configuration says so
 _NONE = "-"
+_MOST_DEPTH, _MOST_ROWS = 64, 100_000  # a small file could name blocks without end
+_WEIGHT = ".weight"
 _HEAD = 3  # texts before the classes of a line of the index
-_INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES>MODULES! ..."
-_CLASS = re.compile(
-    r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?:>(?P<modules>\d+))?(?P<mark>!?)"
-)
+_INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES! ..."
+_CLASS = re.compile(r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?P<mark>!?)")
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
-_LEGACY = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-"""Names of TensorFlow's time, which transformers renames when it loads a model."""
+_LEGACY = {
+    "LayerNorm.gamma": "LayerNorm.weight",
+    "LayerNorm.beta": "LayerNorm.bias",
+    ".weight_g": ".parametrizations.weight.original0",
+    ".weight_v": ".parametrizations.weight.original1",
+}
+"""Ends of names in old files, which transformers renames when it loads a model."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,8 +104,9 @@ class Architecture:
 
     def _spellings(self, name: str) -> Iterator[str]:
         """Yield a name, and what it is with the base model's prefix put on or left off."""
-        stem, dot, end = name.rpartition("LayerNorm.")
-        name = stem + _LEGACY.get(dot + end, dot + end)
+        for old, end in _LEGACY.items():
+            if name.endswith(old):
+                name = name.removesuffix(old) + end
         yield name
         if self.base:
             prefix = f"{self.base}."
@@ -107,6 +125,14 @@ class _IndexEntry(NamedTuple):
 def normalize_name(name: str) -> str:
     """Return a tensor's name with `#` for every number of a layer or an expert."""
     return _NUMBER.sub(r"\g<1>#", name)
+
+
+def longest_prefix(name: str, targets: Mapping[str, str]) -> str:
+    """Replace the longest part of a name that it begins with; empty if there is none."""
+    prefix = name
+    while prefix and prefix not in targets:
+        prefix = prefix.rpartition(".")[0]
+    return targets[prefix] + name[len(prefix) :] if prefix else ""
 
 
 def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
@@ -136,6 +162,18 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
 
 def read_architecture(path: str | Path) -> Architecture:
     """Read the one architecture of a file in the format of castwise's table.
+
+    Parameters
+    ----------
+    path
+        The file; the least of it are five lines::
+
+            # castwise architectures 1
+
+            model.layers.#.mlp.experts.gate_up_proj experts experts in out halves
+            lm_head.weight head
+
+            my_model model MyModelForCausalLM =0
 
     Raises
     ------
@@ -234,25 +272,44 @@ class _ArchitectureTable:
     def architecture(self, entry: _IndexEntry, *, ties: bool | None) -> Architecture:
         """Return a class's parameters; `ties` is what a configuration says of tied embeddings."""
         parameters: dict[str, Parameter] = {}
-        self._expand(entry.blocks["block"], "", parameters, ())
-        for line in self._lines(entry.blocks["ties"]) if ties is not False else ():
-            tied, _, source = line.partition(" ")
-            if tied not in parameters or source[1:] not in parameters or source[:1] not in _TIES:
-                raise self._error(line, f"ties what {entry.name} has no rows of")
-            if ties or source[:1] == _TIED:
-                parameters[tied] = replace(parameters[tied], tied=source[1:])
         modules: dict[str, str] = {}
-        for line in self._lines(entry.blocks["modules"]):
-            module, _, modules[module] = line.partition(" ")
-            if not modules[module]:
-                raise self._error(line, "is not MODULE MODULE_IN_TRANSFORMERS")
+        self._expand(entry.blocks["block"], ("", ""), parameters, modules, ())
+        for name, module in modules.items():
+            parameters.setdefault(module, replace(parameters[name], name=module))
+        modules = {n.removesuffix(_WEIGHT): m.removesuffix(_WEIGHT) for n, m in modules.items()}
+        if ties is not False:
+            self._tie(entry, parameters, only_usual=ties is None)
         marked = bool(entry.blocks["mark"])
         return Architecture(
             entry.name, entry.model_type, parameters, entry.base, modules, needs_weights=marked
         )
 
-    def _lines(self, number: str | None) -> list[str]:
-        return self._block(number).split("\n") if number else []
+    def _tie(
+        self, entry: _IndexEntry, parameters: dict[str, Parameter], *, only_usual: bool
+    ) -> None:
+        """Name the sources of tied parameters: all, or those that are tied by default."""
+        prefixes = self._mapping(entry.blocks["ties"])
+        unused = {*prefixes}
+        for name, parameter in [*parameters.items()] if prefixes else ():
+            source = longest_prefix(name, prefixes)
+            sign, source = source[:1], source[1:]
+            unused -= {prefix for prefix in unused if f"{name}.".startswith(f"{prefix}.")}
+            if not source or source == name or (sign == _MAYBE and only_usual):
+                continue
+            if source not in parameters or sign not in _TIES:
+                raise self._error(f"{name} {sign}{source}", f"is no tie of {entry.name}'s rows")
+            parameters[name] = replace(parameter, tied=source)
+        for prefix in sorted(unused):
+            raise self._error(f"{prefix} {prefixes[prefix]}", f"ties no row of {entry.name}")
+
+    def _mapping(self, number: str | None) -> dict[str, str]:
+        """Return the lines of a block as texts by their first words."""
+        mapping: dict[str, str] = {}
+        for line in self._block(number).split("\n") if number else ():
+            name, _, mapping[name] = line.partition(" ")
+            if not mapping[name]:
+                raise self._error(line, "has one name in place of two")
+        return mapping
 
     def _block(self, number: str) -> str:
         if not number.isdecimal() or int(number) >= len(self._blocks) - 1:
@@ -262,20 +319,36 @@ class _ArchitectureTable:
         return self._blocks[int(number)]
 
     def _expand(
-        self, block: str, prefix: str, parameters: dict[str, Parameter], outer: tuple[str, ...]
+        self,
+        block: str,
+        prefixes: tuple[str, str],
+        parameters: dict[str, Parameter],
+        modules: dict[str, str],
+        outer: tuple[str, ...],
     ) -> None:
-        """Add the rows of a block, and of those that it names, under a prefix."""
-        if block in outer:
-            raise ValueError(f"{self._path}: block {block} is within itself: {_remedy(self._path)}")
+        """Add the rows of a block, and of those that it names, under a prefix.
+
+        `prefixes` are of the names in files, and of those in transformers.
+        """
+        if block in outer or len(outer) > _MOST_DEPTH or len(parameters) > _MOST_ROWS:
+            raise ValueError(
+                f"{self._path}: block {block} is within itself, {_MOST_DEPTH} deep or more, or"
+                f" one of {_MOST_ROWS:,} rows: {_remedy(self._path)}"
+            )
         for line in self._block(block).split("\n"):
-            name, _, rest = line.partition(" ")
+            label, _, rest = line.partition(" ")
+            name, differs, module = label.partition(">")
+            full = prefixes[0] + name
+            inner = prefixes[1] + (module if differs else name)
             if rest[:1].isdecimal():
-                self._expand(rest, f"{prefix}{name}.", parameters, (*outer, block))
+                inner = f"{inner}." if module or not differs else inner
+                self._expand(rest, (f"{full}.", inner), parameters, modules, (*outer, block))
                 continue
-            full = prefix + name
             if full in parameters:
                 raise self._error(line, f"claims {full}, which has a row")
             parameters[full] = self._parameter(full, rest, line)
+            if inner != full:
+                modules[full] = inner
 
     def _parameter(self, name: str, text: str, line: str) -> Parameter:
         role, *words = text.split() or [""]
