@@ -10,7 +10,7 @@ from pathlib import Path
 import peers
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "benches/architectures/build.py"
+SCRIPT = Path(__file__).parents[2] / "benches/architectures/table.py"
 OTHER_VERSIONS = 2
 
 

@@ -1,4 +1,4 @@
-"""Write the table of architectures: `python benches/architectures/build.py`.
+"""Write the table of architectures: `python benches/architectures/table.py`.
 
 It builds every model class of the installed transformers and diffusers on the meta device, from its
 default configuration, and writes what each parameter is to `castwise/models/architectures.txt`.
@@ -311,7 +311,7 @@ def describe(group: list[type]) -> list[Described]:
 def head_lines() -> list[str]:
     """Say what wrote the table, of what, and when."""
     return [
-        "What the parameters of models are, by benches/architectures/build.py; do not edit.",
+        "What the parameters of models are, by benches/architectures/table.py; do not edit.",
         f"{date.today()}: {_versions()}",
     ]
 
