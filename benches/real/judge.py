@@ -297,7 +297,8 @@ def main() -> int:
     parser.add_argument(
         "--models", nargs="*", default=[], help="the names of functions in models.py"
     )
-    return command.carry_out(parser.parse_args(), Row, run, line, tables)
+    code: int = command.carry_out(parser.parse_args(), Row, run, line, tables)
+    return code
 
 
 if __name__ == "__main__":

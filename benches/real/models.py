@@ -151,7 +151,8 @@ def voices(count: int, seconds: float) -> Floats:
             if random.random() < 0.25:
                 sound.append(1e-3 * random.standard_normal(part))
                 continue
-            pitch = base * np.linspace(*random.uniform(0.9, 1.2, 2), part)
+            start, end = random.uniform(0.9, 1.2, 2)
+            pitch = base * np.linspace(start, end, part)
             phase = np.cumsum(pitch) / RATE
             pulses = np.diff(np.floor(phase), prepend=0) + 0.02 * random.standard_normal(part)
             for centre, width in zip(
@@ -289,7 +290,8 @@ def _mels(sounds: Floats) -> Floats:
     filters = np.clip(
         np.minimum((bins - low) / (middle - low), (high - bins) / (high - middle)), 0, None
     )
-    return (power @ (filters * 2 / (high - low)).T).astype(np.float32)
+    mel: Floats = (power @ (filters * 2 / (high - low)).T).astype(np.float32)
+    return mel
 
 
 _BLOCKS = ((1, 3, 1), (2, 3, 2), (2, 5, 2), (3, 3, 2), (3, 5, 1), (4, 5, 2), (1, 3, 1))
@@ -381,10 +383,11 @@ def crepe() -> RealModel:
             x = functional.conv2d(
                 x, kernel, changed[f"{name}.bias"], (4 if layer == 1 else 1, 1)
             ).relu()
-            parts = (
-                f"{name}_BN.{part}" for part in ("running_mean", "running_var", "weight", "bias")
+            mean, variance, weight, bias = (
+                changed[f"{name}_BN.{part}"]
+                for part in ("running_mean", "running_var", "weight", "bias")
             )
-            x = functional.batch_norm(x, *(changed[part] for part in parts), eps=1e-3)
+            x = functional.batch_norm(x, mean, variance, weight, bias, eps=1e-3)
             x = functional.max_pool2d(x, (2, 1), (2, 1))
         x = x.permute(0, 2, 1, 3).flatten(1)
         return functional.linear(x, changed["classifier.weight"], changed["classifier.bias"])

@@ -240,7 +240,7 @@ class Model:
     def is_head(self, name: str) -> bool:
         """Return True for a matrix of logits: a head, or an embedding that is one, too."""
         role = self.role(name)
-        if role != "embedding" or "head" in self._roles:
+        if role != "embedding" or self._has_head:
             return role == "head"
         if self.architecture is None:
             return self._config.get("tie_word_embeddings") is True
@@ -248,9 +248,9 @@ class Model:
         return any(other and self.architecture.find(other) == self.find(name) for other in tied)
 
     @cached_property
-    def _roles(self) -> frozenset[str]:
-        """The roles of all tensors."""
-        return frozenset(map(self.role, self._shapes))
+    def _has_head(self) -> bool:
+        """Whether a tensor is a head."""
+        return any(self.role(name) == "head" for name in self._shapes)
 
     def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
         """Return the modules that a configuration excepts, given the weights that stay.
