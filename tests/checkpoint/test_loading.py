@@ -210,6 +210,14 @@ FAULTS: dict[str, tuple[Any, tuple[str, ...], str]] = {
         ENGINES,
         "model.layers.0.block_sparse_moe.input_linear",
     ),
+    "step3p5, of whose experts the table has no row": (
+        (
+            *plain_stack("Step3p5ForCausalLM", "moe.gate_proj.weight", "moe.down_proj.weight")[:3],
+            {"model_type": "step3p5"},
+        ),
+        ENGINES,
+        "model.layers.0.moe.gate_proj",
+    ),
     "llama4 plain": (
         plain_stack("Llama4ForCausalLM", "feed_forward.experts.gate_up_proj"),
         ("transformers", *ENGINES),
@@ -375,6 +383,34 @@ def test_a_model_that_is_not_known_is_no_failure(
     assert main(["verify", str(folder), "--for", "vllm"]) == 0
     (line,) = capsys.readouterr().out.strip().splitlines()
     assert "castwise does not know the architecture" in line
+
+
+def test_tensors_of_other_names_are_not_called_loaded(tmp_path: Path) -> None:
+    folder = write(tmp_path / "bert", "BertModel", decoder(DENSE, "plain"), None)
+    found = checkpoint.verify_loading(folder, "transformers")
+    assert (found.loads, found.tensors) == (None, 0)
+    assert "config.json states BertModel, and no tensor has a name of that" in found.unknown[0]
+    name, tensors, section = right("embedding")
+    extra = {"v_head.weight": np.zeros((4, IN), BF16)}
+    folder = write(tmp_path / "llama", name, tensors | extra, section)
+    found = checkpoint.verify_loading(folder, "vllm")
+    assert (found.loads, found.tensors) == (True, len(tensors))
+    assert "1 tensor" in found.unknown[0]
+    assert "'v_head.weight'" in found.unknown[0]
+
+
+def test_an_architecture_of_a_user_is_checked(tmp_path: Path) -> None:
+    tensors = weight("blocks.0.fc.weight", "plain") | weight("blocks.0.table.weight", "fp8_channel")
+    section = stated(CT, {"fp8_channel": ["Linear"]}, ["blocks.0.fc"])
+    folder = write(tmp_path / "model", "Frob", tensors, section)
+    file = tmp_path / "frob.txt"
+    file.write_text(
+        "# castwise architectures 1\n\nblocks.#.fc.weight linear\n"
+        "blocks.#.table.weight embedding\n\nfrob - - Frob=0\n"
+    )
+    assert checkpoint.verify_loading(folder, "vllm").loads is None
+    assert checkpoint.verify_loading(folder, "vllm", architecture=file).loads is False
+    assert main(["verify", str(folder), "--for", "vllm", "--architecture", str(file)]) == 1
 
 
 def test_what_does_not_go_together_is_refused(

@@ -70,7 +70,10 @@ def _verify(options: argparse.Namespace) -> int:
     if options.consumer is not None:
         _refuse_others(options)
         found = show_result(
-            options, lambda: checkpoint.verify_loading(options.first, options.consumer)
+            options,
+            lambda: checkpoint.verify_loading(
+                options.first, options.consumer, architecture=options.architecture
+            ),
         )
         return FINDINGS if found.loads is False else OK
     if options.second is None:

@@ -235,7 +235,7 @@ class _ArchitectureTable:
     @classmethod
     def read(cls, path: Path) -> _ArchitectureTable:
         try:
-            text = path.read_text("utf-8")
+            text = path.read_text("utf-8-sig")
         except UnicodeDecodeError as error:
             raise ValueError(f"{path} is no text in UTF-8: {_remedy(path)}") from error
         head, *blocks = text.replace("\r\n", "\n").strip("\n").split("\n\n")

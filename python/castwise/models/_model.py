@@ -84,7 +84,7 @@ class Model:
         self.architecture = architecture
         self._config = config
         self._shapes = shapes
-        self._roles: dict[str, str] = {}
+        self._role_of: dict[str, str] = {}
         self._parameters: dict[str, Parameter | None] = {}
 
     @property
@@ -114,9 +114,9 @@ class Model:
 
     def role(self, name: str) -> str:
         """Return the role of a tensor: one of `ROLES`, or "unknown"."""
-        if name not in self._roles:
-            self._roles[name] = self._role(name)
-        return self._roles[name]
+        if name not in self._role_of:
+            self._role_of[name] = self._role(name)
+        return self._role_of[name]
 
     def _role(self, name: str) -> str:
         parameter = self.find(name)  # which keeps it
@@ -155,7 +155,7 @@ class Model:
 
         It has their axes, or a name of experts without the number of one.
         """
-        shape = self._shapes[name]
+        shape = self._shapes.get(name, ())
         if len(shape) != STACK and (len(shape) != MATRIX or name.endswith(WEIGHT)):
             return False
         if min(shape[-MATRIX:]) < _LEAST_SIDE or name.endswith("bias"):
@@ -230,7 +230,7 @@ class Model:
         match = _EXPERTS_OF_LAYER.search(name)
         if match is not None:
             return name[: match.start()]
-        is_stack = self.role(name) == EXPERTS
+        is_stack = self.role(name) == EXPERTS or self.may_be_experts(name)
         return name.removesuffix(WEIGHT).rpartition(".")[0] if is_stack else None
 
     def is_switch(self, name: str) -> bool:
@@ -259,7 +259,7 @@ class Model:
         """
         stems: list[str] = []
         for name in names:
-            role = self.role(name)
+            role = EXPERTS if self.may_be_experts(name) else self.role(name)
             if role in _LAYERS_OF_MODULES:
                 stems.append(name.removesuffix(WEIGHT))
             if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
@@ -280,13 +280,13 @@ class Model:
         heads = [_HEAD] if self.find(_HEAD + WEIGHT) else []
         return [*dict.fromkeys([*stems, *heads])]
 
-    def contradictions(self) -> Iterator[str]:
-        """Say which tensors have shapes that their rows of the table do not allow."""
+    def contradictions(self, left: Container[str] = ()) -> Iterator[str]:
+        """Say which tensors, but for some, have shapes that their rows do not allow."""
         text = self._config.get("text_config")
         sections = [self._config, text if isinstance(text, Mapping) else {}]
         sizes = [section.get("hidden_size") for section in sections]
         for name, shape in () if self.architecture is None else self._shapes.items():
-            parameter = self.find(name)
+            parameter = None if name in left else self.find(name)
             if parameter is None or not parameter.axes or _IN_SEQUENCE.search(parameter.name):
                 continue
             axes = parameter.axes.split()

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from castwise._brief import brief, counted
+from castwise._brief import brief, counted, cut
 from castwise._options import ConsumerName
-from castwise._wording import given
+from castwise._wording import argument, given
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -22,11 +22,21 @@ from castwise.checkpoint.loading import (
     check_gguf,
     check_loading,
     listed,
+    unknown_tensors,
 )
-from castwise.checkpoint.planning import StoredTensors, consumer_named, stated_of
+from castwise.checkpoint.planning import (
+    StoredTensors,
+    checked_architecture,
+    consumer_named,
+    model_of,
+    stated_of,
+)
 from castwise.checkpoint.report import SCHEMA
-from castwise.models import Model
+from castwise.models import Architecture
 from castwise.rendering import Lines, Rendered, Sheet
+
+_LETTERS = 60
+"""Of the name of a model, which may be any text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,7 +116,12 @@ class LoadingCheck(Rendered):
         }
 
 
-def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> LoadingCheck:
+def verify_loading(
+    source: str | os.PathLike[str],
+    consumer: ConsumerName,
+    *,
+    architecture: str | os.PathLike[str] | None = None,
+) -> LoadingCheck:
     """Find out from headers whether a consumer loads a checkpoint as it stands.
 
     What the consumer builds quantised follows from what is stated, by its own rules of targets and
@@ -119,6 +134,8 @@ def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> Lo
         A file or a folder, as `inspect` takes.
     consumer
         "transformers", "vllm", "sglang", "llama.cpp" or "mlx-lm".
+    architecture
+        A file that says what the parameters of a model are that castwise does not know.
 
     Returns
     -------
@@ -127,7 +144,7 @@ def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> Lo
     Raises
     ------
     CheckpointError
-        There are no rules of that consumer, or a header cannot be read.
+        There are no rules of that consumer, or a header or `architecture` cannot be read.
     OSError
         A file cannot be read.
 
@@ -146,8 +163,9 @@ def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> Lo
             f"{', '.join(CHECKED)}"
         )
     path = source_path(source, "source")
+    stated = checked_architecture(architecture)
     with open_checkpoint(path, decodes=True) as opened:
-        checks = [_check(opened, component, name) for component in opened.components]
+        checks = [_check(opened, component, name, stated) for component in opened.components]
     return LoadingCheck(
         str(path),
         name,
@@ -158,7 +176,9 @@ def verify_loading(source: str | os.PathLike[str], consumer: ConsumerName) -> Lo
     )
 
 
-def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCheck:
+def _check(
+    source: Checkpoint, component: Component, consumer: str, stated: Architecture | None
+) -> LoadingCheck:
     """Check the model of one folder."""
     tensors, configs, pairs, unreadable = stated_of(source, component)
     place = component.place if source.is_folder else str(source.path)
@@ -166,6 +186,7 @@ def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCh
     architectures: list[str] = []
     problems: list[LoadingProblem] = []
     unknown = ""
+    checked = len(tensors)
     config = configs.get(CONFIG)
     if unreadable:
         problems = [LoadingProblem("", unreadable[0], "correct it")]
@@ -179,14 +200,26 @@ def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCh
         unknown = f"castwise checks GGUF files for {LLAMA_CPP} alone"
     elif not isinstance(config, Mapping):
         unknown = f"{place} has no {CONFIG}, which would name the model"
-    elif (architecture := Model(config, {}).architecture) is None:
+    elif (architecture := model_of(tensors, configs, stated).architecture) is None:
         unknown = (
-            f"castwise does not know the architecture {_named_architecture(config)!r}: whether "
-            f"{consumer} loads it is not checked"
+            f"castwise does not know {_named_architecture(config)}: whether {consumer} loads it is "
+            "not checked"
+        )
+    elif len(names := unknown_tensors(architecture, config, tensors)) == len(tensors):
+        unknown = (
+            f"{CONFIG} states {architecture.name}, and no tensor has a name of that: "
+            f"whether {consumer} loads it is not checked; correct it, or say what they are "
+            f"({argument('architecture')})"
         )
     else:
         stored = StoredTensors(component.shards)
         architectures = [architecture.name]
+        checked -= len(names)
+        if names:
+            unknown = (
+                f"castwise does not know {counted(len(names), 'tensor')} of {architecture.name} "
+                f"({names[0]!r} first): whether {consumer} loads them is not checked"
+            )
         problems = check_loading(
             architecture,
             config,
@@ -195,7 +228,7 @@ def _check(source: Checkpoint, component: Component, consumer: str) -> LoadingCh
             files=configs,
             read=lambda name: stored.read(name).tobytes(),
         )[consumer]
-    count = len(tensors) if architectures else 0
+    count = checked if architectures else 0
     return LoadingCheck(
         place, consumer, architectures, count, problems, [unknown] if unknown else []
     )
@@ -205,4 +238,6 @@ def _named_architecture(config: Mapping[str, Any]) -> str:
     """Return what a configuration calls its architecture."""
     names = config.get("architectures")
     name = names[0] if isinstance(names, list) and names else config.get("model_type")
-    return name if isinstance(name, str) else "of no name"
+    if not isinstance(name, str) or not name:
+        return "a model without architectures"
+    return f"the architecture {cut(name, _LETTERS)!r}"

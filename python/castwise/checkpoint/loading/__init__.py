@@ -11,6 +11,7 @@ from castwise.checkpoint.loading._check import (
     check_loading,
     listed,
     loads_by_default,
+    unknown_tensors,
 )
 from castwise.checkpoint.loading._problem import LoadingProblem
 
@@ -22,4 +23,5 @@ __all__ = [
     "check_loading",
     "listed",
     "loads_by_default",
+    "unknown_tensors",
 ]

@@ -13,6 +13,7 @@ from castwise.checkpoint.loading._modules import modules_of
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
 from castwise.checkpoint.loading._view import Read, View
+from castwise.models import Model
 
 if TYPE_CHECKING:
     from castwise.models import Architecture
@@ -55,12 +56,27 @@ def check_loading(
         Reads a tensor by its name; None if the data are not there yet.
 
     """
-    modules, _ = modules_of(architecture, tensors)
+    tensors = list(tensors)
+    modules, _ = modules_of(_model(architecture, config, tensors), tensors)
     views = {
         name: View(name, architecture, config, modules, files=files, read=read)
         for name in consumers
     }
     return {name: list(dict.fromkeys(_PROBLEMS[name](view))) for name, view in views.items()}
+
+
+def unknown_tensors(
+    architecture: Architecture, config: Mapping[str, Any], tensors: Iterable[TensorInfo]
+) -> list[str]:
+    """Return the names of tensors that an architecture has no row of."""
+    tensors = list(tensors)
+    return modules_of(_model(architecture, config, tensors), tensors)[1]
+
+
+def _model(
+    architecture: Architecture, config: Mapping[str, Any], tensors: Iterable[TensorInfo]
+) -> Model:
+    return Model(config, {info.name: info.shape for info in tensors}, architecture)
 
 
 def check_gguf(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> list[LoadingProblem]:

@@ -470,7 +470,7 @@ def _mxfp4(view: View) -> Iterator[LoadingProblem]:
             yield LoadingProblem(
                 module.name,
                 f"{view.consumer} loads MXFP4 in the form of gpt-oss for gpt-oss alone",
-                "use compressed-tensors as the recipe",
+                leave(),
             )
         elif is_gpt_oss and {"_blocks", "_scales"} - module.tensors.keys():
             yield LoadingProblem(

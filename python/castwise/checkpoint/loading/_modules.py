@@ -8,16 +8,17 @@ from typing import TYPE_CHECKING
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.models import normalize_name
+from castwise.models import Parameter, normalize_name
 
 if TYPE_CHECKING:
-    from castwise.models import Architecture, Parameter
+    from castwise.models import Model
 
 WEIGHT = ".weight"
 MATRIX = 2
 _OF_CODES = {"linear", "experts", "head", "embedding"}
 """Roles of which whole numbers are codes, and not a table of positions or a count."""
 
+_STACK_ROW = "experts", "experts out in"
 _OF_ANY_CLASS = {"router", "recurrent", "other"}
 _CODE_BITS = 8
 
@@ -136,10 +137,11 @@ def is_wide(info: TensorInfo) -> bool:
     return info.kind == "float" and info.format is not None and finfo(info.format).bits > _CODE_BITS
 
 
-def modules_of(
-    architecture: Architecture, tensors: Iterable[TensorInfo]
-) -> tuple[list[Module], list[str]]:
-    """Return the weights that the table knows, and the names of tensors of which it knows none."""
+def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module], list[str]]:
+    """Return the weights that the table knows, and the names of tensors of which it knows none.
+
+    Weights that may be those of all experts are among both: engines would build them quantised.
+    """
     modules: dict[str, Module] = {}
     unknown = []
     rows: dict[str, Parameter | None] = {}
@@ -148,7 +150,7 @@ def modules_of(
         for size, suffix in _suffixes(info.name):
             key = normalized[: len(normalized) - size] + (WEIGHT if suffix[:1] == "." else "")
             if key not in rows:
-                rows[key] = architecture.find(key)
+                rows[key] = model.find(key)
             if (parameter := rows[key]) is None:
                 continue
             if parameter.role != "bias":
@@ -162,6 +164,10 @@ def modules_of(
             break
         else:
             unknown.append(info.name)
+            if is_wide(info) and model.may_be_experts(info.name):
+                stem, row = info.name.removesuffix(WEIGHT), Parameter(normalized, *_STACK_ROW)
+                key = normalized.removesuffix(WEIGHT)
+                modules[info.name] = Module(stem, row, info.name, key, {"": info})
     return list(modules.values()), unknown
 
 

@@ -308,7 +308,7 @@ def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
                 yield LoadingProblem(
                     module.name,
                     "transformers loads MXFP4 in the form of gpt-oss for gpt-oss alone",
-                    "use compressed-tensors as the recipe",
+                    leave(),
                 )
         elif {"_blocks", "_scales"} - module.tensors.keys():
             yield LoadingProblem(

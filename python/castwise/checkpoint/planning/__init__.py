@@ -18,6 +18,7 @@ if TYPE_CHECKING:
         architecture_option,
         checked_architecture,
         component_model,
+        model_of,
     )
     from castwise.checkpoint.planning._component import pattern_of
     from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
@@ -68,6 +69,7 @@ else:
                 "architecture_option",
                 "checked_architecture",
                 "component_model",
+                "model_of",
             ),
             "castwise.checkpoint.planning._component": ("pattern_of",),
             "castwise.checkpoint.planning._derived_checkpoint": ("DerivedCheckpoint",),
@@ -140,6 +142,7 @@ __all__ = [
     "encode_checkpoint",
     "form_names",
     "is_scheme",
+    "model_of",
     "model_types",
     "most_versatile_recipe",
     "pattern_of",

@@ -275,7 +275,8 @@ class TranscodePlan(ComponentPlan):
         left = [
             info.name
             for info in self._tensors
-            if info.name not in payloads and self._is_matrix(info)
+            if info.name not in payloads
+            and (self._is_matrix(info) or self.model.may_be_experts(info.name))
         ]
         return statements(modules, self.model.excepted(left, modules), inputs=self._has_inputs)
 
