@@ -245,6 +245,9 @@ def test_what_may_be_experts_is_refused_until_somebody_says_what_it_is(tmp_path:
         made = checkpoint.load(out)
         assert "blocks.0.fc.weight_scale_inv" in made
         assert_same(made["blocks.0.moe.w_in"], random(*OUT_IN))
+    checkpoint.quantize_file(source, out, "nvfp4", overwrite=True, ignore=r".*w_in")
+    section = json.loads((out / "config.json").read_text())["quantization_config"]
+    assert {"blocks.0.moe.w_in", "blocks.0.moe.experts"} <= {*section["ignore"]}
     assert checkpoint.advise(source, bits=20, architecture=file).choices
     with pytest.raises(CheckpointError, match=r"frob\.txt'?\)? goes with a map"):
         checkpoint.verify(source, out, architecture=file)
@@ -261,6 +264,10 @@ def test_what_may_be_experts_is_refused_until_somebody_says_what_it_is(tmp_path:
         (FILE.replace("experts out in", "experts in"), "axes"),
         (FILE.replace(" linear", " lineal"), "lineal"),
         (FILE.replace("w_in", "w_out"), "is that of no tensor"),
+        (
+            FILE.replace("fc.weight linear", "fc.weight experts experts out in"),
+            "correct architecture, or leave it",
+        ),
         (FILE.replace("moe.w_in experts", "fc.weight experts"), "blocks.#.fc.weight"),
         (FILE[3:], "does not begin with"),
         ("", "does not begin with"),
@@ -295,6 +302,29 @@ def test_a_type_that_contradicts_the_shapes(
     words = rf"{re.escape(repr(name))} has the shape .* correct architectures and model_type"
     with pytest.raises(CheckpointError, match=words):
         checkpoint.quantize_file(source, tmp_path / "out", "fp8_block")
+    if kind != "llama":
+        checkpoint.quantize_file(source, tmp_path / "out", "nvfp4", ignore=re.escape(name))
+        assert f"{LAYER}b.weight_packed" in checkpoint.load(tmp_path / "out")
+
+
+def test_a_model_of_convolutions_says_that_they_are_the_reason(tmp_path: Path) -> None:
+    tensors = {"resnet.encoder.stages.0.layers.0.layer.0.convolution.weight": (64, 64, 3, 3)}
+    source = write(tmp_path / "in", tensors, model_type="resnet")
+    with pytest.raises(CheckpointError, match=r"1 convolution, 100 % .*: no recipe stores them"):
+        checkpoint.quantize_file(source, tmp_path / "out", "int8_channel")
+
+
+@pytest.mark.parametrize(
+    ("names", "is_head"),
+    [((EMBEDDING, "lm_head.weight"), False), ((EMBEDDING,), True)],
+)
+def test_an_embedding_is_a_head_where_no_head_is_stored(
+    names: tuple[str, ...], is_head: bool
+) -> None:
+    model = Model(
+        {"model_type": "llama", "tie_word_embeddings": True}, dict.fromkeys(names, (192, 64))
+    )
+    assert model.is_head(EMBEDDING) is is_head
 
 
 def test_a_package_offers_an_architecture(tmp_path: Path) -> None:

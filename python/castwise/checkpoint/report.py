@@ -130,7 +130,7 @@ class KeptTensors:
     def __str__(self) -> str:
         nouns = _ROLE_NAMES.get(self.role, "other tensors")
         noun, verb = (nouns, "stay") if self.count > 1 else (nouns.removesuffix("s"), "stays")
-        share = f"{100 * self.share:.2g} % of the bytes"
+        share = f"{_percent(self.share)} of the bytes"
         return f"{self.count:,} {noun}, {share}, {verb}: {self.reason}"
 
     def to_dict(self) -> dict[str, Any]:
@@ -151,7 +151,11 @@ _ROLE_NAMES = {
     "bias": "vectors of biases",
     "buffer": "buffers",
 }
-_SMALL_SHARE = 0.005
+_SMALL_SHARE, _LARGE_SHARE = 0.005, 0.1
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{'0f' if share >= _LARGE_SHARE else '2g'}} %"
 
 
 def kept_tensors(rows: Iterable[tuple[TensorInfo, str, str]], nbytes: int) -> list[KeptTensors]:
@@ -171,7 +175,7 @@ def kept_text(kept: Sequence[KeptTensors]) -> str:
     large = [tensors for tensors in kept if tensors.share >= _SMALL_SHARE]
     rest = sum(tensors.count for tensors in kept if tensors.share < _SMALL_SHARE)
     share = sum(tensors.share for tensors in kept if tensors.share < _SMALL_SHARE)
-    text = f"{counted(rest, 'other tensor')}, {100 * share:.2g} % of the bytes, kept as well"
+    text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes, kept as well"
     others = [text] if rest else []
     return "; ".join([*map(str, large), *others])
 

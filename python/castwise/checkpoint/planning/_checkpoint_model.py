@@ -77,8 +77,17 @@ def component_model(
     return model_of(tensors, configs, architecture)
 
 
-def check_shapes(model: Model) -> None:
+def check_shapes(model: Model, left: Collection[str], architecture: Architecture | None) -> None:
     """Refuse a model with tensors of shapes that their rows of the table do not allow.
+
+    Parameters
+    ----------
+    model
+        What the tensors are.
+    left
+        The names of those that a user leaves as they are.
+    architecture
+        The one that a user gives; None if the table has it.
 
     Raises
     ------
@@ -86,12 +95,18 @@ def check_shapes(model: Model) -> None:
         There is one.
 
     """
-    text = next(model.contradictions(), None)
-    if text is not None:
-        raise CheckpointError(
-            f"tensor {text} in {model.title}; correct architectures and model_type in {CONFIG}, or "
-            f"say what it is ({argument('architecture')})"
+    text = next(model.contradictions(left), None)
+    if text is None:
+        return
+    remedy = f"correct {argument('architecture')}"
+    if architecture is None:
+        remedy = (
+            f"correct architectures and model_type in {CONFIG}, or say what it is "
+            f"({argument('architecture')})"
         )
+    raise CheckpointError(
+        f"tensor {text} in {model.title}; {remedy}, or leave it as it is ({argument('ignore')})"
+    )
 
 
 def check_rows(names: Collection[str], architecture: Architecture | None) -> None:

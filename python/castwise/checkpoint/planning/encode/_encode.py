@@ -36,7 +36,7 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     encoding_threads,
     share,
 )
-from castwise.checkpoint.report import kept_tensors
+from castwise.checkpoint.report import kept_tensors, kept_text
 from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture
 from castwise.quantization import Quantization
 from castwise.quantization.producers import (
@@ -131,10 +131,15 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
     check_rows([name for part in source.components for name in part.names()], encode.architecture)
     plans = [EncodePlan(source, component, encode) for component in source.components]
     unused = _check_used(source, encode, plans)
+    kept = kept_tensors(
+        (row for plan in plans for row in plan.kept_rows()),
+        sum(info.nbytes for info in source.tensors.values()),
+    )
     if not any(plan.chosen for plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
             f"a map ({argument('dtype_map')}) gives a scheme to"
+            + (f"; {kept_text(kept)}" if kept else "")
         )
     return DerivedCheckpoint(
         source,
@@ -144,10 +149,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
         recipe=encode.recipe,
         unused=unused,
         consumer=encode.consumer,
-        kept=kept_tensors(
-            (row for plan in plans for row in plan.kept_rows()),
-            sum(info.nbytes for info in source.tensors.values()),
-        ),
+        kept=kept,
     )
 
 
@@ -241,7 +243,6 @@ class EncodePlan(ComponentPlan):
         self._source = source
         if self.quantization is not None:
             self._refuse_quantised(self.quantization)
-        check_shapes(self.model)
         config = self._configs.get(CONFIG, {})
         if not isinstance(config, dict):
             raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
@@ -251,6 +252,9 @@ class EncodePlan(ComponentPlan):
         self.chosen: dict[str, Encoding] = {}
         self._left: list[str] = []
         self._keys = [self._key_of(info) for info in self._tensors if component.has_config]
+        keys = zip(self._tensors, self._keys, strict=False)
+        left = {info.name for info, (_, is_ignored) in keys if is_ignored}
+        check_shapes(self.model, left, encode.architecture)
         self.choose_all(encode)
 
     def kinds(self) -> list[list[TensorInfo]]:
@@ -330,7 +334,7 @@ class EncodePlan(ComponentPlan):
                 scheme = None  # its producer keeps what is not of experts
             elif self._holds(info, encoding, is_named=key is not None):
                 self.chosen[info.name] = encoding
-        if info.name not in self.chosen and self._is_matrix(info):
+        if info.name not in self.chosen and (self._is_matrix(info) or self._is_stack(info)):
             self._left.append(info.name)
 
     def kept_rows(self) -> Iterator[tuple[TensorInfo, str, str]]:
