@@ -385,6 +385,26 @@ def test_a_model_that_is_not_known_is_no_failure(
     assert "castwise does not know the architecture" in line
 
 
+def test_a_model_of_diffusers_is_not_called_loaded(tmp_path: Path) -> None:
+    folder = write(tmp_path / "unet", "UNet2DConditionModel", weight("a.weight", "plain"), None)
+    (folder / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
+    found = checkpoint.verify_loading(folder, "transformers")
+    assert found.loads is None
+    assert "is of diffusers (UNet2DConditionModel)" in found.unknown[0]
+
+
+def test_names_of_the_language_model_are_not_those_of_a_tower(tmp_path: Path) -> None:
+    name = "language_model.model.layers.0.self_attn.q_proj.weight"
+    section = stated(CT, {"fp8_channel": ["Linear"]}, ["lm_head"])
+    folder = write(
+        tmp_path / "model",
+        "Llama4ForConditionalGeneration",
+        weight(name, "fp8_channel"),
+        section,
+    )
+    assert checkpoint.verify_loading(folder, "vllm").loads
+
+
 def test_tensors_of_other_names_are_not_called_loaded(tmp_path: Path) -> None:
     folder = write(tmp_path / "bert", "BertModel", decoder(DENSE, "plain"), None)
     found = checkpoint.verify_loading(folder, "transformers")

@@ -43,6 +43,10 @@ class EngineRules:
         """Return True for a module that a file for the engine must store unquantised."""
         return _has_row((*self.unquantized, *self.undecided), canonical(module))
 
+    def builds_plain(self, module: str) -> bool:
+        """Return True for a module that the engine never builds quantised."""
+        return _has_row(self.unquantized, canonical(module))
+
     def keeps_alone(self, module: str) -> bool:
         """Return True for a module that it builds unquantised, beside others that it does not."""
         rows = tuple(row for row in self.unquantized if not row.endswith(_BELOW))

@@ -200,6 +200,11 @@ def _check(
         unknown = f"castwise checks GGUF files for {LLAMA_CPP} alone"
     elif not isinstance(config, Mapping):
         unknown = f"{place} has no {CONFIG}, which would name the model"
+    elif "_class_name" in config and not config.get("architectures"):
+        unknown = (
+            f"{place} is of diffusers ({cut(str(config['_class_name']), _LETTERS)}), and castwise "
+            f"has no rules of how it loads"
+        )
     elif (architecture := model_of(tensors, configs, stated).architecture) is None:
         unknown = (
             f"castwise does not know {_named_architecture(config)}: whether {consumer} loads it is "

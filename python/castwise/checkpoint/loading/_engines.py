@@ -17,7 +17,7 @@ from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, View, leave, wrong_axis
-from castwise.models import EngineRules, matches
+from castwise.models import EngineRules
 from castwise.quantization.producers import find_consumer
 
 _LINEAR, _HEAD, _EMBEDDING = (
@@ -352,8 +352,7 @@ class _Plain:
         if name not in self._kept:
             rules = self._rules
             self._kept[name] = rules is not None and (
-                any(matches(row, name) for row in rules.unquantized)
-                or (rules.keeps(name) and not module.is_quantized)
+                rules.builds_plain(name) or (rules.keeps(name) and not module.is_quantized)
             )
         return self._kept[name]
 
