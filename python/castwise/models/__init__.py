@@ -8,7 +8,7 @@ from castwise.models._architecture import (
     normalize_name,
     read_architecture,
 )
-from castwise.models._engines import EngineRules, find_engines, matches
+from castwise.models._engines import EngineRules, find_engines
 from castwise.models._model import (
     EXPERTS,
     LINEAR,
@@ -35,7 +35,6 @@ __all__ = [
     "find_architecture",
     "find_engines",
     "has_last_outputs",
-    "matches",
     "normalize_name",
     "read_architecture",
 ]

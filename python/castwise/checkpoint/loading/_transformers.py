@@ -22,6 +22,7 @@ _SEQUENTIAL = ("llama4", "llama4_text")
 
 _E4M3 = "F8_E4M3"
 _ONE_BY_ONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
+_ELSEWHERE = "store the weights of each expert in a tensor of its own, or load it elsewhere"
 
 
 def transformers_problems(view: View) -> Iterator[LoadingProblem]:
@@ -170,7 +171,7 @@ def _expert_problems(
                 "transformers decodes no experts in one tensor, and would drop their scales"
                 if module.is_quantized
                 else "transformers builds experts one by one, and would drop them in one tensor",
-                _ONE_BY_ONE,
+                _ONE_BY_ONE if module.is_quantized else _ELSEWHERE,
             )
         return
     arguments = _expert_arguments(groups)
