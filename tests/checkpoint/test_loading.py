@@ -385,6 +385,50 @@ def test_a_model_that_is_not_known_is_no_failure(
     assert "castwise does not know the architecture" in line
 
 
+@pytest.mark.parametrize(
+    ("kind", "config", "shapes"),
+    [
+        (
+            "Gemma3ForConditionalGeneration",
+            {},
+            {
+                "vision_tower.head.attention.in_proj_weight": (3 * IN, IN),
+                "vision_tower.encoder.layers.0.self_attn.q_proj.weight": (IN, IN),
+            },
+        ),
+        (
+            "Glm5NextForConditionalGeneration",
+            {},
+            {
+                f"model.language_model.layers.0.self_attn.{end}.weight": (OUT, IN)
+                for end in ("q_proj", "k_proj", "v_proj", "b_proj", "f_a_proj", "g_a_proj")
+            },
+        ),
+        (
+            "InklingForCausalLM",
+            {"ignore": ".*shared_experts.*"},
+            {
+                "model.layers.0.mlp.shared_experts.gate_up_proj": STACK,
+                "model.layers.0.mlp.shared_experts.down_proj": (EXPERTS, IN, OUT),
+            },
+        ),
+    ],
+)
+@pytest.mark.parametrize("consumer", ENGINES)
+def test_what_stays_by_itself_is_not_refused(
+    tmp_path: Path,
+    kind: str,
+    config: dict[str, Any],
+    shapes: Mapping[str, tuple[int, ...]],
+    consumer: Any,
+) -> None:
+    shapes = shapes | {"model.language_model.layers.3.mlp.down_proj.weight": (OUT, IN)}
+    tensors = {name: np.zeros(shape, BF16) for name, shape in shapes.items()}
+    source, out = write(tmp_path / "in", kind, tensors, None), tmp_path / "out"
+    checkpoint.quantize_file(source, out, "fp8_channel", consumer=consumer, **config)
+    assert checkpoint.verify_loading(out, consumer).loads is True
+
+
 def test_a_model_of_diffusers_is_not_called_loaded(tmp_path: Path) -> None:
     folder = write(tmp_path / "unet", "UNet2DConditionModel", weight("a.weight", "plain"), None)
     (folder / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')

@@ -181,21 +181,25 @@ class Model:
         parameter = self._parameters.get(name)
         if parameter is not None and parameter.float32:
             return "the code of transformers keeps them in float32"
-        if self._engines and self._is_unquantized(name.removesuffix(WEIGHT), consumer):
+        if self._engines and self._is_unquantized(name, consumer):
             return "engines hold them unquantised"
         is_in_head = parameter is not None and role_by_name(name, ()) == "head"
         if is_in_head or is_in_name(name):
             return "in an embedding, a norm, an adapter or a head"
         return None
 
-    def _is_unquantized(self, module: str, consumer: str | None) -> bool:
-        """Return True for a module that a consumer builds without quantisation.
+    def _is_unquantized(self, name: str, consumer: str | None) -> bool:
+        """Return True for a weight that a consumer builds without quantisation, or joins with one.
 
         Of nobody in particular: a single layer, and no tower, that all engines build so.
         """
         if consumer is not None:
             rules = self._engines.get(consumer)
-            return rules is not None and rules.keeps(module)
+            joined = (other for other in self.partners(name, consumer) if other in self._shapes)
+            return rules is not None and any(
+                rules.keeps(other.removesuffix(WEIGHT)) for other in {name, *joined}
+            )
+        module = name.removesuffix(WEIGHT)
         engines = [self._engines[engine] for engine in _ENGINES if engine in self._engines]
         return bool(engines) and all(rules.keeps_alone(module) for rules in engines)
 

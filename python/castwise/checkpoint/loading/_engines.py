@@ -329,7 +329,7 @@ def _problems(view: View, method: _Method) -> Iterator[LoadingProblem]:
         if module.is_expert:
             layers.setdefault(module.layer, []).append(module)
         elif plain.holds(module) or not (
-            module.may_be_linear or module.role in {"linear", "head", "embedding"}
+            module.may_be_linear or module.is_linear or module.role in {"head", "embedding"}
         ):
             yield from view.unquantized(module)
         else:
@@ -417,7 +417,7 @@ def _expert_problems(
     view: View, method: _Method, layer: str, modules: Sequence[Module]
 ) -> Iterator[LoadingProblem]:
     """Yield what differs of the experts of a layer, which are one module of an engine."""
-    stem = layer if layer.endswith("experts") else f"{layer}.experts"
+    stem = layer if layer.rpartition(".")[2] == "experts" else f"{layer}.experts"
     names = [name for name in (module.name for module in modules) if ".experts." in name]
     zeroth = [name for name in names if ".experts.0." in name]
     choices = [[f"{stem}.0.{end}" for end in projections] for projections in _PROJECTIONS]
