@@ -307,6 +307,18 @@ def test_a_type_that_contradicts_the_shapes(
         assert f"{LAYER}b.weight_packed" in checkpoint.load(tmp_path / "out")
 
 
+@pytest.mark.parametrize(
+    ("kind", "name"),
+    [("deepseek_v3", "model.layers.61.eh_proj.weight"), ("qwen3_next", "mtp.fc.weight")],
+)
+def test_what_joins_a_layer_of_further_tokens_stays(tmp_path: Path, kind: str, name: str) -> None:
+    source = write(tmp_path / "in", {Q: (64, 64), name: (64, 128)}, model_type=kind)
+    checkpoint.quantize_file(source, tmp_path / "out", "nvfp4")
+    assert name in checkpoint.load(tmp_path / "out")
+    section = json.loads((tmp_path / "out" / "config.json").read_text())["quantization_config"]
+    assert name.removesuffix(".weight") in section["ignore"]
+
+
 def test_a_model_of_convolutions_says_that_they_are_the_reason(tmp_path: Path) -> None:
     tensors = {"resnet.encoder.stages.0.layers.0.layer.0.convolution.weight": (64, 64, 3, 3)}
     source = write(tmp_path / "in", tensors, model_type="resnet")

@@ -32,6 +32,9 @@ _ONLY_AT_TOP = frozenset(("output", "decoder", "proj_out", "shared", "score"))
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
 _AROUND = re.compile(r"(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$", re.DOTALL)
 _EXPERTS = re.compile(r"(?:.*\.)?(?:\w*experts|switch_mlp)\.\w+(?:\.weight)?")
+_OF_NEXT_TOKENS = re.compile(r"(?:.*\.)?(?:eh_proj|mtp\.fc)\.weight", re.DOTALL)
+"""What joins a layer that predicts further tokens: `nn.Linear` in vLLM, SGLang or both."""
+
 _MATRIX, _STACK = 2, 3
 
 
@@ -43,6 +46,8 @@ def role_by_name(name: str, shape: Sequence[int]) -> str:
     is_matrix = len(shape) in {0, _MATRIX} and name.endswith(".weight")
     if _EXPERTS.fullmatch(name) is not None and not (shape and is_matrix):
         return "unknown" if len(shape) == _MATRIX else "experts"
+    if _OF_NEXT_TOKENS.fullmatch(name) is not None:
+        return "other"
     if (role := _role_of(module, parents)) is not None:
         return role
     if len(shape) > _STACK or (len(shape) == _STACK and "conv" in name):
