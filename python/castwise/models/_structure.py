@@ -46,9 +46,8 @@ def role_by_name(name: str, shape: Sequence[int]) -> str:
     is_matrix = len(shape) in {0, _MATRIX} and name.endswith(".weight")
     if _EXPERTS.fullmatch(name) is not None and not (shape and is_matrix):
         return "unknown" if len(shape) == _MATRIX else "experts"
-    if _OF_NEXT_TOKENS.fullmatch(name) is not None:
-        return "other"
-    if (role := _role_of(module, parents)) is not None:
+    is_of_next = _OF_NEXT_TOKENS.fullmatch(name) is not None
+    if (role := "other" if is_of_next else _role_of(module, parents)) is not None:
         return role
     if len(shape) > _STACK or (len(shape) == _STACK and "conv" in name):
         return "convolution"
