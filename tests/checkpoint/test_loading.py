@@ -434,7 +434,7 @@ def test_a_model_of_diffusers_is_not_called_loaded(tmp_path: Path) -> None:
     (folder / "config.json").write_text('{"_class_name": "UNet2DConditionModel"}')
     found = checkpoint.verify_loading(folder, "transformers")
     assert found.loads is None
-    assert "is of diffusers (UNet2DConditionModel)" in found.unknown[0]
+    assert "a model of diffusers (UNet2DConditionModel)" in found.unknown[0]
 
 
 def test_names_of_the_language_model_are_not_those_of_a_tower(tmp_path: Path) -> None:

@@ -322,7 +322,13 @@ def test_the_class_comes_before_the_type_whose_classes_are_put_together() -> Non
 
 @pytest.mark.parametrize(
     "config",
-    [{}, {"architectures": []}, {"architectures": None, "model_type": None}, {"model_type": "x"}],
+    [
+        {},
+        {"architectures": []},
+        {"architectures": None, "model_type": None},
+        {"model_type": "x"},
+        {"model_type": ""},
+    ],
 )
 def test_a_model_without_a_row_is_none(config: dict[str, object]) -> None:
     assert find_architecture(config) is None

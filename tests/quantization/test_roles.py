@@ -307,6 +307,17 @@ def test_a_type_that_contradicts_the_shapes(
         assert f"{LAYER}b.weight_packed" in checkpoint.load(tmp_path / "out")
 
 
+def test_experts_that_stay_are_excepted_for_all_engines(tmp_path: Path) -> None:
+    name = f"{LAYER}mlp.experts.gate_up_proj"
+    tensors = {name: OUT_IN, Q: (64, 64)}
+    source = write(tmp_path / "in", tensors, model_type="qwen3_moe", hidden_size=64)
+    for recipe in ("compressed-tensors", "modelopt"):
+        out = tmp_path / recipe
+        checkpoint.quantize_file(source, out, "nvfp4", recipe=recipe, ignore=".*experts.*")
+        for engine in ("vllm", "sglang"):
+            assert checkpoint.verify_loading(out, engine).loads  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize(
     ("kind", "name"),
     [("deepseek_v3", "model.layers.61.eh_proj.weight"), ("qwen3_next", "mtp.fc.weight")],

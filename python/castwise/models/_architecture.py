@@ -152,7 +152,7 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
     name = names[0] if isinstance(names, list) else names
     entries = table.entries(name=name) if isinstance(name, str) else []
     kind = config.get("model_type")
-    if not entries and isinstance(kind, str):
+    if not entries and isinstance(kind, str) and kind:  # "" stands for classes without one
         entries = table.entries(model_type=kind)
     if not entries:
         return None

@@ -202,8 +202,8 @@ def _check(
         unknown = f"{place} has no {CONFIG}, which would name the model"
     elif "_class_name" in config and not config.get("architectures"):
         unknown = (
-            f"{place} is of diffusers ({cut(str(config['_class_name']), _LETTERS)}), and castwise "
-            f"has no rules of how it loads"
+            f"it is a model of diffusers ({cut(str(config['_class_name']), _LETTERS)}), and "
+            "castwise has no rules of how it loads"
         )
     elif (architecture := model_of(tensors, configs, stated).architecture) is None:
         unknown = (

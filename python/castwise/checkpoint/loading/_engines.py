@@ -240,11 +240,10 @@ class _ModelOpt(_Method):
         return f"{self.engine.name} does not know ModelOpt's algorithm {self._algorithm!r}"
 
     def excepted(self, name: str) -> bool:
-        if self.engine.suffixes:
-            return any(
-                fnmatch(part, text) for text in self._excepted for part in (name, *name.split("."))
-            )
         layer = name.partition(".experts.")[0] + ".experts" if ".experts." in name else name
+        if self.engine.suffixes:  # all experts of a layer are one module
+            parts = (layer, *layer.split("."))
+            return any(fnmatch(part, text) for text in self._excepted for part in parts)
         return any(
             text in name or fnmatch(name, text) or (layer != name and layer in text)
             for text in self._excepted
