@@ -315,6 +315,23 @@ def test_the_floor_is_said_by_role_with_what_lowers_it(
     assert advise(model, budget=numbers[0], **options).nbytes <= numbers[0]
 
 
+def test_a_head_and_an_embedding_of_one_shape_are_chosen_apart(tmp_path: Path) -> None:
+    source = tmp_path / "model"
+    source.mkdir()
+    head = {"lm_head.weight": weights()[TABLE]}
+    checkpoint.save(source / "model.safetensors", weights() | head)
+    config = {"model_type": "llama", "architectures": ["LlamaForCausalLM"]}
+    (source / "config.json").write_text(json.dumps(config))
+    advice = advise(source, error=0.1, recipe="modelopt", quantize_embeddings=True)
+    targets = {name: choice.target for choice in advice.choices for name in choice.tensors}
+    assert targets["lm_head.weight"] in written_schemes("modelopt")
+    assert targets.get(TABLE, "keep") not in written_schemes("modelopt")
+    checkpoint.quantize_file(
+        source, tmp_path / "result", recipe=advice.recipe, dtype_map=advice.map
+    )
+    assert folder_bytes(tmp_path / "result") <= advice.nbytes
+
+
 def test_ignored_weights_get_the_fewest_bytes(model: Path) -> None:
     name = "model.layers.1.mlp.down_proj"
     advice = advise(model, bits=9.0, ignore=re.escape(name))

@@ -262,8 +262,10 @@ class EncodePlan(ComponentPlan):
         kinds: dict[Any, list[TensorInfo]] = {}
         for info in self._tensors if self._component.has_config else ():
             if self._is_matrix(info) and not self._stays(info.name):
-                ending = info.name.endswith("weight"), self.model.role(info.name) == EXPERTS
-                kinds.setdefault((info.shape, info.format, *ending), []).append(info)
+                model, name = self.model, info.name
+                named = name.endswith("weight"), model.is_switch(name), model.is_in_out(name)
+                kind = info.shape, info.format, model.role(name), *named
+                kinds.setdefault(kind, []).append(info)
         return [*kinds.values()]
 
     def _stays(self, name: str) -> bool:
