@@ -332,6 +332,23 @@ def test_a_head_and_an_embedding_of_one_shape_are_chosen_apart(tmp_path: Path) -
     assert folder_bytes(tmp_path / "result") <= advice.nbytes
 
 
+def test_embeddings_are_not_for_consumers_that_load_none(model: Path) -> None:
+    with pytest.raises(CheckpointError, match=r"quantize_embeddings True: vllm loads .* mlx-lm"):
+        advise(model, bits=9.0, consumer="vllm", quantize_embeddings=True)
+
+
+def test_one_scheme_is_the_floor_where_what_states_a_mixture_takes_more(model: Path) -> None:
+    with pytest.raises(CheckpointError, match="smallest choices") as refusal:
+        advise(model, bits=1.0)
+    floor = int(re.findall(r"the ([\d,]+) bytes", str(refusal.value))[0].replace(",", ""))
+    advice = advise(model, budget=floor)
+    assert len({choice.target for choice in advice.choices}) == 1
+    assert advice.nbytes == floor
+    for below in (1, 100, 400, 2000):
+        with pytest.raises(CheckpointError, match=f"the {floor:,} bytes"):
+            advise(model, budget=floor - below)
+
+
 def test_ignored_weights_get_the_fewest_bytes(model: Path) -> None:
     name = "model.layers.1.mlp.down_proj"
     advice = advise(model, bits=9.0, ignore=re.escape(name))

@@ -52,6 +52,7 @@ from castwise.checkpoint.quantizing import checked_encode
 from castwise.checkpoint.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 from castwise.models import WEIGHT
+from castwise.quantization import consumers
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -155,7 +156,7 @@ def advise(
     CheckpointError
         Nothing fits, with the bytes by role; the checkpoint is quantised; a group, an importance or
         what to ignore names no weight; or the consumer is not known, or does not load the recipe, a
-        format or such a model.
+        format, quantised embeddings that are asked for, or such a model.
     ValueError, TypeError
         An argument is wrong.
     OSError
@@ -179,8 +180,16 @@ def advise(
     with open_checkpoint(path) as opened:
         limits = None if consumer is None else limits_of(opened, consumer, recipe)
         embeddings = quantize_embeddings
+        loads_them = limits is None or limits.consumer.embeddings
         if embeddings is None:
-            embeddings = limits is None or limits.consumer.embeddings
+            embeddings = loads_them
+        elif embeddings and not loads_them:
+            loaders = ", ".join(row.name for row in consumers() if row.embeddings)
+            raise CheckpointError(
+                f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
+                "loads no embeddings and heads that are quantised; leave it out, or name who does "
+                f"({argument('consumer')}): {loaders}"
+            )
         candidates = find_candidates(
             opened,
             formats,
@@ -583,21 +592,23 @@ class _Problem:
             limit += self._size.before  # every weight may stay: nothing is limited
         reserve = 0
         first = solution = self._solve(limit, reserve)
+        lightest: Solution | None = None
         while True:
             advice = self._advice(source, solution)
             stated = sizes.nbytes(advice)
             if limit is None or advice.nbytes + stated <= limit:
                 break
+            if solution is lightest:
+                raise _TooFewBytesError
             # What states the schemes needs room, too; how much follows from the choices.
             reserve += advice.nbytes + stated - limit
             try:
                 solution = self._solve(limit, reserve)
             except _TooFewBytesError:
-                if solution == (lightest := self._lightest()):
-                    raise
-                solution, reserve = lightest, 0  # whose statement takes less than that of mixtures
+                solution = lightest = self._lightest(sizes, source)
         most = advice.nbytes + stated if limit is None else limit
-        for uniform in self._uniforms(solution):
+        is_limited = self._limit.error is not None
+        for uniform in self._uniforms(solution.cost * (1 if is_limited else 1 + _MARGIN)):
             whole = self._advice(source, uniform)
             if whole.nbytes + (uniform_stated := sizes.nbytes(whole)) <= most:
                 advice, stated, solution = whole, uniform_stated, uniform
@@ -610,14 +621,13 @@ class _Problem:
         above = solution.cost - first.cost + first.gap
         return replace(advice, gap=max(above, 0.0) / self._total)
 
-    def _uniforms(self, solution: Solution) -> Iterator[Solution]:
-        """Yield the choices of one scheme that are as good as a solution, the best first.
+    def _uniforms(self, most_cost: float) -> Iterator[Solution]:
+        """Yield the choices of one scheme that cost no more than that, the best first.
 
         A weight that cannot have the scheme has the best of what is not one, and in half of them
         embeddings and heads do, too.
         """
         is_limited = self._limit.error is not None
-        least = solution.cost * (1 if is_limited else 1 + _MARGIN)
         rows: list[tuple[float, float, tuple[int, ...]]] = []
         targets = dict.fromkeys(option.target for row in self._options for option in row)
         for scheme, tables in itertools.product(filter(is_scheme, targets), (True, False)):
@@ -632,7 +642,7 @@ class _Problem:
             nbytes = sum(option.nbytes for option in picked)
             cost, weight = (nbytes, error) if is_limited else (error, nbytes)
             most = self._limit.error * self._total if self._limit.error is not None else math.inf
-            if cost <= least * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
+            if cost <= most_cost * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
                 rows.append((cost, weight, tuple(chosen)))
         for cost, weight, row_places in sorted(rows):
             yield Solution(row_places, cost, weight, 0.0)
@@ -705,7 +715,16 @@ class _Problem:
             raise _TooFewBytesError
         return solution
 
-    def _lightest(self) -> Solution:
+    def _lightest(self, sizes: _StatementSizes, source: str) -> Solution:
+        """Return the choices of the fewest bytes; what states a mixture may cost more than one."""
+
+        def nbytes(solution: Solution) -> int:
+            advice = self._advice(source, solution)
+            return advice.nbytes + sizes.nbytes(advice)
+
+        return min((self._least_choices(), *self._uniforms(math.inf)), key=nbytes)
+
+    def _least_choices(self) -> Solution:
         """Return the choices of the fewest bytes, without what states the schemes."""
         places = [
             min(range(len(row)), key=lambda place: row[place].nbytes) for row in self._options
@@ -716,8 +735,10 @@ class _Problem:
 
     def _refusal(self, sizes: _StatementSizes, source: str) -> CheckpointError:
         """Say the bytes of the smallest choices, by role, and what makes them smaller."""
-        stated = sizes.nbytes(self._advice(source, self._lightest()))
-        least = self.least_bytes() + stated
+        lightest = self._lightest(sizes, source)
+        advice = self._advice(source, lightest)
+        stated = sizes.nbytes(advice)
+        least = advice.nbytes + stated
         limit = (
             given("budget", self._limit.nbytes)
             if self._limit.nbytes is not None
@@ -726,16 +747,16 @@ class _Problem:
         least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
         return CheckpointError(
             f"{limit} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
-            f"choices: {self._floor(stated)}. Use more{self._remedies()}"
+            f"choices: {self._floor(lightest, stated)}. Use more{self._remedies()}"
         )
 
-    def _floor(self, reserve: int) -> str:
-        """Say the least bytes by role, the most first."""
+    def _floor(self, lightest: Solution, reserve: int) -> str:
+        """Say the bytes of the smallest choices by role, the most first."""
         roles = Counter(self._size.roles)
         roles[_BESIDE] += reserve
-        for names, options in zip(self._groups, self._options, strict=True):
-            least = min(option.nbytes for option in options)
-            roles[self._candidates.model.role(names[0])] += least
+        rows = zip(self._groups, self._options, lightest.chosen, strict=True)
+        for names, options, place in rows:
+            roles[self._candidates.model.role(names[0])] += options[place].nbytes
         return ", ".join(f"{role} {nbytes:,}" for role, nbytes in roles.most_common() if nbytes)
 
     def _remedies(self) -> str:
