@@ -256,7 +256,7 @@ class Model:
         """Whether a tensor is a head."""
         return any(self.role(name) == "head" for name in self._shapes)
 
-    def excepted(self, names: Iterable[str], modules: Container[str]) -> list[str]:
+    def excepted_modules(self, names: Iterable[str], modules: Container[str]) -> list[str]:
         """Return the modules that a configuration excepts, given the weights that stay.
 
         Engines build the experts of a layer as one module, `experts`.

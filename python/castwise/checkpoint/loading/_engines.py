@@ -119,7 +119,7 @@ class _Method:
         """Say why no module can be loaded."""
         return None
 
-    def excepted(self, name: str) -> bool:
+    def excepts(self, name: str) -> bool:
         """Return True for a module that is left without quantisation."""
         raise NotImplementedError
 
@@ -146,7 +146,7 @@ class _CompressedTensors(_Method):
         }
         self._ignore = [text for text in section.get("ignore") or () if isinstance(text, str)]
 
-    def excepted(self, name: str) -> bool:
+    def excepts(self, name: str) -> bool:
         return any(self._names(name, text) for text in self._ignore)
 
     def _names(self, name: str, text: str) -> bool:
@@ -190,7 +190,7 @@ class _Float8(_Method):
         block = section.get("weight_block_size")
         self._block = tuple(block) if isinstance(block, list) else None
 
-    def excepted(self, name: str) -> bool:
+    def excepts(self, name: str) -> bool:
         if ".experts." in name:
             layer = name.partition(".experts.")[0] + ".experts"
             return any(layer in text for text in self._ignored if "experts" in text)
@@ -239,7 +239,7 @@ class _ModelOpt(_Method):
             return None
         return f"{self.engine.name} does not know ModelOpt's algorithm {self._algorithm!r}"
 
-    def excepted(self, name: str) -> bool:
+    def excepts(self, name: str) -> bool:
         layer = name.partition(".experts.")[0] + ".experts" if ".experts." in name else name
         if self.engine.suffixes:  # all experts of a layer are one module
             parts = (layer, *layer.split("."))
@@ -368,7 +368,7 @@ def _module_problems(
 ) -> Iterator[LoadingProblem]:
     class_name = {"head": _HEAD, "embedding": _EMBEDDING}.get(module.role, _LINEAR)
     names = [member.name for member in group or (module,)]
-    stored = None if method.excepted(module.name) else method.stored(names, class_name)
+    stored = None if method.excepts(module.name) else method.stored(names, class_name)
     if module.may_be_linear and not module.is_quantized:
         return  # engines build most without quantisation, whatever the configuration says
     is_packed = isinstance(stored, Arguments) and stored.form == "pack-quantized"
@@ -385,7 +385,7 @@ def _group_problems(
     """Yield what differs of weights that an engine joins to one."""
     names = [module.name for module in group]
     listed = ", ".join(name.rpartition(".")[2] for name in names)
-    excepted = {method.excepted(name) for name in names}
+    excepted = {method.excepts(name) for name in names}
     schemes = {repr(method.stored([name], _LINEAR)) for name in names}
     formats = {_storage(module) for module in group}
     if len(excepted) > 1 or len(formats) > 1 or (excepted == {False} and len(schemes) > 1):
@@ -422,7 +422,7 @@ def _expert_problems(
     choices = [[f"{stem}.0.{end}" for end in projections] for projections in _PROJECTIONS]
     if zeroth and not any(module.is_stack for module in modules):
         choices = [zeroth]
-    excepted = [{method.excepted(name) for name in choice} for choice in choices]
+    excepted = [{method.excepts(name) for name in choice} for choice in choices]
     is_left = {True} in excepted
     if not is_left and any(len(states) > 1 for states in excepted):
         yield LoadingProblem(

@@ -536,7 +536,7 @@ class EncodePlan(ComponentPlan):
         tables = [name for name in self.chosen if self.model.role(name) in _LOOKED_UP]
         stated = statements(
             modules,
-            self.model.excepted(self._left, modules),
+            self.model.excepted_modules(self._left, modules),
             embeddings=frozenset(name.removesuffix(WEIGHT) for name in tables),
         )
         if is_file and stated.metadata is None:

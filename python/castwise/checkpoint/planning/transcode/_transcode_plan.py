@@ -278,7 +278,9 @@ class TranscodePlan(ComponentPlan):
             if info.name not in payloads
             and (self._is_matrix(info) or self.model.may_be_experts(info.name))
         ]
-        return statements(modules, self.model.excepted(left, modules), inputs=self._has_inputs)
+        return statements(
+            modules, self.model.excepted_modules(left, modules), inputs=self._has_inputs
+        )
 
     def _metadata(self, reader: Reader) -> dict[str, str]:
         if self.statements is None:
