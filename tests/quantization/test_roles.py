@@ -389,3 +389,15 @@ def test_what_cannot_be_experts_is_kept() -> None:
         "mixture.w",
         "experts.mlp.w",
     ]
+
+
+@pytest.mark.parametrize(("kind", "stores_head"), [("llama", True), ("own", True), ("own", False)])
+def test_an_embedding_is_a_head_only_where_the_file_has_no_other(
+    kind: str, *, stores_head: bool
+) -> None:
+    embedding, head = "model.embed_tokens.weight", "lm_head.weight"
+    names = [embedding, *([head] if stores_head else [])]
+    config = {"model_type": kind, "tie_word_embeddings": True}
+    model = Model(config, dict.fromkeys(names, (64, 32)))
+    assert model.is_head(embedding) != stores_head
+    assert all(map(model.is_head, names[1:]))
