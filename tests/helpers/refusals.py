@@ -35,6 +35,7 @@ _CHANGING = re.compile(
 # What Python 3.14 and musl say, and Python 3.11 with glibc, on which the record is made.
 _NEWER = (
     (re.compile(r"Stack overflow \(used \d+ kB\)"), "maximum recursion depth exceeded"),
+    (re.compile(r"(?<=recursion depth exceeded) while calling a Python object"), ""),
     (re.compile(r"cannot use '\w+' as a dict key \((.*?)\)"), r"\1"),
     (re.compile(r"Symbolic link loop"), "Too many levels of symbolic links"),
 )
