@@ -162,6 +162,19 @@ def test_ascii_classes_hold_what_pythons_do(key: str, text: str) -> None:
     assert (linear.find(text) is not None) == (re.fullmatch(key, text) is not None)
 
 
+@pytest.mark.parametrize(
+    "key",
+    [r"(?ai)\W", r"(?ai)[^\Wq]", r"(?ai)\S", "(?i)[Z-a]", "(?i)[^B-k]", "(?i:s)", "(?i)(?-i:k)|M"],
+)
+def test_case_is_ignored_as_python_does_it(key: str) -> None:
+    r"""Folded beyond ASCII, `\W`, which has the Kelvin sign, would have `k` too."""
+    linear = PolicyMap(linear=True)
+    linear.insert(key, True)
+    texts = [chr(code) for code in range(128)]
+    found = [text for text in texts if linear.find(text) is not None]
+    assert found == [text for text in texts if re.fullmatch(key, text)]
+
+
 @pytest.mark.parametrize("match", ["fullmatch", "search"])
 @pytest.mark.parametrize("key", CATASTROPHES)
 def test_no_pattern_blows_up(key: str, match: str) -> None:

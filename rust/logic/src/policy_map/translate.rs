@@ -46,21 +46,19 @@ pub(super) fn translate(pattern: &str, matching: Matching, classes: Option<&Clas
         classes,
     };
     reader.leading_flags()?;
-    let folds = reader.flags.ignore_case;
     reader.alternatives()?;
     if reader.rest.peek().is_some() {
         return None; // a parenthesis too many
     }
-    // Folding case beyond ASCII differs between the engines.
+    // Only the case of ASCII is folded here.
     if reader.ignores_case && !reader.is_ascii {
         return None;
     }
     let Reader { output, mut domain, weight, deepest, looks_ahead, ignores_case, .. } = reader;
     domain.ascii_only |= ignores_case;
-    let body = if folds { format!("(?i:{output})") } else { output };
     let whole = match matching {
-        Matching::Full => format!(r"\A(?:{body})\z"),
-        Matching::Search => format!(r"\A(?s:.)*?(?:{body})"),
+        Matching::Full => format!(r"\A(?:{output})\z"),
+        Matching::Search => format!(r"\A(?s:.)*?(?:{output})"),
     };
     let weight = if matching == Matching::Search { weight.saturating_add(ANY) } else { weight };
     Some(Translation { expression: (!looks_ahead).then_some(whole), domain, weight, depth: deepest })
@@ -160,9 +158,36 @@ fn ascii_class(letter: char) -> Option<&'static str> {
 }
 
 impl Reader<'_> {
+    /// Writes a character that stands for itself, in both cases where case is ignored.
     fn literal(&mut self, character: char) {
-        // In UTF-8; or, where case is ignored, a class of up to four ranges. In a set, a range and one of the complement.
-        self.weight = self.weight.saturating_add(if self.flags.ignore_case { 32 } else { 8 });
+        if self.flags.ignore_case && character.is_ascii_alphabetic() {
+            self.output.push('[');
+            self.range(character, character);
+            self.output.push(']');
+        } else {
+            self.character(character);
+        }
+    }
+
+    /// Writes a range of a set, and its letters in their other case where case is ignored.
+    fn range(&mut self, low: char, high: char) {
+        self.character(low);
+        self.output.push('-');
+        self.character(high);
+        if self.flags.ignore_case {
+            for (first, last) in [('a', 'z'), ('A', 'Z')] {
+                let (low, high) = (low.max(first), high.min(last));
+                if low <= high {
+                    let other = |letter: char| char::from(letter as u8 ^ b' ');
+                    let _ = write!(self.output, "{}-{}", other(low), other(high));
+                }
+            }
+        }
+    }
+
+    fn character(&mut self, character: char) {
+        // In UTF-8; in a set, a range and one of the complement. Where case is ignored, two or three times as many ranges.
+        self.weight = self.weight.saturating_add(if self.flags.ignore_case { 16 } else { 8 });
         self.is_ascii &= character.is_ascii();
         if character.is_ascii_alphanumeric() || character == '_' || character == '/' {
             self.output.push(character);
@@ -303,12 +328,7 @@ impl Reader<'_> {
             }
         }
         self.looks_ahead |= !is_atom;
-        self.output.push_str(match (flags.ignore_case, self.flags.ignore_case) {
-            _ if is_captured => "(",
-            (false, true) => "(?i:",
-            (true, false) => "(?-i:",
-            _ => "(?:",
-        });
+        self.output.push_str(if is_captured { "(" } else { "(?:" });
         self.depth += 1;
         self.deepest = self.deepest.max(self.depth);
         (self.depth <= DEEPEST).then_some(())?;
@@ -474,7 +494,7 @@ impl Reader<'_> {
             let dash = ahead.next() == Some('-');
             let high = if dash { ahead.next()? } else { ']' };
             if !dash || high == ']' {
-                self.literal(low);
+                self.range(low, low);
                 continue;
             }
             self.rest = ahead;
@@ -483,9 +503,7 @@ impl Reader<'_> {
             }
             let high = self.set_item(high)??;
             (low <= high).then_some(())?;
-            self.literal(low);
-            self.output.push('-');
-            self.literal(high);
+            self.range(low, high);
         }
         self.output.push(']');
         Some(())
