@@ -75,6 +75,15 @@ impl<const PLANES: usize, const STEPS: usize> Rows<Row, PLANES, STEPS> {
         Some(Self { first, classes, steps })
     }
 
+    /// The same tables for fewer classes; `None` if there are more.
+    fn with_steps<const FEWER: usize>(&self) -> Option<Rows<Row, PLANES, FEWER>> {
+        let (steps, others) = self.steps.split_first_chunk()?;
+        let zero = [Row::default(); PLANES];
+        let Self { first, classes, .. } = *self;
+        // A step between two classes is not zero.
+        others.iter().all(|step| is_same(step, &zero)).then_some(Rows { first, classes, steps: *steps })
+    }
+
     /// Loads the tables.
     ///
     /// # Safety
@@ -211,28 +220,37 @@ unsafe impl<const STEPS: usize> Step<Avx2, 4> for Rows<Row, 4, STEPS> {
     }
 }
 
-/// Makes the stage for results of this size with at most so many classes.
-fn with_steps<const STEPS: usize>(vectors: Avx2, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
-    let [a, b, c, d, ..] = table.planes;
-    Some(match size {
-        1 => InSteps::<Avx2, _, 1>::boxed(vectors, Rows::<Row, 1, STEPS>::of(&[a])?),
-        2 => InSteps::<Avx2, _, 2>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[a, b])?),
-        4 => InSteps::<Avx2, _, 4>::boxed(vectors, Rows::<Row, 2, STEPS>::of(&[c, d])?),
-        _ => return None,
+/// The tables of results of a byte, of two, and of four of which only the last two are ever set.
+enum AnySteps {
+    One(Rows<Row, 1, ROW>),
+    Two(Rows<Row, 2, ROW>),
+    LastTwo(Rows<Row, 2, ROW>),
+}
+
+/// Makes the stage of tables with at most so many classes.
+fn with_steps<const STEPS: usize>(vectors: Avx2, rows: &AnySteps) -> Option<Box<dyn Stage>> {
+    Some(match rows {
+        AnySteps::One(rows) => InSteps::<Avx2, _, 1>::boxed(vectors, rows.with_steps::<STEPS>()?),
+        AnySteps::Two(rows) => InSteps::<Avx2, _, 2>::boxed(vectors, rows.with_steps::<STEPS>()?),
+        AnySteps::LastTwo(rows) => InSteps::<Avx2, _, 4>::boxed(vectors, rows.with_steps::<STEPS>()?),
     })
 }
 
 /// Makes the stage for results of this size, if it is 1 or 2, or 4 with only the last two bytes ever set or with few
 /// classes.
 pub(super) fn stage(vectors: Avx2, table: &Table, size: usize) -> Option<Box<dyn Stage>> {
-    if size == size_of::<f32>() && !table.sets_last_two(size) {
-        let [a, b, c, d, ..] = table.planes;
-        return Some(InSteps::<Avx2, _, 4>::boxed(vectors, Rows::<Row, 4, 4>::of(&[a, b, c, d])?));
-    }
-    with_steps::<2>(vectors, table, size)
-        .or_else(|| with_steps::<3>(vectors, table, size))
-        .or_else(|| with_steps::<4>(vectors, table, size))
-        .or_else(|| with_steps::<6>(vectors, table, size))
-        .or_else(|| with_steps::<10>(vectors, table, size))
-        .or_else(|| with_steps::<ROW>(vectors, table, size))
+    let [a, b, c, d, ..] = table.planes;
+    let rows = match size {
+        1 => AnySteps::One(Rows::of(&[a])?),
+        2 => AnySteps::Two(Rows::of(&[a, b])?),
+        4 if table.sets_last_two(size) => AnySteps::LastTwo(Rows::of(&[c, d])?),
+        4 => return Some(InSteps::<Avx2, _, 4>::boxed(vectors, Rows::<Row, 4, 4>::of(&[a, b, c, d])?)),
+        _ => return None,
+    };
+    with_steps::<2>(vectors, &rows)
+        .or_else(|| with_steps::<3>(vectors, &rows))
+        .or_else(|| with_steps::<4>(vectors, &rows))
+        .or_else(|| with_steps::<6>(vectors, &rows))
+        .or_else(|| with_steps::<10>(vectors, &rows))
+        .or_else(|| with_steps::<ROW>(vectors, &rows))
 }
