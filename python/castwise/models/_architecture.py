@@ -97,10 +97,7 @@ class Architecture:
 
     def module_name(self, stem: str) -> str:
         """Return how transformers calls a module, given how a file does."""
-        name = self.modules.get(normalize_name(stem), "")
-        numbers = iter(part for part in stem.split(".") if normalize_name(part) != part)
-        parts = (next(numbers, part) if "#" in part else part for part in name.split("."))
-        return ".".join(parts) if name else stem
+        return fill_numbers(self.modules.get(normalize_name(stem), ""), stem) or stem
 
     def _spellings(self, name: str) -> Iterator[str]:
         """Yield a name, and what it is with the base model's prefix put on or left off."""
@@ -125,6 +122,12 @@ class _IndexEntry(NamedTuple):
 def normalize_name(name: str) -> str:
     """Return a tensor's name with `#` for every number of a layer or an expert."""
     return _NUMBER.sub(r"\g<1>#", name)
+
+
+def fill_numbers(name: str, other: str) -> str:
+    """Return a normalised name with the numbers of another name in their order."""
+    numbers = iter(part for part in other.split(".") if normalize_name(part) != part)
+    return ".".join(next(numbers, part) if "#" in part else part for part in name.split("."))
 
 
 def longest_prefix(name: str, targets: Mapping[str, str]) -> str:

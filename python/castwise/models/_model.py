@@ -10,6 +10,7 @@ from typing import Any
 from castwise.models._architecture import (
     Architecture,
     Parameter,
+    fill_numbers,
     find_architecture,
 )
 from castwise.models._engines import EngineRules, find_engines
@@ -181,6 +182,8 @@ class Model:
         parameter = self._parameters.get(name)
         if parameter is not None and parameter.float32:
             return "the code of transformers keeps them in float32"
+        if parameter is not None and parameter.name in self._shared:
+            return "other layers share their storage"
         if self._engines and self._is_unquantized(name, consumer):
             return "engines hold them unquantised"
         is_in_head = parameter is not None and role_by_name(name, ()) == "head"
@@ -274,13 +277,24 @@ class Model:
         renamed = map(self.architecture.module_name, stems)  # engines know either name
         return [*stems, *(name for name in renamed if name not in stems and name not in modules)]
 
+    @cached_property
+    def _shared(self) -> frozenset[str]:
+        """The rows that others share, of whose names a file has only one."""
+        rows = () if self.architecture is None else self.architecture.parameters.values()
+        return frozenset(row.tied for row in rows if row.role in _LAYERS_OF_MODULES)
+
     def _tied(self) -> list[str]:
         """Name the layers that share the weight of another, whose own may be absent."""
         if self.architecture is None:
             return [_HEAD]
         rows = self.architecture.parameters.values()
-        tied = (row.name for row in rows if row.tied and row.role in _LAYERS_OF_MODULES)
-        stems = [name.removesuffix(WEIGHT) for name in tied if "#" not in name]
+        tied = [row for row in rows if row.tied and row.role in _LAYERS_OF_MODULES]
+        stems = [row.name.removesuffix(WEIGHT) for row in tied if "#" not in row.name]
+        numbered = {row.tied: row.name.removesuffix(WEIGHT) for row in tied if "#" in row.name}
+        for name in self._shapes if numbered else ():
+            source = self.find(name)
+            if source is not None and source.name in numbered:
+                stems.append(fill_numbers(numbered[source.name], name))
         heads = [_HEAD] if self.find(_HEAD + WEIGHT) else []
         return [*dict.fromkeys([*stems, *heads])]
 

@@ -119,11 +119,9 @@ class View:
 
     def names_of(self, module: Module) -> list[str]:
         """Return the names that a module may have in the model: heads may have several."""
-        own = self.architecture.modules.get(module.parameter.name.removesuffix(WEIGHT))
-        if own is not None:
-            numbers = (part for part in module.name.split(".") if part.isdecimal())
-            parts = (next(numbers, part) if part == "#" else part for part in own.split("."))
-            return [".".join(parts)]
+        own = self.architecture.module_name(module.name)
+        if own != module.name:
+            return [own]
         return [module.name, *self._heads] if module.role == "head" else [module.name]
 
     @cached_property
