@@ -12,7 +12,7 @@ from math import ceil
 from typing import Any
 
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
-from castwise.checkpoint.loading._modules import MATRIX, Module, code_of
+from castwise.checkpoint.loading._modules import MATRIX, WEIGHT, Module, code_of
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View, leave
 from castwise.quantization.producers import BF16
@@ -70,6 +70,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         row.axes.startswith("experts") for row in view.architecture.parameters.values()
     )
     decoded: set[str] = set()
+    yield from _conversion_problems(view, has_scales=True)
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
             yield from _expert_problems(view, module, groups)
@@ -80,9 +81,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         if class_name is None or any(_matches(name, class_name, ignore) for name in names):
             targets = []
         arguments = by_target[targets[0]] if targets else None
-        if module.parameter.split and module.is_quantized:
-            yield _split(module)
-        elif arguments is None:
+        if arguments is None:
             yield from view.unquantized(module)
         elif module.may_be_linear and not module.is_quantized:
             continue
@@ -120,12 +119,42 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         )
 
 
-def _split(module: Module) -> LoadingProblem:
-    return LoadingProblem(
-        module.name,
-        "transformers makes several weights of it while it loads, and only of a plain one",
-        leave(),
-    )
+def _conversion_problems(view: View, *, has_scales: bool) -> Iterator[LoadingProblem]:
+    """Yield the weights that transformers parts or joins while it loads, but not their scales.
+
+    `update_weight_conversions` copies a conversion for scales if the modules have scales, else it
+    raises ValueError for one to many; it parts and joins along rows.
+    """
+    parted = {
+        row.name.removesuffix(WEIGHT).rpartition(".")[2]: row.name.removesuffix(WEIGHT)
+        for row in view.architecture.parameters.values()
+        if row.split and row.role == "linear" and row.name.endswith(WEIGHT)
+    }
+    joined: dict[str, set[str]] = {}
+    for name, target in view.architecture.modules.items():
+        joined.setdefault(target, set()).add(name.rpartition(".")[2])
+    for module in view.modules:
+        stem = module.parameter.name.removesuffix(WEIGHT)
+        parted.pop(stem.rpartition(".")[2], None) if module.is_quantized else None
+        target = view.architecture.modules.get(stem, "")
+        is_joined = module.is_quantized and len(joined.get(target, ())) > 1
+        is_parted = module.parameter.split and (has_scales or module.weight.endswith(WEIGHT))
+        if module.is_expert or module.role != "linear" or not (is_parted or is_joined):
+            continue
+        parts = [info.shape for suffix, info in module.tensors.items() if suffix[:1] != "."]
+        if not has_scales or not module.is_quantized or len({shape[:1] for shape in parts}) > 1:
+            yield LoadingProblem(
+                module.name,
+                "transformers parts it or joins it with others while it loads, and not its scales",
+                "quantise all that it so converts, as fp8_channel of compressed-tensors",
+            )
+    for name in sorted(parted.values()):
+        yield LoadingProblem(
+            name,
+            "transformers makes several weights of it while it loads, which fails for a quantised "
+            "model that has none of it",
+            "choose another consumer",
+        )
 
 
 def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
@@ -219,13 +248,13 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     skipped = list(stated) if stated is not None else view.heads()
     kept = [row.name for row in view.architecture.parameters.values() if row.float32]
     block = section.get("weight_block_size")
+    yield from _conversion_problems(view, has_scales=False)
+    yield from _renamed(view)
     for module in view.modules:
         # Experts are one module, which takes the name of their layer.
         built = module.layer if module.is_expert or module.is_stack else module.name
         is_left = _skips(module.name, skipped) or _skips(built, skipped)
-        if module.parameter.split and module.is_quantized:
-            yield _split(module)
-        elif module.is_stack:
+        if module.is_stack:
             if module.is_quantized:
                 yield LoadingProblem(
                     module.name,
@@ -244,6 +273,19 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
             yield LoadingProblem(module.name, "transformers keeps it in float32", leave())
         else:
             yield from _float8_problems(module, block)
+
+
+def _renamed(view: View) -> Iterator[LoadingProblem]:
+    """Yield what is called a scale and is none of codes (`update_weight_conversions`)."""
+    if view.architecture.model_type.startswith("inkling2"):
+        return
+    for module in view.modules:
+        if module.weight.endswith(".scale"):
+            yield LoadingProblem(
+                module.name,
+                "transformers renames it to 'weight_scale_inv', and would drop it",
+                "use compressed-tensors as the recipe",
+            )
 
 
 def _lacking(module: Module, part: str) -> LoadingProblem:
