@@ -506,6 +506,45 @@ def test_quantise_refuses_what_its_consumer_does_not_load(tmp_path: Path, scheme
         assert not (tmp_path / "out").exists()
 
 
+HRM = [f"model.H_module.layers.0.{name}" for name in ("attn.gqkv_proj", "mlp.gate_up_proj")]
+
+
+@pytest.mark.parametrize(
+    ("architecture", "names", "recipe", "scheme", "module"),
+    [
+        ("HrmTextForCausalLM", HRM, CT, "fp8_channel", None),
+        ("HrmTextForCausalLM", HRM, CT, "int4_group", HRM[0]),
+        ("HrmTextForCausalLM", HRM, "deepseek", "fp8_block", HRM[0]),
+        ("HrmTextForCausalLM", HRM[:1], CT, "fp8_channel", "gate_up_proj"),
+        ("Dinov2Model", ["encoder.layer.0.mlp.fc1"], CT, "fp8_channel", "weights_in"),
+    ],
+)
+def test_transformers_parts_weights_whose_scales_are_of_rows(
+    tmp_path: Path, architecture: str, names: list[str], recipe: Any, scheme: Any, module: Any
+) -> None:
+    tensors = {f"{name}.weight": np.ones((4 * OUT, 2 * IN), BF16) for name in names}
+    source = write(tmp_path / "model", architecture, tensors, None)
+    options: Any = {"recipe": recipe, "consumer": "transformers"}
+    if module is None:
+        checkpoint.quantize_file(source, tmp_path / "out", scheme, **options)
+        return
+    with pytest.raises(CheckpointError, match=module):
+        checkpoint.quantize_file(source, tmp_path / "out", scheme, **options)
+    assert not (tmp_path / "out").exists()
+
+
+def test_what_layers_share_is_left_and_excepted_by_all_names(tmp_path: Path) -> None:
+    """Numbered layers, of which the file has one name: the other was built quantised."""
+    stored = [f"model.decoder.{name}" for name in ("bbox_embed.1.layers.2", "layers.1.fc1")]
+    tensors = {f"{name}.weight": np.ones((OUT, IN), BF16) for name in stored}
+    source = write(tmp_path / "model", "RTDetrV2ForObjectDetection", tensors, None)
+    options: Any = {"recipe": CT, "consumer": "transformers"}
+    checkpoint.quantize_file(source, tmp_path / "out", "fp8_channel", **options)
+    config = json.loads((tmp_path / "out" / "config.json").read_text())
+    assert {stored[0], "bbox_embed.1.layers.2"} <= {*config["quantization_config"]["ignore"]}
+    assert stored[1] not in config["quantization_config"]["ignore"]
+
+
 def test_quantise_says_who_does_not_load_it(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

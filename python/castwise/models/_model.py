@@ -267,7 +267,8 @@ class Model:
         stems: list[str] = []
         for name in names:
             role = EXPERTS if self.may_be_experts(name) else self.role(name)
-            if role in _LAYERS_OF_MODULES:
+            is_unknown = self.architecture is not None and self.find(name) is None
+            if role in _LAYERS_OF_MODULES or is_unknown:
                 stems.append(name.removesuffix(WEIGHT))
             if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
                 stems.append(f"{self.layer_of_expert(name)}.experts")

@@ -137,7 +137,7 @@ def _conversion_problems(view: View, *, has_scales: bool) -> Iterator[LoadingPro
         stem = module.parameter.name.removesuffix(WEIGHT)
         parted.pop(stem.rpartition(".")[2], None) if module.is_quantized else None
         target = view.architecture.modules.get(stem, "")
-        is_joined = module.is_quantized and len(joined.get(target, ())) > 1
+        is_joined = has_scales and module.is_quantized and len(joined.get(target, ())) > 1
         is_parted = module.parameter.split and (has_scales or module.weight.endswith(WEIGHT))
         if module.is_expert or module.role != "linear" or not (is_parted or is_joined):
             continue
@@ -279,8 +279,10 @@ def _renamed(view: View) -> Iterator[LoadingProblem]:
     """Yield what is called a scale and is none of codes (`update_weight_conversions`)."""
     if view.architecture.model_type.startswith("inkling2"):
         return
+    names = view.architecture.modules
+    renamed = {*names, *names.values()}
     for module in view.modules:
-        if module.weight.endswith(".scale"):
+        if module.weight.endswith(".scale") and module.parameter.name in renamed:
             yield LoadingProblem(
                 module.name,
                 "transformers renames it to 'weight_scale_inv', and would drop it",
