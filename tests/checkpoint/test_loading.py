@@ -519,7 +519,7 @@ HRM = [f"model.H_module.layers.0.{name}" for name in ("attn.gqkv_proj", "mlp.gat
         ("Dinov2Model", ["encoder.layer.0.mlp.fc1"], CT, "fp8_channel", "weights_in"),
     ],
 )
-def test_transformers_parts_weights_whose_scales_are_of_rows(
+def test_transformers_parts_weights_whose_scales_are_of_rows(  # noqa: PLR0917
     tmp_path: Path, architecture: str, names: list[str], recipe: Any, scheme: Any, module: Any
 ) -> None:
     tensors = {f"{name}.weight": np.ones((4 * OUT, 2 * IN), BF16) for name in names}

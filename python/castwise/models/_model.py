@@ -180,10 +180,9 @@ class Model:
         if role not in {LINEAR, EXPERTS}:
             return "kept unless a map names them"
         parameter = self._parameters.get(name)
-        if parameter is not None and parameter.float32:
-            return "the code of transformers keeps them in float32"
-        if parameter is not None and parameter.name in self._shared:
-            return "other layers share their storage"
+        if parameter is not None and (parameter.float32 or parameter.name in self._shared):
+            reason = "the code of transformers keeps them in float32"
+            return reason if parameter.float32 else "other layers share their storage"
         if self._engines and self._is_unquantized(name, consumer):
             return "engines hold them unquantised"
         is_in_head = parameter is not None and role_by_name(name, ()) == "head"
