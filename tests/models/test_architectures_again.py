@@ -14,7 +14,7 @@ SCRIPT = Path(__file__).parents[2] / "benches/architectures/table.py"
 OTHER_VERSIONS = 2
 
 
-def test_a_random_tenth_is_written_again_as_it_is_in_the_table() -> None:
+def test_a_random_fortieth_is_written_again_as_it_is_in_the_table() -> None:
     peers.framework("torch")
     seed = random.randrange(10_000)
     command = [sys.executable, SCRIPT, "--check", str(seed)]
