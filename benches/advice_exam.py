@@ -92,7 +92,12 @@ class Exam:
 
     def _advise(self, budget: int | str, importance: Mapping[str, float] | None) -> Any:
         return checkpoint.advise(
-            self._source, budget=budget, formats=SCHEMES, recipe=RECIPE, importance=importance
+            self._source,
+            budget=budget,
+            formats=SCHEMES,
+            recipe=RECIPE,
+            importance=importance,
+            quantize_embeddings=False,  # rivals choose among the weights that every recipe takes
         )
 
     def advised(self, budget: int, importance: Mapping[str, float] | None = None) -> Choice | None:
