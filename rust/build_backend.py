@@ -30,7 +30,8 @@ def fault() -> str | None:
     answer = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)  # noqa: S603
     version = re.match(r"rustc (\d+)\.(\d+)", answer.stdout)
     if version is None:
-        return f"rustc --version fails{answer.stderr.strip().splitlines()[-1:] or ''}; {remedy}"
+        reasons = answer.stderr.strip().splitlines()[-1:]
+        return f"{': '.join(['rustc --version fails', *reasons])}; {remedy}"
     if (int(version[1]), int(version[2])) < tuple(map(int, oldest.split("."))):
         return (
             f"castwise needs Rust {oldest}, but here is {version[0]}; `rustup update`, or {remedy}"
@@ -41,7 +42,10 @@ def fault() -> str | None:
             "Rust links by cc, a C compiler, but there is none; install one, as `apt install gcc`"
         )
     if memory() < FEWEST_GIB:
-        return f"compiling castwise takes {FEWEST_GIB} GiB of memory, but there are {memory():.1f}"
+        return (
+            f"compiling castwise takes {FEWEST_GIB} GiB of memory, but here are {memory():.1f}; "
+            "give it more, or install castwise from a wheel"
+        )
     return None
 
 

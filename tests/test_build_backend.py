@@ -80,7 +80,7 @@ class TestBuildBackend:
         )
         assert code != 0
         assert error.count("\n") == 1
-        assert "GiB of memory, but there are 1.0" in error
+        assert "GiB of memory, but here are 1.0; give it more, or install" in error
 
     def test_what_is_needed(self, tmp_path: Path) -> None:
         for name in ("cargo", "cc"):
