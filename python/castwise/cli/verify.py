@@ -69,13 +69,13 @@ def _verify(options: argparse.Namespace) -> int:
     """Run `castwise verify`; returns 1 if the checkpoints differ, or are not loaded."""
     if options.consumer is not None:
         _refuse_others(options)
-        found = show_result(
+        check = show_result(
             options,
             lambda: checkpoint.verify_loading(
                 options.first, options.consumer, architecture=options.architecture
             ),
         )
-        return FINDINGS if found.loads is False else OK
+        return FINDINGS if check.loads is False else OK
     if options.second is None:
         raise CheckpointError(
             "verify compares two checkpoints: name B, or --for with who is to load A"

@@ -139,8 +139,7 @@ class Model:
 
     def is_in_out(self, name: str) -> bool:
         """Return True for matrices whose outputs are their columns."""
-        parameter = self.find(name)
-        return parameter is not None and parameter.axes.endswith(_IN_OUT)
+        return " ".join(self.axes(name)).endswith(_IN_OUT)
 
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""

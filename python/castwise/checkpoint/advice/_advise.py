@@ -174,7 +174,10 @@ def advise(
     """
     limit = _Limit.of(budget, bits, error)
     if quantize_embeddings is not None and not isinstance(quantize_embeddings, bool):
-        raise TypeError(f"{given('quantize_embeddings', quantize_embeddings)} is not True or False")
+        raise TypeError(
+            f"{given('quantize_embeddings', quantize_embeddings)} is not valid; "
+            "use True, False or None"
+        )
     path = source_path(source, "source")
     workers = checked_threads(threads)
     with open_checkpoint(path) as opened:
@@ -348,18 +351,18 @@ def _ignored(ignore: str | Sequence[str], candidates: Candidates) -> list[str]:
     names: list[str] = []
     for text in (ignore,) if isinstance(ignore, str) else ignore:
         pattern = pattern_of("ignore", text)
-        found = [
+        matches = [
             name
             for name in candidates.tensors
             if pattern.find(name) is not None or pattern.find(name.removesuffix(WEIGHT)) is not None
         ]
-        if not found:
+        if not matches:
             near = nearest([text], candidates.tensors)[text]
             raise CheckpointError(
                 f"{given('ignore', text)} matches no weight that may change"
                 + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
             )
-        names += found
+        names += matches
     if len(set(names)) == len(candidates.tensors):
         raise CheckpointError(
             f"{given('ignore', ignore)} matches every weight that may change; leave some out"

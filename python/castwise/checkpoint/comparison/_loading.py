@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from castwise._brief import brief, counted, cut
@@ -84,14 +84,17 @@ class LoadingCheck(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return a line for each kind of problem, and the verdict."""
-        checked = f"{counted(self.tensors, 'tensor')} of {', '.join(self.architectures)} checked"
+        checked = ""
+        if self.architectures:
+            names = ", ".join(self.architectures)
+            checked = f", {counted(self.tensors, 'tensor')} of {names} checked"
         if self.loads is None:
             verdict = []
         elif self.loads:
-            verdict = [f"{self.consumer} loads it: {checked}"]
+            verdict = [f"{self.consumer} loads it{checked}"]
         else:
             count = counted(len(self.problems), "problem")
-            verdict = [f"{self.consumer} does not load it as it stands: {count}, {checked}"]
+            verdict = [f"{self.consumer} does not load it as it stands: {count}{checked}"]
         return [Lines([*listed(self.problems), *self.unknown, *verdict])]
 
     def to_dict(self) -> dict[str, Any]:
@@ -103,15 +106,7 @@ class LoadingCheck(Rendered):
             "loads": self.loads,
             "architectures": list(self.architectures),
             "tensors": self.tensors,
-            "problems": [
-                {
-                    "module": problem.module,
-                    "problem": problem.problem,
-                    "remedy": problem.remedy,
-                    "option": problem.option,
-                }
-                for problem in self.problems
-            ],
+            "problems": [asdict(problem) for problem in self.problems],
             "unknown": list(self.unknown),
         }
 

@@ -135,7 +135,8 @@ def _conversion_problems(view: View, *, has_scales: bool) -> Iterator[LoadingPro
         joined.setdefault(target, set()).add(name.rpartition(".")[2])
     for module in view.modules:
         stem = module.parameter.name.removesuffix(WEIGHT)
-        parted.pop(stem.rpartition(".")[2], None) if module.is_quantized else None
+        if module.is_quantized:
+            parted.pop(stem.rpartition(".")[2], None)
         target = view.architecture.modules.get(stem, "")
         is_joined = has_scales and module.is_quantized and len(joined.get(target, ())) > 1
         is_parted = module.parameter.split and (has_scales or module.weight.endswith(WEIGHT))

@@ -62,15 +62,15 @@ class View:
     ) -> None:
         self.consumer = consumer
         self.architecture = architecture
-        self.config = config
         self.files = files or {}
         self.read = read
         self.modules = modules
+        text = config.get("text_config")
+        self._parts = (config, text if isinstance(text, Mapping) else {})
 
     def section(self, *keys: str) -> Mapping[str, Any]:
         """Return the first member of the configuration of these names, also of its text part."""
-        text = self.config.get("text_config")
-        for part in (self.config, text if isinstance(text, Mapping) else {}):
+        for part in self._parts:
             for key in keys:
                 if isinstance(part.get(key), Mapping):
                     section = part[key]
@@ -80,16 +80,14 @@ class View:
 
     def number(self, key: str) -> int | None:
         """Return a whole number of the configuration, or of its text part."""
-        text = self.config.get("text_config")
-        for part in (text if isinstance(text, Mapping) else {}, self.config):
+        for part in reversed(self._parts):
             if isinstance(part.get(key), int):
                 return int(part[key])
         return None
 
     def dtype(self) -> str | None:
         """Return the dtype in which the model is loaded by default."""
-        text = self.config.get("text_config")
-        for part in (self.config, text if isinstance(text, Mapping) else {}):
+        for part in self._parts:
             for key in ("dtype", "torch_dtype"):
                 if isinstance(part.get(key), str):
                     return str(part[key]).removeprefix("torch.")
