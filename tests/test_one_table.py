@@ -13,7 +13,7 @@ TABLE = ROOT / "rust" / "core" / "src" / "format.rs"
 OTHER_TABLES = (
     *("dialect.rs", "mode.rs", "element.rs"),
     *("comfy.py", "compressed_tensors.py", "quark.py", "torchao.py"),
-    *("_torch_values.py", "gguf.py"),
+    *("_torch_values.py", "_ggml_types.py"),
     *("_library_casts.py", "_libraries.py", "_standards.py"),
 )
 """What other systems take for names, the quantization modes, what schemes take for codes, and how

@@ -61,7 +61,6 @@ CHECKPOINT_ROOMS = (
     ("_sheets", "_inspection"),
     ("_arguments", "_config", "summary"),
     ("_model_card", "preview"),
-    ("gguf",),
     ("loading",),
     ("planning",),
     ("arrays", "running"),

@@ -107,7 +107,7 @@ def test_a_configuration_without_end_is_not_read(
 def test_a_tokenizer_without_end_is_refused(
     tmp_path: Path, make: Callable[[Path], None], name: str
 ) -> None:
-    from castwise.checkpoint.gguf._tokenizer_to_gguf import _parsed  # noqa: PLC0415
+    from castwise.checkpoint.containers.gguf._vocabulary import _parsed  # noqa: PLC0415
 
     make(tmp_path / name)
     with pytest.raises(checkpoint.CheckpointError, match=f"{name} is not a regular file"):

@@ -18,9 +18,9 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.containers import gguf
+from castwise.checkpoint.containers.gguf import _reader
 from castwise.checkpoint.planning.decode import _decode
-from castwise.checkpoint.planning.transcode import _global_scales, _to_gguf, _transcoded_slabs
+from castwise.checkpoint.planning.transcode import _global_scales, _transcoded_slabs, _whole_model
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
@@ -140,9 +140,9 @@ def test_there_and_back(
     for module, size in (
         (_global_scales, "_SLAB_BYTES"),
         (_decode, "_SLAB_ELEMENTS"),
-        (_to_gguf, "SLAB_ELEMENTS"),
+        (_whole_model, "SLAB_ELEMENTS"),
         (_transcoded_slabs, "SLAB_ELEMENTS"),
-        (gguf, "_GATHERED"),
+        (_reader, "_GATHERED"),
     ):
         monkeypatch.setattr(module, size, elements)
     source, recipe = models(name, tmp_path)

@@ -15,14 +15,14 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.decode import _decode
 from castwise.cli import main
-from castwise.quantization.producers import GGUF_BLOCKS
+from castwise.quantization.producers import BLOCK_TYPES
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
 from producer_models.gguf import TYPES, gguf_file
 
 Array = NDArray[Any]
 Framework = Callable[[str], ModuleType]
-NAMES = [name for name in GGUF_BLOCKS if name not in TYPES]
+NAMES = [name for name in BLOCK_TYPES if name not in TYPES]
 DTYPES = {
     "float32": np.float32,
     "bfloat16": ml_dtypes.bfloat16,
@@ -37,7 +37,7 @@ SCALES = {
 
 def random_blocks(name: str, shape: tuple[int, ...], *, finite: bool = True) -> Array:
     """Return rows of random blocks, whose scales are small if they are to be finite."""
-    size = GGUF_BLOCKS[name][2]
+    size = BLOCK_TYPES[name][2]
     raw = np.random.default_rng(len(name)).integers(0, 256, (*shape, size), np.uint8)
     if finite and name == "IQ1_M":  # its half is in four parts
         raw[..., 49:56:2] &= 0x0F
@@ -57,15 +57,15 @@ def values_of(gguf: ModuleType, name: str, raw: Array) -> Array:
 
 
 def stored(name: str, raw: Array) -> tuple[int, tuple[int, ...], bytes]:
-    kind, elements, _ = GGUF_BLOCKS[name]
+    kind, elements, _ = BLOCK_TYPES[name]
     return kind, (*raw.shape[:-2], raw.shape[-2] * elements), raw.tobytes()
 
 
 def test_sizes_are_those_of_the_package(framework: Framework) -> None:
     gguf = framework("gguf")
-    kinds = {name: gguf.GGMLQuantizationType[name] for name in GGUF_BLOCKS}
+    kinds = {name: gguf.GGMLQuantizationType[name] for name in BLOCK_TYPES}
     sizes = {name: (int(kind), *gguf.GGML_QUANT_SIZES[kind]) for name, kind in kinds.items()}
-    assert sizes == GGUF_BLOCKS
+    assert sizes == BLOCK_TYPES
 
 
 @pytest.fixture
@@ -159,7 +159,7 @@ def test_inspection_needs_no_package(
     raw = random_blocks(name, (3, 2))
     source = gguf_file(tmp_path / "model.gguf", {"w": stored(name, raw)})
     inspection = checkpoint.inspect(source)
-    assert inspection.bits_per_weight() == {"w": raw.nbytes * 8 / (6 * GGUF_BLOCKS[name][1])}
+    assert inspection.bits_per_weight() == {"w": raw.nbytes * 8 / (6 * BLOCK_TYPES[name][1])}
     assert f"uint8 ({name})" in str(inspection)
 
 

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.gguf._tokenizer_to_gguf import SPLITS
-from castwise.checkpoint.planning.transcode import _to_gguf
+from castwise.checkpoint.containers.gguf._vocabulary import SPLITS
+from castwise.checkpoint.planning.transcode import _whole_model
 from castwise.cli import main
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
@@ -100,7 +100,7 @@ def test_a_name_of_one_of_several_files_is_refused(
 def test_tensors(
     tmp_path: Path, recipe: str, elements: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(_to_gguf, "SLAB_ELEMENTS", elements)
+    monkeypatch.setattr(_whole_model, "SLAB_ELEMENTS", elements)
     source, out = model(tmp_path / "model"), tmp_path / "out.gguf"
     if recipe != "gpt-oss":
         checkpoint.transcode_file(source, tmp_path / "other", recipe)
@@ -542,7 +542,7 @@ NFC = {"type": "NFC"}
     [
         ("qwen2", {"normalizer": NFC}, None),
         ("qwen2", {}, "the normalizer None, and all that .* as qwen2 have 'NFC' in GGUF; state"),
-        ("llama-bpe", {"ignore_merges": True, "merges": []}, None),
+        ("llama-bpe", {"ignore_merges": True, "merges": []}, "has no merges, and castwise writes"),
         ("llama-bpe", {"ignore_merges": True, "normalizer": NFC}, "the normalizer 'NFC', .* None"),
         ("llama-bpe", {"merges": [[A, B]]}, "ignore_merges False.* make the .*; state True if th"),
         ("llama-bpe", {}, None),

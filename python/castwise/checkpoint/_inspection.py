@@ -12,7 +12,7 @@ from castwise._core import finfo
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.report import SCHEMA
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers import GGUF_BLOCKS, I8
+from castwise.quantization.producers import BLOCK_TYPES, I8
 from castwise.rendering import (
     Lines,
     Part,
@@ -104,8 +104,8 @@ class Inspection(Rendered):
 
 def _bits_per_weight(weight: QuantizedWeight, infos: Mapping[str, TensorInfo]) -> float | None:
     bits, payload = weight.code_bits, infos[weight.payload]
-    if payload.stored in GGUF_BLOCKS:
-        _, elements, size = GGUF_BLOCKS[payload.stored]
+    if payload.stored in BLOCK_TYPES:
+        _, elements, size = BLOCK_TYPES[payload.stored]
         return size * _BYTE_BITS / elements
     if payload.format == I8 and weight.scheme is not None and "int" in weight.scheme:
         bits = _BYTE_BITS  # of whatever range they are
@@ -244,7 +244,7 @@ def _stored_text(info: TensorInfo) -> str:
     """Name the format, and a note where the container itself knows only bytes."""
     if info.format is None:
         return f"{info.stored} (raw bytes)" if info.kind == "unknown" else info.stored
-    if info.stored in GGUF_BLOCKS:
+    if info.stored in BLOCK_TYPES:
         return f"{info.format} ({info.stored})"
     stored_as_bytes = info.stored.upper() == "U8" and finfo(info.format).safetensors != "U8"
     return f"{info.format} (as bytes)" if stored_as_bytes else info.format

@@ -32,7 +32,7 @@ from castwise.checkpoint.requests import (
     carry_out,
 )
 from castwise.checkpoint.summary import CastSummary
-from castwise.quantization.producers import GGUF
+from castwise.quantization.producers import TYPED
 
 
 @overload
@@ -181,7 +181,7 @@ class TranscodeRequest(DeriveRequest):
     @property
     def suffix(self) -> str:
         """The suffix of a file that holds what is written."""
-        return f".{GGUF.name}" if self.recipe == GGUF.name else SAFETENSORS
+        return f".{TYPED}" if self.recipe == TYPED else SAFETENSORS
 
     def checked(self, threads: int | None) -> tuple[RunOptions, Make]:
         """Check the form that is asked for."""

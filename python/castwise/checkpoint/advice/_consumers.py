@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers import model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.gguf import ARCHITECTURES
 from castwise.checkpoint.loading import loads_by_default
 from castwise.checkpoint.planning import consumer_named, model_types, stated_dtype
 from castwise.quantization import Consumer
@@ -92,9 +92,10 @@ def _dtype(source: Checkpoint) -> str | None:
 
 def _check_convertible(source: Checkpoint, consumer: Consumer, types: set[str]) -> None:
     """Refuse a model that, once it is quantised, cannot be converted to what a consumer reads."""
-    if not types.intersection(ARCHITECTURES):
+    model = model_format(f".{consumer.form}")
+    if model is not None and not types.intersection(model.model_types):
         raise CheckpointError(
             f"{source.path}: {consumer.name} reads {consumer.form}, which castwise makes of the "
-            f"model_type {', '.join(ARCHITECTURES)} in config.json, not of "
+            f"model_type {', '.join(model.model_types)} in config.json, not of "
             f"{', '.join(sorted(types)) or 'a model without one'}; use the consumer's own converter"
         )

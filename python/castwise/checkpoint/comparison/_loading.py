@@ -12,14 +12,18 @@ from castwise._options import ConsumerName
 from castwise._wording import argument, given
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import open_checkpoint, source_path
+from castwise.checkpoint.containers import (
+    WholeModelReader,
+    model_format,
+    open_checkpoint,
+    source_path,
+)
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.loading import (
     CHECKED,
     LLAMA_CPP,
     LoadingProblem,
-    check_gguf,
+    check_file,
     check_loading,
     listed,
     unknown_tensors,
@@ -177,7 +181,14 @@ def _check(
     """Check the model of one folder."""
     tensors, configs, pairs, unreadable = stated_of(source, component)
     place = component.place if source.is_folder else str(source.path)
-    is_gguf = all(isinstance(reader, GgufReader) for reader in component.shards.values())
+    models = {
+        model_format(source.suffix_of(reader))
+        for reader in component.shards.values()
+        if isinstance(reader, WholeModelReader)
+    }
+    model = next(iter(models), None)
+    form = consumer_named(consumer).form  # of one file, for a consumer that reads no folder
+    wanted = model_format(f".{form}")
     architectures: list[str] = []
     problems: list[LoadingProblem] = []
     unknown = ""
@@ -185,14 +196,14 @@ def _check(
     config = configs.get(CONFIG)
     if unreadable:
         problems = [LoadingProblem("", unreadable[0], "correct it")]
-    elif consumer == LLAMA_CPP and is_gguf:
-        architectures = [pairs.get("general.architecture", "a GGUF file")]
-        problems = check_gguf(tensors, pairs)
-    elif consumer == LLAMA_CPP:
-        remedy = "transcode it (castwise transcode --to gguf)"
-        problems = [LoadingProblem("", "llama.cpp reads GGUF files alone", remedy)]
-    elif is_gguf:
-        unknown = f"castwise checks GGUF files for {LLAMA_CPP} alone"
+    elif wanted is not None and model is wanted:
+        architectures = [pairs.get("general.architecture", f"a {model.label} file")]
+        problems = check_file(model, tensors, pairs)
+    elif wanted is not None:
+        remedy = f"transcode it (castwise transcode --to {form})"
+        problems = [LoadingProblem("", f"{consumer} reads {wanted.label} files alone", remedy)]
+    elif model is not None:
+        unknown = f"castwise checks {model.label} files for {LLAMA_CPP} alone"
     elif not isinstance(config, Mapping):
         unknown = f"{place} has no {CONFIG}, which would name the model"
     elif "_class_name" in config and not config.get("architectures"):

@@ -14,7 +14,6 @@ from castwise.checkpoint.containers._array_bytes import from_bytes, native, to_b
 from castwise.checkpoint.containers._container import Container
 from castwise.checkpoint.containers._exclusion import excluded_by
 from castwise.checkpoint.containers._first_bytes import suffix_of_contents
-from castwise.checkpoint.containers._gguf_header import BOOL, COUNT, FLOAT, INTEGER, TEXT, typed
 from castwise.checkpoint.containers._interface import (
     Arrangement,
     ChunkedReader,
@@ -30,24 +29,43 @@ from castwise.checkpoint.containers._weight_files import (
     is_safetensors,
     safetensors_name,
 )
+from castwise.checkpoint.containers._whole_models import (
+    MappedTensor,
+    ModelFiles,
+    ModelFormat,
+    ModelOutline,
+    Place,
+    Rows,
+    WholeModelReader,
+)
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
-from castwise.checkpoint.containers.registry import find, is_built_in, is_suffix, suffixes
+from castwise.checkpoint.containers.registry import (
+    WHOLE_MODELS,
+    find,
+    is_built_in,
+    is_suffix,
+    model_format,
+    suffixes,
+)
 from castwise.checkpoint.files import absent_file, checked_path, hub_path, is_remote, offline_source
 
 __all__ = [
-    "BOOL",
-    "COUNT",
-    "FLOAT",
     "INDEX_SUFFIX",
-    "INTEGER",
     "NOT_OF_THE_MODEL",
-    "TEXT",
+    "WHOLE_MODELS",
     "Arrangement",
     "ChunkedReader",
     "Elements",
+    "MappedTensor",
+    "ModelFiles",
+    "ModelFormat",
+    "ModelOutline",
+    "Place",
     "PlainReader",
     "Reader",
+    "Rows",
+    "WholeModelReader",
     "Writer",
     "are_alike",
     "check_store",
@@ -57,6 +75,8 @@ __all__ = [
     "holds_weights",
     "is_container",
     "is_safetensors",
+    "model_files",
+    "model_format",
     "native",
     "new_writer",
     "open_checkpoint",
@@ -64,13 +84,9 @@ __all__ = [
     "source_path",
     "source_suffix",
     "to_bytes",
-    "typed",
     "written_suffixes",
 ]
 
-
-_ONLY_DECODED = frozenset((".gguf",))
-"""Suffixes of files whose tensors must be decoded, so that only some commands read them."""
 
 _OTHER_TOOLS = {
     ".onnx": "onnxconverter-common makes it float16 (float16.convert_float_to_float16), "
@@ -96,14 +112,14 @@ def container_of(path: Path, remedy: str | None = None) -> str:
         raise CheckpointError(f"{path}: castwise does not read {suffix}; {_OTHER_TOOLS[suffix]}")
     suffix_text = f"the suffix {suffix!r}" if suffix else "a name without suffix"
     if remedy is None:
-        names = ", ".join(name for name in suffixes() if name not in _ONLY_DECODED)
+        names = ", ".join(name for name in suffixes() if name not in WHOLE_MODELS)
         remedy = f"use {names}, or a folder of safetensors shards"
     raise CheckpointError(f"{path}: {suffix_text} names no container; {remedy}")
 
 
 def written_suffixes() -> str:
     """List the suffixes of files that are written."""
-    return ", ".join(name for name in suffixes(is_written=True) if name not in _ONLY_DECODED)
+    return ", ".join(name for name in suffixes(is_written=True) if name not in WHOLE_MODELS)
 
 
 def has_places(path: Path) -> bool:
@@ -206,7 +222,7 @@ def open_checkpoint(
         with excluded_by(has_argument=excludes is not None):
             return open_folder(path, excludes or (lambda _: False))
     _check_store(path, suffix, container)
-    if suffix in _ONLY_DECODED and not decodes:
+    if suffix in WHOLE_MODELS and not decodes:
         raise CheckpointError(
             f"{path}: castwise dequantize makes a folder or a .safetensors file of {suffix}, "
             "plain tensors as they are (checkpoint.dequantize_file); llama-quantize of llama.cpp "
@@ -232,6 +248,18 @@ def _offered_reader(
             "uninstall the package that it is of"
         ) from error
     return reader
+
+
+def model_files(source: Checkpoint, dtype: str | None, *, is_file: bool) -> ModelFiles:
+    """Let a file of a whole model that becomes a folder have the tensors of transformers.
+
+    `dtype` is what weights are decoded to; if none is, they have that of the embedding.
+    CheckpointError if castwise does not know what they are there.
+    """
+    reader, model = source.file, model_format(source.suffix)
+    if is_file or model is None or not isinstance(reader, WholeModelReader):
+        return ModelFiles()
+    return model.model_files(reader, dtype)
 
 
 def new_writer(

@@ -4,17 +4,12 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Mapping
 from pathlib import Path
 
+from castwise.checkpoint.containers.registry import STARTS
 from castwise.checkpoint.files import is_remote, open_file, source_file
 
 _COUNT = 512
-_STARTS: Mapping[bytes, str] = {
-    b"GGUF": ".gguf",
-    b"\x93NUMPY": ".npy",
-    b"\x89HDF\r\n\x1a\n": ".h5",
-}
 _OLD_TORCH = re.compile(rb"\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", re.DOTALL)
 """A pickle of the number with which files of torch before 1.6 begin."""
 
@@ -39,7 +34,7 @@ def suffix_of_contents(path: Path, suffix: str) -> str | None:
     else:
         with open_file(path) as file:
             first = file.read(_COUNT)
-    for start, known in _STARTS.items():
+    for start, known in STARTS.items():
         if first.startswith(start):
             return known
     if first.startswith(_ZIP_START) and len(first) >= _NAME:

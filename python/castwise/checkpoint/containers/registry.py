@@ -6,6 +6,7 @@ import re
 import warnings
 from collections.abc import Mapping
 from functools import cache
+from importlib import import_module
 from typing import TYPE_CHECKING
 
 from castwise._entry_points import is_offered, loaded, offered, package_of
@@ -14,6 +15,8 @@ from castwise.checkpoint.containers._container import Container
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
+
+    from castwise.checkpoint.containers._whole_models import ModelFormat
 
 __all__ = ["GROUP", "Container", "find", "register"]
 
@@ -60,6 +63,16 @@ _BUILT_IN: Mapping[str, Container] = {
         has_places=True,
     ),
 }
+STARTS: Mapping[bytes, str] = {
+    b"GGUF": ".gguf",
+    b"\x93NUMPY": ".npy",
+    b"\x89HDF\r\n\x1a\n": ".h5",
+}
+"""The first bytes of files, and the suffix that they have."""
+
+WHOLE_MODELS: Mapping[str, str] = {".gguf": "castwise.checkpoint.containers.gguf"}
+"""The modules of containers that hold whole models, whose tensors must be decoded."""
+
 _SUFFIX = re.compile(r"\.[^./\\\s]+")
 """What `Path.suffix` can be."""
 
@@ -115,6 +128,14 @@ def find(suffix: str) -> Container | None:
         except (ImportError, TypeError) as error:
             raise CheckpointError(str(error).removesuffix(".")) from error
     return _containers.get(suffix)
+
+
+def model_format(suffix: str) -> ModelFormat | None:
+    """Return what is to be known of a container of whole models; None of others."""
+    if suffix not in WHOLE_MODELS:
+        return None
+    found: ModelFormat = import_module(WHOLE_MODELS[suffix]).FORMAT
+    return found
 
 
 def is_suffix(suffix: str) -> bool:

@@ -7,7 +7,7 @@ that with the tensors of the file. These names are what other rooms of castwise 
 from castwise.checkpoint.loading._check import (
     CHECKED,
     LLAMA_CPP,
-    check_gguf,
+    check_file,
     check_loading,
     listed,
     loads_by_default,
@@ -19,7 +19,7 @@ __all__ = [
     "CHECKED",
     "LLAMA_CPP",
     "LoadingProblem",
-    "check_gguf",
+    "check_file",
     "check_loading",
     "listed",
     "loads_by_default",

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._engines import engine_problems
-from castwise.checkpoint.loading._llama_cpp import llama_cpp_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
 from castwise.checkpoint.loading._modules import modules_of
 from castwise.checkpoint.loading._problem import LoadingProblem
@@ -16,6 +15,7 @@ from castwise.checkpoint.loading._view import Read, View
 from castwise.models import Model
 
 if TYPE_CHECKING:
+    from castwise.checkpoint.containers import ModelFormat
     from castwise.models import Architecture
 
 LLAMA_CPP = "llama.cpp"
@@ -49,7 +49,7 @@ def check_loading(
     tensors
         All tensors of the model.
     consumers
-        Of `CHECKED`, but for llama.cpp, of which see `check_gguf`.
+        Of `CHECKED`, but for llama.cpp, of which see `check_file`.
     files
         Other files that may state the quantisation, parsed, by name.
     read
@@ -79,9 +79,11 @@ def _model(
     return Model(config, {info.name: info.shape for info in tensors}, architecture)
 
 
-def check_gguf(tensors: Iterable[TensorInfo], metadata: Mapping[str, str]) -> list[LoadingProblem]:
-    """Return what keeps llama.cpp from loading a GGUF file."""
-    return list(llama_cpp_problems(tensors, metadata))
+def check_file(
+    model: ModelFormat, tensors: Iterable[TensorInfo], metadata: Mapping[str, str]
+) -> list[LoadingProblem]:
+    """Return what keeps a file of a whole model from being loaded."""
+    return [LoadingProblem(*problem) for problem in model.problems(tensors, metadata)]
 
 
 def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:

@@ -10,11 +10,12 @@ from typing import Any
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers import ModelFormat
 from castwise.checkpoint.loading import (
     CHECKED,
     LLAMA_CPP,
     LoadingProblem,
-    check_gguf,
+    check_file,
     check_loading,
     listed,
 )
@@ -86,8 +87,10 @@ def check_consumers(
         _LOGGER.warning("%s: the quantised model is not for %s: %s", path, name, _text(problems))
 
 
-def refuse_gguf(path: Path, tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> None:
-    """Refuse a GGUF file that llama.cpp would not load.
+def refuse_file(
+    path: Path, model: ModelFormat, tensors: Sequence[TensorInfo], metadata: Mapping[str, str]
+) -> None:
+    """Refuse a file of a whole model that its consumer would not load.
 
     Raises
     ------
@@ -95,7 +98,7 @@ def refuse_gguf(path: Path, tensors: Sequence[TensorInfo], metadata: Mapping[str
         The first tensor is named, with the remedy.
 
     """
-    if problems := check_gguf(tensors, metadata):
+    if problems := check_file(model, tensors, metadata):
         raise CheckpointError(
             f"{path} would not be loaded as it would be written: {LLAMA_CPP}: {_text(problems)}"
         )

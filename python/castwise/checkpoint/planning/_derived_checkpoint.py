@@ -12,14 +12,14 @@ from pathlib import Path
 from castwise._dtype_map import DTYPE, DtypeMap
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers import ModelFiles, model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
 from castwise.checkpoint.planning._component import ComponentPlan
-from castwise.checkpoint.planning._consumers_check import check_consumers, refuse_gguf
+from castwise.checkpoint.planning._consumers_check import check_consumers, refuse_file
 from castwise.checkpoint.planning._written_schemes import loading_warning
 from castwise.checkpoint.report import KeptTensors
-from castwise.quantization.producers import GGUF, Statements
+from castwise.quantization.producers import Statements
 
 _LOGGER = logging.getLogger(__name__)
 _TRANSFORMERS = "transformers"
@@ -42,7 +42,7 @@ class DerivedCheckpoint:
     recipe
         The producer whose form it gets; None if it is not quantised.
     model
-        What a folder of a GGUF file has beside its tensors.
+        What a folder of a file of a whole model has beside its tensors.
     unused
         Patterns of a map that matched nothing, each with the nearest name.
     consumer
@@ -139,7 +139,8 @@ class DerivedCheckpoint:
             The first module that would not be loaded is named, with the remedy.
 
         """
-        if self._target is None or (self._is_file and self._target != GGUF.name):
+        model = model_format(f".{self._target}") if self._is_file else None
+        if self._target is None or (self._is_file and model is None):
             return  # no library loads such a file by itself
         for plan, component in zip(self.plans, self.source.components, strict=True):
             if plan.statements is None:
@@ -153,8 +154,8 @@ class DerivedCheckpoint:
                 for planned in decided
             ]
             path = self.source.path_of(component)
-            if self._is_file:
-                refuse_gguf(path, infos, plan.statements.metadata or {})
+            if model is not None:
+                refuse_file(path, model, infos, plan.statements.metadata or {})
                 continue
             check_consumers(
                 path,

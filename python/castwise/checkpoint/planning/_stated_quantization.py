@@ -17,9 +17,9 @@ from castwise._wording import argument, function
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers import WholeModelReader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.folder import check_link
-from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.files import read_file
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
@@ -118,7 +118,7 @@ def found_in(
     pairs: Mapping[str, str],
 ) -> Quantization | None:
     """Return what of a component is quantised, given what `stated_of` returns."""
-    if not all(isinstance(reader, GgufReader) for reader in component.shards.values()):
+    if not all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
         try:
             return recognized(tensors, configs, pairs)
         except ValueError as error:

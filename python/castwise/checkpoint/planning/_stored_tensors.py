@@ -14,19 +14,24 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers import ChunkedReader, PlainReader, Reader, from_bytes
-from castwise.checkpoint.containers.gguf import GgufReader
+from castwise.checkpoint.containers import (
+    ChunkedReader,
+    PlainReader,
+    Reader,
+    WholeModelReader,
+    from_bytes,
+)
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.containers.torch import TorchReader
 
-_REOPENED = (SafetensorsReader, TorchReader, GgufReader)
+_REOPENED = (SafetensorsReader, TorchReader, WholeModelReader)
 """Those whose files can be closed and opened again; others are open as the run lasts."""
 
-_Ranged = SafetensorsReader | GgufReader | ChunkedReader | PlainReader
+_Ranged = SafetensorsReader | WholeModelReader | ChunkedReader | PlainReader
 """Those that read any part of a tensor."""
 
 _RANGED = get_args(_Ranged)
-_UNCHUNKED = (SafetensorsReader, GgufReader)
+_UNCHUNKED = (SafetensorsReader, WholeModelReader)
 """Most readers, by their exact types: `isinstance` of a protocol's class takes much longer."""
 
 _RECENT_BYTES = 24 << 20

@@ -11,9 +11,13 @@ from typing import Any, ClassVar
 from uuid import UUID, uuid4
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import is_container, open_checkpoint, source_path
+from castwise.checkpoint.containers import (
+    WholeModelReader,
+    is_container,
+    open_checkpoint,
+    source_path,
+)
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.planning import DerivedCheckpoint, DerivedReader
 from castwise.checkpoint.requests._request import (
@@ -94,7 +98,7 @@ class DeriveRequest(Request):
         patterns, limit = Patterns(self.include, self.exclude), shard_bytes(self.max_shard_size)
         opened = open_checkpoint(source, None, patterns.excludes, decodes=self.decodes)
         with opened:
-            if isinstance(opened.file, GgufReader) and not is_container(destination):
+            if isinstance(opened.file, WholeModelReader) and not is_container(destination):
                 limit = limit or sys.maxsize  # a model in itself becomes a folder
             is_file = becomes_file(opened, destination, limit)
             is_other = is_file and not self.is_plain and destination.suffix.lower() != self.suffix

@@ -10,12 +10,11 @@ from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._model_card import Base, read_card, write_card
-from castwise.checkpoint.containers import source_suffix
+from castwise.checkpoint.containers import WHOLE_MODELS, source_suffix
 from castwise.checkpoint.files import HubRepository, check_name, remove_folder
 from castwise.checkpoint.summary import CastSummary
 
 _LOGGER = logging.getLogger(__name__)
-_GGUF = ".gguf"
 
 
 def push_conversion(
@@ -107,6 +106,6 @@ def push_conversion(
 
 def suffix_of(source: Path, *, wanted: str) -> str | None:
     """Return the suffix of the file that a source becomes in a repository; None for a folder."""
-    if wanted != _GGUF and (source.is_dir() or source_suffix(source) == _GGUF):
+    if wanted not in WHOLE_MODELS and (source.is_dir() or source_suffix(source) in WHOLE_MODELS):
         return None
     return wanted

@@ -17,6 +17,7 @@ from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers import (
     NOT_OF_THE_MODEL,
+    WHOLE_MODELS,
     holds_weights,
     is_safetensors,
 )
@@ -45,11 +46,15 @@ _OTHER_WEIGHTS = (
     *("diffusion_pytorch_model*.bin", "diffusion_pytorch_model*.bin.index*.json"),
     *("tf_model*.h5", "tf_model*.h5.index.json", "flax_model*.msgpack", "flax_model*.index.json"),
     *("diffusion_flax_model*.msgpack", "rust_model.ot", "consolidated*.pth", "*.ckpt"),
-    *("*.gguf", "*.onnx", "*.onnx_data", "*.tflite"),
+    *(f"*{suffix}" for suffix in WHOLE_MODELS),
+    *("*.onnx", "*.onnx_data", "*.tflite"),
 )
 """The same model in other formats, in the folder of its safetensors files."""
 
-_OTHER_WEIGHTS_BELOW = ("original/*.pth", "onnx/*.onnx*", "openvino/*", "coreml/*", "gguf/*.gguf")
+_OTHER_WEIGHTS_BELOW = (
+    *("original/*.pth", "onnx/*.onnx*", "openvino/*", "coreml/*"),
+    *(f"{suffix[1:]}/*{suffix}" for suffix in WHOLE_MODELS),
+)
 """The same in a folder inside that."""
 
 

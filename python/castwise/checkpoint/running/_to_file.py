@@ -13,10 +13,16 @@ from typing import Any
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import Reader, are_alike, check_store, container_of
+from castwise.checkpoint.containers import (
+    WHOLE_MODELS,
+    Reader,
+    are_alike,
+    check_store,
+    container_of,
+    model_format,
+)
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.folder import entries
-from castwise.checkpoint.containers.gguf import check_whole
 from castwise.checkpoint.containers.npz import NpzReader
 from castwise.checkpoint.files import (
     Room,
@@ -41,7 +47,7 @@ from castwise.checkpoint.running._sharding import one_file
 
 _LOGGER = logging.getLogger(__name__)
 _NPY, _NPZ = ".npy", ".npz"
-_SAFETENSORS, _GGUF = ".safetensors", ".gguf"
+_SAFETENSORS = ".safetensors"
 
 
 class ToFile:
@@ -74,8 +80,8 @@ class ToFile:
             f"{'' if is_npy else shards}",
         )
         check_store(destination)
-        if container == _GGUF:
-            check_whole(destination)
+        if (model := model_format(container)) is not None:
+            model.check_name(destination)
         if not output.overwrite:
             check_absent(destination)
         if output.resumable:
@@ -239,7 +245,8 @@ def check_container(reader: Reader, suffix: str, destination: Path) -> None:
 
 
 def _only_component(folder: Checkpoint, destination: Path) -> Component:
-    if container_of(destination) not in (_SAFETENSORS, _GGUF):
+    container = container_of(destination)
+    if container != _SAFETENSORS and container not in WHOLE_MODELS:
         raise CheckpointError(
             f"{folder.path} is a folder, which can become a folder or one .safetensors file, "
             f"not {destination}"

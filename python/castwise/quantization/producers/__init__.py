@@ -9,6 +9,11 @@ from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
     from castwise.quantization.producers._attention import scale_of_attention
+    from castwise.quantization.producers._block_types import (
+        BLOCK_TYPES,
+        ROLES,
+        names_beside,
+    )
     from castwise.quantization.producers._configs import (
         MODEL,
         SECTIONS,
@@ -18,7 +23,6 @@ if TYPE_CHECKING:
     )
     from castwise.quantization.producers._consumers import Loading, find_consumer
     from castwise.quantization.producers._found import joined, prefixed
-    from castwise.quantization.producers._gguf_types import quantization_by_types
     from castwise.quantization.producers._keras_layers import plain_model, stated_layers
     from castwise.quantization.producers._keras_names import KERAS_FLOAT8, numbered_kernel
     from castwise.quantization.producers._layouts import (
@@ -49,6 +53,7 @@ if TYPE_CHECKING:
         OFFERED,
         OWN_SECTIONS,
         SEVERAL,
+        TYPED,
         WRAPPED,
         WRITTEN,
         described_in,
@@ -60,18 +65,23 @@ if TYPE_CHECKING:
     )
     from castwise.quantization.producers._schemes import find_scheme, has_global_scale
     from castwise.quantization.producers._stored_weight import Undecodable
+    from castwise.quantization.producers._typed_tensors import quantization_by_types
     from castwise.quantization.producers._written import (
         EncodedModules,
         Encoding,
         Statements,
         Written,
     )
-    from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS, ROLES, names_beside
 else:
     __getattr__ = on_demand(
         __name__,
         {
             "castwise.quantization.producers._attention": ("scale_of_attention",),
+            "castwise.quantization.producers._block_types": (
+                "BLOCK_TYPES",
+                "ROLES",
+                "names_beside",
+            ),
             "castwise.quantization.producers._configs": (
                 "MODEL",
                 "SECTIONS",
@@ -81,7 +91,6 @@ else:
             ),
             "castwise.quantization.producers._consumers": ("Loading", "find_consumer"),
             "castwise.quantization.producers._found": ("joined", "prefixed"),
-            "castwise.quantization.producers._gguf_types": ("quantization_by_types",),
             "castwise.quantization.producers._keras_layers": ("plain_model", "stated_layers"),
             "castwise.quantization.producers._keras_names": ("KERAS_FLOAT8", "numbered_kernel"),
             "castwise.quantization.producers._layouts": (
@@ -112,6 +121,7 @@ else:
                 "OFFERED",
                 "OWN_SECTIONS",
                 "SEVERAL",
+                "TYPED",
                 "WRAPPED",
                 "WRITTEN",
                 "described_in",
@@ -129,18 +139,14 @@ else:
                 "Statements",
                 "Written",
             ),
-            "castwise.quantization.producers.gguf": (
-                "GGUF",
-                "GGUF_BLOCKS",
-                "ROLES",
-                "names_beside",
-            ),
+            "castwise.quantization.producers._typed_tensors": ("quantization_by_types",),
         },
     )
 
 __all__ = [
     "ACTIVATION",
     "BF16",
+    "BLOCK_TYPES",
     "BYTES",
     "CACHE_KEYS",
     "CONFIGS",
@@ -149,8 +155,6 @@ __all__ = [
     "E8M0",
     "EVIDENT",
     "EXPERTS",
-    "GGUF",
-    "GGUF_BLOCKS",
     "GLOBAL",
     "I8",
     "KEPT_KEYS",
@@ -166,6 +170,7 @@ __all__ = [
     "SCALE",
     "SECTIONS",
     "SEVERAL",
+    "TYPED",
     "WRAPPED",
     "WRITTEN",
     "ZERO",

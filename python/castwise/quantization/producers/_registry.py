@@ -25,7 +25,7 @@ from castwise.quantization.producers.comfy import COMFY
 from castwise.quantization.producers.compressed_tensors import COMPRESSED_TENSORS
 from castwise.quantization.producers.deepseek import DEEPSEEK, DEEPSEEK_V4
 from castwise.quantization.producers.fbgemm import FBGEMM
-from castwise.quantization.producers.gguf import GGUF
+from castwise.quantization.producers.gguf import GGUF, block_decoder
 from castwise.quantization.producers.gpt_oss import GPT_OSS
 from castwise.quantization.producers.keras import KERAS
 from castwise.quantization.producers.mistral import MISTRAL
@@ -48,6 +48,11 @@ PRODUCERS = (*_BUILT_IN, *_OFFERED)
 """Every producer whose tensors tell how they are stored; the order is that of messages."""
 
 _ALL = (*PRODUCERS, GGUF)
+
+TYPED = GGUF.name
+"""The producer whose files state the scheme of each tensor by its type alone."""
+
+decoder_of_type = block_decoder  # of the types that have no layout
 
 _WRITERS = (
     *(DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX),

@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
-from castwise._wording import given
 from castwise.quantization.arrays._arrays import QuantizedArray, dequantize
 from castwise.quantization.arrays._conversion import zeros_of
 from castwise.quantization.arrays._decode import added_to_zeros, check_steps
@@ -20,14 +19,14 @@ from castwise.quantization.arrays._from_parts import recognized_parts
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._row_slices import row_step, rows_of
 from castwise.quantization.arrays._views import views_of
+from castwise.quantization.producers._block_types import BLOCK_TYPES, block_layout
 from castwise.quantization.producers._found import QuantizedWeight
 from castwise.quantization.producers._layouts import GLOBAL
 from castwise.quantization.producers._names import Described
-from castwise.quantization.producers._registry import find_recipe
+from castwise.quantization.producers._registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers._schemes import find_scheme
 from castwise.quantization.producers._stored_weight import MATRIX, Given, Undecodable
 from castwise.quantization.producers._usual_rule import usual
-from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS, layout_of
 from castwise.quantization.weights._case import Case, Read
 
 
@@ -114,7 +113,7 @@ def decoding(
 
     """
     case = Case(weight, tensors, read, section)
-    if weight.recipes == (GGUF.name,):
+    if weight.recipes == (TYPED,):
         return _of_blocks(case, axis, arithmetic)
     recipe, given = _given(case)
     if axis is not None:
@@ -203,8 +202,8 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
     """
     payload = case.lazy(case.payload)
     *leading, blocks, size = payload.shape
-    by_package = case.scheme in GGUF_BLOCKS
-    width = GGUF_BLOCKS[case.scheme][1] if by_package else _width_of(case, size)
+    by_package = case.scheme in BLOCK_TYPES
+    width = BLOCK_TYPES[case.scheme][1] if by_package else _width_of(case, size)
     seen = payload if leading else payload.reshape((1, blocks, size))
     *stack, count = seen.shape[:-2]
     if axis is None:
@@ -219,13 +218,13 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
 
     def rows(slab: Slab) -> QuantizedArray:
         raw = read(slab)
-        layout, _ = layout_of(case.scheme, size)
+        layout, _ = block_layout(case.scheme, size)
         shape = len(raw), raw.shape[1] // size * width
         try:
             return recognized_parts(
                 QuantizedArray,
                 {layout.payload: raw},
-                GGUF.name,
+                TYPED,
                 shape[::-1] if transposed else shape,
                 scheme=case.scheme,
                 block=layout.block,
@@ -242,7 +241,7 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
     plan = Decoding(shape, cut, width if transposed else 1, names, rows)
     if not (by_package or factors):
         return plan
-    decode = _decoder_of(case.scheme, arithmetic) if by_package else None
+    decode = decoder_of_type(case.scheme, arithmetic) if by_package else None
     # A code, a scale and a factor have at most 48 bits.
     dtype = np.float64 if arithmetic == "exact" else np.float32
 
@@ -276,30 +275,5 @@ def _factors(case: Case, stack: Sequence[int]) -> list[LazyArray]:
 def _width_of(case: Case, size: int) -> int:
     """Return the elements of a block."""
     scheme = find_scheme(case.scheme)
-    _, fields = layout_of(case.scheme, size)
+    _, fields = block_layout(case.scheme, size)
     return fields["data"] * 8 // (scheme.bits - int("high" in fields))
-
-
-def _decoder_of(
-    name: str, arithmetic: Arithmetic
-) -> Callable[[NDArray[np.uint8]], NDArray[np.float32]]:
-    """Return what decodes rows of blocks of a type of GGUF, by the package gguf."""
-    if arithmetic != "peer":
-        raise Undecodable(
-            f"it is {name}, which the package gguf decodes, in float32; "
-            f"{given('arithmetic', arithmetic)} is for other types"
-        )
-    try:
-        from gguf import GGMLQuantizationType, quants  # noqa: PLC0415
-    except ImportError as error:
-        raise Undecodable(
-            f"it is {name}, which the package gguf decodes: pip install 'castwise[gguf]'"
-        ) from error
-    kind = GGMLQuantizationType[name]
-
-    def decode(raw: NDArray[np.uint8]) -> NDArray[np.float32]:
-        with np.errstate(all="ignore"):  # scales are what is stored, also infinite and NaN
-            values: NDArray[np.float32] = quants.dequantize(raw, kind)
-        return values
-
-    return decode

@@ -18,11 +18,9 @@ from castwise._wording import argument, given
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.containers import Reader
+from castwise.checkpoint.containers import Reader, WholeModelReader, model_files
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.containers.gguf import GgufReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.gguf import model_of
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
@@ -78,15 +76,15 @@ def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> D
         of another shape, nothing says how it is stored, or castwise does not decode it.
 
     """
-    model = model_of(source, decode.format, is_file=is_file)
+    model = model_files(source, decode.format, is_file=is_file)
     if model.config and decode.only is not None:
         raise CheckpointError(
             f"{given('only', decode.only)}: what stays quantised of {source.path} is no model of "
             "transformers; leave it out, or name a .safetensors file"
         )
     plans = [DecodePlan(source, component, decode) for component in source.components]
-    # No other command reads a GGUF file.
-    may_be_plain = decode.may_be_plain or isinstance(source.file, GgufReader)
+    # No other command reads a file of a whole model.
+    may_be_plain = decode.may_be_plain or isinstance(source.file, WholeModelReader)
     if not (may_be_plain or any(plan.names or plan.left_out or plan.stale for plan in plans)):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise cast casts it"

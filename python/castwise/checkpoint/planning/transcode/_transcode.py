@@ -5,14 +5,14 @@ from __future__ import annotations
 from castwise._dtype_map import DtypeMap
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint.containers import model_files, model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.gguf import FLOAT32, model_of
 from castwise.checkpoint.planning._checkpoint_model import check_rows
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning.transcode._gguf_plan import GgufPlan
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
+from castwise.checkpoint.planning.transcode._whole_model_plan import WholeModelPlan
 from castwise.models import Architecture
-from castwise.quantization.producers import GGUF, find_recipe, producer_of_model
+from castwise.quantization.producers import find_recipe, producer_of_model
 
 
 def transcode_checkpoint(
@@ -36,14 +36,16 @@ def transcode_checkpoint(
 
     """
     several = [component.place for component in source.components]
-    if recipe == GGUF.name and not is_file:
-        raise CheckpointError("GGUF is one file; name one that ends with .gguf")
-    if recipe == GGUF.name and len(several) > 1:
+    target = model_format(f".{recipe}")
+    if target is not None and not is_file:
+        raise CheckpointError(f"{target.label} is one file; name one that ends with .{recipe}")
+    if target is not None and len(several) > 1:
         raise CheckpointError(
-            f"{source.path} has tensors in {listed(several)}, and a GGUF file is of one model; "
+            f"{source.path} has tensors in {listed(several)}, and a {target.label} file is of one "
+            "model; "
             f"leave out the others ({argument('exclude')})"
         )
-    model = model_of(source, None, is_file=is_file)
+    model = model_files(source, None, is_file=is_file)
     storing = producer_of_model(model.config.get("model_type"))
     if storing is not None and find_recipe(recipe).writing.is_loaded:
         raise CheckpointError(
@@ -52,9 +54,10 @@ def transcode_checkpoint(
             f"({argument('recipe', storing.name, option='--to')}), or as castwise "
             "dequantize decodes them"
         )
-    to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
-    dtypes = to_float32 if recipe == GGUF.name else model.dtypes
-    plan_type = GgufPlan if recipe == GGUF.name else TranscodePlan
+    dtypes, plan_type = model.dtypes, TranscodePlan
+    if target is not None:
+        dtypes = DtypeMap.from_mapping({target.float32.pattern: "float32"})
+        plan_type = WholeModelPlan
     plans = [
         plan_type(source, component, recipe, scheme, threads, architecture)
         for component in source.components

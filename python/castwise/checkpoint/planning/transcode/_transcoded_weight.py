@@ -36,12 +36,13 @@ from castwise.quantization.producers import (
     ACTIVATION,
     E4M3,
     E8M0,
-    GGUF,
     GLOBAL,
+    TYPED,
     ZERO,
     Encoding,
     Part,
     beside,
+    find_recipe,
 )
 from castwise.quantization.weights import Decoding
 
@@ -236,7 +237,7 @@ class TranscodedWeight:
             is_float = finfo(stored).kind == "float" and form.scheme.bits == _BYTE
             return _format_of(stored if is_float and key == DATA else form.container)
         if self.weight.scale is None:  # in blocks of bytes
-            stored = numpy_dtype(GGUF.scales)
+            stored = numpy_dtype(find_recipe(TYPED).scales)
         is_byte = form.scheme.scale in (E4M3, E8M0)
         return _format_of(scale_dtype(form, stored, powers=False) if is_byte else stored)
 

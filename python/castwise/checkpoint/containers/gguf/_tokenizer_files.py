@@ -1,4 +1,4 @@
-"""The files of a tokenizer, from the tokens of a GGUF file; its writer is `_tokenizer_to_gguf`."""
+"""The files of a tokenizer, from the tokens of a GGUF file."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.gguf._tokenizer_to_gguf import (
+from castwise.checkpoint.containers.gguf._vocabulary import (
     CONFIG,
     CONTROL,
     IDS,

@@ -1,21 +1,14 @@
-"""`.gguf`: what llama.cpp reads.
+"""Read `.gguf`, which llama.cpp reads: to be decoded, or as a model of transformers.
 
 A header of typed keys and values, then of tensors, then their data at multiples of an alignment. A
 quantised tensor is one of bytes here, of blocks: its last two axes count the blocks of a row and
 the bytes of a block, and `stored` is its type.
-
-Files are read to be decoded. They are written for models whose metadata are values as `typed` makes
-them, since a file without those of its architecture is one that nothing loads.
 """
 
 from __future__ import annotations
 
-import json
-import math
 import re
-import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -24,61 +17,25 @@ from numpy.typing import NDArray
 
 from castwise._core import parse_gguf_array, parse_gguf_header
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import Planned, TensorInfo, format_info, numpy_dtype
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
 from castwise.checkpoint.containers._array_bytes import from_bytes
-from castwise.checkpoint.containers._gguf_header import Typed, pair_of, text_of
-from castwise.checkpoint.containers._interface import Elements, PlacedReader, PlacedWriter, Reader
+from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.containers._whole_models import WholeModelReader
+from castwise.checkpoint.containers.gguf._ggml_types import BLOCKS, described
 from castwise.checkpoint.files import JoinedFiles, SourceFile
-from castwise.quantization.producers import GGUF_BLOCKS
 
-_MAGIC = b"GGUF"
-_VERSIONS = (2, 3)
-_MAX_AXES = 4  # ggml's own limit
 _GATHERED = 1 << 18
 """Bytes of rows that are put together at a time."""
 
-_ALIGNMENT = 32
-ARCHITECTURE = "general.architecture"
 _SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
 """What each file of a model that was split states."""
 
 _PART = re.compile(
     r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<suffix>\.gguf)", re.DOTALL | re.IGNORECASE
 )
-_PLAIN = {
-    0: "float32",
-    1: "float16",
-    24: "int8",
-    25: "int16",
-    26: "int32",
-    27: "int64",
-    28: "float64",
-    30: "bfloat16",
-}
-COMPUTED = tuple(_PLAIN[kind] for kind in (0, 1, 30))
-"""The formats of plain weights that llama.cpp computes with."""
-
-_BLOCKS = {kind: (name, count, size) for name, (kind, count, size) in GGUF_BLOCKS.items()}
-"""Types of blocks that can be decoded: name, elements and bytes of a block."""
-
-_WRITTEN = {"mxfp4": 39}
-"""The types of blocks that are written, by what reports call the scheme."""
-
-_OTHERS = {9: "Q8_1", 15: "Q8_K"}
 
 
-def check_whole(path: Path) -> None:
-    """Refuse a name for a whole model that would say it is one of several files."""
-    count = _count_named(path)
-    if count > 1:
-        raise CheckpointError(
-            f"{path}: by its name it would be one of {count} files of a model, and all of the "
-            "model becomes this file; choose a name that does not end with -00001-of-00002.gguf or "
-            "the like"
-        )
-
-
-def _count_named(path: Path) -> int:
+def count_named(path: Path) -> int:
     """Return how many files a model has by the name of one of them."""
     named = _PART.fullmatch(path.name)
     return 1 if named is None else int(named["count"])
@@ -107,7 +64,7 @@ class Gathered(NamedTuple):
     sources: Sequence[GatheredSource]
 
 
-class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
+class GgufReader(WholeModelReader):
     """A GGUF file whose header was checked on opening, with the others of a model that was split.
 
     Raises
@@ -148,7 +105,7 @@ class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
         values, arrays, start, alignment = parse_gguf_header(
             file.read,
             file.size,
-            lambda name, shape, kind, offset: places.append((_info(name, shape, kind), offset)),
+            lambda name, shape, kind, offset: places.append((described(name, shape, kind), offset)),
             CheckpointError,
         )
         for info, offset in places:
@@ -171,7 +128,7 @@ class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
         number, count, tensors = (self._values.get(key, 0) for key in _SPLIT_KEYS)
         named = _PART.fullmatch(self.path.name)
         if count in {0, 1}:
-            if (stated := _count_named(self.path)) > 1:
+            if (stated := count_named(self.path)) > 1:
                 raise CheckpointError(
                     f"by its name it is one of {stated} files of a model, and it does "
                     "not state that; rename it if it is the whole model, or fetch it again"
@@ -224,7 +181,7 @@ class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
     def logical_shape(self, name: str) -> tuple[int, ...]:
         """Return the shape of the weight in a tensor; its last axis has no blocks."""
         info = self.tensors[name]
-        elements = next((block[1] for block in _BLOCKS.values() if block[0] == info.stored), None)
+        elements = next((block[1] for block in BLOCKS.values() if block[0] == info.stored), None)
         return info.shape if elements is None else (*info.shape[:-2], info.shape[-2] * elements)
 
     def gather(self, tensors: Iterable[Gathered], metadata: dict[str, str]) -> None:
@@ -292,113 +249,3 @@ class GgufReader(PlacedReader[SourceFile | JoinedFiles]):
         info = self.tensors[name]
         assert info.format is not None, "others are refused"  # noqa: S101
         return from_bytes(self._bytes(name), numpy_dtype(info.format), info.shape)
-
-
-def _info(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
-    """Describe a tensor of a type of ggml, or refuse it."""
-    if kind in _PLAIN:
-        row = format_info(_PLAIN[kind])
-        return TensorInfo(
-            name, row.name, row.kind, row.name, shape, math.prod(shape) * row.itemsize
-        )
-    if kind not in _BLOCKS:
-        raise CheckpointError(
-            f"tensor {name!r} is of the type {_OTHERS.get(kind, kind)}, which castwise cannot "
-            "decode; llama-quantize of llama.cpp does: "
-            "llama-quantize --allow-requantize MODEL.gguf OUT.gguf BF16"
-        )
-    stored, elements, size = _BLOCKS[kind]
-    if not shape or shape[-1] % elements:
-        raise CheckpointError(
-            f"tensor {name!r} has the shape {shape}, whose rows are not blocks of {elements}"
-        )
-    shape = (*shape[:-1], shape[-1] // elements, size)
-    return TensorInfo(name, "uint8", "uint", stored, shape, math.prod(shape))
-
-
-class GgufWriter(PlacedWriter):
-    """Writes a GGUF file: the header at once, tensors at their places.
-
-    Raises
-    ------
-    CheckpointError
-        The metadata are not those of a model, or GGUF has no type for a tensor.
-
-    """
-
-    def __init__(
-        self,
-        file: BinaryIO,
-        planned: Sequence[Planned],
-        metadata: Mapping[str, str],
-        source: Reader | None,
-    ) -> None:
-        del source
-        self._file = file
-        self.planned = {plan.info.name: plan for plan in planned}
-        self.order = list(self.planned)
-        if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {Typed}:
-            raise CheckpointError(
-                "a .gguf file states the architecture and the tokens of its model, so castwise "
-                "writes one of a model folder alone: castwise transcode MODEL OUT.gguf --to gguf"
-            )
-        rows = [_described(plan) for plan in self.planned.values()]
-        lengths = [self.elements(name).nbytes(math.prod(self._shape(name))) for name in self.order]
-        *offsets, end = accumulate(map(_padded, lengths), initial=0)
-        pairs = [text_of(key) + pair_of(*json.loads(text)) for key, text in metadata.items()]
-        tensors = [
-            row + struct.pack("<Q", offset) for row, offset in zip(rows, offsets, strict=True)
-        ]
-        begin = struct.pack("<4sIQQ", _MAGIC, _VERSIONS[-1], len(rows), len(pairs))
-        header = b"".join([begin, *pairs, *tensors])
-        start = _padded(len(header))
-        self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
-        file.write(header.ljust(start, b"\0"))
-        file.flush()
-        file.truncate(start + end)  # what lies between tensors, and after the last, is zero
-
-    def _shape(self, name: str) -> tuple[int, ...]:
-        return self.planned[name].info.shape
-
-    def keeps(self, name: str) -> bool:
-        """Return False: the source is another container."""
-        del name
-        return False
-
-    def elements(self, name: str) -> Elements:
-        """Return how a tensor must stand in the file."""
-        plan = self.planned[name]
-        format_name = plan.target or plan.info.format
-        assert format_name is not None, "`_described` refuses others"  # noqa: S101
-        return Elements(format_name)
-
-
-def _padded(size: int) -> int:
-    return -(-size // _ALIGNMENT) * _ALIGNMENT
-
-
-def _described(plan: Planned) -> bytes:
-    """Write what the header says of a tensor, but for its place."""
-    info, format_name = plan.info, plan.target or plan.info.format
-    shape, kind = info.shape, _WRITTEN.get(plan.label or "")
-    if kind is not None:
-        *leading, blocks, _ = shape
-        shape = (*leading, blocks * _BLOCKS[kind][1])
-    else:
-        kind = next((kind for kind, name in _PLAIN.items() if name == format_name), None)
-    if kind is None or len(shape) > _MAX_AXES:
-        raise CheckpointError(
-            f"tensor {info.name!r} is {format_name or info.stored} of {len(shape)} axes; GGUF has "
-            f"{', '.join(_PLAIN.values())} of {_MAX_AXES} axes or fewer, and MXFP4"
-        )
-    axes = struct.pack(f"<I{len(shape)}QI", len(shape), *shape[::-1], kind)
-    return text_of(info.name) + axes
-
-
-def check_computed(info: TensorInfo) -> None:
-    """Refuse a plain tensor of a format that llama.cpp does not compute with."""
-    if info.format not in COMPUTED:
-        raise CheckpointError(
-            f"tensor {info.name!r} is {info.format or info.stored}, and llama.cpp computes with "
-            f"{', '.join(COMPUTED)}; castwise cast makes it one of them"
-        )

@@ -8,10 +8,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, NamedTuple
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import BOOL, COUNT, INTEGER, TEXT, typed
+from castwise.checkpoint.containers.gguf._architectures import BOOL, COUNT, INTEGER, TEXT
+from castwise.checkpoint.containers.gguf._package import gguf_package
+from castwise.checkpoint.containers.gguf._writer import typed
 from castwise.checkpoint.files import read_file
 
 TOKENIZER, CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
@@ -106,9 +109,10 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
         templates = _templates(stated, folder)
     with _blamed(folder / TOKENIZER):
         tokenizer = _parsed(folder / TOKENIZER)
-        keys = _tokens(tokenizer, folder, size)
-        numbers = {token["content"]: token["id"] for token in tokenizer.get("added_tokens") or []}
         is_added = _template(tokenizer, texts, folder)
+        tokens, split = _tokens(tokenizer, folder, size)
+        merges, keys = _special(tokenizer, stated, config, size)
+        _check_merges(tokenizer, split, merges, folder)
     for name in _ADDED:
         value = stated.get(f"add_{name}_token")
         if isinstance(value, bool) and is_added.setdefault(name, value) != value:
@@ -116,16 +120,45 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
                 f"{folder / CONFIG} states add_{name}_token {value}, and the post-processor of "
                 f"{TOKENIZER} does the other with {texts[name]!r}; mend the one that is wrong"
             )
-    return {
-        **keys,
-        **_special({name: numbers.get(text) for name, text in texts.items()}, config, size),
-        **{
-            f"tokenizer.ggml.add_{name}_token": typed(BOOL, is_added[name])
-            for name in _ADDED
-            if name in is_added
-        },
-        **templates,
+    flags = {f"tokenizer.ggml.add_{n}_token": typed(BOOL, v) for n, v in is_added.items()}
+    merged = {"tokenizer.ggml.merges": typed(TEXT, merges)}
+    return {**tokens, **merged, **keys, **flags, **templates}
+
+
+def _special(
+    tokenizer: Mapping[str, Any], stated: Mapping[str, Any], config: Mapping[str, Any], size: int
+) -> tuple[list[str], dict[str, str]]:
+    """Return the merges and the numbers of special tokens, as the package gguf reads them.
+
+    It gets what was read and checked here, as it reads files of this machine alone. It numbers
+    tokens by another base class (`BpeVocab`), which takes every added token for a control token.
+    """
+    package = gguf_package()
+    added = tokenizer.get("added_tokens") or []
+    numbered = {token["content"] for token in added}
+    for name in IDS:
+        number = config.get(f"{name}_token_id")
+        if number is None or isinstance(number, list) or _token(stated, name) in numbered:
+            continue  # of several, none is the one
+        if type(number) is not int or not 0 <= number < size:
+            raise CheckpointError(
+                f"config.json states {name}_token_id {number!r}, and GGUF needs a whole number "
+                f"from 0 to {size - 1}, the last row of the embedding"
+            )
+    merges = tokenizer["model"]["merges"]
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
+    files = {
+        TOKENIZER: {"model": {"merges": pairs}, "added_tokens": added},
+        CONFIG: {f"{name}_token": stated.get(f"{name}_token") for name in IDS},
+        "config.json": {f"{name}_token_id": config.get(f"{name}_token_id") for name in IDS},
     }
+    with TemporaryDirectory() as folder:
+        for name, content in files.items():
+            Path(folder, name).write_text(json.dumps(content), "utf-8")
+        read = package.SpecialVocab(folder, load_merges=True, special_token_types=(*IDS,))
+    numbers = read.special_token_ids
+    keys = {f"tokenizer.ggml.{IDS[n]}": typed(COUNT, numbers[n]) for n in IDS if n in numbers}
+    return read.merges, keys
 
 
 @contextmanager
@@ -142,8 +175,8 @@ def _blamed(path: Path) -> Iterator[None]:
         ) from error
 
 
-def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> dict[str, str]:
-    """Return the tokens, how they are merged, and how text is split before."""
+def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict[str, str], str]:
+    """Return what is stated of tokens, and how text is split before; refuse others, and merges."""
     model, added = tokenizer["model"], tokenizer.get("added_tokens") or []
     vocab, path = model["vocab"], folder / TOKENIZER
     if model["type"] != "BPE":
@@ -174,24 +207,35 @@ def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> dict[str, 
             f"{path}: {count} tokens are {most!r} in a GGUF file, where each needs a text of its "
             "own ([PADn] is that of a number n without a token); rename one"
         )
-    merges = [_merge(pair, vocab, path) for pair in model["merges"]]
-    name = _pre_tokenizer(tokenizer, folder)
-    ignores = bool(model.get("ignore_merges"))
-    if ignores != SPLITS[name].ignores_merges:
-        whole = {token["content"] for token in added}
-        text = _unmerged((text for text in vocab if text not in whole), merges)
-        if text is not None:
-            raise CheckpointError(
-                f"{path} states ignore_merges {ignores}, and llama.cpp does the other for {name}: "
-                f"its merges do not make the token {text!r}; state {not ignores} if that will do"
-            )
+    if not model["merges"]:  # the package writes no empty array, and llama.cpp reads none without
+        raise _refusal(folder, "has no merges")
+    for merge in model["merges"]:
+        _check_merge(merge, vocab, path)
+    split = _pre_tokenizer(tokenizer, folder)
     return {
         "tokenizer.ggml.model": typed(TEXT, "gpt2"),
-        "tokenizer.ggml.pre": typed(TEXT, name),
+        "tokenizer.ggml.pre": typed(TEXT, split),
         "tokenizer.ggml.tokens": typed(TEXT, tokens),
         "tokenizer.ggml.token_type": typed(INTEGER, [kinds.get(n, UNUSED) for n in range(size)]),
-        "tokenizer.ggml.merges": typed(TEXT, merges),
-    }
+    }, split
+
+
+def _check_merges(
+    tokenizer: Mapping[str, Any], split: str, merges: Sequence[str], folder: Path
+) -> None:
+    """Refuse tokens that llama.cpp would merge otherwise than the tokenizer does."""
+    model = tokenizer["model"]
+    ignores = bool(model.get("ignore_merges"))
+    if ignores == SPLITS[split].ignores_merges:
+        return
+    whole = {token["content"] for token in tokenizer.get("added_tokens") or []}
+    text = _unmerged((text for text in model["vocab"] if text not in whole), merges)
+    if text is not None:
+        raise CheckpointError(
+            f"{folder / TOKENIZER} states ignore_merges {ignores}, and llama.cpp does the other "
+            f"for {split}: its merges do not make the token {text!r}; state {not ignores} if that "
+            "will do"
+        )
 
 
 def _refusal(folder: Path, reason: str) -> CheckpointError:
@@ -216,8 +260,8 @@ def _added(token: Mapping[str, Any], path: Path) -> tuple[str, int]:
     return text.replace("\u2581", " "), USER_DEFINED
 
 
-def _merge(merge: object, vocab: Mapping[str, Any], path: Path) -> str:
-    """Join a pair of tokens; a space in one of them is written as the byte that it is."""
+def _check_merge(merge: object, vocab: Mapping[str, Any], path: Path) -> None:
+    """Refuse a merge that is not of two tokens whose join is one."""
     pair = merge.split(" ") if isinstance(merge, str) else merge
     if (
         not isinstance(pair, list)
@@ -228,8 +272,6 @@ def _merge(merge: object, vocab: Mapping[str, Any], path: Path) -> str:
             f"{path} merges {merge!r}, and llama.cpp needs two tokens whose join is a token; "
             "remove it or add what it lacks"
         )
-    left, right = (half.replace(" ", "\u0120") for half in pair)
-    return f"{left} {right}"
 
 
 def _pre_tokenizer(tokenizer: Mapping[str, Any], folder: Path) -> str:
@@ -277,25 +319,6 @@ def _token(stated: Mapping[str, Any], name: str) -> str | None:
     if text is not None and not isinstance(text, str):
         raise TypeError(f"{name}_token is {token!r}, which is not a text")
     return text
-
-
-def _special(
-    numbers: Mapping[str, int | None], config: Mapping[str, Any], size: int
-) -> dict[str, str]:
-    """Return the numbers of special tokens; the configuration states those without a text."""
-    keys: dict[str, str] = {}
-    for name, key in IDS.items():
-        stated = config.get(f"{name}_token_id")
-        number = stated if numbers[name] is None else numbers[name]
-        if number is None or isinstance(number, list):  # of several, none is the one
-            continue
-        if type(number) is not int or not 0 <= number < size:
-            raise CheckpointError(
-                f"config.json states {name}_token_id {number!r}, and GGUF needs a whole number "
-                f"from 0 to {size - 1}, the last row of the embedding"
-            )
-        keys[f"tokenizer.ggml.{key}"] = typed(COUNT, number)
-    return keys
 
 
 def _template(

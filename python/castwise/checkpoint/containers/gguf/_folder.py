@@ -2,40 +2,38 @@
 
 from __future__ import annotations
 
-import json
-import logging
 import math
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
 from castwise._core import cast
 from castwise._dtype_map import DtypeMap
-from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.containers.gguf import (
-    COMPUTED,
-    Gathered,
-    GatheredSource,
-    GgufReader,
-    check_computed,
+from castwise.checkpoint.containers._whole_models import (
+    MappedTensor,
+    ModelFiles,
+    Place,
+    WholeModelReader,
 )
-from castwise.checkpoint.gguf._architectures import (
+from castwise.checkpoint.containers.gguf._architectures import (
     EMBEDDING,
     FLOAT32,
     HEAD,
     GgufArchitecture,
-    MappedTensor,
-    Place,
     experts_of,
-    tensors,
 )
-from castwise.checkpoint.gguf._hyperparameters import configuration, rotary_scaling
-from castwise.checkpoint.gguf._tokenizer_from_gguf import (
+from castwise.checkpoint.containers.gguf._ggml_types import COMPUTED, check_computed
+from castwise.checkpoint.containers.gguf._hyperparameters import configuration, rotary_scaling
+from castwise.checkpoint.containers.gguf._names import tensors
+from castwise.checkpoint.containers.gguf._reader import (
+    Gathered,
+    GatheredSource,
+    GgufReader,
+)
+from castwise.checkpoint.containers.gguf._tokenizer_files import (
     Unstated,
     generation,
     special_numbers,
@@ -44,49 +42,13 @@ from castwise.checkpoint.gguf._tokenizer_from_gguf import (
 from castwise.models import WEIGHT
 from castwise.quantization.producers import ROLES, names_beside
 
-_LOGGER = logging.getLogger(__name__)
 _F32 = COMPUTED[0]
 _METADATA = {"format": "pt"}
 """What transformers wants to read in a safetensors file."""
 
 
-@dataclass(slots=True)
-class ModelFiles:
-    """What a folder has beside the tensors of a model.
-
-    Attributes
-    ----------
-    config
-        What `config.json` states.
-    files
-        The files of its tokenizer, with their texts.
-    dtypes
-        What becomes of tensors that are float32 in the file alone.
-    unknown
-        What the file does not state, for warnings.
-
-    """
-
-    config: Mapping[str, Any] = field(default_factory=dict)
-    files: Mapping[str, str] = field(default_factory=dict)
-    dtypes: DtypeMap = field(default_factory=lambda: DtypeMap.from_mapping({}))
-    unknown: Sequence[str] = ()
-
-    def warn(self) -> None:
-        """Warn of what is not known."""
-        for warning in self.unknown:
-            _LOGGER.warning("%s", warning)
-
-    def added(self, sections: Mapping[str, Any]) -> dict[str, str]:
-        """Return all files, `config.json` with further sections."""
-        if not self.config:
-            return {}
-        config = {**self.config, **sections}
-        return {CONFIG: json.dumps(config, indent=2) + "\n", **self.files}
-
-
-def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> ModelFiles:
-    """Let a GGUF file that becomes a folder have the tensors of transformers.
+def model_files(reader: WholeModelReader, dtype: str | None) -> ModelFiles:
+    """Let a file that becomes a folder have the tensors of transformers.
 
     `dtype` is what weights are decoded to; if none is, they have that of the embedding.
 
@@ -97,14 +59,12 @@ def model_of(source: Checkpoint, dtype: str | None, *, is_file: bool) -> ModelFi
         one is missing, or of another shape.
 
     """
-    reader = source.file
-    if is_file or not isinstance(reader, GgufReader):
-        return ModelFiles()
+    assert isinstance(reader, GgufReader), "by its format"  # noqa: S101
     try:
         return _model(reader, dtype)
     except CheckpointError as error:
         raise CheckpointError(
-            f"{source.path} cannot become a folder that transformers loads: {error}; a "
+            f"{reader.path} cannot become a folder that transformers loads: {error}; a "
             ".safetensors file keeps the names of llama.cpp: name one"
         ) from error
 

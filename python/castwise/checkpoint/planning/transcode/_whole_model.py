@@ -1,4 +1,4 @@
-"""A model of transformers as a GGUF file: what its tensors become there, and what is stated."""
+"""A model of transformers as one file: what its tensors become there, and what is stated."""
 
 from __future__ import annotations
 
@@ -15,21 +15,7 @@ from numpy.typing import NDArray
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.containers.gguf import check_computed
-from castwise.checkpoint.gguf import (
-    EMBEDDING,
-    FLOAT32,
-    HEAD,
-    GgufArchitecture,
-    MappedTensor,
-    Place,
-    Rows,
-    architecture,
-    hyperparameters,
-    rotary_factors,
-    tensors,
-    vocabulary,
-)
+from castwise.checkpoint.containers import MappedTensor, ModelFormat, ModelOutline, Place, Rows
 from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
@@ -52,51 +38,27 @@ class _Source(NamedTuple):
     place: Place
 
 
-class GgufModel:
-    """What a model is in a GGUF file.
+class WholeModel:
+    """What a model is in a file of all of it.
 
-    Parameters
-    ----------
-    folder
-        That of the model.
-    config
-        Its parsed configuration.
-    stored
-        The tensors of all shards.
-    weights
-        Those that are quantised, by their payloads.
-
-    Attributes
-    ----------
-    metadata
-        What the file states.
-    renamed
-        What plain tensors are called there that stay as they are, or are cast.
-    left_out
-        Plain tensors that become part of what stands in the place of another.
-
-    Raises
-    ------
-    CheckpointError
-        castwise does not know what llama.cpp calls it, or part of it; or it is not complete.
-
+    CheckpointError if castwise does not know what it is there, or it is not complete.
     """
 
     def __init__(
         self,
+        model: ModelFormat,
         folder: Path,
         config: Mapping[str, Any],
         stored: StoredTensors,
-        weights: Mapping[str, TranscodedWeight],
+        weights: Mapping[str, TranscodedWeight],  # by their payloads
     ) -> None:
-        row, config = architecture(config)
-        self.metadata = hyperparameters(row, config, folder.absolute().name)
-        self._factors = row.factors, rotary_factors(row, config)
-        self._stored, self._weights = stored, weights
+        self._format, self._stored, self._weights = model, stored, weights
+        outline = model.outline(folder, config)
+        self._constants = outline.constants
         self._becomes: dict[str, dict[str, Sequence[_Source]]] = {}
-        self.renamed: dict[str, str] = {}
-        self.left_out: set[str] = set()
-        becomes = self._sources(row, config)
+        self.renamed: dict[str, str] = {}  # plain tensors that stay as they are, or are cast
+        self.left_out: set[str] = set()  # plain tensors that become part of what another becomes
+        becomes = self._sources(outline, config)
         for name, sources in becomes.items():
             self._check_experts(name, sources)
             leading, *following = sources
@@ -106,11 +68,12 @@ class GgufModel:
                     self.renamed[leading.stored] = name
                     continue
             self._becomes.setdefault(leading.stored, {})[name] = sources
-        (embedding,) = becomes[EMBEDDING]
-        self.metadata |= vocabulary(folder, config, stored[embedding.stored].shape[0])
+        (embedding,) = becomes[outline.embedding]
+        tokens = outline.tokens(stored[embedding.stored].shape[0])
+        self.metadata = {**outline.metadata, **tokens}  # what the file states
 
     def _sources(
-        self, row: GgufArchitecture, config: Mapping[str, Any]
+        self, outline: ModelOutline, config: Mapping[str, Any]
     ) -> dict[str, list[_Source]]:
         """Return what each tensor of the file is made of; refuse a model that is not complete."""
         weights = self._weights
@@ -124,15 +87,16 @@ class GgufModel:
         for name in (*named, *(name for name in self._stored if name not in parts)):
             homes.setdefault(name.removesuffix(WEIGHT), []).append(named.get(name, name))
         becomes: dict[str, list[_Source]] = {}
-        for tensor in tensors(row, config):
+        for tensor in outline.tensors:
             names = homes.pop(tensor.name.removesuffix(WEIGHT), [])
             new_name = tensor.places[0].name
-            if not names and new_name == HEAD and row.tied and config.get("tie_word_embeddings"):
+            if not names and new_name in outline.optional:
                 continue
             if not names:
                 raise CheckpointError(
-                    f"it lacks what becomes {new_name!r} of {row.name}: {tensor.name!r}; add it, "
-                    "or mend num_hidden_layers, the number of experts or tie_word_embeddings"
+                    f"it lacks what becomes {new_name!r} of {outline.architecture}: "
+                    f"{tensor.name!r}; add it, or mend num_hidden_layers, the number of experts or "
+                    "tie_word_embeddings"
                 )
             if len(names) > 1:
                 raise CheckpointError(
@@ -144,8 +108,9 @@ class GgufModel:
                 becomes.setdefault(place.name, []).append(_Source(names[0], tensor.axis, place))
         for name, *_ in homes.values():
             raise CheckpointError(
-                f"tensor {name!r} has no place in a GGUF file of {row.name}; if the model does not "
-                f"need it, remove it, or mend num_hidden_layers ({config['num_hidden_layers']})"
+                f"tensor {name!r} has no place in a {self._format.label} file of "
+                f"{outline.architecture}; if the model does not need it, remove it, or mend "
+                f"num_hidden_layers ({config['num_hidden_layers']})"
             )
         return becomes
 
@@ -155,8 +120,8 @@ class GgufModel:
         shape = info.shape if weight is None else weight.plan.cut
         if weight is None and len(shape) == STACK:
             raise CheckpointError(
-                f"tensor {name!r} is not quantised, and GGUF has such experts the other way round; "
-                f"{AGAIN}"
+                f"tensor {name!r} is not quantised, and {self._format.label} has such experts the "
+                f"other way round; {AGAIN}"
             )
         if shape != tensor.shape:
             raise CheckpointError(
@@ -164,7 +129,7 @@ class GgufModel:
                 f"{', '.join(tensor.axes)}; mend the one that is wrong"
             )
         if weight is None:
-            check_computed(info)
+            self._format.check_plain(info)
 
     def _check_experts(self, name: str, sources: Sequence[_Source]) -> None:
         """Refuse experts that cannot become one tensor."""
@@ -184,12 +149,13 @@ class GgufModel:
             self._blocks(name, sources, is_further=number > 0)
             for number, (name, sources) in enumerate(becomes.items())
         ]
-        name, factors = self._factors
-        if name is None or factors is None or payload != next(iter(self._weights)):
+        if payload != next(iter(self._weights)):
             return tensors
-        # Of no stored tensor, so that it comes with the first.
-        info = derived_info(name, self._stored[payload].label, factors.shape, 0)
-        return [*tensors, DerivedTensor(info, _F32, payload, [], partial(_constant, factors))]
+        for name, array in self._constants.items():  # of no stored tensor, so with the first
+            info = derived_info(name, self._stored[payload].label, array.shape, 0)
+            slabs = partial(_constant, array)
+            tensors.append(DerivedTensor(info, array.dtype.name, payload, [], slabs))
+        return tensors
 
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> DerivedTensor:
         weights = [self._weights[source.stored] for source in sources]
@@ -233,7 +199,7 @@ class GgufModel:
         shape = list(info.shape)
         shape[axis] = place.rows.count(shape[axis])
         described = derived_info(name, info.label, (*stack, *shape), nbytes)
-        to = _F32 if FLOAT32.fullmatch(name) else info.format or ""
+        to = _F32 if self._format.float32.fullmatch(name) else info.format or ""
         slabs = partial(self._plain_slabs, sources, to)
         return DerivedTensor(described, to, home, [source.stored for source in sources], slabs)
 

@@ -10,21 +10,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import COUNT, FLOAT, TEXT, typed
-from castwise.checkpoint.containers.gguf import ARCHITECTURE
-from castwise.checkpoint.gguf._architectures import (
+from castwise.checkpoint.containers.gguf._architectures import (
+    ARCHITECTURE,
     ARCHITECTURES,
     CONTEXT,
+    COUNT,
+    FLOAT,
     LEFT_OUT,
     READ,
     ROPE,
     ROPE_TOO,
+    TEXT,
     UNSCALED,
     YARN,
     GgufArchitecture,
     Key,
     stated_key,
 )
+from castwise.checkpoint.containers.gguf._writer import typed
 
 _FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
 """What llama.cpp calls a file of MXFP4, and the version of ggml's blocks."""
@@ -80,7 +83,7 @@ def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[s
             raise CheckpointError(
                 f"config.json {says}, and llama.cpp computes {row.name} with {value!r} alone"
             )
-    return row, _followed(config) if row.rotated else config
+    return row, _followed(config) if row.follows else config
 
 
 def _followed(config: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -175,7 +178,7 @@ def rotary_factors(row: GgufArchitecture, config: Mapping[str, Any]) -> NDArray[
     stated = []
     for name in _LLAMA3:
         says = f"config.json states {name} {rope.get(name)!r}, and GGUF needs"
-        stated.append(_checked(Key(str(row.factors), FLOAT, name), rope.get(name), says))
+        stated.append(_checked(Key(str(row.factors), name, FLOAT), rope.get(name), says))
     theta = {**config, **rope}["rope_theta"]
     return _factors(theta, config["head_dim"], stated)
 
@@ -261,7 +264,7 @@ def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str
     config: dict[str, Any] = {}
     for key in (*row.keys, *(key for key in READ if key not in row.keys), *scaling):
         value = unread.pop(key.name, None)
-        if value is None and (not key.required or (row.rotated and key.stated in _HEADS)):
+        if value is None and (not key.required or (row.follows and key.stated in _HEADS)):
             continue
         value = _checked(key, value, f"it states {begin}{key.name} {value!r}, and a model needs")
         if key.kind == FLOAT:
@@ -282,7 +285,7 @@ def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str
     return row, {
         "architectures": [row.model],
         "model_type": kind,
-        **(_followed(config) if row.rotated else config),
+        **(_followed(config) if row.follows else config),
         **row.computes,
         "rope_scaling": scaled or _NOT_SCALED,
     }

@@ -1,15 +1,16 @@
-"""Weights that are quantised by their types alone, as the files of GGUF state them."""
+"""Weights that are quantised by their types alone."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Protocol
 
+from castwise.quantization.producers._block_types import BLOCK_TYPES, ROLES, TYPES, names_beside
 from castwise.quantization.producers._foreign import with_foreign
 from castwise.quantization.producers._found import Quantization, QuantizedWeight
 from castwise.quantization.producers._layouts import OF_F32
 from castwise.quantization.producers._names import Described
-from castwise.quantization.producers.gguf import GGUF, GGUF_BLOCKS, ROLES, TYPES, names_beside
+from castwise.quantization.producers._registry import TYPED
 
 
 class TypedTensor(Described, Protocol):
@@ -30,18 +31,18 @@ def quantization_by_types(tensors: Iterable[TypedTensor], place: str) -> Quantiz
         name: QuantizedWeight(
             name,
             *_scheme_and_block(info.stored),
-            (GGUF.name,),
+            (TYPED,),
             name,
             {one: role for one, role in roles.items() if by_name[one].format in OF_F32},
             problem=_problem([by_name[one] for one in roles]),
         )
         for name, info in by_name.items()
-        if info.stored in GGUF_BLOCKS
+        if info.stored in BLOCK_TYPES
         for roles in [_roles_beside(name, by_name)]
     }
     known = {*weights, *(part for weight in weights.values() for part in weight.parts)}
     weights = with_foreign(weights, {name: name for name in weights}, by_name, known)
-    return Quantization((f"{place}{GGUF.name}",), weights=tuple(weights.values()))
+    return Quantization((f"{place}{TYPED}",), weights=tuple(weights.values()))
 
 
 def _roles_beside(weight: str, tensors: Mapping[str, Described]) -> dict[str, str]:
@@ -73,6 +74,6 @@ def _scheme_and_block(stored: str) -> tuple[str, tuple[int, ...] | None]:
     """Return the scheme and the block of a type, which is a scheme itself if it has no layout."""
     layout = TYPES.get(stored)
     if layout is None:
-        _, elements, _ = GGUF_BLOCKS[stored]
+        _, elements, _ = BLOCK_TYPES[stored]
         return stored, (1, elements)
     return layout.scheme, layout.block

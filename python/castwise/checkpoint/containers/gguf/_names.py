@@ -1,0 +1,137 @@
+"""What llama.cpp calls the tensors of a model of transformers: by the map of the package gguf."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers._whole_models import MappedTensor, Place, Rows
+from castwise.checkpoint.containers.gguf._architectures import (
+    AXES,
+    READ,
+    GgufArchitecture,
+    experts_of,
+    stated_key,
+)
+from castwise.checkpoint.containers.gguf._package import gguf_package
+from castwise.models import Parameter, find_architecture
+
+_LAYER, _EXPERT = "layers.#.", "experts.#."
+_ENDS = (".weight", ".bias")
+_JOINT, _HALVES = "gate_up_proj", ("gate_proj", "up_proj")
+"""A tensor that the map lacks, and the two that it has; the first has the even rows."""
+
+
+class _Pattern(NamedTuple):
+    """A tensor of all layers, of all experts: its names in transformers and in llama.cpp."""
+
+    name: str
+    becomes: list[str]
+    axes: list[str]
+    axis: int
+    rows: list[Rows]
+
+
+def tensors(row: GgufArchitecture, config: Mapping[str, Any]) -> Iterator[MappedTensor]:
+    """List the tensors of a model, layer by layer; there may be more than any file has.
+
+    CheckpointError if the package is missing, or too old for the architecture.
+    """
+    patterns = _patterns(row, config)
+    inner = [pattern for pattern in patterns if "{layer}" in pattern.name]
+    for pattern in patterns:
+        if pattern not in inner:
+            yield _tensor(pattern, config, None, None)
+    for layer in range(config["num_hidden_layers"]):
+        for pattern in inner:
+            experts = range(experts_of(config)) if "{expert}" in pattern.name else [None]
+            for expert in experts:
+                yield _tensor(pattern, config, layer, expert)
+
+
+def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[_Pattern]:
+    """Map the parameters of a class, in the order of `AXES`."""
+    package = gguf_package()
+    kind = next((kind for kind, name in package.MODEL_ARCH_NAMES.items() if name == row.name), None)
+    model = find_architecture({"architectures": [row.model]})
+    if kind is None or model is None:
+        raise CheckpointError(
+            f"the package gguf that is installed does not know {row.name}; update it: "
+            "pip install -U 'castwise[gguf]'"
+        )
+    names = package.get_tensor_name_map(kind, 1)
+    stacked = {*model.modules.values()}  # of experts that files have one by one
+    patterns: dict[tuple[int, bool], _Pattern] = {}
+    for parameter in model.parameters.values():
+        becomes = _becomes(names, parameter) if parameter.name not in stacked else []
+        stem, _, end = "".join(becomes[:1]).removeprefix("blk.{layer}.").partition(".")
+        is_bias = end == "bias"
+        if stem in AXES and not (is_bias and stem not in row.biases):
+            patterns[[*AXES].index(stem), is_bias] = _pattern(row, config, parameter, becomes, stem)
+    return [patterns[key] for key in sorted(patterns)]
+
+
+def _becomes(names: Any, parameter: Parameter) -> list[str]:  # noqa: ANN401  (without types)
+    """Return what a parameter becomes; nothing if the architecture has none of it."""
+    name = parameter.name.replace(_LAYER, "layers.0.").replace(_EXPERT, "experts.")
+    if name.endswith("_bias"):
+        name = f"{name.removesuffix('_bias')}.bias"
+    elif not name.endswith(_ENDS):
+        name += ".weight"
+    is_joint = (
+        _JOINT in name and parameter.joint != "halves" and names.get_name(name, _ENDS) is None
+    )
+    spellings = [name.replace(_JOINT, half) for half in _HALVES] if is_joint else [name]
+    found = [names.get_name(spelling, _ENDS) for spelling in spellings]
+    return [] if None in found else [one.replace("blk.0.", "blk.{layer}.") for one in found]
+
+
+def _pattern(
+    row: GgufArchitecture,
+    config: Mapping[str, Any],
+    parameter: Parameter,
+    becomes: list[str],
+    stem: str,
+) -> _Pattern:
+    """Describe a parameter: what of the configuration states its axes, and where its rows are."""
+    keys = {key.name: stated_key(config, key.stated) for key in (*row.keys, *READ)}
+    axes = [
+        " * ".join(keys[factor] for factor in axis.split(" * "))
+        for axis in row.axes.get(stem, AXES[stem]).split(", ")
+    ]
+    is_bias = becomes[0].endswith(".bias")
+    if is_bias and len(axes) > 1:
+        axes = axes[:-1]
+    if _EXPERT in parameter.name:
+        axes = axes[1:]
+    axis, count = len(axes) - (1 if is_bias or len(axes) == 1 else 2), len(becomes)
+    rows = [Rows(count, index) for index in range(count)]
+    if count > 1:
+        axes[axis] = f"{count} * {axes[axis]}"
+    if stem in row.rotated:
+        rows = [Rows(config["head_dim"], None)]
+        if config["head_dim"] % 2:
+            raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
+    name = parameter.name.replace(_LAYER, "layers.{layer}.")
+    return _Pattern(name.replace(_EXPERT, "experts.{expert}."), becomes, axes, axis, rows)
+
+
+def _tensor(
+    pattern: _Pattern, config: Mapping[str, Any], layer: int | None, expert: int | None
+) -> MappedTensor:
+    places = [
+        Place(name.format(layer=layer), expert, rows)
+        for name, rows in zip(pattern.becomes, pattern.rows, strict=True)
+    ]
+    shape = tuple(_size(axis, config) for axis in pattern.axes)
+    name = pattern.name.format(layer=layer, expert=expert)
+    return MappedTensor(name, shape, pattern.axes, pattern.axis, places)
+
+
+def _size(axis: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401  (of JSON)
+    """Return the length of an axis that a configuration with all hyperparameters states."""
+    factors: Sequence[str] = axis.split(" * ")
+    sizes = [int(one) if one.isdecimal() else config.get(one) for one in factors]
+    return math.prod(sizes) if len(sizes) > 1 else sizes[0]
