@@ -37,7 +37,7 @@ def described(name: str, shape: tuple[int, ...], kind: int) -> TensorInfo:
         )
     if kind not in BLOCKS:
         raise CheckpointError(
-            f"tensor {name!r} is of the type {OTHERS.get(kind, kind)}, which castwise cannot "
+            f"tensor {name!r} is of the type {_OTHERS.get(kind, kind)}, which castwise cannot "
             "decode; llama-quantize of llama.cpp does: "
             "llama-quantize --allow-requantize MODEL.gguf OUT.gguf BF16"
         )
