@@ -57,6 +57,9 @@ LLAMA3 = {
     "original_max_position_embeddings": 8192,
     "rope_theta": 500000.0,
 }
+HEADS = {"head_dim": 32}
+"""For models whose heads have the width of the model together."""
+
 MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "gpt-oss": (
         "GptOss",
@@ -83,6 +86,26 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
     "llama": ("Llama", {}, "compressed-tensors"),
     "llama 3.1": ("Llama", {"rope_parameters": LLAMA3}, "compressed-tensors"),
     "mistral": ("Mistral", {"sliding_window": None}, "compressed-tensors"),
+    "qwen2": ("Qwen2", HEADS, "compressed-tensors"),
+    "arcee": ("Arcee", {}, "compressed-tensors"),
+    "granite": (
+        "Granite",
+        {
+            **HEADS,
+            "attention_multiplier": 0.2,
+            "embedding_multiplier": 3.0,
+            "residual_multiplier": 0.5,
+            "logits_scaling": 2.0,
+        },
+        "compressed-tensors",
+    ),
+    "seed_oss": (
+        "SeedOss",
+        {"attention_bias": True, "attention_out_bias": False},
+        "compressed-tensors",
+    ),
+    "olmo2": ("Olmo2", HEADS, "compressed-tensors"),
+    "ernie4_5": ("Ernie4_5", HEADS, "compressed-tensors"),
 }
 
 
@@ -143,18 +166,18 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 
 def test_as_gguf_reads_them(folder: Path) -> None:
-    """The values of gate and down are those that are decoded here, and tokens those of gguf-py."""
+    """The values of up are those that are decoded here, and tokens those of gguf-py."""
     read = gguf.GGUFReader(folder / "model.gguf")
     tensors = {one.name: one for one in read.tensors}
     plain = checkpoint.load(folder / "plain")
     stacked = "model.layers.1.mlp.experts.gate_up_proj"
-    gates = [name for name in tensors if name.startswith("blk.1.ffn_gate") and "inp" not in name]
-    found = next(tensors[name] for name in gates if name.endswith("weight"))
+    ups = [name for name in tensors if name.startswith("blk.1.ffn_up")]
+    found = next(tensors[name] for name in ups if name.endswith("weight"))
     values = gguf.quants.dequantize(found.data, found.tensor_type)
     if stacked in plain:
-        wanted = plain[stacked].swapaxes(1, 2)[:, ::2]
+        wanted = plain[stacked].swapaxes(1, 2)[:, 1::2]
     else:
-        pattern = "model.layers.1.mlp.{}gate_proj.weight"
+        pattern = "model.layers.1.mlp.{}up_proj.weight"
         one = plain.get(pattern.format(""))
         each = (plain[pattern.format(f"experts.{n}.")] for n in range(4)) if one is None else ()
         wanted = np.stack([*each]) if one is None else one

@@ -181,6 +181,57 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
         computes={"hidden_act": "silu", "sliding_window": None},
         factors=None,
     ),
+    "qwen2": GgufArchitecture(
+        "qwen2",
+        "Qwen2ForCausalLM",
+        _KEYS,
+        {"hidden_act": "silu", "use_sliding_window": False},
+        biases=_PROJECTIONS,
+        follows=True,
+    ),
+    "arcee": replace(
+        _LLAMA,
+        name="arcee",
+        model="ArceeForCausalLM",
+        computes={**_OF_LLAMA, "hidden_act": "relu2"},
+        factors=None,
+    ),
+    "granite": replace(
+        _LLAMA,
+        name="granite",
+        model="GraniteForCausalLM",
+        keys=(
+            *_KEYS_OF_LLAMA,
+            Key("attention.scale", "attention_multiplier", FLOAT),
+            Key("embedding_scale", "embedding_multiplier", FLOAT),
+            Key("residual_scale", "residual_multiplier", FLOAT),
+            Key("logit_scale", "logits_scaling", FLOAT),
+        ),
+        factors=None,
+    ),
+    "seed_oss": GgufArchitecture(
+        "seed_oss",
+        "SeedOssForCausalLM",
+        _KEYS,
+        {"hidden_act": "silu", "attention_bias": True, "attention_out_bias": False}
+        | {"mlp_bias": False},
+        biases=_PROJECTIONS,
+    ),
+    "olmo2": GgufArchitecture(
+        "olmo2",
+        "Olmo2ForCausalLM",
+        _KEYS,
+        {"hidden_act": "silu", "attention_bias": False},
+        follows=True,
+        axes={"attn_q_norm": _HEADS, "attn_k_norm": _KEY_HEADS},
+    ),
+    "ernie4_5": GgufArchitecture(
+        "ernie4_5",
+        "Ernie4_5ForCausalLM",
+        _KEYS,
+        {"hidden_act": "silu", "use_bias": False},
+        follows=True,
+    ),
 }
 """By the `model_type` of a configuration; of two of one name the first is what a file becomes."""
 
