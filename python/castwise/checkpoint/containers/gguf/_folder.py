@@ -51,13 +51,6 @@ def model_files(reader: WholeModelReader, dtype: str | None) -> ModelFiles:
     """Let a file that becomes a folder have the tensors of transformers.
 
     `dtype` is what weights are decoded to; if none is, they have that of the embedding.
-
-    Raises
-    ------
-    CheckpointError
-        castwise does not know what transformers calls them, or what a hyperparameter is there; or
-        one is missing, or of another shape.
-
     """
     assert isinstance(reader, GgufReader), "by its format"  # noqa: S101
     try:

@@ -50,12 +50,6 @@ def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[s
     """Return the row of a model, of which llama.cpp computes what its configuration states.
 
     The configuration comes with what follows from it.
-
-    Raises
-    ------
-    CheckpointError
-        There is none, or it computes something else.
-
     """
     kind = config.get("model_type")
     row = ARCHITECTURES.get(kind) if isinstance(kind, str) else None
@@ -96,14 +90,7 @@ def _followed(config: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def hyperparameters(row: GgufArchitecture, config: Mapping[str, Any], name: str) -> dict[str, str]:
-    """Return what a file states of a model of this name before its tokens.
-
-    Raises
-    ------
-    CheckpointError
-        The configuration lacks a hyperparameter, or llama.cpp knows nothing like it.
-
-    """
+    """Return what a file states of a model of this name before its tokens."""
     kind, rope = _rotary(row, config)
     left_out = dict.fromkeys(key.stated for key in ROPE[kind])
     values = {**config, **left_out, **rope, "rope_type": kind}
@@ -164,14 +151,7 @@ def _rotary(row: GgufArchitecture, config: Mapping[str, Any]) -> tuple[str, dict
 
 
 def rotary_factors(row: GgufArchitecture, config: Mapping[str, Any]) -> NDArray[np.float32] | None:
-    """Return what llama.cpp divides the frequencies of a rotary embedding by; None for most.
-
-    Raises
-    ------
-    CheckpointError
-        The configuration does not state all of it.
-
-    """
+    """Return what llama.cpp divides the frequencies of a rotary embedding by; None for most."""
     kind, rope = _rotary(row, config)
     if kind != _OF_FACTORS:
         return None
@@ -193,14 +173,7 @@ def _factors(theta: float, size: int, stated: Sequence[float]) -> NDArray[np.flo
 
 
 def rotary_scaling(config: Mapping[str, Any], factors: NDArray[np.float32]) -> dict[str, Any]:
-    """Return what states these factors in a configuration, with the lengths of Llama 3.
-
-    Raises
-    ------
-    CheckpointError
-        They are those of another context, or of other limits.
-
-    """
+    """Return what states these factors in a configuration, with the lengths of Llama 3."""
     if config["rope_scaling"] != _NOT_SCALED:
         raise CheckpointError("it states a scaled rotary embedding, and has rotary factors too")
     if factors.shape != (config["head_dim"] // 2,):
@@ -238,12 +211,6 @@ def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str
     """Return the row of a file, and what its hyperparameters are in a configuration.
 
     `stated` are the values of its header, by key.
-
-    Raises
-    ------
-    CheckpointError
-        There is no such row; or a hyperparameter is missing, is another one or contradicts another.
-
     """
     name = stated.get(ARCHITECTURE)
     named = ((kind, row) for kind, row in ARCHITECTURES.items() if row.name == name)

@@ -8,14 +8,7 @@ from castwise.checkpoint._errors import CheckpointError
 
 
 def gguf_package() -> Any:  # noqa: ANN401  (a module without types)
-    """Import it.
-
-    Raises
-    ------
-    CheckpointError
-        It is not installed.
-
-    """
+    """Import it."""
     try:
         import gguf  # noqa: PLC0415
     except ImportError as error:

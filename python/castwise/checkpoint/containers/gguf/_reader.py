@@ -42,38 +42,24 @@ def count_named(path: Path) -> int:
 
 
 class GatheredSource(NamedTuple):
-    """Rows of a stored tensor: its name, the byte that they begin at, and where they are to be.
-
-    They are `picks` of each period of rows of another tensor, in this order.
-    """
+    """Rows of a stored tensor, which another one has."""
 
     name: str
-    begin: int
-    picks: NDArray[Any]
+    begin: int  # their first byte
+    picks: NDArray[Any]  # which rows of each period of the other they are, in this order
 
 
 class Gathered(NamedTuple):
-    """A tensor that is made of rows of those in the file.
-
-    `row` counts the bytes of one; rows of `sources` alternate in each `period`.
-    """
+    """A tensor that is made of rows of those in the file, which alternate in each period."""
 
     info: TensorInfo
-    row: int
+    row: int  # bytes
     period: int
     sources: Sequence[GatheredSource]
 
 
 class GgufReader(WholeModelReader):
-    """A GGUF file whose header was checked on opening, with the others of a model that was split.
-
-    Raises
-    ------
-    CheckpointError
-        It is not one, is truncated, of a version or byte order that is not read, or has a tensor of
-        a type that cannot be decoded; or it is not the first of several, or another is missing.
-
-    """
+    """A GGUF file whose header was checked on opening, with the others of a split model."""
 
     def __init__(self, path: Path) -> None:
         file = SourceFile(path)

@@ -16,6 +16,7 @@ from castwise.checkpoint.containers.gguf._vocabulary import (
     TOKENIZER,
     UNUSED,
     USER_DEFINED,
+    Split,
 )
 
 _OF = "tokenizer.ggml."
@@ -56,54 +57,41 @@ def _number(stated: Mapping[str, Any], key: str, size: int) -> int | None:
 
 
 def tokenizer_files(stated: Mapping[str, Any], size: int) -> dict[str, str]:
-    """Return the files of a tokenizer of so many tokens, with their texts.
-
-    Raises
-    ------
-    Unstated
-        It is not one of merged bytes, or splits text in a way that castwise does not know.
-
-    """
+    """Return the files of a tokenizer of so many tokens, with their texts; `Unstated` of others."""
     texts = _texts(stated, size)
-    named = {name: stated.get(_OF + key) for name, key in IDS.items()}
-    for name, at in named.items():
-        if at is not None and (type(at) is not int or at not in texts):
-            raise Unstated(f"its {name} token is {at}, which is not a token")
-    special = {f"{name}_token": texts[at][0] for name, at in named.items() if at is not None}
+    model, split = stated.get(_OF + "model"), stated.get(_OF + "pre")
+    if model != "gpt2" or not isinstance(split, str) or split not in SPLITS:
+        raise Unstated(
+            f"its model is {model!r} and its split {split!r}, and castwise knows gpt2 with "
+            f"{', '.join(SPLITS)}"
+        )
+    numbers = {name: stated[_OF + key] for name, key in IDS.items() if _OF + key in stated}
+    for name, number in numbers.items():
+        if type(number) is not int or number not in texts:
+            raise Unstated(f"its {name} token is {number}, which is not a token")
+    special = {name: texts[number][0] for name, number in numbers.items()}
     is_added = {
         name: stated.get(f"{_OF}add_{name}_token", default)
-        for name, default in (("bos", SPLITS[_split(stated)].adds_bos), ("eos", False))
+        for name, default in (("bos", SPLITS[split].adds_bos), ("eos", False))
     }
     for name, value in is_added.items():
         if not isinstance(value, bool):
             raise Unstated(f"its add_{name}_token is {value!r}, which is neither true nor false")
-        if value and named[name] is None:
+        if value and name not in numbers:
             raise Unstated(f"it adds a {name} token, and states none")
-    around = {
-        name: (special[f"{name}_token"], named[name]) for name, value in is_added.items() if value
-    }
+    around = {name: (special[name], numbers[name]) for name, value in is_added.items() if value}
     config = {
         "tokenizer_class": "PreTrainedTokenizerFast",
-        **{name: text for name, text in special.items() if name != "seperator_token"},
+        **{f"{name}_token": text for name, text in special.items()},
         **{f"add_{name}_token": value for name, value in is_added.items()},
         **_templates(stated),
         "clean_up_tokenization_spaces": False,
     }
-    files = {TOKENIZER: _tokenizer(stated, texts, around), CONFIG: config}
+    files = {TOKENIZER: _tokenizer(stated, SPLITS[split], texts, around), CONFIG: config}
     return {
         name: json.dumps(content, indent=2, ensure_ascii=False) + "\n"
         for name, content in files.items()
     }
-
-
-def _split(stated: Mapping[str, Any]) -> str:
-    model, name = stated.get(_OF + "model"), stated.get(_OF + "pre")
-    if model != "gpt2" or not isinstance(name, str) or name not in SPLITS:
-        raise Unstated(
-            f"its model is {model!r} and its split {name!r}, and castwise knows gpt2 with "
-            f"{', '.join(SPLITS)}"
-        )
-    return name
 
 
 def _texts(stated: Mapping[str, Any], size: int) -> dict[int, tuple[str, int]]:
@@ -113,43 +101,40 @@ def _texts(stated: Mapping[str, Any], size: int) -> dict[int, tuple[str, int]]:
         raise Unstated("it lacks tokens or their types")
     if not len(types) == len(tokens) <= size:
         raise Unstated(f"it has {len(tokens)} tokens of {len(types)} types, and {size} rows")
-    known = (NORMAL, CONTROL, USER_DEFINED)
     if not all(isinstance(text, str) for text in tokens):
         raise Unstated("its tokens are not texts")
     entries = {
         at: entry for at, entry in enumerate(zip(tokens, types, strict=True)) if entry[1] != UNUSED
     }
-    unknown = [entry for entry in entries.values() if entry[1] not in known]
-    if unknown or len({text for text, _ in entries.values()}) < len(entries):
-        problem = (
-            f"token {unknown[0][0]!r} is of the type {unknown[0][1]}"
-            if unknown
-            else "a token is there twice"
-        )
-        raise Unstated(problem)
+    for text, kind in entries.values():
+        if kind not in (NORMAL, CONTROL, USER_DEFINED):
+            raise Unstated(f"token {text!r} is of the type {kind}")
+    if len({text for text, _ in entries.values()}) < len(entries):
+        raise Unstated("a token is there twice")
     return entries
 
 
 def _tokenizer(
     stated: Mapping[str, Any],
+    split: Split,
     texts: Mapping[int, tuple[str, int]],
-    around: Mapping[str, tuple[str, Any]],
+    around: Mapping[str, tuple[str, int]],
 ) -> dict[str, Any]:
     """Make what `tokenizer.json` states: tokens, merges, and how text is split and decoded."""
-    split = SPLITS[_split(stated)]
     vocab = {text: at for at, (text, _) in texts.items()}
     merges = stated.get(_OF + "merges")
     for merge in merges if isinstance(merges, list) else [None]:
         pair = str(merge).split(" ")
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys():  # noqa: PLR2004
             raise Unstated(f"it merges {merge!r}, which are not two tokens whose join is one")
-    to_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    of_bytes = {**to_bytes, "use_regex": not split.expressions}
+    of_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
+    of_bytes["use_regex"] = not split.expressions
     apart = [
         {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
         for expression in split.expressions
     ]
     added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
+    unset = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
     return {
         "version": "1.0",
         "truncation": None,
@@ -165,10 +150,7 @@ def _tokenizer(
         "decoder": of_bytes,
         "model": {
             "type": "BPE",
-            "dropout": None,
-            "unk_token": None,
-            "continuing_subword_prefix": None,
-            "end_of_word_suffix": None,
+            **dict.fromkeys(unset),
             "fuse_unk": False,
             "byte_fallback": False,
             "ignore_merges": split.ignores_merges,
@@ -178,14 +160,11 @@ def _tokenizer(
     }
 
 
-def _template(around: Mapping[str, tuple[str, Any]]) -> dict[str, Any]:
+def _template(around: Mapping[str, tuple[str, int]]) -> dict[str, Any]:
     """Return what puts tokens before and after a text."""
 
     def of(kind: int) -> list[dict[str, Any]]:
-        items: dict[str, dict[str, Any]] = {
-            name: {"SpecialToken": {"id": text, "type_id": kind}}
-            for name, (text, _) in around.items()
-        }
+        items = {n: {"SpecialToken": {"id": t, "type_id": kind}} for n, (t, _) in around.items()}
         text = {"Sequence": {"id": "AB"[kind], "type_id": kind}}
         return [item for item in (items.get("bos"), text, items.get("eos")) if item is not None]
 
@@ -206,10 +185,11 @@ def _templates(stated: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(names, list):
         raise Unstated(f"its chat_templates are {names!r}, which is not a list of names")
     keys = {"default": _TEMPLATE, **{str(name): f"{_TEMPLATE}.{name}" for name in names}}
-    templates = {
-        name: text for name, key in keys.items() if isinstance(text := stated.get(key), str)
-    }
-    if [*templates] == ["default"]:
-        return {"chat_template": templates["default"]}
-    named = [{"name": name, "template": text} for name, text in templates.items()]
-    return {"chat_template": named} if named else {}
+    templates = [
+        {"name": name, "template": text}
+        for name, key in keys.items()
+        if isinstance(text := stated.get(key), str)
+    ]
+    if [each["name"] for each in templates] == ["default"]:
+        return {"chat_template": templates[0]["template"]}
+    return {"chat_template": templates} if templates else {}

@@ -32,25 +32,12 @@ _OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n"
 
 
 class Split(NamedTuple):
-    """How text is split, and what else a file states of a tokenizer by the name of that alone.
+    """How text is split, and what else a file states of a tokenizer by the name of that alone."""
 
-    Attributes
-    ----------
-    expressions
-        Those by which it is split; if none, as GPT-2 does.
-    normalizer
-        What texts go through before in the models of this name; llama.cpp does nothing of it.
-    ignores_merges
-        True if a piece that is a token stays whole, whatever its merges make.
-    adds_bos
-        True if a text begins with a token unless the file says otherwise.
-
-    """
-
-    expressions: tuple[str, ...]
-    normalizer: str | None = None
-    ignores_merges: bool = False
-    adds_bos: bool = False
+    expressions: tuple[str, ...]  # if none, it is split as GPT-2 does
+    normalizer: str | None = None  # of all models of this name; llama.cpp does nothing of it
+    ignores_merges: bool = False  # a piece that is a token stays whole, whatever merges make
+    adds_bos: bool = False  # a text begins with a token unless the file says otherwise
 
 
 SPLITS: Mapping[str, Split] = {
@@ -85,24 +72,13 @@ IDS = {
     "pad": "padding_token_id",
     "mask": "mask_token_id",
 }
-_ADDED = ("bos", "eos", "sep")
-"""The tokens of which a file says whether they are added to a text."""
-
 _SPECIAL = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
 _SPECIAL_TOO = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
 """Tokens that llama.cpp's converter takes for control tokens, whatever their files say."""
 
 
 def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, str]:
-    """Return what a file states of so many tokens of a model, and its chat template.
-
-    Raises
-    ------
-    CheckpointError
-        The tokenizer is not one of merged bytes, or splits text as llama.cpp cannot; or what states
-        it is missing.
-
-    """
+    """Return what a file states of so many tokens of a model, and its chat template."""
     with _blamed(folder / CONFIG):
         stated = _parsed(folder / CONFIG, required=False)
         texts = {name: _token(stated, name) for name in IDS}
@@ -113,7 +89,7 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
         tokens, split = _tokens(tokenizer, folder, size)
         merges, keys = _special(tokenizer, stated, config, size)
         _check_merges(tokenizer, split, merges, folder)
-    for name in _ADDED:
+    for name in ("bos", "eos", "sep"):
         value = stated.get(f"add_{name}_token")
         if isinstance(value, bool) and is_added.setdefault(name, value) != value:
             raise CheckpointError(
@@ -354,12 +330,12 @@ def _templates(stated: Mapping[str, Any], folder: Path) -> dict[str, str]:
     for text in (*pairs, *pairs.values()):
         if not isinstance(text, str):
             raise TypeError(f"chat_template has {text!r}, which is not a text")
+    # The package writes their names in the order of a set, which differs from process to process.
     key = "tokenizer.chat_template"
-    texts = {name: typed(TEXT, text) for name, text in pairs.items()}
-    by_name = {f"{key}.{name}": text for name, text in texts.items() if name != "default"}
-    names = {f"{key}s": typed(TEXT, [n for n in texts if n != "default"])} if by_name else {}
-    default = {key: texts["default"]} if "default" in texts else {}
-    return {**by_name, **names, **default}
+    default = {key: pairs.pop("default")} if "default" in pairs else {}
+    named = {f"{key}.{name}": text for name, text in pairs.items()}
+    keys = {**named, **({f"{key}s": [*pairs]} if pairs else {}), **default}
+    return {key: typed(TEXT, value) for key, value in keys.items()}
 
 
 def _parsed(path: Path, *, required: bool = True) -> Any:  # noqa: ANN401  (of JSON)

@@ -45,15 +45,7 @@ def typed(kind: str, value: object) -> str:
 
 
 class GgufWriter(PlacedWriter):
-    """Writes a GGUF file: the header at once, tensors at their places.
-
-    Raises
-    ------
-    CheckpointError
-        The metadata are not those of a model as `typed` makes them, or GGUF has no type for a
-        tensor; or the package is not installed.
-
-    """
+    """Writes a GGUF file: the header at once, tensors at their places."""
 
     def __init__(
         self,
