@@ -124,6 +124,22 @@ def test_the_bare_name_stands_in_its_module_alone(producer: str, module: str) ->
     assert named - others == {module}
 
 
+def test_few_sources_name_gguf() -> None:
+    """Tables, the producer, and what Rust calls a type; beside them, the room of the container."""
+    room = PACKAGE / "checkpoint" / "containers" / "gguf"
+    named = {
+        str(path.relative_to(PACKAGE))
+        for path in PACKAGE.rglob("*.py")
+        if path.parent != room and path.parent.name != "cli" and naming(path, "gguf")
+    }
+    assert named == {
+        "_options.py",
+        "_spelling.py",
+        "checkpoint/containers/registry.py",
+        *(f"quantization/producers/{name}.py" for name in ("_consumers", "_registry", "gguf")),
+    }
+
+
 def test_other_meanings_are_still_there() -> None:
     for name, producers in OTHER_MEANINGS.items():
         sources = [path for path in SOURCES if path.name == name]

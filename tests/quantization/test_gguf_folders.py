@@ -167,6 +167,74 @@ def test_there_and_back(
     assert "quantization_config" not in config_of(tmp_path / "decoded")
 
 
+PROJECTIONS = {"q": WIDTH, "k": HEAD, "v": HEAD}
+OF_LAYERS = ("attn_k", "attn_norm", "attn_output", "attn_q", "attn_v", "ffn_down", "ffn_up")
+GATED = (*OF_LAYERS, "ffn_gate", "ffn_norm")
+MULTIPLIERS = {
+    "attention_multiplier": ("attention.scale", 0.25),
+    "embedding_multiplier": ("embedding_scale", 12.0),
+    "residual_multiplier": ("residual_scale", 0.5),
+    "logits_scaling": ("logit_scale", 8.0),
+}
+BIASED = {f"{AT}self_attn.{one}_proj.bias": (rows,) for one, rows in PROJECTIONS.items()}
+POST = {f"{AT}post_feedforward_layernorm.weight": (WIDTH,)}
+LONG_NORMS = dict(zip(sorted(NORMS), ((HEAD,), (WIDTH,)), strict=True))
+OTHERS: dict[str, tuple[set[str], dict[str, Any], dict[str, Any], set[str]]] = {
+    "qwen2": (NORMS, BIASED, {}, {*GATED}),
+    "arcee": (
+        {*NORMS, f"{AT}mlp.gate_proj.weight"},
+        {},
+        {"hidden_act": "relu2"},
+        {*OF_LAYERS, "ffn_norm"},
+    ),
+    "granite": (NORMS, {}, {key: value for key, (_, value) in MULTIPLIERS.items()}, {*GATED}),
+    "seed_oss": (
+        NORMS,
+        BIASED,
+        {"attention_bias": True},
+        {*OF_LAYERS, "ffn_gate", "post_attention_norm"},
+    ),
+    "olmo2": (
+        {f"{AT}input_layernorm.weight"},
+        POST | LONG_NORMS,
+        {},
+        {*OF_LAYERS, "ffn_gate", "post_attention_norm", "post_ffw_norm"} - {"attn_norm"}
+        | {"attn_q_norm", "attn_k_norm"},
+    ),
+    "ernie4_5": (NORMS, {}, {}, {*GATED}),
+}
+"""What of a Qwen3 they lack, have beside, and state, and the tensors that llama.cpp has in a layer.
+
+That it computes them as transformers does is tested in `peers/test_gguf_files.py`.
+"""
+
+
+@pytest.mark.parametrize("kind", OTHERS)
+def test_other_architectures(tmp_path: Path, kind: str) -> None:
+    """Names and hyperparameters are those of llama.cpp's converter, and tensors come back."""
+    missing, extra, more, names = OTHERS[kind]
+    folder = dense(tmp_path / "model", extra, model_type=kind, **more)
+    tensors = {n: one for n, one in checkpoint.load(folder).items() if n not in missing}
+    for name in missing & {f"{AT}mlp.gate_proj.weight"}:
+        tensors = {n: one for n, one in tensors.items() if not n.startswith(name)}
+    source = write(tmp_path / "source", tensors, config_of(folder))
+    file, back = tmp_path / "out.gguf", tmp_path / "back"
+    checkpoint.transcode_file(source, file, "gguf")
+    stated, found = parsed(file)
+    assert {name.split(".")[2] for name in found if name.startswith("blk.0.")} == names
+    biases = {name for name in found if name.endswith(".bias")}
+    assert biases == {f"blk.0.attn_{one}.bias" for one in PROJECTIONS if extra is BIASED}
+    assert stated["general.architecture"] == kind
+    assert stated[f"{kind}.attention.key_length"] == HEAD
+    for key, value in MULTIPLIERS.values():
+        assert stated.get(f"{kind}.{key}") == (value if kind == "granite" else None)
+    checkpoint.transcode_file(file, back, "compressed-tensors")
+    assert_same_folders(source, back)
+    config = config_of(back)
+    assert config["model_type"] == kind
+    assert {key: config[key] for key in more} == more
+
+
 @pytest.mark.parametrize("name", ["gpt-oss", "qwen3", "qwen3_moe", "llama"])
 def test_blocks_that_the_package_decodes(
     tmp_path: Path, name: str, framework: Callable[[str], ModuleType]

@@ -19,6 +19,7 @@ from castwise.quantization.producers import BLOCK_TYPES
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
 from producer_models.gguf import TYPES, gguf_file
+from whole_models import model
 
 Array = NDArray[Any]
 Framework = Callable[[str], ModuleType]
@@ -174,6 +175,28 @@ def test_without_the_package_its_extra_is_named(
     with pytest.raises(CheckpointError, match=r"'w': it is Q5_K, .*pip install 'castwise\[gguf\]'"):
         checkpoint.dequantize_file(source, out)
     assert not out.exists()
+
+
+def test_without_the_package_models_keep_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a whole model the error names the extra, either way; the names of llama.cpp need none."""
+    folder, file = model(tmp_path / "model"), tmp_path / "model.gguf"
+    checkpoint.transcode_file(folder, file, "gguf")
+    checkpoint.dequantize_file(file, tmp_path / "before.safetensors")
+    monkeypatch.setitem(sys.modules, "gguf", None)
+    install = r"the package gguf .*pip install 'castwise\[gguf\]'"
+    with pytest.raises(CheckpointError, match=install):
+        checkpoint.transcode_file(folder, tmp_path / "out.gguf", "gguf")
+    with pytest.raises(CheckpointError, match=rf"{install}; a \.safetensors file keeps"):
+        checkpoint.dequantize_file(file, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == [
+        *("before.safetensors", "model", "model.gguf")
+    ]
+    checkpoint.dequantize_file(file, tmp_path / "after.safetensors")
+    before, after = ((tmp_path / f"{one}.safetensors").read_bytes() for one in ("before", "after"))
+    assert before == after
+    assert not checkpoint.verify_loading(file, "llama.cpp").problems
 
 
 def test_what_is_refused(tmp_path: Path) -> None:

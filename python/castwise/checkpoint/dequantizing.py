@@ -79,8 +79,8 @@ def dequantize_file(
     `hf_quant_config.json`, `quantize_config.json`, `quant_config.json`, and keys of metadata; the
     index names the new tensors.
 
-    A GGUF file of gpt-oss, Qwen3, Qwen3-MoE, Llama or Mistral becomes a folder that transformers
-    loads, with its configuration and tokenizer, unless the destination ends with .safetensors: that
+    A GGUF file whose architecture castwise knows becomes a folder that transformers loads, with its
+    configuration and tokenizer (extra `gguf`), unless the destination ends with .safetensors: that
     has the names of llama.cpp, of any model.
 
     It appears when it is complete, as with `cast_file`. Slabs of whole blocks are read, decoded and

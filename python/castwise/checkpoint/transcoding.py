@@ -92,9 +92,9 @@ def transcode_file(
     - NVFP4, MXFP8 and FP8 by tensor of ModelOpt, compressed-tensors and ComfyUI, and FP8 by channel
       of the first two,
     - MXFP4 of gpt-oss and compressed-tensors, and of GGUF files to either,
-    - MXFP4 of both to a GGUF file, which llama.cpp runs, if the model is gpt-oss, Qwen3,
-      Qwen3-MoE, Llama or Mistral: a folder with its configuration and tokenizer, whose names,
-      hyperparameters and tokens become llama.cpp's, and whose norms, biases and routers float32;
+    - MXFP4 of both to a GGUF file, which llama.cpp runs, if castwise knows the architecture (extra
+      `gguf`): a folder with its configuration and tokenizer, whose names, hyperparameters and
+      tokens become llama.cpp's, and whose norms, biases and routers float32;
       a folder that such a file becomes has all that again (that of gpt-oss as "gpt-oss" alone),
       and a .safetensors file its own names,
     - integers of AWQ ("gemm") and of GPTQ (v1 and v2) to compressed-tensors, of 4 and 8 bits, with

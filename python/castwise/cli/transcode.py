@@ -18,8 +18,8 @@ Write a quantised checkpoint, a file or a folder of shards, as another producer 
 it, with the same codes and scales, and so the same values: NVFP4, MXFP8 and FP8 of
 ModelOpt, compressed-tensors and ComfyUI, from one to another; MXFP4 of gpt-oss and
 compressed-tensors, and of GGUF files; integers of AWQ and GPTQ as compressed-tensors.
---to gguf makes the file that llama.cpp runs of a folder of gpt-oss, Qwen3, Qwen3-MoE,
-Llama or Mistral in MXFP4: with its names, hyperparameters and tokens, and norms and
+--to gguf makes the file that llama.cpp runs of a folder in MXFP4 (of gpt-oss, Llama,
+Mistral, Qwen and others): with its names, hyperparameters and tokens, and norms and
 biases in float32. Such a file becomes a folder that transformers loads (--to gpt-oss if
 it is of that, else --to compressed-tensors), or a file that ends with .safetensors,
 with the names of llama.cpp.
