@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping
+from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._whole_models import MappedTensor, Place, Rows
@@ -24,35 +24,30 @@ _JOINT, _HALVES = "gate_up_proj", ("gate_proj", "up_proj")
 """A tensor that the map lacks, and the two that it has; the first has the even rows."""
 
 
-class _Pattern(NamedTuple):
-    """A tensor of all layers, of all experts: its names in transformers and in llama.cpp."""
-
-    name: str
-    becomes: list[str]
-    axes: list[str]
-    axis: int
-    rows: list[Rows]
-
-
 def tensors(row: GgufArchitecture, config: Mapping[str, Any]) -> Iterator[MappedTensor]:
     """List the tensors of a model, layer by layer; there may be more than any file has.
 
     CheckpointError if the package is missing, or too old for the architecture.
     """
     patterns = _patterns(row, config)
+    yield from (pattern for pattern in patterns if "{layer}" not in pattern.name)
     inner = [pattern for pattern in patterns if "{layer}" in pattern.name]
-    for pattern in patterns:
-        if pattern not in inner:
-            yield _tensor(pattern, config, None, None)
     for layer in range(config["num_hidden_layers"]):
         for pattern in inner:
             experts = range(experts_of(config)) if "{expert}" in pattern.name else [None]
-            for expert in experts:
-                yield _tensor(pattern, config, layer, expert)
+            yield from (_filled(pattern, layer, expert) for expert in experts)
 
 
-def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[_Pattern]:
-    """Map the parameters of a class, in the order of `AXES`."""
+def _filled(pattern: MappedTensor, layer: int | None, expert: int | None) -> MappedTensor:
+    places = [
+        place._replace(name=place.name.format(layer=layer), expert=expert)
+        for place in pattern.places
+    ]
+    return pattern._replace(name=pattern.name.format(layer=layer, expert=expert), places=places)
+
+
+def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[MappedTensor]:
+    """Map the parameters of a class, in the order of `AXES`, with {layer} and {expert} in names."""
     package = gguf_package()
     kind = next((kind for kind, name in package.MODEL_ARCH_NAMES.items() if name == row.name), None)
     model = find_architecture({"architectures": [row.model]})
@@ -63,7 +58,7 @@ def _patterns(row: GgufArchitecture, config: Mapping[str, Any]) -> list[_Pattern
         )
     names = package.get_tensor_name_map(kind, 1)
     stacked = {*model.modules.values()}  # of experts that files have one by one
-    patterns: dict[tuple[int, bool], _Pattern] = {}
+    patterns: dict[tuple[int, bool], MappedTensor] = {}
     for parameter in model.parameters.values():
         becomes = _becomes(names, parameter) if parameter.name not in stacked else []
         stem, _, end = "".join(becomes[:1]).removeprefix("blk.{layer}.").partition(".")
@@ -94,7 +89,7 @@ def _pattern(
     parameter: Parameter,
     becomes: list[str],
     stem: str,
-) -> _Pattern:
+) -> MappedTensor:
     """Describe a parameter: what of the configuration states its axes, and where its rows are."""
     keys = {key.name: stated_key(config, key.stated) for key in (*row.keys, *READ)}
     axes = [
@@ -102,10 +97,7 @@ def _pattern(
         for axis in row.axes.get(stem, AXES[stem]).split(", ")
     ]
     is_bias = becomes[0].endswith(".bias")
-    if is_bias and len(axes) > 1:
-        axes = axes[:-1]
-    if _EXPERT in parameter.name:
-        axes = axes[1:]
+    axes = axes[_EXPERT in parameter.name : len(axes) - (is_bias and len(axes) > 1)]
     axis, count = len(axes) - (1 if is_bias or len(axes) == 1 else 2), len(becomes)
     rows = [Rows(count, index) for index in range(count)]
     if count > 1:
@@ -114,24 +106,12 @@ def _pattern(
         rows = [Rows(config["head_dim"], None)]
         if config["head_dim"] % 2:
             raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
-    name = parameter.name.replace(_LAYER, "layers.{layer}.")
-    return _Pattern(name.replace(_EXPERT, "experts.{expert}."), becomes, axes, axis, rows)
-
-
-def _tensor(
-    pattern: _Pattern, config: Mapping[str, Any], layer: int | None, expert: int | None
-) -> MappedTensor:
-    places = [
-        Place(name.format(layer=layer), expert, rows)
-        for name, rows in zip(pattern.becomes, pattern.rows, strict=True)
-    ]
-    shape = tuple(_size(axis, config) for axis in pattern.axes)
-    name = pattern.name.format(layer=layer, expert=expert)
-    return MappedTensor(name, shape, pattern.axes, pattern.axis, places)
+    name = parameter.name.replace(_LAYER, "layers.{layer}.").replace(_EXPERT, "experts.{expert}.")
+    places = [Place(new_name, None, picked) for new_name, picked in zip(becomes, rows, strict=True)]
+    return MappedTensor(name, tuple(_size(one, config) for one in axes), axes, axis, places)
 
 
 def _size(axis: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401  (of JSON)
     """Return the length of an axis that a configuration with all hyperparameters states."""
-    factors: Sequence[str] = axis.split(" * ")
-    sizes = [int(one) if one.isdecimal() else config.get(one) for one in factors]
+    sizes = [int(one) if one.isdecimal() else config.get(one) for one in axis.split(" * ")]
     return math.prod(sizes) if len(sizes) > 1 else sizes[0]

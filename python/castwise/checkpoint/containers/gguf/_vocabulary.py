@@ -112,10 +112,13 @@ def _special(
     package = gguf_package()
     added = tokenizer.get("added_tokens") or []
     numbered = {token["content"] for token in added}
-    for name in IDS:
-        number = config.get(f"{name}_token_id")
-        if number is None or isinstance(number, list) or _token(stated, name) in numbered:
-            continue  # of several, none is the one
+    others = {name: config.get(f"{name}_token_id") for name in IDS}
+    others = {
+        name: number  # of several, none is the one
+        for name, number in others.items()
+        if _token(stated, name) not in numbered and number is not None and type(number) is not list
+    }
+    for name, number in others.items():
         if type(number) is not int or not 0 <= number < size:
             raise CheckpointError(
                 f"config.json states {name}_token_id {number!r}, and GGUF needs a whole number "
@@ -126,14 +129,14 @@ def _special(
     files = {
         TOKENIZER: {"model": {"merges": pairs}, "added_tokens": added},
         CONFIG: {f"{name}_token": stated.get(f"{name}_token") for name in IDS},
-        "config.json": {f"{name}_token_id": config.get(f"{name}_token_id") for name in IDS},
+        "config.json": {f"{name}_token_id": number for name, number in others.items()},
     }
     with TemporaryDirectory() as folder:
         for name, content in files.items():
             Path(folder, name).write_text(json.dumps(content), "utf-8")
         read = package.SpecialVocab(folder, load_merges=True, special_token_types=(*IDS,))
-    numbers = read.special_token_ids
-    keys = {f"tokenizer.ggml.{IDS[n]}": typed(COUNT, numbers[n]) for n in IDS if n in numbers}
+    numbers = ((key, read.special_token_ids.get(name)) for name, key in IDS.items())
+    keys = {f"tokenizer.ggml.{key}": typed(COUNT, n) for key, n in numbers if n is not None}
     return read.merges, keys
 
 
