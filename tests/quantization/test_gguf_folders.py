@@ -201,6 +201,7 @@ OTHERS: dict[str, tuple[set[str], dict[str, Any], dict[str, Any], set[str]]] = {
         {*OF_LAYERS, "ffn_gate", "post_attention_norm", "post_ffw_norm"} - {"attn_norm"}
         | {"attn_q_norm", "attn_k_norm"},
     ),
+    "smollm3": (NORMS, {}, {"no_rope_layers": [1]}, {*GATED}),
     "ernie4_5": (NORMS, {}, {}, {*GATED}),
 }
 """What of a Qwen3 they lack, have beside, and state, and the tensors that llama.cpp has in a layer.
@@ -233,6 +234,12 @@ def test_other_architectures(tmp_path: Path, kind: str) -> None:
     config = config_of(back)
     assert config["model_type"] == kind
     assert {key: config[key] for key in more} == more
+    if "no_rope_layers" in more:
+        (source / "config.json").write_text(json.dumps(config_of(source) | {"no_rope_layers": [0]}))
+        with pytest.raises(
+            CheckpointError, match=r"no_rope_layers \[0\], .* with 1, 1, 1, 0 in turn"
+        ):
+            checkpoint.transcode_file(source, tmp_path / "other.gguf", "gguf")
 
 
 @pytest.mark.parametrize("name", ["gpt-oss", "qwen3", "qwen3_moe", "llama"])

@@ -105,6 +105,12 @@ MODELS: dict[str, tuple[str, dict[str, Any], str]] = {
         "compressed-tensors",
     ),
     "olmo2": ("Olmo2", HEADS, "compressed-tensors"),
+    "olmoe": (
+        "Olmoe",
+        {**HEADS, "num_experts_per_tok": 2, "num_experts": 4, "num_key_value_heads": 4},
+        "compressed-tensors",
+    ),
+    "smollm3": ("SmolLM3", {"num_hidden_layers": 4}, "compressed-tensors"),
     "ernie4_5": ("Ernie4_5", HEADS, "compressed-tensors"),
 }
 

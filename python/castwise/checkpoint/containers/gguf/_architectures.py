@@ -37,6 +37,9 @@ class Key(NamedTuple):
     written: bool = True  # others are only read
 
 
+_FULL: Mapping[str, Sequence[Any]] = {"layer_types": ("full_attention",)}
+
+
 @dataclass(frozen=True, slots=True)
 class GgufArchitecture:
     """What llama.cpp knows of an architecture."""
@@ -45,7 +48,9 @@ class GgufArchitecture:
     model: str  # the class in transformers
     keys: Sequence[Key]
     computes: Mapping[str, Any]  # the values of keys that a configuration may not contradict
-    attention: Sequence[str] = ("full_attention",)  # of the layers, from the first on and again
+    layers: Mapping[str, Sequence[Any]] = field(default_factory=lambda: _FULL)
+    """What lists state of each layer, from the first on and again, by their keys."""
+
     tied: bool = True  # the embedding can be the output, too
     biases: Sequence[str] = ()  # the tensors that have one
     follows: bool = False  # what is left out of heads follows from other sizes
@@ -56,9 +61,12 @@ class GgufArchitecture:
     scaled: Mapping[str, Any] = field(default_factory=dict)
     factors: str | None = None  # the tensor of a rotary embedding of the kind "llama3"
 
-    def attention_of(self, layers: int) -> list[str]:
-        """List the kinds of attention of so many layers."""
-        return [self.attention[layer % len(self.attention)] for layer in range(layers)]
+    def lists_of(self, count: int) -> dict[str, list[Any]]:
+        """Return what is stated of each of so many layers, by keys."""
+        return {
+            key: [pattern[layer % len(pattern)] for layer in range(count)]
+            for key, pattern in self.layers.items()
+        }
 
 
 _HEADS = "attention.head_count * attention.key_length"
@@ -162,7 +170,7 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
             *_experts("num_local_experts", "intermediate_size"),
         ),
         {"hidden_act": "silu", "swiglu_alpha": 1.702, "swiglu_limit": 7.0, "attention_bias": True},
-        ("sliding_attention", "full_attention"),
+        {"layer_types": ("sliding_attention", "full_attention")},
         tied=False,
         biases=(*_PROJECTIONS, "attn_output", "ffn_gate_inp", *(n for n in AXES if "_exps" in n)),
         scaled={"truncate": False},
@@ -224,6 +232,22 @@ ARCHITECTURES: Mapping[str, GgufArchitecture] = {
         {"hidden_act": "silu", "attention_bias": False},
         follows=True,
         axes={"attn_q_norm": _HEADS, "attn_k_norm": _KEY_HEADS},
+    ),
+    "olmoe": GgufArchitecture(
+        "olmoe",
+        "OlmoeForCausalLM",
+        (*_KEYS, *_experts("num_experts", "intermediate_size")),
+        {"hidden_act": "silu", "attention_bias": False, "norm_topk_prob": False, "clip_qkv": None},
+        follows=True,
+        axes={"attn_q_norm": _HEADS, "attn_k_norm": _HEADS},  # it has as many keys as queries
+    ),
+    "smollm3": replace(
+        _LLAMA,
+        name="smollm3",
+        model="SmolLM3ForCausalLM",
+        computes={**_OF_LLAMA, "use_sliding_window": False, "no_rope_layer_interval": 4},
+        layers={**_FULL, "no_rope_layers": (1, 1, 1, 0)},
+        factors=None,
     ),
     "ernie4_5": GgufArchitecture(
         "ernie4_5",

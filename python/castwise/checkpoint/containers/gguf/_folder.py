@@ -87,7 +87,7 @@ def _model(reader: GgufReader, dtype: str | None) -> ModelFiles:
     gathered, vectors = _gathered(reader, row, config)
     config |= {
         "tie_word_embeddings": HEAD not in reader.tensors,
-        "layer_types": row.attention_of(config["num_hidden_layers"]),
+        **row.lists_of(config["num_hidden_layers"]),
         **special_numbers(values, config["vocab_size"]),
         "torch_dtype": dtype,
     }

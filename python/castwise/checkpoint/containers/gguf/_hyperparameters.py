@@ -58,16 +58,17 @@ def architecture(config: Mapping[str, Any]) -> tuple[GgufArchitecture, Mapping[s
             f"config.json states the model_type {kind!r}, and castwise writes GGUF of "
             f"{', '.join(ARCHITECTURES)}; {_OTHERS}"
         )
-    kinds = config.get("layer_types")
-    if kinds is not None and (
-        not isinstance(kinds, list)
-        or len(kinds) != config.get("num_hidden_layers")
-        or kinds != row.attention_of(len(kinds))
-    ):
-        raise CheckpointError(
-            f"config.json states layer_types {kinds!r}, and llama.cpp computes {row.name} with "
-            f"{', '.join(row.attention)} in turn, one for each layer (num_hidden_layers)"
-        )
+    for key, pattern in row.layers.items():
+        kinds = config.get(key)
+        if kinds is not None and (
+            not isinstance(kinds, list)
+            or len(kinds) != config.get("num_hidden_layers")
+            or kinds != row.lists_of(len(kinds))[key]
+        ):
+            raise CheckpointError(
+                f"config.json states {key} {kinds!r}, and llama.cpp computes {row.name} with "
+                f"{', '.join(map(str, pattern))} in turn, one for each layer (num_hidden_layers)"
+            )
     for key, value in row.computes.items():
         stated = config.get(key, LEFT_OUT.get(key, value))
         if stated != value:
