@@ -86,9 +86,10 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
     with _blamed(folder / TOKENIZER):
         tokenizer = _parsed(folder / TOKENIZER)
         is_added = _template(tokenizer, texts, folder)
-        tokens, split = _tokens(tokenizer, folder, size)
-        merges, keys = _special(tokenizer, stated, config, size)
-        _check_merges(tokenizer, split, merges, folder)
+        keys, split = _tokens(tokenizer, folder, size)
+        pairs = _pairs(tokenizer["model"], folder)
+        _check_ignored(tokenizer, split, pairs, folder)
+        keys |= _special(tokenizer.get("added_tokens") or [], pairs, stated, config, size)
     for name in ("bos", "eos", "sep"):
         value = stated.get(f"add_{name}_token")
         if isinstance(value, bool) and is_added.setdefault(name, value) != value:
@@ -97,20 +98,21 @@ def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, 
                 f"{TOKENIZER} does the other with {texts[name]!r}; mend the one that is wrong"
             )
     flags = {f"tokenizer.ggml.add_{n}_token": typed(BOOL, v) for n, v in is_added.items()}
-    merged = {"tokenizer.ggml.merges": typed(TEXT, merges)}
-    return {**tokens, **merged, **keys, **flags, **templates}
+    return {**keys, **flags, **templates}
 
 
 def _special(
-    tokenizer: Mapping[str, Any], stated: Mapping[str, Any], config: Mapping[str, Any], size: int
-) -> tuple[list[str], dict[str, str]]:
+    added: Sequence[Mapping[str, Any]],
+    pairs: list[list[str]],
+    stated: Mapping[str, Any],
+    config: Mapping[str, Any],
+    size: int,
+) -> dict[str, str]:
     """Return the merges and the numbers of special tokens, as the package gguf reads them.
 
-    It gets what was read and checked here, as it reads files of this machine alone. It numbers
-    tokens by another base class (`BpeVocab`), which takes every added token for a control token.
+    It gets what was read and checked here, as it reads files of this machine alone. Tokens and
+    their types are not its own: it takes every added token for a control token (`BpeVocab`).
     """
-    package = gguf_package()
-    added = tokenizer.get("added_tokens") or []
     numbered = {token["content"] for token in added}
     others = {name: config.get(f"{name}_token_id") for name in IDS}
     others = {
@@ -124,8 +126,6 @@ def _special(
                 f"config.json states {name}_token_id {number!r}, and GGUF needs a whole number "
                 f"from 0 to {size - 1}, the last row of the embedding"
             )
-    merges = tokenizer["model"]["merges"]
-    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in merges]
     files = {
         TOKENIZER: {"model": {"merges": pairs}, "added_tokens": added},
         CONFIG: {f"{name}_token": stated.get(f"{name}_token") for name in IDS},
@@ -134,10 +134,12 @@ def _special(
     with TemporaryDirectory() as folder:
         for name, content in files.items():
             Path(folder, name).write_text(json.dumps(content), "utf-8")
-        read = package.SpecialVocab(folder, load_merges=True, special_token_types=(*IDS,))
+        read = gguf_package().SpecialVocab(folder, load_merges=True, special_token_types=(*IDS,))
     numbers = ((key, read.special_token_ids.get(name)) for name, key in IDS.items())
-    keys = {f"tokenizer.ggml.{key}": typed(COUNT, n) for key, n in numbers if n is not None}
-    return read.merges, keys
+    return {
+        "tokenizer.ggml.merges": typed(TEXT, read.merges),
+        **{f"tokenizer.ggml.{key}": typed(COUNT, n) for key, n in numbers if n is not None},
+    }
 
 
 @contextmanager
@@ -186,10 +188,6 @@ def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict
             f"{path}: {count} tokens are {most!r} in a GGUF file, where each needs a text of its "
             "own ([PADn] is that of a number n without a token); rename one"
         )
-    if not model["merges"]:  # the package writes no empty array, and llama.cpp reads none without
-        raise _refusal(folder, "has no merges")
-    for merge in model["merges"]:
-        _check_merge(merge, vocab, path)
     split = _pre_tokenizer(tokenizer, folder)
     return {
         "tokenizer.ggml.model": typed(TEXT, "gpt2"),
@@ -199,8 +197,8 @@ def _tokens(tokenizer: Mapping[str, Any], folder: Path, size: int) -> tuple[dict
     }, split
 
 
-def _check_merges(
-    tokenizer: Mapping[str, Any], split: str, merges: Sequence[str], folder: Path
+def _check_ignored(
+    tokenizer: Mapping[str, Any], split: str, pairs: Iterable[Sequence[str]], folder: Path
 ) -> None:
     """Refuse tokens that llama.cpp would merge otherwise than the tokenizer does."""
     model = tokenizer["model"]
@@ -208,7 +206,7 @@ def _check_merges(
     if ignores == SPLITS[split].ignores_merges:
         return
     whole = {token["content"] for token in tokenizer.get("added_tokens") or []}
-    text = _unmerged((text for text in model["vocab"] if text not in whole), merges)
+    text = _unmerged((text for text in model["vocab"] if text not in whole), pairs)
     if text is not None:
         raise CheckpointError(
             f"{folder / TOKENIZER} states ignore_merges {ignores}, and llama.cpp does the other "
@@ -239,18 +237,19 @@ def _added(token: Mapping[str, Any], path: Path) -> tuple[str, int]:
     return text.replace("\u2581", " "), USER_DEFINED
 
 
-def _check_merge(merge: object, vocab: Mapping[str, Any], path: Path) -> None:
-    """Refuse a merge that is not of two tokens whose join is one."""
-    pair = merge.split(" ") if isinstance(merge, str) else merge
-    if (
-        not isinstance(pair, list)
-        or [type(half) for half in pair] != [str, str]
-        or not {*pair, "".join(pair)} <= vocab.keys()
-    ):
-        raise CheckpointError(
-            f"{path} merges {merge!r}, and llama.cpp needs two tokens whose join is a token; "
-            "remove it or add what it lacks"
-        )
+def _pairs(model: Mapping[str, Any], folder: Path) -> list[list[str]]:
+    """Return the merges, each of two tokens whose join is one."""
+    if not model["merges"]:  # the package writes no empty array, and llama.cpp reads none without
+        raise _refusal(folder, "has no merges")
+    pairs = [one.split(" ") if isinstance(one, str) else one for one in model["merges"]]
+    for merge, pair in zip(model["merges"], pairs, strict=True):
+        is_pair = isinstance(pair, list) and [type(half) for half in pair] == [str, str]
+        if not is_pair or not {*pair, "".join(pair)} <= model["vocab"].keys():
+            raise CheckpointError(
+                f"{folder / TOKENIZER} merges {merge!r}, and llama.cpp needs two tokens whose join "
+                "is a token; remove it or add what it lacks"
+            )
+    return pairs
 
 
 def _pre_tokenizer(tokenizer: Mapping[str, Any], folder: Path) -> str:
@@ -277,14 +276,14 @@ def _pre_tokenizer(tokenizer: Mapping[str, Any], folder: Path) -> str:
     return name
 
 
-def _unmerged(texts: Iterable[str], merges: Sequence[str]) -> str | None:
+def _unmerged(texts: Iterable[str], pairs: Iterable[Sequence[str]]) -> str | None:
     """Return the first token that merges do not make, so that it matters if they are ignored."""
-    ranks = {tuple(merge.split(" ")): rank for rank, merge in enumerate(merges)}
+    ranks = {tuple(pair): rank for rank, pair in enumerate(pairs)}
     for text in texts:
         parts, last = list(text), len(ranks)
         while len(parts) > 1:
-            pairs = (ranks.get(pair, last) for pair in pairwise(parts))
-            rank, at = min((rank, at) for at, rank in enumerate(pairs))
+            found = (ranks.get(pair, last) for pair in pairwise(parts))
+            rank, at = min((rank, at) for at, rank in enumerate(found))
             if rank == last:
                 return text
             parts[at : at + 2] = ["".join(parts[at : at + 2])]
