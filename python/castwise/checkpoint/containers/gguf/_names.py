@@ -79,8 +79,8 @@ def _becomes(names: Any, parameter: Parameter) -> list[str]:  # noqa: ANN401  (w
         _JOINT in name and parameter.joint != "halves" and names.get_name(name, _ENDS) is None
     )
     spellings = [name.replace(_JOINT, half) for half in _HALVES] if is_joint else [name]
-    found = [names.get_name(spelling, _ENDS) for spelling in spellings]
-    return [] if None in found else [one.replace("blk.0.", "blk.{layer}.") for one in found]
+    becomes = [names.get_name(spelling, _ENDS) for spelling in spellings]
+    return [] if None in becomes else [name.replace("blk.0.", "blk.{layer}.") for name in becomes]
 
 
 def _pattern(
@@ -108,10 +108,12 @@ def _pattern(
             raise CheckpointError(f"head_dim is {config['head_dim']}, and heads have two halves")
     name = parameter.name.replace(_LAYER, "layers.{layer}.").replace(_EXPERT, "experts.{expert}.")
     places = [Place(new_name, None, picked) for new_name, picked in zip(becomes, rows, strict=True)]
-    return MappedTensor(name, tuple(_size(one, config) for one in axes), axes, axis, places)
+    return MappedTensor(name, tuple(_size(axis, config) for axis in axes), axes, axis, places)
 
 
 def _size(axis: str, config: Mapping[str, Any]) -> Any:  # noqa: ANN401  (of JSON)
     """Return the length of an axis that a configuration with all hyperparameters states."""
-    sizes = [int(one) if one.isdecimal() else config.get(one) for one in axis.split(" * ")]
+    sizes = [
+        int(factor) if factor.isdecimal() else config.get(factor) for factor in axis.split(" * ")
+    ]
     return math.prod(sizes) if len(sizes) > 1 else sizes[0]

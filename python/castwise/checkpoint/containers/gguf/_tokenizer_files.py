@@ -190,6 +190,6 @@ def _templates(stated: Mapping[str, Any]) -> dict[str, Any]:
         for name, key in keys.items()
         if isinstance(text := stated.get(key), str)
     ]
-    if [each["name"] for each in templates] == ["default"]:
+    if [template["name"] for template in templates] == ["default"]:
         return {"chat_template": templates[0]["template"]}
     return {"chat_template": templates} if templates else {}

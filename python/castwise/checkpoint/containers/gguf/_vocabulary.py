@@ -114,13 +114,12 @@ def _special(
     their types are not its own: it takes every added token for a control token (`BpeVocab`).
     """
     numbered = {token["content"] for token in added}
-    others = {name: config.get(f"{name}_token_id") for name in IDS}
-    others = {
-        name: number  # of several, none is the one
-        for name, number in others.items()
-        if _token(stated, name) not in numbered and number is not None and type(number) is not list
+    unnamed = {
+        name: config.get(f"{name}_token_id") for name in IDS if _token(stated, name) not in numbered
     }
-    for name, number in others.items():
+    for name, number in unnamed.items():
+        if number is None or isinstance(number, list):  # of several, none is the one
+            continue
         if type(number) is not int or not 0 <= number < size:
             raise CheckpointError(
                 f"config.json states {name}_token_id {number!r}, and GGUF needs a whole number "
@@ -129,7 +128,7 @@ def _special(
     files = {
         TOKENIZER: {"model": {"merges": pairs}, "added_tokens": added},
         CONFIG: {f"{name}_token": stated.get(f"{name}_token") for name in IDS},
-        "config.json": {f"{name}_token_id": number for name, number in others.items()},
+        "config.json": {f"{name}_token_id": number for name, number in unnamed.items()},
     }
     with TemporaryDirectory() as folder:
         for name, content in files.items():
@@ -241,7 +240,7 @@ def _pairs(model: Mapping[str, Any], folder: Path) -> list[list[str]]:
     """Return the merges, each of two tokens whose join is one."""
     if not model["merges"]:  # the package writes no empty array, and llama.cpp reads none without
         raise _refusal(folder, "has no merges")
-    pairs = [one.split(" ") if isinstance(one, str) else one for one in model["merges"]]
+    pairs = [merge.split(" ") if isinstance(merge, str) else merge for merge in model["merges"]]
     for merge, pair in zip(model["merges"], pairs, strict=True):
         is_pair = isinstance(pair, list) and [type(half) for half in pair] == [str, str]
         if not is_pair or not {*pair, "".join(pair)} <= model["vocab"].keys():
@@ -282,8 +281,8 @@ def _unmerged(texts: Iterable[str], pairs: Iterable[Sequence[str]]) -> str | Non
     for text in texts:
         parts, last = list(text), len(ranks)
         while len(parts) > 1:
-            found = (ranks.get(pair, last) for pair in pairwise(parts))
-            rank, at = min((rank, at) for at, rank in enumerate(found))
+            in_order = (ranks.get(pair, last) for pair in pairwise(parts))
+            rank, at = min((rank, at) for at, rank in enumerate(in_order))
             if rank == last:
                 return text
             parts[at : at + 2] = ["".join(parts[at : at + 2])]
