@@ -98,7 +98,7 @@ def hyperparameters(row: GgufArchitecture, config: Mapping[str, Any], name: str)
     stated: dict[str, str] = {}
     for key in (*row.keys, *ROPE[kind]):
         value = values.get(stated_key(values, key.stated))
-        if key.written and (key.required or value is not None):
+        if key.required or value is not None:
             says = f"config.json states {stated_key(values, key.stated)} {value!r}, and GGUF needs"
             stated[f"{row.name}.{key.name}"] = typed(key.kind, _checked(key, value, says))
     return {
@@ -230,7 +230,7 @@ def configuration(stated: Mapping[str, Any]) -> tuple[GgufArchitecture, dict[str
         del unread[_SCALING]
     scaling = ROPE.get(str(unread[_SCALING]), ()) if _SCALING in unread else ()
     config: dict[str, Any] = {}
-    for key in (*row.keys, *(key for key in READ if key not in row.keys), *scaling):
+    for key in dict.fromkeys((*row.keys, *READ, *scaling)):
         value = unread.pop(key.name, None)
         if value is None and (not key.required or (row.follows and key.stated in _HEADS)):
             continue
