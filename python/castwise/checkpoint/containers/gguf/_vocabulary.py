@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import tomllib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -23,43 +24,23 @@ FILES = (TOKENIZER, CONFIG, _TEMPLATE)
 """The files that are read."""
 
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
-_CASED = r"[^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]"
-_SMALL = r"[\p{Ll}\p{Lm}\p{Lo}\p{M}]"
-_SHORT = r"(?i:'s|'t|'re|'ve|'m|'ll|'d)"
-_BLANKS = r"\s*[\r\n]+|\s+(?!\S)|\s+"
-_WORDS = rf"{_SHORT}|[^\r\n\p{{L}}\p{{N}}]?\p{{L}}+"
-_OTHERS = r"| ?[^\s\p{L}\p{N}]+[\r\n"
 
 
 class Split(NamedTuple):
-    """How text is split, and what else a file states of a tokenizer by the name of that alone."""
+    """How text is split: a row, whose fields `splits.toml` describes."""
 
-    expressions: tuple[str, ...]  # if none, it is split as GPT-2 does
-    normalizer: str | None = None  # of all models of this name; llama.cpp does nothing of it
-    ignores_merges: bool = False  # a piece that is a token stays whole, whatever merges make
-    adds_bos: bool = False  # a text begins with a token unless the file says otherwise
+    expressions: Sequence[str]
+    normalizer: str | None = None
+    ignores_merges: bool = False
+    adds_bos: bool = False
 
 
 SPLITS: Mapping[str, Split] = {
-    "gpt-4o": Split(
-        (
-            rf"{_CASED}*{_SMALL}+{_SHORT}?|{_CASED}+{_SMALL}*{_SHORT}?|\p{{N}}{{1,3}}"
-            rf"{_OTHERS}/]*|{_BLANKS}",
-        )
-    ),
-    "qwen2": Split((rf"{_WORDS}|\p{{N}}{_OTHERS}]*|{_BLANKS}",), "NFC"),
-    "llama-bpe": Split(
-        (rf"{_WORDS}|\p{{N}}{{1,3}}{_OTHERS}]*|{_BLANKS}",), ignores_merges=True, adds_bos=True
-    ),
-    "tekken": Split(
-        (rf"{_CASED}*{_SMALL}+|{_CASED}+{_SMALL}*|\p{{N}}{_OTHERS}/]*|{_BLANKS}",),
-        ignores_merges=True,
-        adds_bos=True,
-    ),
-    "gpt-2": Split(()),
+    name: Split(**row)
+    for name, row in tomllib.loads(
+        Path(__file__).with_name("splits.toml").read_text("utf-8")
+    ).items()
 }
-"""By what llama.cpp calls it."""
-
 _UNKNOWN = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
 _STRIPPING = ("lstrip", "rstrip", "single_word")
 """What llama.cpp does not do to such tokens, and to those that are added."""
@@ -255,7 +236,7 @@ def _pre_tokenizer(tokenizer: Mapping[str, Any], folder: Path) -> str:
     """Return what llama.cpp calls the way in which text is split, normalised as it must be."""
     whole = tokenizer["pre_tokenizer"]
     *splits, last = whole["pretokenizers"] if whole["type"] == "Sequence" else [whole]
-    expressions = tuple(step["pattern"]["Regex"] for step in splits if step["type"] == "Split")
+    expressions = [step["pattern"]["Regex"] for step in splits if step["type"] == "Split"]
     name = next((name for name, split in SPLITS.items() if split.expressions == expressions), None)
     is_bytes = last["type"] == "ByteLevel" and not last.get("add_prefix_space")
     is_apart = all(step.get("behavior") == "Isolated" and not step.get("invert") for step in splits)
