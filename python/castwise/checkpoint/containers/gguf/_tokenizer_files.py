@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError
@@ -20,6 +21,10 @@ from castwise.checkpoint.containers.gguf._vocabulary import (
 )
 
 _OF = "tokenizer.ggml."
+_SKELETON = Path(__file__).with_name("tokenizer.json")
+"""What `tokenizer.json` states of all of them, with one of the tokens that are added, and a step of
+those that split text."""
+
 _TEMPLATE = "tokenizer.chat_template"
 _STATED = ("bos", "eos", "pad")
 """The tokens that a `config.json` has."""
@@ -127,18 +132,12 @@ def _tokenizer(
         pair = str(merge).split(" ")
         if len(pair) != 2 or not {*pair, "".join(pair)} <= vocab.keys():  # noqa: PLR2004
             raise Unstated(f"it merges {merge!r}, which are not two tokens whose join is one")
-    of_bytes = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": False}
-    of_bytes["use_regex"] = not split.expressions
-    apart = [
-        {"type": "Split", "pattern": {"Regex": expression}, "behavior": "Isolated", "invert": False}
-        for expression in split.expressions
-    ]
-    added = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
-    unset = ("dropout", "unk_token", "continuing_subword_prefix", "end_of_word_suffix")
-    return {
-        "version": "1.0",
-        "truncation": None,
-        "padding": None,
+    made: dict[str, Any] = json.loads(_SKELETON.read_text("utf-8"))
+    of_bytes = made["decoder"] | {"use_regex": not split.expressions}
+    apart = [made["pre_tokenizer"] | {"pattern": {"Regex": text}} for text in split.expressions]
+    added = made["added_tokens"]
+    made["model"] |= {"ignore_merges": split.ignores_merges, "vocab": vocab, "merges": merges}
+    return made | {
         "added_tokens": [
             {"id": at, "content": text, **added, "special": kind == CONTROL}
             for at, (text, kind) in texts.items()
@@ -148,15 +147,6 @@ def _tokenizer(
         "pre_tokenizer": {"type": "Sequence", "pretokenizers": [*apart, of_bytes]},
         "post_processor": _template(around) if around else of_bytes,
         "decoder": of_bytes,
-        "model": {
-            "type": "BPE",
-            **dict.fromkeys(unset),
-            "fuse_unk": False,
-            "byte_fallback": False,
-            "ignore_merges": split.ignores_merges,
-            "vocab": vocab,
-            "merges": merges,
-        },
     }
 
 
