@@ -1,8 +1,8 @@
 """The shards of a checkpoint as they are derived: decoded, encoded or transcoded.
 
-A reader stands for each of them: its tensors are derived as they are read, in slabs of whole blocks
-by several threads, and all other tensors lie in the file as they are. What others are made of is
-not there any more.
+A reader stands for each of them: its tensors are made by jobs, one for each weight, in slabs of
+whole blocks by several threads, and all other tensors lie in the file as they are. What others are
+made of is not there any more.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,8 +34,54 @@ from castwise.checkpoint.report import Report
 
 _Result = TypeVar("_Result")
 
-Slab = Callable[[], NDArray[Any]]
-"""Reads and derives a slab of a tensor; slabs follow each other in C order."""
+Arrays = Mapping[str, NDArray[Any]]
+"""Rows of several tensors, by their names."""
+
+
+class Slab(NamedTuple):
+    """Rows of a weight: they are read once, and all that they become is made of them at once.
+
+    Attributes
+    ----------
+    counts
+        The elements that it makes of each tensor; slabs follow each other in C order.
+    make
+        Reads and derives them; returns also what that lost, if it is measured.
+
+    """
+
+    counts: Mapping[str, int]
+    make: Callable[[], tuple[Arrays, Report | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightJob:
+    """Makes the tensors that a weight becomes.
+
+    Attributes
+    ----------
+    payload
+        The one with the codes or values, whose row has what was lost.
+    slabs
+        Lists the slabs that make tensors of these names, in a format if it is not their own.
+
+    """
+
+    payload: str
+    slabs: Callable[[Collection[str], str | None], Iterable[Slab]]
+
+    @classmethod
+    def of_one(
+        cls, name: str, slabs: Callable[[], Iterable[tuple[int, Callable[[], NDArray[Any]]]]]
+    ) -> WeightJob:
+        """Make one tensor of slabs, each with the number of its elements; nothing is measured."""
+
+        def made(make: Callable[[], NDArray[Any]]) -> tuple[Arrays, None]:
+            return {name: make()}, None
+
+        return cls(
+            name, lambda *_: (Slab({name: count}, partial(made, make)) for count, make in slabs())
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,12 +98,8 @@ class DerivedTensor:
         The stored tensor in whose place it comes, such as that with the codes.
     sources
         All stored tensors that it is made of.
-    slabs
-        Lists the slabs that make it, in a format.
-    measured
-        Tells, when all slabs are made, what encoding or decoding lost; None for others.
-    counts
-        Lists the elements of each slab; None if only making a slab tells.
+    job
+        What makes it, and others of the same weight.
     scheme
         How its codes are quantised; None for other tensors.
 
@@ -67,9 +109,7 @@ class DerivedTensor:
     format: str
     home: str
     sources: Collection[str]
-    slabs: Callable[[str], Iterable[Slab]]
-    measured: Callable[[], Report] | None = None
-    counts: Callable[[], Iterable[int]] | None = None
+    job: WeightJob
     scheme: str | None = None
 
 
@@ -158,6 +198,9 @@ class DerivedReader:
                 new_name = plan.renamed.get(name, name)
                 self.tensors[new_name] = info if new_name == name else info._replace(name=new_name)
         self._stored_names = {new_name: name for name, new_name in plan.renamed.items()}
+        self._jobs: dict[WeightJob, list[str]] = {}
+        for name, tensor in self._derived.items():
+            self._jobs.setdefault(tensor.job, []).append(name)
         lists = {id(tensor.sources): tensor.sources for tensor in self._derived.values()}
         parts = {part for names in lists.values() for part in names}  # many may share one
         other_readers = [other for other in self._stored.readers(parts) if other is not reader]
@@ -184,10 +227,10 @@ class DerivedReader:
         """Return the tensor of this name if it is derived."""
         return self._derived.get(name)
 
-    def report(self, name: str) -> Report | None:
-        """Return what making a tensor lost, once it has been read; None for others."""
-        tensor = self._derived.get(name)
-        return None if tensor is None or tensor.measured is None else tensor.measured()
+    def job(self, name: str) -> tuple[str, Sequence[str]]:
+        """Return the payload of the job that makes a tensor, and all that it makes here."""
+        job = self._derived[name].job
+        return job.payload, self._jobs[job]
 
     def stored_name(self, name: str) -> str:
         """Return what a tensor that is not derived is called in the file."""
@@ -238,29 +281,33 @@ class DerivedReader:
         return whole.reshape(tensor.info.shape)
 
     def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
-        """Derive the slabs of a tensor, as many at a time as there are threads.
+        """Derive the slabs of a tensor in C order, in the format `to` if it is not its own."""
+        return (arrays[name] for arrays, _ in self.made([name], to) if name in arrays)
 
-        They are in C order, in the format `to` if it is not the tensor's own.
+    def made(
+        self, names: Sequence[str], to: str | None = None
+    ) -> Iterator[tuple[Arrays, Report | None]]:
+        """Make tensors of one job, slab by slab, as many at a time as there are threads."""
+        slabs = self._derived[names[0]].job.slabs(names, to)
+        return self._carried_out(slab.make for slab in slabs)
+
+    def write(self, places: Mapping[str, int], file: BinaryIO) -> Report | None:
+        """Make tensors of one job, each at its place in a file; returns what that lost.
+
+        Each thread writes the slabs that it makes.
         """
-        tensor = self._derived[name]
-        return self._carried_out(tensor.slabs(to or tensor.format))
-
-    def write(self, name: str, file: BinaryIO, begin: int) -> bool:
-        """Make a tensor at its place in a file: each thread writes the slabs that it makes.
-
-        Returns False, and writes nothing, if it is not such a tensor, or the places of its slabs
-        are not known before.
-        """
-        tensor = self._derived.get(name)
-        if tensor is None or tensor.counts is None:
-            return False
         file.flush()  # what stands before
-        target, itemsize = OpenFile(handle(file)), numpy_dtype(tensor.format).itemsize
-        places = accumulate((count * itemsize for count in tensor.counts()), initial=begin)
-        slabs = zip(tensor.slabs(tensor.format), places, strict=False)  # one place more: the end
-        for _ in self._carried_out(partial(_write, *arguments, target) for arguments in slabs):
-            pass
-        return True
+        target, places = OpenFile(handle(file)), dict(places)
+        sizes = {name: numpy_dtype(self._derived[name].format).itemsize for name in places}
+
+        def tasks() -> Iterator[Callable[[], Report | None]]:
+            for slab in self._derived[next(iter(places))].job.slabs(places, None):
+                yield partial(_write, slab, {name: places[name] for name in slab.counts}, target)
+                for name, count in slab.counts.items():
+                    places[name] += count * sizes[name]
+
+        reports = [report for report in self._carried_out(tasks()) if report is not None]
+        return sum(reports[1:], reports[0]) if reports else None
 
     def _carried_out(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""
@@ -308,9 +355,12 @@ class DerivedReader:
         self._open.close()
 
 
-def _write(slab: Slab, place: int, target: OpenFile) -> None:
-    """Make a slab at its place."""
-    target.write_at(to_bytes(slab()), place)
+def _write(slab: Slab, places: Mapping[str, int], target: OpenFile) -> Report | None:
+    """Make a slab at its places."""
+    arrays, report = slab.make()
+    for name, array in arrays.items():
+        target.write_at(to_bytes(array), places[name])
+    return report
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -73,6 +74,8 @@ class TensorRange(NamedTuple):
     made_nbytes
         The bytes of a tensor that a `DerivedReader` makes of others, as a whole; None for others.
         Then `length` is the bytes that are read for it.
+    job
+        The first of the tensors that are made with it, side by side in a batch; None for others.
 
     """
 
@@ -83,6 +86,7 @@ class TensorRange(NamedTuple):
     length: int
     casting: Casting | None
     made_nbytes: int | None = None
+    job: str | None = None
 
     @property
     def is_cast(self) -> bool:
@@ -128,7 +132,8 @@ class TensorRange(NamedTuple):
 def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
     """Cut ranges, one after the other, where so many bytes are read and written.
 
-    Every end has its list, which may be empty; what is left then is in another one.
+    What one job makes stays together. Every end has its list, which may be empty; what is left then
+    is in another one.
     """
     left = iter(ranges)
     rest = next(left, None)
@@ -136,7 +141,8 @@ def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[Ten
     for end in ends:
         taken: list[TensorRange] = []
         while rest is not None:
-            piece, rest = rest.cut(end - done)
+            is_made_with = taken and rest.job is not None and rest.job == taken[-1].job
+            piece, rest = (rest, None) if is_made_with else rest.cut(end - done)
             if piece is None:
                 break
             taken.append(piece)
@@ -209,16 +215,16 @@ def _with_made(
     cast_reports: Sequence[Report | None],
 ) -> list[Report | None]:
     """Make the tensors that are made; returns the reports of all, given those of the others."""
-    reports, left = [], iter(cast_reports)
+    reports: list[Report | None] = []
+    left = iter(cast_reports)
     with maker.beside_others() as reader:
-        for piece in ranges:
-            if piece.made_nbytes is None:
-                reports.append(next(left))
+        for job, pieces in groupby(ranges, key=lambda piece: piece.job):
+            if job is None:
+                reports += (next(left) for _ in pieces)
                 continue
-            if not reader.write(piece.name, target, piece.target):
-                target.seek(piece.target)
-                target.writelines(reader.pieces(piece.name, piece.made_nbytes))
-            reports.append(reader.report(piece.name))
+            places = {piece.name: piece.target for piece in pieces}
+            report, (payload, _) = reader.write(places, target), reader.job(job)
+            reports += (report if name == payload else None for name in places)
     return reports
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -29,6 +30,7 @@ from castwise.checkpoint.running._batches import (
     element_cast,
     named,
 )
+from castwise.checkpoint.running._job_stream import JobStream
 from castwise.checkpoint.running._rearranging import (
     InCOrder,
     Rearranged,
@@ -74,7 +76,6 @@ class Conversion:
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
         self._nbytes_after: dict[str, int] = {}  # of tensors with places that have been found
-        self._unplaced: dict[str, Report | None] = {}
 
     @property
     def file_order(self) -> Sequence[str]:
@@ -89,19 +90,20 @@ class Conversion:
     def ranges(self) -> list[TensorRange]:
         """Return the tensors with places, which the engine converts or a `batch` makes.
 
-        They are in the writer's order.
+        They are in the writer's order, but for those that one job makes: these are side by side.
         """
-        return list(self._placed(with_made=True))
+        ranges: dict[str, list[TensorRange]] = {}
+        for name in self._order:
+            if (span := self._range(name)) is not None:
+                ranges.setdefault(span.job or name, []).append(span)
+        return [span for spans in ranges.values() for span in spans]
 
-    def _placed(self, *, with_made: bool) -> Iterator[TensorRange]:
-        """Find tensors with places one by one, and what they will take; the others are `_unplaced`.
-
-        Those that a `batch` makes are among the former if `with_made`, else among the latter.
-        """
+    def _placed(self, unplaced: list[str]) -> Iterator[TensorRange]:
+        """Find what the engine converts at its place, one by one; others are noted."""
         for name in self._order:
             span = self._range(name)
-            if span is None or (span.made_nbytes is not None and not with_made):
-                self._unplaced.setdefault(name)
+            if span is None or span.job is not None:
+                unplaced.append(name)
             else:
                 self._nbytes_after[name] = span.target_nbytes
                 yield span
@@ -112,10 +114,10 @@ class Conversion:
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
-    def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[Report | None]:
+    def here(self, meter: ProgressMeter, folder: Path | None = None) -> dict[str, Report | None]:
         """Let the engine convert tensors with places in this process, then convert the others.
 
-        Returns the reports of the former, for `rows`; what a `batch` would make is of the latter.
+        Returns the reports, by tensor, for `rows`; what a `batch` would make is of the others.
         Temporary files are made in `folder`, or where the system has them.
 
         Raises
@@ -124,36 +126,44 @@ class Conversion:
             As `castwise.cast`, with the tensor's name in front.
 
         """
-        reports: list[Report | None] = []
-        ranges = self._placed(with_made=False)
+        placed: list[str] = []
+        unplaced: list[str] = []
+        reports: dict[str, Report | None] = {}
+        ranges = self._placed(unplaced)
         if (leading := next(ranges, None)) is not None:
             source, target = self.reader.place(leading.name), self._writer.place(leading.name)
             assert source is not None, "by `ranges`"  # noqa: S101
             assert target is not None, "by `ranges`"  # noqa: S101
-            watch = _Watch(meter) if meter.is_heard else None
-            ranges = chain([leading], ranges)
+            watch = _Watch(meter)
             # The engine begins with the first while the others are found.
-            reports, error = convert_ranges(
+            engine_reports, error = convert_ranges(
                 self.reader.path,
                 source[0],
                 target[0],
-                ranges if watch is None else watch.noted(ranges),
+                watch.noted(chain([leading], ranges), placed),
                 self._options.threads,
-                poll=None if watch is None else watch.poll,
+                poll=watch.poll if meter.is_heard else None,
             )
             if error is not None:
                 raise error
-            if watch is not None:
-                watch.finish()
-        self.reader.expect(self._unplaced)
-        for name in self._unplaced:
-            if self._is_rearranged(name):
-                self._unplaced[name] = self._rearranged(name, meter, folder)
-                continue
-            meter.starts(name)
-            self._unplaced[name] = self._passed_through(name, meter)
-            meter.finished(self._plans[name].info.nbytes)
-        return iter(reports)
+            watch.finish()
+            reports |= zip(placed, engine_reports, strict=True)
+        self.reader.expect(unplaced)
+        with ExitStack() as files:
+            stream = (
+                None if self._maker is None else JobStream(self._maker, unplaced, folder, files)
+            )
+            for name in unplaced:
+                if name in reports:  # made with another
+                    continue
+                if self._is_rearranged(name):
+                    reports[name] = self._rearranged(name, meter, folder)
+                    continue
+                meter.starts(name)
+                made = self._passed_through(name, meter, stream)
+                meter.finished(sum(self._plans[each].info.nbytes for each in made))
+                reports |= made
+        return reports
 
     def sizes(self) -> list[tuple[int, int]]:
         """Return what each tensor takes, in the order of conversion: its bytes, and others.
@@ -163,7 +173,7 @@ class Conversion:
 
         def is_later(name: str) -> bool:
             span = self._range(name)
-            return span is None or span.made_nbytes is not None
+            return span is None or span.job is not None
 
         order = sorted(self._order, key=is_later)
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
@@ -172,31 +182,47 @@ class Conversion:
         """Return the row of a tensor."""
         return row_of(self._writer, name, report, shard)
 
-    def rows(self, reports: Iterator[Report | None], shard: str | None) -> list[CastRow]:
-        """Return the rows of all tensors, given the reports of `ranges` or what `here` returned."""
+    def rows(self, reports: Mapping[str, Report | None], shard: str | None) -> list[CastRow]:
+        """Return the rows of all tensors, given the reports that `here` or batches returned."""
         return [
-            self.row(name, self._unplaced[name], shard)
-            if name in self._unplaced
-            else CastRow.of(self._plans[name], self._nbytes_after[name], next(reports), shard)
+            CastRow.of(
+                self._plans[name],
+                self._nbytes_after.get(name) or nbytes_after(self._writer, name),
+                reports[name],
+                shard,
+            )
             for name in self._order
         ]
 
-    def _passed_through(self, name: str, meter: ProgressMeter) -> Report | None:
-        """Convert a tensor whose pieces pass through Python."""
-        casting = self._casting(name)
+    def _passed_through(
+        self, name: str, meter: ProgressMeter, stream: JobStream | None
+    ) -> dict[str, Report | None]:
+        """Convert a tensor whose pieces pass through Python, or make it, and others with it."""
+        casting, derived = self._casting(name), self._is_derived(name)
+        if self._maker is not None and derived and casting is None:
+            payload, names = self._maker.job(name)
+            places = {each: self._writer.place(each) for each in names if each in self._plans}
+            if (place := places[name]) is not None:
+                begins = {each: other[1] for each, other in places.items() if other is not None}
+                report = self._maker.write(begins, place[0])
+                return {each: report if each == payload else None for each in begins}
+        pieces = self.reader.pieces(name, _PIECE_BYTES)
+        if stream is not None and derived:
+            pieces = stream.pieces(name)
         if casting is None:
-            place, maker = self._writer.place(name), self._maker
-            if place is None or maker is None or not maker.write(name, *place):
-                self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
-            return None if maker is None else maker.report(name)
+            self._writer.write_pieces(name, pieces)
+            return {name: None if stream is None else stream.reports.get(name)}
         source, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (source, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
         reports: list[CastReport] = []
 
+        if stream is None or not derived:
+            pieces = self.reader.pieces(name, source.nbytes(count))
+
         def converted() -> Iterator[bytes]:
             done = 0
-            for piece in self.reader.pieces(name, source.nbytes(count)):
+            for piece in pieces:
                 if done:
                     meter.reaches(done, name)
                 try:
@@ -211,8 +237,8 @@ class Conversion:
 
         self._writer.write_pieces(name, converted())
         if not self._plans[name].is_cast:
-            return None if self._maker is None else self._maker.report(name)
-        return reports[0] if reports else CastReport()
+            return {name: None if stream is None else stream.reports.get(name)}
+        return {name: reports[0] if reports else CastReport()}
 
     def _rearranged(self, name: str, meter: ProgressMeter, folder: Path | None) -> Report | None:
         """Convert a tensor that is brought into C order for it."""
@@ -227,7 +253,7 @@ class Conversion:
                 arrangement = Arrangement.fortran(elements.nbytes(1), shape)
                 rearrange(arrangement.in_c_order(), arrangement, (result, 0), reordered)
                 length = elements.nbytes(math.prod(shape))
-                self._writer.write_pieces(name, pieces_of(reordered, length, _PIECE_BYTES))
+                self._writer.write_pieces(name, pieces_of(reordered, 0, length, _PIECE_BYTES))
         return report
 
     def _temporary(self, name: str) -> int:
@@ -259,6 +285,10 @@ class Conversion:
         counts = self._plans[name].target is not None and self._options.count_places
         return counts or not self._writer.elements(name).fortran
 
+    def _is_derived(self, name: str) -> bool:
+        """Return True for a tensor that is made of others."""
+        return self._maker is not None and self._maker.derived(name) is not None
+
     def _casting(self, name: str) -> Casting | None:
         """Return what becomes of the elements; None if their bytes stay."""
         if self._writer.keeps(name):
@@ -280,12 +310,12 @@ class Conversion:
     def _range(self, name: str) -> TensorRange | None:
         """Return where a tensor lies in both files; None if it cannot be converted there."""
         source, target = self.reader.place(name), self._writer.place(name)
-        if target is not None and self._maker is not None and self._maker.derived(name) is not None:
+        if target is not None and self._maker is not None and self._is_derived(name):
             if self._casting(name) is not None:
                 return None
             nbytes = nbytes_after(self._writer, name)
-            read = self._plans[name].info.nbytes
-            return TensorRange(name, 0, target[1], 0, read, None, nbytes)
+            read, (_, names) = self._plans[name].info.nbytes, self._maker.job(name)
+            return TensorRange(name, 0, target[1], 0, read, None, nbytes, names[0])
         if source is None or target is None or self._is_rearranged(name):
             return None
         casting, info = self._casting(name), self._plans[name].info
@@ -302,9 +332,13 @@ class _Watch:
         self._current: TensorRange | None = None
         self._before = 0  # bytes of the tensors before it
 
-    def noted(self, ranges: Iterable[TensorRange]) -> Iterator[TensorRange]:
-        """Take note of whole tensors as the engine is given them."""
+    def noted(self, ranges: Iterable[TensorRange], names: list[str]) -> Iterator[TensorRange]:
+        """Take note of whole tensors, and of their names, as the engine is given them."""
         for span in ranges:
+            names.append(span.name)
+            if not self._meter.is_heard:
+                yield span
+                continue
             self._left.append(span)
             if self._current is None:
                 self._next()

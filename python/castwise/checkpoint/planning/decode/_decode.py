@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from castwise._core import cast
-from castwise._options import Arithmetic
 from castwise._spelling import nearest
 from castwise._wording import argument, given
 from castwise.checkpoint._config import CONFIG, Config
@@ -25,9 +23,15 @@ from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.gguf import model_of
 from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
+from castwise.checkpoint.planning._derived_reader import (
+    Arrays,
+    DerivedTensor,
+    Slab,
+    WeightJob,
+    derived_info,
+)
 from castwise.checkpoint.planning._stated_quantization import stale_statement
-from castwise.checkpoint.planning.decode._losses import LossCounter
+from castwise.checkpoint.planning.decode._losses import rounding_losses, slab_losses
 from castwise.checkpoint.planning.decode._options import FORMATS, Decode
 from castwise.checkpoint.planning.decode._unquantized_config import (
     HALVES,
@@ -35,6 +39,7 @@ from castwise.checkpoint.planning.decode._unquantized_config import (
     UnquantizedConfig,
     follows,
 )
+from castwise.checkpoint.report import DecodeReport
 from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
 from castwise.quantization.arrays import wrapped_zeros
 from castwise.quantization.producers import (
@@ -242,23 +247,14 @@ class DecodePlan(ComponentPlan):
             except Undecodable as error:  # what codes are, only reading tells
                 raise self._refusal(f"{weight.payload!r}: {error}") from error
 
-        losses = LossCounter() if self._decode.counts_losses else None
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
+        check = self._check_of(weight, self._section(weight))
         return DerivedTensor(
             derived_info(weight.name, weight.scheme or "quantised", plan.shape, nbytes),
             self._decode.format,
             weight.payload,
             plan.parts,
-            partial(
-                _slabs,
-                plan,
-                rows,
-                self._check_of(weight, self._section(weight)),
-                self._decode.arithmetic,
-                losses,
-            ),
-            None if losses is None else losses.report,
-            counts=partial(_counts, plan),
+            WeightJob(weight.name, partial(_slabs, plan, rows, check, self._decode, weight.name)),
         )
 
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
@@ -353,35 +349,33 @@ def _check_only(decode: Decode, plans: Sequence[DecodePlan]) -> None:
     )
 
 
-def _counts(plan: Decoding) -> Iterator[int]:
-    columns = plan.cut[-1]
-    return ((cut.stop - cut.start) * columns for cut in plan.slabs(_SLAB_ELEMENTS))
-
-
 def _slabs(  # noqa: PLR0917
     plan: Decoding,
     rows: Callable[[Cut], QuantizedArray],
     check: _Check,
-    arithmetic: Arithmetic,
-    losses: LossCounter | None,
+    options: Decode,
     name: str,
+    _names: Collection[str],
+    to: str | None,
 ) -> Iterator[Slab]:
-    dtype = numpy_dtype(name)
-    if losses is not None:
-        losses.begin()
+    """List the slabs of a weight, which is decoded to the format of the request or another."""
+    dtype, arithmetic = numpy_dtype(to or options.format), options.arithmetic
 
-    def decode(cut: Cut) -> NDArray[Any]:
+    def decode(cut: Cut) -> tuple[Arrays, DecodeReport | None]:
+        report = None
         if plan.values is not None:
             exact = plan.values(cut)
             values = cast(exact, dtype, threads=1)
-            if losses is not None:
-                losses.add_rounded(exact, values)
-            return values
+            if options.counts_losses:
+                report = rounding_losses(exact, values)
+            return {name: values}, report
         q = rows(cut)
         check(q)
         values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
-        if losses is not None:
-            losses.add(q, values, arithmetic)
-        return values
+        if options.counts_losses:
+            report = slab_losses(q, values, arithmetic)
+        return {name: values}, report
 
-    return (partial(decode, cut) for cut in plan.slabs(_SLAB_ELEMENTS))
+    for cut in plan.slabs(_SLAB_ELEMENTS):
+        count = (cut.stop - cut.start) * plan.cut[-1]
+        yield Slab({name: count}, partial(decode, cut))

@@ -32,7 +32,6 @@ from castwise.checkpoint.planning._written_schemes import (
 from castwise.checkpoint.planning.decode._decode import decode_refusal
 from castwise.checkpoint.planning.encode._encoded_weight import (
     EncodedWeight,
-    Kept,
     encoding_threads,
     share,
 )
@@ -502,9 +501,8 @@ class EncodePlan(ComponentPlan):
             [(stored[name].shape, encoding) for name, encoding in self.chosen.items()],
             self._encode.threads,
         )
-        kept = Kept()
         weights = {
-            name: EncodedWeight(stored[name], stored, encoding, kept, self.threads)
+            name: EncodedWeight(stored[name], stored, encoding, self.threads)
             for name, encoding in self.chosen.items()
         }
         self._share(weights)

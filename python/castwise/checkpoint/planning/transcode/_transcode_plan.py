@@ -11,7 +11,6 @@ from __future__ import annotations
 import logging
 from collections.abc import Sequence
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -25,11 +24,8 @@ from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import statements
 from castwise.checkpoint.planning._written_schemes import encoding, is_transcoded, written
 from castwise.checkpoint.planning.decode._decode import decode_refusal
-from castwise.checkpoint.planning.decode._losses import stored_losses
-from castwise.checkpoint.planning.encode._encoded_weight import Kept
 from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
-    SLAB_ELEMENTS,
     Power,
     Reciprocal,
 )
@@ -97,7 +93,6 @@ class TranscodePlan(ComponentPlan):
             return
         self._check(quantization)
         self.left_out = {name: "" for name in quantization.others if name.endswith(_MARKERS)}
-        self._kept = Kept()
         self._staying = [weight for weight in self.weights if self._stays(weight)]
         if len(self._staying) == len(self.weights):
             raise self._refusal(f"{self.weights[0].payload!r} is stored so already")
@@ -168,7 +163,7 @@ class TranscodePlan(ComponentPlan):
         axis = -1 if form_of_experts(weight, scheme, self._recipe, self.model) is None else -2
         plan = self._decoding(weight, "peer", axis)
         transcoded_weight = TranscodedWeight(
-            weight, scheme, plan, stored=self._stored, kept=self._kept, warn=self._warn
+            weight, scheme, plan, stored=self._stored, warn=self._warn
         )
         try:
             check_parts(transcoded_weight, self._recipe, self.model)
@@ -224,17 +219,8 @@ class TranscodePlan(ComponentPlan):
         for weight in self._transcoded if self.weights else ():
             tensors = self._new_tensors(weight)
             self.left_out |= dict.fromkeys(weight.left_out(tensors), "")
-            # That of the codes, unless they stay where they are.
-            payloads = (
-                number for number, tensor in enumerate(tensors) if tensor.scheme is not None
-            )
-            reported, measured = (
-                next(payloads, 0),
-                partial(stored_losses, weight.plan, SLAB_ELEMENTS),
-            )
-            for number, tensor in enumerate(tensors):
-                described = replace(tensor, measured=measured) if number == reported else tensor
-                self.derived.setdefault(tensor.home, []).append(described)
+            for tensor in tensors:
+                self.derived.setdefault(tensor.home, []).append(tensor)
 
     def _new_tensors(self, weight: TranscodedWeight) -> list[DerivedTensor]:
         """List what comes in the place of the parts of a weight."""
