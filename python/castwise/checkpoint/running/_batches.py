@@ -142,7 +142,7 @@ def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[Ten
         taken: list[TensorRange] = []
         while rest is not None:
             is_made_with = taken and rest.job is not None and rest.job == taken[-1].job
-            piece, rest = (rest, None) if is_made_with else rest.cut(end - done)
+            piece, rest = (rest, None) if is_made_with else rest.cut(max(end - done, 0))
             if piece is None:
                 break
             taken.append(piece)

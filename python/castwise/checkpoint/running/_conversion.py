@@ -11,6 +11,7 @@ import math
 from collections import deque
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -150,19 +151,19 @@ class Conversion:
             reports |= zip(placed, engine_reports, strict=True)
         self.reader.expect(unplaced)
         with ExitStack() as files:
+            streamed = [name for name in unplaced if not self._is_made(name)]
             stream = (
-                None if self._maker is None else JobStream(self._maker, unplaced, folder, files)
+                None if self._maker is None else JobStream(self._maker, streamed, folder, files)
             )
             for name in unplaced:
                 if name in reports:  # made with another
                     continue
                 if self._is_rearranged(name):
                     reports[name] = self._rearranged(name, meter, folder)
-                    continue
-                meter.starts(name)
-                made = self._passed_through(name, meter, stream)
-                meter.finished(sum(self._plans[each].info.nbytes for each in made))
-                reports |= made
+                elif self._is_made(name):
+                    reports |= self._made(name, meter)
+                else:
+                    reports[name] = self._passed_through(name, meter, stream)
         return reports
 
     def sizes(self) -> list[tuple[int, int]]:
@@ -194,35 +195,45 @@ class Conversion:
             for name in self._order
         ]
 
+    def _is_made(self, name: str) -> bool:
+        """Return True for a tensor that a job makes at its place."""
+        is_derived = self._maker is not None and self._maker.derived(name) is not None
+        return is_derived and self._casting(name) is None and self._writer.place(name) is not None
+
+    def _made(self, name: str, meter: ProgressMeter) -> dict[str, Report | None]:
+        """Make a tensor and all that its job makes at other places of the file."""
+        maker, writer = self._maker, self._writer
+        assert maker is not None, "by `_is_made`"  # noqa: S101
+        payload, names = maker.job(name)
+        made = [each for each in names if each in self._plans and self._is_made(each)]
+        places = {each: place for each in made if (place := writer.place(each)) is not None}
+        meter.starts(payload if payload in places else name)
+        report = maker.write({each: begin for each, (_, begin) in places.items()}, places[name][0])
+        meter.finished(sum(self._plans[each].info.nbytes for each in places))
+        return {each: report if each == payload else None for each in places}
+
     def _passed_through(
         self, name: str, meter: ProgressMeter, stream: JobStream | None
-    ) -> dict[str, Report | None]:
-        """Convert a tensor whose pieces pass through Python, or make it, and others with it."""
-        casting, derived = self._casting(name), self._is_derived(name)
-        if self._maker is not None and derived and casting is None:
-            payload, names = self._maker.job(name)
-            places = {each: self._writer.place(each) for each in names if each in self._plans}
-            if (place := places[name]) is not None:
-                begins = {each: other[1] for each, other in places.items() if other is not None}
-                report = self._maker.write(begins, place[0])
-                return {each: report if each == payload else None for each in begins}
-        pieces = self.reader.pieces(name, _PIECE_BYTES)
-        if stream is not None and derived:
-            pieces = stream.pieces(name)
+    ) -> Report | None:
+        """Convert a tensor whose pieces pass through Python."""
+        meter.starts(name)
+        casting, maker = self._casting(name), self._maker
+        is_derived = maker is not None and maker.derived(name) is not None
+        read = partial(self.reader.pieces, name)
+        if stream is not None and is_derived:
+            read = partial(stream.pieces, name)
         if casting is None:
-            self._writer.write_pieces(name, pieces)
-            return {name: None if stream is None else stream.reports.get(name)}
+            self._writer.write_pieces(name, read(_PIECE_BYTES))
+            meter.finished(self._plans[name].info.nbytes)
+            return None if stream is None else stream.reports.get(name)
         source, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (source, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
         reports: list[CastReport] = []
 
-        if stream is None or not derived:
-            pieces = self.reader.pieces(name, source.nbytes(count))
-
         def converted() -> Iterator[bytes]:
             done = 0
-            for piece in pieces:
+            for piece in read(source.nbytes(count)):
                 if done:
                     meter.reaches(done, name)
                 try:
@@ -236,9 +247,10 @@ class Conversion:
                 yield result
 
         self._writer.write_pieces(name, converted())
+        meter.finished(self._plans[name].info.nbytes)
         if not self._plans[name].is_cast:
-            return {name: None if stream is None else stream.reports.get(name)}
-        return {name: reports[0] if reports else CastReport()}
+            return None if stream is None else stream.reports.get(name)
+        return reports[0] if reports else CastReport()
 
     def _rearranged(self, name: str, meter: ProgressMeter, folder: Path | None) -> Report | None:
         """Convert a tensor that is brought into C order for it."""
@@ -285,10 +297,6 @@ class Conversion:
         counts = self._plans[name].target is not None and self._options.count_places
         return counts or not self._writer.elements(name).fortran
 
-    def _is_derived(self, name: str) -> bool:
-        """Return True for a tensor that is made of others."""
-        return self._maker is not None and self._maker.derived(name) is not None
-
     def _casting(self, name: str) -> Casting | None:
         """Return what becomes of the elements; None if their bytes stay."""
         if self._writer.keeps(name):
@@ -310,7 +318,7 @@ class Conversion:
     def _range(self, name: str) -> TensorRange | None:
         """Return where a tensor lies in both files; None if it cannot be converted there."""
         source, target = self.reader.place(name), self._writer.place(name)
-        if target is not None and self._maker is not None and self._is_derived(name):
+        if target is not None and self._maker is not None and self._maker.derived(name) is not None:
             if self._casting(name) is not None:
                 return None
             nbytes = nbytes_after(self._writer, name)

@@ -18,8 +18,6 @@ from castwise.checkpoint.planning import DerivedReader
 from castwise.checkpoint.report import Report
 from castwise.checkpoint.running._rearranging import pieces_of, temporary_file, write_at
 
-_PIECE_BYTES = 1 << 20
-
 
 class JobStream:
     """The tensors that jobs make, one by one.
@@ -54,10 +52,10 @@ class JobStream:
         self._places: dict[str, tuple[int, int]] = {}
         self._end = 0
 
-    def pieces(self, name: str) -> Iterator[bytes]:
-        """Make a tensor, or read it where it waits."""
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Make a tensor, or read it where it waits, so many bytes at a time."""
         if (place := self._places.pop(name, None)) is not None and self._file is not None:
-            yield from pieces_of(self._file, *place, _PIECE_BYTES)
+            yield from pieces_of(self._file, *place, nbytes)
             return
         payload, names = self._maker.job(name)
         others = [each for each in names if each in self._wanted and each not in {name, payload}]
