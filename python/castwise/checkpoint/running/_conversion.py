@@ -99,12 +99,12 @@ class Conversion:
                 ranges.setdefault(span.job or name, []).append(span)
         return [span for spans in ranges.values() for span in spans]
 
-    def _placed(self, unplaced: list[str]) -> Iterator[TensorRange]:
+    def _placed(self, others: dict[str, TensorRange | None]) -> Iterator[TensorRange]:
         """Find what the engine converts at its place, one by one; others are noted."""
         for name in self._order:
             span = self._range(name)
             if span is None or span.job is not None:
-                unplaced.append(name)
+                others[name] = span
             else:
                 self._nbytes_after[name] = span.target_nbytes
                 yield span
@@ -128,9 +128,9 @@ class Conversion:
 
         """
         placed: list[str] = []
-        unplaced: list[str] = []
+        others: dict[str, TensorRange | None] = {}
         reports: dict[str, Report | None] = {}
-        ranges = self._placed(unplaced)
+        ranges = self._placed(others)
         if (leading := next(ranges, None)) is not None:
             source, target = self.reader.place(leading.name), self._writer.place(leading.name)
             assert source is not None, "by `ranges`"  # noqa: S101
@@ -149,19 +149,19 @@ class Conversion:
                 raise error
             watch.finish()
             reports |= zip(placed, engine_reports, strict=True)
-        self.reader.expect(unplaced)
+        streamed = [name for name, span in others.items() if span is None]
+        self.reader.expect(streamed)
         with ExitStack() as files:
-            streamed = [name for name in unplaced if not self._is_made(name)]
             stream = (
                 None if self._maker is None else JobStream(self._maker, streamed, folder, files)
             )
-            for name in unplaced:
+            for name, span in others.items():
                 if name in reports:  # made with another
                     continue
-                if self._is_rearranged(name):
+                if span is not None:
+                    reports |= self._made(name, others, meter)
+                elif self._is_rearranged(name):
                     reports[name] = self._rearranged(name, meter, folder)
-                elif self._is_made(name):
-                    reports |= self._made(name, meter)
                 else:
                     reports[name] = self._passed_through(name, meter, stream)
         return reports
@@ -195,20 +195,17 @@ class Conversion:
             for name in self._order
         ]
 
-    def _is_made(self, name: str) -> bool:
-        """Return True for a tensor that a job makes at its place."""
-        is_derived = self._maker is not None and self._maker.derived(name) is not None
-        return is_derived and self._casting(name) is None and self._writer.place(name) is not None
-
-    def _made(self, name: str, meter: ProgressMeter) -> dict[str, Report | None]:
-        """Make a tensor and all that its job makes at other places of the file."""
-        maker, writer = self._maker, self._writer
-        assert maker is not None, "by `_is_made`"  # noqa: S101
+    def _made(
+        self, name: str, ranges: Mapping[str, TensorRange | None], meter: ProgressMeter
+    ) -> dict[str, Report | None]:
+        """Make a tensor at its place, and all that its job makes at other places of the file."""
+        maker, place = self._maker, self._writer.place(name)
+        assert maker is not None, "by `_range`"  # noqa: S101
+        assert place is not None, "by `_range`"  # noqa: S101
         payload, names = maker.job(name)
-        made = [each for each in names if each in self._plans and self._is_made(each)]
-        places = {each: place for each in made if (place := writer.place(each)) is not None}
+        places = {each: span.target for each in names if (span := ranges.get(each)) is not None}
         meter.starts(payload if payload in places else name)
-        report = maker.write({each: begin for each, (_, begin) in places.items()}, places[name][0])
+        report = maker.write(places, place[0])
         meter.finished(sum(self._plans[each].info.nbytes for each in places))
         return {each: report if each == payload else None for each in places}
 

@@ -45,7 +45,7 @@ _FLIGHT_ELEMENTS = 4 << 20
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _EncodedPart:
     """A tensor that a quantised matrix is stored as.
 
@@ -173,22 +173,23 @@ class EncodedWeight:
         return name + key.removeprefix(suffix)
 
     def _slabs(self, names: Collection[str], _format: str | None) -> Iterator[Slab]:
-        """List the slabs that make some parts: what does not depend on rows, and then the rows."""
+        """List the slabs that make some parts; the first has what does not depend on rows, too."""
         parts = {name: part for part in self._parts if (name := self._name(part.key)) in names}
-        step = _step(self.encoding)
-        by_rows = {name: part for name, part in parts.items() if part.step_count}
-        for name, part in parts.items():
-            if name not in by_rows:
-                yield Slab({name: math.prod(part.shape)}, partial(self._constant, name, part))
-        keys = {name: part.key for name, part in by_rows.items()}
-        for place, start, stop in self._rows_of_slabs() if by_rows else ():
-            begin = start // step
-            counts = {
+        rows = [(name, part) for name, part in parts.items() if part.step_count]
+        if not rows:
+            counts = {name: math.prod(part.shape) for name, part in parts.items()}
+            zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
+            yield Slab(counts, lambda: (_taken(parts, self._quantized(zeros)), None))
+            return
+        step, by_rows, counts = _step(self.encoding), dict(rows), {}
+        for place, start, stop in self._rows_of_slabs():
+            made = by_rows if counts else parts
+            counts = {name: math.prod(part.shape) for name, part in made.items()} | {
                 name: (part.count if stop == self._rows else stop // step * part.step_count)
-                - begin * part.step_count
-                for name, part in by_rows.items()
+                - start // step * part.step_count
+                for name, part in rows
             }
-            yield Slab(counts, partial(self._encoded, keys, self._cut(place, start, stop)))
+            yield Slab(counts, partial(self._encoded, made, self._cut(place, start, stop)))
 
     def _rows_of_slabs(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Divide the weight: a place in its stack, and where rows of blocks begin and end."""
@@ -219,27 +220,19 @@ class EncodedWeight:
         return _quantized(self.encoding, array, amax)
 
     def _encoded(
-        self, keys: Mapping[str, str], cut: Sequence[Range]
+        self, made: Mapping[str, _EncodedPart], cut: Sequence[Range]
     ) -> tuple[Arrays, CastReport | None]:
         """Read a slab, quantise it, and measure that if its payload is among what is made."""
         array = self._read(cut)
         if not self._needs_amax:
             self._largest(array, threads=1)
-        quantized = self._quantized(array)
-        parts, report = quantized.parts(), None
-        if self._parts[0].key in keys.values():
+        quantized, report = self._quantized(array), None
+        if self._parts[0] in made.values():
             (report,) = compare_decoded(array[None], quantized)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             if exceeds_scales(lost_to_scales(array, quantized, self._quantized_near_one)):
                 report = _with_saturated(report, report.count - report.zero_in)
-        return {name: parts[key] for name, key in keys.items()}, report
-
-    def _constant(self, name: str, part: _EncodedPart) -> tuple[Arrays, None]:
-        """Make a part that does not depend on single rows."""
-        if part.value is not None:
-            return {name: part.value}, None
-        zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
-        return {name: self._quantized(zeros).parts()[part.key]}, None
+        return _taken(made, quantized), report
 
     def amax(self) -> float:
         """Read the weight for its largest magnitude; its file is open."""
@@ -257,6 +250,14 @@ class EncodedWeight:
                 f"({argument('ignore')})"
             )
         return largest
+
+
+def _taken(made: Mapping[str, _EncodedPart], quantized: QuantizedArray) -> Arrays:
+    """Take the parts of a slab, by the names of their tensors."""
+    parts = quantized.parts()
+    return {
+        name: parts[part.key] if part.value is None else part.value for name, part in made.items()
+    }
 
 
 def _step(encoding: Encoding) -> int:
