@@ -15,7 +15,7 @@ from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import ModelFiles
 from castwise.checkpoint.plan import plan as plan_casts
-from castwise.checkpoint.planning._component import ComponentPlan
+from castwise.checkpoint.planning._component import Derived
 from castwise.checkpoint.planning._consumers_check import check_consumers, refuse_gguf
 from castwise.checkpoint.planning._written_schemes import loading_warning
 from castwise.checkpoint.report import KeptTensors
@@ -34,7 +34,7 @@ class DerivedCheckpoint:
     source
         The checkpoint that is read.
     plans
-        The plans of its components.
+        What its components become.
     dtypes
         What becomes of tensors that are not derived.
     is_file
@@ -60,15 +60,14 @@ class DerivedCheckpoint:
     Raises
     ------
     CheckpointError
-        Two tensors of a component, or one of a model and one of an adapter beside it, would have
-        the same name; or nothing can state how they are stored.
+        A tensor of a model and one of an adapter beside it would have the same name.
 
     """
 
     def __init__(
         self,
         source: Checkpoint,
-        plans: Sequence[ComponentPlan],
+        plans: Sequence[Derived],
         dtypes: DtypeMap,
         *,
         is_file: bool,
@@ -79,8 +78,11 @@ class DerivedCheckpoint:
         kept: Sequence[KeptTensors] = (),
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]
-        consumed = frozenset(path for plan in plans for path in plan.consumed)
-        self.source = replace(source, components=components, consumed=consumed)
+        consumed = {path for plan in plans for path in plan.consumed}
+        # A shard without any tensor is not written.
+        consumed.update(*({*plan.source.component.shards} for plan in plans))
+        consumed.difference_update(*(component.shards for component in components))
+        self.source = replace(source, components=components, consumed=frozenset(consumed))
         self.source.check_names()
         self.plans = plans
         self.unused = unused or {}
@@ -91,7 +93,10 @@ class DerivedCheckpoint:
         self._target, self._is_file, self._consumer = recipe, is_file, consumer
         self._model = model or ModelFiles()
         self._derived = {
-            plan.prefix + tensor.info.name: tensor for plan in plans for tensor in plan.tensors()
+            plan.prefix + tensor.info.name: tensor
+            for plan in plans
+            for tensors in plan.tensors.values()
+            for tensor in tensors
         }
         self._followers = {
             plan.prefix + name: dtype for plan in plans for name, dtype in plan.followers.items()
@@ -115,8 +120,8 @@ class DerivedCheckpoint:
     def config(self, path: Path, label: str) -> Config:
         """Read a `config.json` that follows the tensors; `label` is its path in the checkpoint."""
         prefix = label.removesuffix(CONFIG)
-        plan = next(plan for plan in self.plans if plan.prefix == prefix and plan.has_config)
-        return plan.config(path, label)
+        plans = (plan for plan in self.plans if plan.source.component.has_config)
+        return next(plan for plan in plans if plan.prefix == prefix).read_config(path, label)
 
     def added(self) -> dict[str, str]:
         """Return the files to add to a folder, by path."""
@@ -158,12 +163,12 @@ class DerivedCheckpoint:
                 continue
             check_consumers(
                 path,
-                plan.model.architecture,
+                plan.source.model.architecture,
                 plan.new_config(plan.statements),
                 infos,
                 {name: json.loads(text) for name, text in plan.statements.files.items()},
                 recipe=self._target,
-                schemes=plan.new_schemes(),
+                schemes=set(plan.schemes),
                 consumer=self._consumer,
             )
 

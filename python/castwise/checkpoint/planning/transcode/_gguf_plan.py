@@ -4,45 +4,46 @@ from __future__ import annotations
 
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import FILES
-from castwise.checkpoint.planning._derived_reader import DerivedTensor
+from castwise.checkpoint.planning._component import Derived
 from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
-from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
-from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.quantization.producers import Statements
+from castwise.checkpoint.planning.transcode._transcode_plan import Transcoding, new_tensors
+from castwise.quantization.producers import CONFIGS, Statements
 
 
-class GgufPlan(TranscodePlan):
-    """The plan for a component that becomes a GGUF file."""
+def derive_to_gguf(source: Checkpoint, plan: Transcoding) -> Derived:
+    """Derive a component that becomes a GGUF file.
 
-    def _complete(self, source: Checkpoint) -> None:
-        component = self._component
-        folder = source.config_folder(component)
-        config = self._configs.get(CONFIG)
-        if not isinstance(config, dict):
-            raise self._refusal("no config.json states its hyperparameters; name its folder")
-        weights = {weight.weight.payload: weight for weight in self._transcoded}
-        try:
-            self._model = GgufModel(folder, config, self._stored, weights)
-        except CheckpointError as error:
-            raise self._refusal(str(error)) from error
-        self.renamed = self._model.renamed
-        self.left_out |= dict.fromkeys(self._model.left_out, "")
-        self.consumed += [component.prefix + name for name in (CONFIG, *FILES)]
+    Raises
+    ------
+    CheckpointError
+        The file has no place for something of it, or it is not complete.
 
-    def _new_tensors(self, weight: TranscodedWeight) -> list[DerivedTensor]:
-        return self._model.tensors(weight)
-
-    def _derive(self) -> None:
-        TranscodePlan._derive(self)
-        if self.weights:
-            self.derived |= self._model.plain()
-
-    def new_statements(self, *, is_file: bool) -> Statements | None:
-        del is_file
-        return Statements({}, {}, self._model.metadata) if self.weights else None
-
-    def _metadata(self, reader: Reader) -> dict[str, str]:
-        return {} if self.weights else reader.metadata
+    """
+    facts = plan.facts
+    if not plan.weights:
+        return Derived(source=facts, threads=plan.threads)
+    config = facts.configs.get(CONFIG)
+    if not isinstance(config, dict):
+        raise facts.refusal("no config.json states its hyperparameters; name its folder")
+    weights = {weight.weight.payload: weight for weight in plan.transcoded}
+    try:
+        model = GgufModel(source.config_folder(facts.component), config, facts.stored, weights)
+    except CheckpointError as error:
+        raise facts.refusal(str(error)) from error
+    tensors, left_out = new_tensors(plan, model.tensors)
+    tensors |= model.plain()
+    left_out |= dict.fromkeys(model.left_out, "")
+    facts.check_names(tensors, left_out, model.renamed)
+    return Derived(
+        source=facts,
+        tensors=tensors,
+        left_out=left_out,
+        renamed=model.renamed,
+        threads=plan.threads,
+        consumed=[facts.prefix + name for name in (*CONFIGS, *FILES)],
+        statements=Statements({}, {}, model.metadata),
+        schemes={plan.scheme_of(weight) for weight in plan.weights},
+        metadata=lambda _: {},
+    )

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from castwise._dtype_map import DtypeMap
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -9,8 +11,11 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import FLOAT32, model_of
 from castwise.checkpoint.planning._checkpoint_model import check_rows
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning.transcode._gguf_plan import GgufPlan
-from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
+from castwise.checkpoint.planning.transcode._gguf_plan import derive_to_gguf
+from castwise.checkpoint.planning.transcode._transcode_plan import (
+    derive_transcoded,
+    plan_transcoding,
+)
 from castwise.models import Architecture
 from castwise.quantization.producers import GGUF, find_recipe, producer_of_model
 
@@ -54,16 +59,17 @@ def transcode_checkpoint(
         )
     to_float32 = DtypeMap.from_mapping({FLOAT32.pattern: "float32"})
     dtypes = to_float32 if recipe == GGUF.name else model.dtypes
-    plan_type = GgufPlan if recipe == GGUF.name else TranscodePlan
     plans = [
-        plan_type(source, component, recipe, scheme, threads, architecture)
+        plan_transcoding(source, component, recipe, scheme, threads, architecture)
         for component in source.components
     ]
-    names = [name for plan in plans for name in plan.model.names]
+    names = [name for plan in plans for name in plan.facts.model.names]
     names += [weight.name for plan in plans for weight in plan.weights]
     check_rows(names, architecture)
     if not any(plan.weights for plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
         )
-    return DerivedCheckpoint(source, plans, dtypes, is_file=is_file, recipe=recipe, model=model)
+    derive = partial(derive_to_gguf, source) if recipe == GGUF.name else derive_transcoded
+    derived = [derive(plan) for plan in plans]
+    return DerivedCheckpoint(source, derived, dtypes, is_file=is_file, recipe=recipe, model=model)
