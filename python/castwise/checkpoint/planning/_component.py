@@ -184,50 +184,28 @@ class SourceComponent:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Derived:
-    """What a component becomes.
+    """What a component becomes."""
 
-    Attributes
-    ----------
-    source
-        The component as it is.
-    tensors
-        The tensors that are derived, by the stored tensor in whose place they come.
-    left_out
-        Stored tensors without a place, each with what it is; "" for those that others are made of.
-    renamed
-        Tensors that stay as they are under another name.
-    followers
-        Other tensors whose format follows that of weights, by their names as they will be.
-    threads
-        How many threads may derive tensors.
-    consumed
-        Paths of files that hold for what it was.
-    statements
-        What states how its tensors are stored; None if that needs nothing new.
-    schemes
-        Those of its weights as they are to be stored.
-    metadata
-        Returns the metadata of a shard without what states how it was.
-    config
-        Reads its `config.json`, which follows the tensors, given the path and what warnings call
-        it; None if the sections of `statements` take the place of others.
-    warnings
-        What is said of it.
-
-    """
-
-    source: SourceComponent
+    source: SourceComponent  # the component as it is
+    # The tensors that are derived, by the stored tensor in whose place they come
     tensors: Mapping[str, Sequence[DerivedTensor]] = field(default_factory=dict)
+    # Stored tensors without a place, each with what it is; "" for those that others are made of
     left_out: Mapping[str, str] = field(default_factory=dict)
+    # Tensors that stay as they are under another name
     renamed: Mapping[str, str] = field(default_factory=dict)
+    # Other tensors whose format follows that of weights, by their names as they will be
     followers: Mapping[str, str] = field(default_factory=dict)
-    threads: int = 1
-    consumed: Sequence[str] = ()
+    threads: int = 1  # how many threads may derive tensors
+    consumed: Sequence[str] = ()  # paths of files that hold for what it was
+    # What states how its tensors are stored; None if that needs nothing new
     statements: Statements | None = None
-    schemes: Collection[str] = ()
+    schemes: Collection[str] = ()  # those of its weights as they are to be stored
+    # Returns the metadata of a shard without what states how it was
     metadata: Callable[[Reader], dict[str, str]] = attrgetter("metadata")
+    # Reads its `config.json`, which follows the tensors, given the path and what warnings call
+    # it; None if the sections of `statements` take the place of others
     config: Callable[[Path, str], Config] | None = None
-    warnings: Sequence[str] = ()
+    warnings: Sequence[str] = ()  # what is said of it
 
     @property
     def prefix(self) -> str:

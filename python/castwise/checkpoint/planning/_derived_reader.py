@@ -38,37 +38,22 @@ Arrays = Mapping[str, NDArray[Any]]
 """Rows of several tensors, by their names."""
 
 
-class Slab(NamedTuple):
-    """Rows of a weight: they are read once, and all that they become is made of them at once.
+class WeightSlab(NamedTuple):
+    """Rows of a weight: they are read once, and all that they become is made of them at once."""
 
-    Attributes
-    ----------
-    counts
-        The elements that it makes of each tensor; slabs follow each other in C order.
-    make
-        Reads and derives them; returns also what that lost, if it is measured.
-
-    """
-
+    # The elements that it makes of each tensor; slabs follow each other in C order
     counts: Mapping[str, int]
+    # Reads and derives them; returns also what that lost, if it is measured
     make: Callable[[], tuple[Arrays, Report | None]]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class WeightJob:
-    """Makes the tensors that a weight becomes.
+    """Makes the tensors that a weight becomes."""
 
-    Attributes
-    ----------
-    payload
-        The one with the codes or values, whose row has what was lost.
-    slabs
-        Lists the slabs that make tensors of these names, in a format if it is not their own.
-
-    """
-
-    payload: str
-    slabs: Callable[[Collection[str], str | None], Iterable[Slab]]
+    payload: str  # the one with the codes or values, whose row has what was lost
+    # Lists the slabs that make tensors of these names, in a format if it is not their own
+    slabs: Callable[[Collection[str], str | None], Iterable[WeightSlab]]
 
     @classmethod
     def of_one(
@@ -80,37 +65,22 @@ class WeightJob:
             return {name: make()}, None
 
         return cls(
-            name, lambda *_: (Slab({name: count}, partial(made, make)) for count, make in slabs())
+            name,
+            lambda *_: (WeightSlab({name: count}, partial(made, make)) for count, make in slabs()),
         )
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedTensor:
-    """A tensor that is decoded, encoded or transcoded as it is read.
+    """A tensor that is decoded, encoded or transcoded as it is read."""
 
-    Attributes
-    ----------
-    info
-        Its name and shape as derived; as stored what it is made of, and the bytes of that.
-    format
-        The format that it is derived in.
-    home
-        The stored tensor in whose place it comes, such as that with the codes.
-    sources
-        All stored tensors that it is made of.
-    job
-        What makes it, and others of the same weight.
-    scheme
-        How its codes are quantised; None for other tensors.
-
-    """
-
+    # Its name and shape as derived; as stored what it is made of, and the bytes of that
     info: TensorInfo
-    format: str
-    home: str
-    sources: Collection[str]
-    job: WeightJob
-    scheme: str | None = None
+    format: str  # the format that it is derived in
+    home: str  # the stored tensor in whose place it comes, such as that with the codes
+    sources: Collection[str]  # all stored tensors that it is made of
+    job: WeightJob  # what makes it, and others of the same weight
+    scheme: str | None = None  # how its codes are quantised; None for other tensors
 
 
 def derived_info(name: str, stored: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
@@ -127,35 +97,17 @@ PlanAgain = Callable[[], Mapping[Path, "DerivedReader"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPlan:
-    """What becomes of one shard.
+    """What becomes of one shard."""
 
-    Attributes
-    ----------
-    derivation
-        How its tensors are derived.
-    stored
-        The tensors of all shards.
-    derived
-        What tensors of this shard become, by their names: a payload that is decoded one weight, a
-        weight that is encoded several parts.
-    left_out
-        Tensors that have no place in the new shard.
-    renamed
-        Tensors that stay as they are under another name.
-    metadata
-        The metadata of the new shard.
-    threads
-        How many threads may read and derive.
-
-    """
-
-    derivation: Derivation
-    stored: StoredTensors
+    derivation: Derivation  # how its tensors are derived
+    stored: StoredTensors  # the tensors of all shards
+    # What tensors of this shard become, by their names: a payload that is decoded one weight, a
+    # weight that is encoded several parts
     derived: Mapping[str, Sequence[DerivedTensor]]
-    left_out: Collection[str]
-    renamed: Mapping[str, str]
-    metadata: dict[str, str]
-    threads: int
+    left_out: Collection[str]  # tensors that have no place in the new shard
+    renamed: Mapping[str, str]  # tensors that stay as they are under another name
+    metadata: dict[str, str]  # the metadata of the new shard
+    threads: int  # how many threads may read and derive
 
 
 class DerivedReader:
@@ -355,7 +307,7 @@ class DerivedReader:
         self._open.close()
 
 
-def _write(slab: Slab, places: Mapping[str, int], target: OpenFile) -> Report | None:
+def _write(slab: WeightSlab, places: Mapping[str, int], target: OpenFile) -> Report | None:
     """Make a slab at its places."""
     arrays, report = slab.make()
     for name, array in arrays.items():
@@ -365,22 +317,11 @@ def _write(slab: Slab, places: Mapping[str, int], target: OpenFile) -> Report | 
 
 @dataclass(frozen=True, slots=True)
 class PlannedElsewhere:
-    """Stands for a `DerivedReader` in another process, and plans it again there.
+    """Stands for a `DerivedReader` in another process, and plans it again there."""
 
-    Attributes
-    ----------
-    again
-        What plans it.
-    path
-        Its file.
-    state
-        Size and time of the files, which must still hold.
-
-    """
-
-    again: PlanAgain
-    path: Path
-    state: Sequence[int]
+    again: PlanAgain  # what plans it
+    path: Path  # its file
+    state: Sequence[int]  # size and time of the files, which must still hold
 
     @contextmanager
     def beside_others(self) -> Iterator[DerivedReader]:

@@ -55,37 +55,18 @@ def element_cast(casting: Casting) -> ElementCast:
 
 
 class TensorRange(NamedTuple):
-    """Elements of one tensor, or its bytes if they are copied unchanged.
+    """Elements of one tensor, or its bytes if they are copied unchanged."""
 
-    Attributes
-    ----------
-    name
-        Key of the tensor.
-    source
-        Where the bytes of the whole tensor begin in the source.
-    target
-        Where they begin in the target.
-    begin
-        The first element of the range, at a whole tile.
-    length
-        Elements of the range; its bytes if they are copied.
-    casting
-        How they are cast; None if they are copied, or made.
-    made_nbytes
-        The bytes of a tensor that a `DerivedReader` makes of others, as a whole; None for others.
-        Then `length` is the bytes that are read for it.
-    job
-        The first of the tensors that are made with it, side by side in a batch; None for others.
-
-    """
-
-    name: str
-    source: int
-    target: int
-    begin: int
-    length: int
-    casting: Casting | None
+    name: str  # key of the tensor
+    source: int  # where the bytes of the whole tensor begin in the source
+    target: int  # where they begin in the target
+    begin: int  # the first element of the range, at a whole tile
+    length: int  # elements of the range; its bytes if they are copied
+    casting: Casting | None  # how they are cast; None if they are copied, or made
+    # The bytes of a tensor that a `DerivedReader` makes of others, as a whole; None for others.
+    # Then `length` is the bytes that are read for it.
     made_nbytes: int | None = None
+    # The first of the tensors that are made with it, side by side in a batch; None for others
     job: str | None = None
 
     @property
@@ -154,30 +135,14 @@ def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[Ten
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Ranges of one file.
+    """Ranges of one file."""
 
-    Attributes
-    ----------
-    source
-        The file to read.
-    state
-        Size and time of its last change, which must still hold.
-    target
-        The file to write into, which is there, with its header.
-    ranges
-        What to convert.
-    threads
-        How many threads may do that.
-    maker
-        What makes tensors that are not in the file as they will be; None if there are none.
-
-    """
-
-    source: Path
-    state: list[int]
-    target: Path
-    ranges: Sequence[TensorRange]
-    threads: int | None
+    source: Path  # the file to read
+    state: list[int]  # size and time of its last change, which must still hold
+    target: Path  # the file to write into, which is there, with its header
+    ranges: Sequence[TensorRange]  # what to convert
+    threads: int | None  # how many threads may do that
+    # What makes tensors that are not in the file as they will be; None if there are none
     maker: DerivedReader | None = None
 
 

@@ -85,7 +85,7 @@ class Conversion:
 
     @property
     def is_placed(self) -> bool:
-        """True if all tensors can be converted, or made, each at its place."""
+        """True if all tensors can be converted, or made, other_name at its place."""
         return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
@@ -99,12 +99,12 @@ class Conversion:
                 ranges.setdefault(span.job or name, []).append(span)
         return [span for spans in ranges.values() for span in spans]
 
-    def _placed(self, others: dict[str, TensorRange | None]) -> Iterator[TensorRange]:
+    def _placed(self, rest: dict[str, TensorRange | None]) -> Iterator[TensorRange]:
         """Find what the engine converts at its place, one by one; others are noted."""
         for name in self._order:
             span = self._range(name)
             if span is None or span.job is not None:
-                others[name] = span
+                rest[name] = span
             else:
                 self._nbytes_after[name] = span.target_nbytes
                 yield span
@@ -128,9 +128,9 @@ class Conversion:
 
         """
         placed: list[str] = []
-        others: dict[str, TensorRange | None] = {}
+        rest: dict[str, TensorRange | None] = {}
         reports: dict[str, Report | None] = {}
-        ranges = self._placed(others)
+        ranges = self._placed(rest)
         if (leading := next(ranges, None)) is not None:
             source, target = self.reader.place(leading.name), self._writer.place(leading.name)
             assert source is not None, "by `ranges`"  # noqa: S101
@@ -149,17 +149,17 @@ class Conversion:
                 raise error
             watch.finish()
             reports |= zip(placed, engine_reports, strict=True)
-        streamed = [name for name, span in others.items() if span is None]
+        streamed = [name for name, span in rest.items() if span is None]
         self.reader.expect(streamed)
         with ExitStack() as files:
             stream = (
                 None if self._maker is None else JobStream(self._maker, streamed, folder, files)
             )
-            for name, span in others.items():
+            for name, span in rest.items():
                 if name in reports:  # made with another
                     continue
                 if span is not None:
-                    reports |= self._made(name, others, meter)
+                    reports |= self._make(name, rest, meter)
                 elif self._is_rearranged(name):
                     reports[name] = self._rearranged(name, meter, folder)
                 else:
@@ -167,7 +167,7 @@ class Conversion:
         return reports
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return what each tensor takes, in the order of conversion: its bytes, and others.
+        """Return what other_name tensor takes, in the order of conversion: its bytes, and others.
 
         The others are those of temporary files, as long as it is converted.
         """
@@ -195,7 +195,7 @@ class Conversion:
             for name in self._order
         ]
 
-    def _made(
+    def _make(
         self, name: str, ranges: Mapping[str, TensorRange | None], meter: ProgressMeter
     ) -> dict[str, Report | None]:
         """Make a tensor at its place, and all that its job makes at other places of the file."""
@@ -203,11 +203,15 @@ class Conversion:
         assert maker is not None, "by `_range`"  # noqa: S101
         assert place is not None, "by `_range`"  # noqa: S101
         payload, names = maker.job(name)
-        places = {each: span.target for each in names if (span := ranges.get(each)) is not None}
+        places = {
+            other_name: span.target
+            for other_name in names
+            if (span := ranges.get(other_name)) is not None
+        }
         meter.starts(payload if payload in places else name)
         report = maker.write(places, place[0])
-        meter.finished(sum(self._plans[each].info.nbytes for each in places))
-        return {each: report if each == payload else None for each in places}
+        meter.finished(sum(self._plans[other_name].info.nbytes for other_name in places))
+        return {other_name: report if other_name == payload else None for other_name in places}
 
     def _passed_through(
         self, name: str, meter: ProgressMeter, stream: JobStream | None

@@ -45,7 +45,7 @@ class JobStream:
     ) -> None:
         self.reports: dict[str, Report | None] = {}
         self._maker = maker
-        self._wanted = set(names)
+        self._names = set(names)
         self._folder = folder
         self._files = files
         self._file: BinaryIO | None = None
@@ -58,20 +58,22 @@ class JobStream:
             yield from pieces_of(self._file, *place, nbytes)
             return
         payload, names = self._maker.job(name)
-        others = [each for each in names if each in self._wanted and each not in {name, payload}]
-        ends = {each: self._reserved(each) for each in others}
-        for arrays, report in self._maker.made([name, *others]):
-            for each, array in arrays.items():
+        smaller = [
+            beside for beside in names if beside in self._names and beside not in {name, payload}
+        ]
+        ends = {beside: self._reserved(beside) for beside in smaller}
+        for arrays, report in self._maker.made([name, *smaller]):
+            for beside, array in arrays.items():
                 data = to_bytes(array).data
-                if each == name:
+                if beside == name:
                     yield cast("bytes", data)  # as good to write
                 elif self._file is not None:
-                    write_at(self._file, data, ends[each])
-                    ends[each] += data.nbytes
+                    write_at(self._file, data, ends[beside])
+                    ends[beside] += data.nbytes
             if report is not None:
                 before = self.reports.get(payload)
                 self.reports[payload] = report if before is None else before + report
-        self._wanted -= {name, *others}
+        self._names -= {name, *smaller}
 
     def _reserved(self, name: str) -> int:
         """Reserve room for a tensor that waits; returns where it begins."""

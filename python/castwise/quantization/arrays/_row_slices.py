@@ -20,25 +20,13 @@ Rows = TypeVar("Rows", bound=StoredArray)
 
 @dataclass(frozen=True, slots=True)
 class _RowAxis:
-    """How a part lies along the rows of the plain matrix.
+    """How a part lies along the rows of the plain matrix."""
 
-    Attributes
-    ----------
-    shape
-        The shape that the part has, or may be given.
-    axis
-        The axis after those of the stack along which the rows lie; None if any row needs all of it.
-    rows
-        The rows for one of its elements along that axis.
-    multiple
-        What is cut ends at a multiple of so many rows, or at the end.
-
-    """
-
-    shape: Sequence[int]
+    shape: Sequence[int]  # the shape that the part has, or may be given
+    # The axis after those of the stack along which the rows lie; None if any row needs all of it
     axis: int | None
-    rows: Fraction = Fraction(1)
-    multiple: int = 1
+    rows: Fraction = Fraction(1)  # the rows for one of its elements along that axis
+    multiple: int = 1  # what is cut ends at a multiple of so many rows, or at the end
 
 
 def row_step(q: StoredArray) -> int:

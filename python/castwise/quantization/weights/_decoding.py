@@ -42,34 +42,18 @@ class Slab:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What a weight is, and how it is decoded.
+    """What a weight is, and how it is decoded."""
 
-    Attributes
-    ----------
-    shape
-        Its shape in an unquantised model.
-    cut
-        A shape with the same elements in the same order, as a matrix or a stack of them.
-    step
-        Slabs begin at multiples of so many rows.
-    parts
-        The stored tensors that are read.
-    rows
-        Reads the rows of a slab.
-    whole
-        All of it, its parts lazy; None for blocks of bytes, which hold their scales.
-    values
-        Decodes a slab, in the place of `rows`, where another package knows the codes, or where
-        factors beside them multiply what they are: to float32, and to float64 for "exact".
-
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # its shape in an unquantised model
+    # A shape with the same elements in the same order, as a matrix or a stack of them
     cut: tuple[int, ...]
-    step: int
-    parts: Collection[str]
-    rows: Callable[[Slab], QuantizedArray]
+    step: int  # slabs begin at multiples of so many rows
+    parts: Collection[str]  # the stored tensors that are read
+    rows: Callable[[Slab], QuantizedArray]  # reads the rows of a slab
+    # All of it, its parts lazy; None for blocks of bytes, which hold their scales
     whole: QuantizedArray | None = None
+    # Decodes a slab, in the place of `rows`, where another package knows the codes, or where
+    # factors beside them multiply what they are: to float32, and to float64 for "exact"
     values: Callable[[Slab], NDArray[Any]] | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:

@@ -27,8 +27,8 @@ from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import (
     Arrays,
     DerivedTensor,
-    Slab,
     WeightJob,
+    WeightSlab,
     derived_info,
 )
 from castwise.checkpoint.planning._stated_quantization import stale_statement
@@ -350,7 +350,7 @@ def _slabs(
     name: str,
     _names: Collection[str],
     to: str | None,
-) -> Iterator[Slab]:
+) -> Iterator[WeightSlab]:
     """List the slabs of a weight, which is decoded to the format of the request or another."""
     dtype, arithmetic = numpy_dtype(to or options.format), options.arithmetic
 
@@ -370,4 +370,4 @@ def _slabs(
 
     for cut in plan.slabs(_SLAB_ELEMENTS):
         count = (cut.stop - cut.start) * plan.cut[-1]
-        yield Slab({name: count}, partial(decode, cut))
+        yield WeightSlab({name: count}, partial(decode, cut))

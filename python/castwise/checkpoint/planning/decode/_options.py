@@ -15,31 +15,15 @@ from castwise.quantization.producers import BF16
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """What is decoded, and to what.
+    """What is decoded, and to what."""
 
-    Attributes
-    ----------
-    format
-        The format of decoded weights.
-    arithmetic
-        "peer" or "exact".
-    only
-        A regular expression that matches the whole names of the weights; None for all.
-    threads
-        How many threads may decode.
-    may_be_plain
-        Whether a checkpoint without quantised weights is taken as it is.
-    counts_losses
-        Whether what decoding loses is counted.
-
-    """
-
-    format: str
-    arithmetic: Arithmetic
+    format: str  # the format of decoded weights
+    arithmetic: Arithmetic  # "peer" or "exact"
+    # A regular expression that matches the whole names of the weights; None for all
     only: str | None
-    threads: int
-    may_be_plain: bool = False
-    counts_losses: bool = True
+    threads: int  # how many threads may decode
+    may_be_plain: bool = False  # whether a checkpoint without quantised weights is taken as it is
+    counts_losses: bool = True  # whether what decoding loses is counted
 
 
 FORMATS = (BF16, "float16", "float32")

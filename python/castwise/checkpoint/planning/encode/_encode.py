@@ -58,48 +58,23 @@ TABLES = ("embedding", "head")
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What is quantised, and how.
+    """What is quantised, and how."""
 
-    Attributes
-    ----------
-    scheme
-        The scheme of linear layers; None if only those that a map names are quantised.
-    recipe
-        The producer.
-    block
-        The (rows, columns) that share a scale; None for the default.
-    ignore
-        Regular expressions that match the whole names of tensors, or modules, to leave.
-    dtypes
-        What a map says of formats.
-    schemes
-        What it says of schemes, by its keys.
-    threads
-        How many threads may encode.
-    map_name
-        The name of a map that comes with castwise.
-    leaves_unfit
-        Leave a weight that the recipe cannot hold as it is, instead of refusing it.
-    consumer
-        Who is to load the result; None if nobody says it.
-    embeddings
-        Quantise embeddings and heads as linear layers, which stay otherwise.
-    architecture
-        What the parameters are, as a user says; None if nobody does.
-
-    """
-
+    # The scheme of linear layers; None if only those that a map names are quantised
     scheme: str | None
-    recipe: str
-    block: tuple[int, int] | None
+    recipe: str  # the producer
+    block: tuple[int, int] | None  # the (rows, columns) that share a scale; None for the default
+    # Regular expressions that match the whole names of tensors, or modules, to leave
     ignore: Sequence[str]
-    dtypes: DtypeMap
-    schemes: Mapping[str, str]
-    threads: int
-    map_name: str | None = None
+    dtypes: DtypeMap  # what a map says of formats
+    schemes: Mapping[str, str]  # what it says of schemes, by its keys
+    threads: int  # how many threads may encode
+    map_name: str | None = None  # the name of a map that comes with castwise
+    # Leave a weight that the recipe cannot hold as it is, instead of refusing it
     leaves_unfit: bool = False
-    consumer: str | None = None
-    embeddings: bool = False
+    consumer: str | None = None  # who is to load the result; None if nobody says it
+    embeddings: bool = False  # quantise embeddings and heads as linear layers, which stay otherwise
+    # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
 
     @property
@@ -168,15 +143,15 @@ def candidate_parts(
         for infos in choice.kinds():
             parts: dict[str, Sequence[DerivedTensor]] = {}
             for encode in encodes:
-                one = choose(choice.facts, replace(encode, leaves_unfit=True), infos[:1])
-                if one.encodings:
-                    _, tensors = _encoded_tensors(one)
+                single = choose(choice.facts, replace(encode, leaves_unfit=True), infos[:1])
+                if single.encodings:
+                    _, tensors = _encoded_tensors(single)
                     parts[encode.scheme or ""] = tensors[infos[0].name]
             yield [component.prefix + info.name for info in infos], parts
 
 
 def _check_used(
-    source: Checkpoint, encode: Encode, choices: Sequence[Choice]
+    source: Checkpoint, encode: Encode, choices: Sequence[WeightChoice]
 ) -> dict[str, str | None]:
     """Refuse patterns of `ignore` that match nothing; return those of a map."""
     names = [choice.facts.prefix + info.name for choice in choices for info in choice.facts.tensors]
@@ -207,8 +182,8 @@ def statement_sizes(
     plans = [_choice_of(source, component, plain) for component in source.components]
 
     def count_bytes(schemes: Mapping[str, str]) -> int:
-        wanted = replace(encode, schemes=schemes)
-        choices = [choose(plan.facts, wanted, keys=plan.keys) for plan in plans]
+        request = replace(encode, schemes=schemes)
+        choices = [choose(plan.facts, request, keys=plan.keys) for plan in plans]
         stated = [_statements(choice, is_file=is_file) for choice in choices]
         return sum(_statement_bytes(text) for text in stated if text is not None)
 
@@ -228,32 +203,15 @@ _Key = tuple[TensorInfo, str | None, bool]
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
-    """Which tensors of a component are quantised, and how.
+class WeightChoice:
+    """Which tensors of a component are quantised, and how."""
 
-    Attributes
-    ----------
-    facts
-        The component as it is.
-    encode
-        What is asked for.
-    keys
-        What its map and its patterns say of the tensors.
-    used
-        Those keys and patterns.
-    encodings
-        How the weights are stored that are quantised, by name.
-    left
-        The matrices that stay.
-
-    """
-
-    facts: SourceComponent
-    encode: Encode
-    keys: Sequence[_Key]
-    used: frozenset[str]
-    encodings: Mapping[str, Encoding]
-    left: Sequence[str]
+    facts: SourceComponent  # the component as it is
+    encode: Encode  # what is asked for
+    keys: Sequence[_Key]  # what its map and its patterns say of the tensors
+    used: frozenset[str]  # those keys and patterns
+    encodings: Mapping[str, Encoding]  # how the weights are stored that are quantised, by name
+    left: Sequence[str]  # the matrices that stay
 
     def kinds(self) -> list[list[TensorInfo]]:
         """Return the matrices by what decides how they may be quantised."""
@@ -287,7 +245,7 @@ class Choice:
             yield info, model.role(info.name), reason
 
 
-def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> Choice:
+def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> WeightChoice:
     """Choose which tensors of a component are quantised; refuse one that is, or may be, already."""
     facts = SourceComponent(
         source,
@@ -329,7 +287,7 @@ def choose(
     encode: Encode,
     infos: Sequence[TensorInfo] | None = None,
     keys: Sequence[_Key] | None = None,
-) -> Choice:
+) -> WeightChoice:
     """Choose which tensors of a component, or some of them, are quantised.
 
     `keys` are what a request with the same keys and patterns says of them, if that is known.
@@ -358,7 +316,7 @@ def choose(
             encodings[info.name] = encoding_of
         elif facts.is_matrix(info) or chooser.is_stack(info):
             left.append(info.name)
-    return Choice(facts, encode, keys, frozenset(used), encodings, left)
+    return WeightChoice(facts, encode, keys, frozenset(used), encodings, left)
 
 
 def _key_of(
@@ -391,23 +349,12 @@ def _stays(model: Model, encode: Encode, name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class _Chooser:
-    """Decides of single tensors whether they are quantised, and refuses what cannot be.
+    """Decides of single tensors whether they are quantised, and refuses what cannot be."""
 
-    Attributes
-    ----------
-    facts, model
-        The component, and what its tensors are.
-    encode
-        What is asked for.
-    encodings
-        How its schemes are stored.
-
-    """
-
-    facts: SourceComponent
+    facts: SourceComponent  # the component, and what its tensors are
     model: Model
-    encode: Encode
-    encodings: Mapping[str, Encoding]
+    encode: Encode  # what is asked for
+    encodings: Mapping[str, Encoding]  # how its schemes are stored
 
     @classmethod
     def of(cls, facts: SourceComponent, encode: Encode) -> _Chooser:
@@ -544,7 +491,7 @@ class _Chooser:
         )
 
 
-def derive_encoded(choice: Choice, *, is_file: bool) -> Derived:
+def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
     """Derive a component whose chosen weights are quantised.
 
     Raises
@@ -569,7 +516,7 @@ def derive_encoded(choice: Choice, *, is_file: bool) -> Derived:
     )
 
 
-def _encoded_tensors(choice: Choice) -> tuple[int, dict[str, list[DerivedTensor]]]:
+def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedTensor]]]:
     """Return how many threads quantise, and what the weights become, by name."""
     stored, encode = choice.facts.stored, choice.encode
     shapes = [(stored[name].shape, encoding) for name, encoding in choice.encodings.items()]
@@ -595,7 +542,7 @@ def _encoded_tensors(choice: Choice) -> tuple[int, dict[str, list[DerivedTensor]
     return threads, {name: weight.tensors() for name, weight in weights.items()}
 
 
-def _statements(choice: Choice, *, is_file: bool) -> Statements | None:
+def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
     """Return what is to state how the weights are stored; None if there are none."""
     encodings, model = choice.encodings, choice.facts.model
     if not encodings:
@@ -615,7 +562,7 @@ def _statements(choice: Choice, *, is_file: bool) -> Statements | None:
     return stated
 
 
-def _warnings(choice: Choice) -> list[str]:
+def _warnings(choice: WeightChoice) -> list[str]:
     """Warn of a model that is not what it states, and of embeddings that castwise decodes."""
     warnings, model, recipe = [], choice.facts.model, choice.encode.recipe
     if model.architecture is not None and not any(map(model.find, model.names)):

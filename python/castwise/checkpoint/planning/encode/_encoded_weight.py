@@ -24,8 +24,8 @@ from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
 from castwise.checkpoint.planning._derived_reader import (
     Arrays,
     DerivedTensor,
-    Slab,
     WeightJob,
+    WeightSlab,
     derived_info,
 )
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
@@ -47,30 +47,14 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _EncodedPart:
-    """A tensor that a quantised matrix is stored as.
+    """A tensor that a quantised matrix is stored as."""
 
-    Attributes
-    ----------
-    key
-        What the producer calls it.
-    format
-        Its format.
-    shape
-        Its elements along each axis.
-    value
-        What it holds, if that follows from the shape of the weight; else None.
-    count
-        The elements of it that a matrix becomes.
-    step_count
-        Those of each step of rows; 0 if slabs do not follow each other: it is one for the weight.
-
-    """
-
-    key: str
-    format: str
-    shape: tuple[int, ...]
-    value: Array | None
-    count: int
+    key: str  # what the producer calls it
+    format: str  # its format
+    shape: tuple[int, ...]  # its elements along each axis
+    value: Array | None  # what it holds, if that follows from the shape of the weight; else None
+    count: int  # the elements of it that a matrix becomes
+    # Those of each step of rows; 0 if slabs do not follow each other: it is one for the weight
     step_count: int
 
 
@@ -172,24 +156,24 @@ class EncodedWeight:
             return name.removesuffix(suffix) + key
         return name + key.removeprefix(suffix)
 
-    def _slabs(self, names: Collection[str], _format: str | None) -> Iterator[Slab]:
+    def _slabs(self, names: Collection[str], _format: str | None) -> Iterator[WeightSlab]:
         """List the slabs that make some parts; the first has what does not depend on rows, too."""
         parts = {name: part for part in self._parts if (name := self._name(part.key)) in names}
         rows = [(name, part) for name, part in parts.items() if part.step_count]
         if not rows:
             counts = {name: math.prod(part.shape) for name, part in parts.items()}
             zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
-            yield Slab(counts, lambda: (_taken(parts, self._quantized(zeros)), None))
+            yield WeightSlab(counts, lambda: (_taken(parts, self._quantized(zeros)), None))
             return
         step, by_rows, counts = _step(self.encoding), dict(rows), {}
         for place, start, stop in self._rows_of_slabs():
-            made = by_rows if counts else parts
-            counts = {name: math.prod(part.shape) for name, part in made.items()} | {
+            parts = by_rows if counts else parts
+            counts = {name: math.prod(part.shape) for name, part in parts.items()} | {
                 name: (part.count if stop == self._rows else stop // step * part.step_count)
                 - start // step * part.step_count
                 for name, part in rows
             }
-            yield Slab(counts, partial(self._encoded, made, self._cut(place, start, stop)))
+            yield WeightSlab(counts, partial(self._encoded, parts, self._cut(place, start, stop)))
 
     def _rows_of_slabs(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
         """Divide the weight: a place in its stack, and where rows of blocks begin and end."""
@@ -220,19 +204,19 @@ class EncodedWeight:
         return _quantized(self.encoding, array, amax)
 
     def _encoded(
-        self, made: Mapping[str, _EncodedPart], cut: Sequence[Range]
+        self, parts: Mapping[str, _EncodedPart], cut: Sequence[Range]
     ) -> tuple[Arrays, CastReport | None]:
-        """Read a slab, quantise it, and measure that if its payload is among what is made."""
+        """Read a slab, quantise it, and measure that if its payload is among the parts."""
         array = self._read(cut)
         if not self._needs_amax:
             self._largest(array, threads=1)
         quantized, report = self._quantized(array), None
-        if self._parts[0] in made.values():
+        if self._parts[0] in parts.values():
             (report,) = compare_decoded(array[None], quantized)
             # Values whose scales are beyond the range of their format are saturated: no others are.
             if exceeds_scales(lost_to_scales(array, quantized, self._quantized_near_one)):
                 report = _with_saturated(report, report.count - report.zero_in)
-        return _taken(made, quantized), report
+        return _taken(parts, quantized), report
 
     def amax(self) -> float:
         """Read the weight for its largest magnitude; its file is open."""
@@ -252,11 +236,11 @@ class EncodedWeight:
         return largest
 
 
-def _taken(made: Mapping[str, _EncodedPart], quantized: QuantizedArray) -> Arrays:
+def _taken(parts: Mapping[str, _EncodedPart], quantized: QuantizedArray) -> Arrays:
     """Take the parts of a slab, by the names of their tensors."""
-    parts = quantized.parts()
+    arrays = quantized.parts()
     return {
-        name: parts[part.key] if part.value is None else part.value for name, part in made.items()
+        name: arrays[part.key] if part.value is None else part.value for name, part in parts.items()
     }
 
 

@@ -8,11 +8,11 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.gguf import FILES
 from castwise.checkpoint.planning._component import Derived
 from castwise.checkpoint.planning.transcode._to_gguf import GgufModel
-from castwise.checkpoint.planning.transcode._transcode_plan import Transcoding, new_tensors
+from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
 from castwise.quantization.producers import CONFIGS, Statements
 
 
-def derive_to_gguf(source: Checkpoint, plan: Transcoding) -> Derived:
+def derive_to_gguf(source: Checkpoint, plan: TranscodingPlan) -> Derived:
     """Derive a component that becomes a GGUF file.
 
     Raises

@@ -33,8 +33,8 @@ from castwise.checkpoint.gguf import (
 from castwise.checkpoint.planning._derived_reader import (
     Arrays,
     DerivedTensor,
-    Slab,
     WeightJob,
+    WeightSlab,
     derived_info,
 )
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
@@ -222,17 +222,17 @@ class GgufModel:
         row_bytes: int,
         _names: Collection[str],
         _format: str | None,
-    ) -> Iterator[Slab]:
+    ) -> Iterator[WeightSlab]:
         """List the slabs of a tensor; what the first of its weights loses is reported."""
         for stored, _, place in sources:
             weight = self._weights[stored]
             plan = replace(weight.plan, step=math.lcm(weight.plan.step, place.rows.period))
             for cut in plan.slabs(SLAB_ELEMENTS):
                 count = place.rows.count(cut.stop - cut.start) * row_bytes
-                yield Slab({name: count}, partial(_blocks_of, name, weight, cut, place.rows))
+                yield WeightSlab({name: count}, partial(_blocks_of, name, weight, cut, place.rows))
         if name == next(iter(self._becomes[sources[0].stored])):
             plan = self._weights[sources[0].stored].plan
-            yield Slab({}, lambda: ({}, stored_losses(plan, SLAB_ELEMENTS)))
+            yield WeightSlab({}, lambda: ({}, stored_losses(plan, SLAB_ELEMENTS)))
 
     def plain(self) -> dict[str, list[DerivedTensor]]:
         """Describe what is made of plain tensors, by the one in whose place it comes."""

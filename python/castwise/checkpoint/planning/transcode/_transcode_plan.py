@@ -59,33 +59,16 @@ _MARKERS = tuple(MARKERS)
 
 
 @dataclass(frozen=True, slots=True)
-class Transcoding:
-    """Which weights of a component get another form.
+class TranscodingPlan:
+    """Which weights of a component get another form."""
 
-    Attributes
-    ----------
-    facts
-        The component as it is.
-    recipe, scheme
-        The producer, and the scheme of all weights if it is another one.
-    threads
-        How many threads may derive tensors.
-    staying
-        The weights that are stored so already.
-    transcoded
-        The others.
-    has_inputs
-        Whether there are scales of their inputs.
-
-    """
-
-    facts: SourceComponent
-    recipe: str
+    facts: SourceComponent  # the component as it is
+    recipe: str  # the producer, and the scheme of all weights if it is another one
     scheme: str | None
-    threads: int
-    staying: Sequence[QuantizedWeight] = ()
-    transcoded: Sequence[TranscodedWeight] = ()
-    has_inputs: bool = False
+    threads: int  # how many threads may derive tensors
+    staying: Sequence[QuantizedWeight] = ()  # the weights that are stored so already
+    transcoded: Sequence[TranscodedWeight] = ()  # the others
+    has_inputs: bool = False  # whether there are scales of their inputs
 
     @property
     def weights(self) -> Sequence[QuantizedWeight]:
@@ -112,7 +95,7 @@ def plan_transcoding(  # noqa: PLR0917
     scheme: str | None,
     threads: int,
     architecture: Architecture | None = None,
-) -> Transcoding:
+) -> TranscodingPlan:
     """Find the forms that the weights of a component get.
 
     Raises
@@ -125,7 +108,7 @@ def plan_transcoding(  # noqa: PLR0917
     facts = SourceComponent(
         source, component, "transcode", purpose, "what states how it is stored", architecture
     )
-    plan, quantization = Transcoding(facts, recipe, scheme, threads), facts.quantization
+    plan, quantization = TranscodingPlan(facts, recipe, scheme, threads), facts.quantization
     if quantization is None:
         return plan
     has_inputs = _check(facts, quantization)
@@ -181,7 +164,7 @@ def _check(facts: SourceComponent, quantization: Quantization) -> bool:
 
 def _transcoded(
     source: Checkpoint,
-    plan: Transcoding,
+    plan: TranscodingPlan,
     weight: QuantizedWeight,
     warn: Callable[[str], None],
 ) -> TranscodedWeight:
@@ -256,7 +239,7 @@ def _share_scales(
 
 
 def new_tensors(
-    plan: Transcoding, make: Callable[[TranscodedWeight], list[DerivedTensor]]
+    plan: TranscodingPlan, make: Callable[[TranscodedWeight], list[DerivedTensor]]
 ) -> tuple[dict[str, list[DerivedTensor]], dict[str, str]]:
     """Return what comes in the place of stored tensors, and those that are left out."""
     tensors: dict[str, list[DerivedTensor]] = {}
@@ -269,7 +252,7 @@ def new_tensors(
     return tensors, left_out
 
 
-def derive_transcoded(plan: Transcoding) -> Derived:
+def derive_transcoded(plan: TranscodingPlan) -> Derived:
     """Derive a component in the form of another producer.
 
     Raises
@@ -298,7 +281,7 @@ def derive_transcoded(plan: Transcoding) -> Derived:
     )
 
 
-def _statements(plan: Transcoding) -> Statements:
+def _statements(plan: TranscodingPlan) -> Statements:
     """Return what states how the weights are stored."""
     facts, recipe = plan.facts, plan.recipe
     transcoding = find_recipe(recipe).transcoding

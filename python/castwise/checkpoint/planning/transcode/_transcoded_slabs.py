@@ -11,7 +11,7 @@ from typing import Any
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.planning._derived_reader import Arrays, Slab
+from castwise.checkpoint.planning._derived_reader import Arrays, WeightSlab
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.planning.decode._losses import losses_of_codes, without_codes
 from castwise.checkpoint.planning.transcode._global_scales import (
@@ -42,33 +42,18 @@ from castwise.quantization.weights import Slab as Cut
 
 @dataclass(frozen=True, slots=True)
 class SlabMaker:
-    """Makes the parts of a weight in another form.
+    """Makes the parts of a weight in another form."""
 
-    Attributes
-    ----------
-    weight
-        What was recognised.
-    plan
-        How it is read.
-    form
-        The other form.
-    level
-        Its global scale there, if that is another one.
-    warn
-        Takes the name of a payload with zero points that decoders do not agree on.
-    keys
-        Which parts are made, by the tensors that they become: the others are copied.
-
-    """
-
-    weight: QuantizedWeight
-    plan: Decoding
-    form: Views
-    level: Power | Reciprocal | None
+    weight: QuantizedWeight  # what was recognised
+    plan: Decoding  # how it is read
+    form: Views  # the other form
+    level: Power | Reciprocal | None  # its global scale there, if that is another one
+    # Takes the name of a payload with zero points that decoders do not agree on
     warn: Callable[[str], None]
+    # Which parts are made, by the tensors that they become: the others are copied
     keys: dict[str, str] = field(default_factory=dict)
 
-    def slabs(self, names: Collection[str]) -> Iterator[Slab]:
+    def slabs(self, names: Collection[str]) -> Iterator[WeightSlab]:
         """List the slabs that make parts, each of which can be made by another thread.
 
         Slabs with codes are measured, which are read where codes or zero points change.
@@ -82,7 +67,7 @@ class SlabMaker:
             form = of_rows(self.form, cut.stop - cut.start)
             shapes = {DATA: form.data_shape, SCALES: form.scale_shape, ZEROS: form.zero_shape}
             counts = {name: math.prod(shapes[key]) for name, key in keys.items()}
-            yield Slab(counts, partial(self._made, plan, keys, form, cut))
+            yield WeightSlab(counts, partial(self._made, plan, keys, form, cut))
 
     @property
     def _widens(self) -> bool:

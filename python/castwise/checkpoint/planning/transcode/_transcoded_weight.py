@@ -16,8 +16,8 @@ from castwise._core import finfo
 from castwise.checkpoint._tensors import format_of, numpy_dtype
 from castwise.checkpoint.planning._derived_reader import (
     DerivedTensor,
-    Slab,
     WeightJob,
+    WeightSlab,
     derived_info,
 )
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
@@ -189,13 +189,15 @@ class TranscodedWeight:
             for tensor in changed
         ]
 
-    def _slabs(self, payload: str, names: Collection[str], _format: str | None) -> Iterator[Slab]:
+    def _slabs(
+        self, payload: str, names: Collection[str], _format: str | None
+    ) -> Iterator[WeightSlab]:
         """List the slabs that make some of its tensors."""
         yield from self._maker.slabs(names)
         for name in self._alone.keys() & names:
             yield from self._alone[name].slabs([name], None)
         if payload in names and self._maker.keys.get(payload) != DATA:
-            yield Slab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
+            yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
 
     def _with_left_out(self, payload: DerivedTensor, names: Iterable[str]) -> DerivedTensor:
         """Count the bytes of tensors without a place as those of the codes."""
