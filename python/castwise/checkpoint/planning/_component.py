@@ -291,11 +291,7 @@ class Derived:
 def pattern_of(option: str, text: str) -> PolicyMap:
     """Compile a regular expression that an option gives.
 
-    Raises
-    ------
-    ValueError, TypeError
-        It is not one, or no text.
-
+    ValueError, TypeError: it is not one, or no text.
     """
     if not isinstance(text, str):
         raise TypeError(f"{given(option, text)} is not a regular expression: it is no text")

@@ -89,11 +89,7 @@ def check_consumers(
 def refuse_gguf(path: Path, tensors: Sequence[TensorInfo], metadata: Mapping[str, str]) -> None:
     """Refuse a GGUF file that llama.cpp would not load.
 
-    Raises
-    ------
-    CheckpointError
-        The first tensor is named, with the remedy.
-
+    CheckpointError: the first tensor is named, with the remedy.
     """
     if problems := check_gguf(tensors, metadata):
         raise CheckpointError(

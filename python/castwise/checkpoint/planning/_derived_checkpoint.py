@@ -138,11 +138,7 @@ class DerivedCheckpoint:
     def check_loading(self) -> None:
         """Refuse a folder that its consumer, or nobody, would load.
 
-        Raises
-        ------
-        CheckpointError
-            The first module that would not be loaded is named, with the remedy.
-
+        CheckpointError: the first module that would not be loaded is named, with the remedy.
         """
         if self._target is None or (self._is_file and self._target != GGUF.name):
             return  # no library loads such a file by itself

@@ -327,11 +327,7 @@ class PlannedElsewhere:
     def beside_others(self) -> Iterator[DerivedReader]:
         """Open its files for a block of one of several threads.
 
-        Raises
-        ------
-        CheckpointError
-            One of them was changed since they were first opened.
-
+        CheckpointError: one of them was changed since they were first opened.
         """
         with _PLANNING:
             planned = next((readers for again, readers in _PLANNED if again == self.again), None)

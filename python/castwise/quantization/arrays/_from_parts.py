@@ -291,11 +291,8 @@ def _state(match: Match[_NamedPart]) -> dict[str, Any]:
 def _marked(match: Match[_NamedPart], producer: Producer, scheme_name: str | None) -> str | None:
     """Return the scheme that a marker names; refuse codes that a marker says are changed.
 
-    Raises
-    ------
-    ValueError
-        Rows are reordered, or codes rotated, or the marker names another scheme than is wanted.
-
+    ValueError: rows are reordered, or codes rotated, or the marker names another scheme than is
+    wanted.
     """
     marker = next((marker for part, marker in match.parts.values() if part.use == "marker"), None)
     if marker is None or producer.marker is None:

@@ -73,12 +73,8 @@ A comparison holds some of each thread, with what they were made of: of twice as
 def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> DerivedCheckpoint:
     """Return an opened checkpoint as it is without quantisation; `is_file` if it becomes one file.
 
-    Raises
-    ------
-    CheckpointError
-        Nothing in it is quantised; or a weight cannot be decoded for certain: a part is missing or
-        of another shape, nothing says how it is stored, or castwise does not decode it.
-
+    CheckpointError: nothing in it is quantised; or a weight cannot be decoded for certain: a part
+    is missing or of another shape, nothing says how it is stored, or castwise does not decode it.
     """
     model = model_of(source, decode.format, is_file=is_file)
     if model.config and decode.only is not None:
@@ -115,11 +111,7 @@ def decode_refusal(source: Checkpoint) -> str | None:
 def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> Derived:
     """Derive a component without quantisation.
 
-    Raises
-    ------
-    CheckpointError
-        A weight of it cannot be decoded for certain.
-
+    CheckpointError: A weight of it cannot be decoded for certain.
     """
     facts = SourceComponent(
         source, component, "decode", "decoded", "what states how its tensors are stored"

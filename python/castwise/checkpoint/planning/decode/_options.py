@@ -42,11 +42,7 @@ def decoding_of(
 ) -> Decode:
     """Check how weights are to be decoded.
 
-    Raises
-    ------
-    ValueError, TypeError
-        One of the arguments is wrong.
-
+    ValueError, TypeError: one of the arguments is wrong.
     """
     name = finfo(typed_format(dtype, "dtype")).name
     if name not in FORMATS:
@@ -61,11 +57,7 @@ def decoding_of(
 def checked_threads(threads: object) -> int:
     """Return a number of threads; by default that of castwise.
 
-    Raises
-    ------
-    ValueError, TypeError
-        It is not a positive int.
-
+    ValueError, TypeError: it is not a positive int.
     """
     if threads is None:
         return get_num_threads()

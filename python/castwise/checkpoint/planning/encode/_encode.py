@@ -94,11 +94,8 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
 
-    Raises
-    ------
-    CheckpointError
-        It is quantised already; no weight of it would be; or the recipe cannot hold one.
-
+    CheckpointError: it is quantised already; no weight of it would be; or the recipe cannot hold
+    one.
     """
     check_rows([name for part in source.components for name in part.names()], encode.architecture)
     choices = [_choice_of(source, component, encode) for component in source.components]
@@ -132,11 +129,7 @@ def candidate_parts(
 
     Weights of a kind have one shape and format, and names that tell the same.
 
-    Raises
-    ------
-    CheckpointError
-        The checkpoint is quantised already, or cannot be.
-
+    CheckpointError: the checkpoint is quantised already, or cannot be.
     """
     for component in source.components if encodes else ():
         choice = _choice_of(source, component, replace(encodes[0], leaves_unfit=True))
@@ -292,11 +285,7 @@ def choose(
 
     `keys` are what a request with the same keys and patterns says of them, if that is known.
 
-    Raises
-    ------
-    CheckpointError
-        The recipe cannot hold one that a map names.
-
+    CheckpointError: the recipe cannot hold one that a map names.
     """
     used: set[str] = set()
     if keys is None:
@@ -494,12 +483,8 @@ class _Chooser:
 def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
     """Derive a component whose chosen weights are quantised.
 
-    Raises
-    ------
-    CheckpointError
-        Weights that share a scale have several formats; two tensors would have the same name; or
-        nothing can state how weights are stored.
-
+    CheckpointError: weights that share a scale have several formats; two tensors would have the
+    same name; or nothing can state how weights are stored.
     """
     facts = choice.facts
     if not choice.encodings:

@@ -15,11 +15,7 @@ from castwise.quantization.producers import CONFIGS, Statements
 def derive_to_gguf(source: Checkpoint, plan: TranscodingPlan) -> Derived:
     """Derive a component that becomes a GGUF file.
 
-    Raises
-    ------
-    CheckpointError
-        The file has no place for something of it, or it is not complete.
-
+    CheckpointError: the file has no place for something of it, or it is not complete.
     """
     facts = plan.facts
     if not plan.weights:

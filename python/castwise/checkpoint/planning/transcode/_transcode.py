@@ -33,12 +33,8 @@ def transcode_checkpoint(
 
     `is_file` says that it becomes one file, which states in its metadata how weights are stored.
 
-    Raises
-    ------
-    CheckpointError
-        It is not quantised, or not in a form that can be transcoded; or it has tensors that the
-        other form has no place for.
-
+    CheckpointError: it is not quantised, or not in a form that can be transcoded; or it has tensors
+    that the other form has no place for.
     """
     several = [component.place for component in source.components]
     if recipe == GGUF.name and not is_file:

@@ -98,11 +98,7 @@ def plan_transcoding(  # noqa: PLR0917
 ) -> TranscodingPlan:
     """Find the forms that the weights of a component get.
 
-    Raises
-    ------
-    CheckpointError
-        The other form has no place for something, or nothing of it would change.
-
+    CheckpointError: the other form has no place for something, or nothing of it would change.
     """
     purpose = f"transcoded to {recipe}{'' if scheme is None else f' {scheme}'}"
     facts = SourceComponent(
@@ -255,12 +251,8 @@ def new_tensors(
 def derive_transcoded(plan: TranscodingPlan) -> Derived:
     """Derive a component in the form of another producer.
 
-    Raises
-    ------
-    CheckpointError
-        Two tensors would have the same name; or the producer states one way for all weights, and
-        these are stored in several.
-
+    CheckpointError: two tensors would have the same name; or the producer states one way for all
+    weights, and these are stored in several.
     """
     facts = plan.facts
     if not plan.weights:

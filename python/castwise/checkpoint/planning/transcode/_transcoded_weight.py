@@ -120,11 +120,7 @@ class TranscodedWeight:
     def becomes(self, form: Views, stem: str) -> None:
         """Take note of the form that it gets, and of what its parameter is called there.
 
-        Raises
-        ------
-        ValueError
-            Its scales would have a format that the form cannot have.
-
+        ValueError: its scales would have a format that the form cannot have.
         """
         self.form, self._stem = form, stem
         formats = form.layout.parts[0].formats if form.layout.parts else ()
