@@ -68,23 +68,14 @@ def component_model(
     return model_of(tensors, configs, architecture)
 
 
-def check_shapes(model: Model, left: Collection[str], architecture: Architecture | None) -> None:
+def check_shapes(
+    model: Model,  # what the tensors are
+    left: Collection[str],  # the names of those that a user leaves as they are
+    architecture: Architecture | None,  # the one that a user gives; None if the table has it
+) -> None:
     """Refuse a model with tensors of shapes that their rows of the table do not allow.
 
-    Parameters
-    ----------
-    model
-        What the tensors are.
-    left
-        The names of those that a user leaves as they are.
-    architecture
-        The one that a user gives; None if the table has it.
-
-    Raises
-    ------
-    CheckpointError
-        There is one.
-
+    CheckpointError: there is one.
     """
     text = next(model.contradictions(left), None)
     if text is None:

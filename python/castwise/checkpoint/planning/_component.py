@@ -50,19 +50,6 @@ UNKNOWN = "castwise does not know the method {!r} ({}); the library of that meth
 class SourceComponent:
     """One component as it is read: its tensors, what states how they are stored, and its model.
 
-    Parameters
-    ----------
-    source, component
-        The checkpoint, and the component of it.
-    derivation
-        How its tensors are derived.
-    purpose
-        What refusals say that it cannot be.
-    statement_text
-        What refusals call its configurations and metadata.
-    architecture
-        The one that a user gives; None if the table has it.
-
     Attributes
     ----------
     prefix
@@ -73,24 +60,20 @@ class SourceComponent:
         What it holds, and the parsed configurations by name.
     quantization
         What of it is quantised; None if nothing is.
-    component, derivation, purpose
-        As given.
 
-    Raises
-    ------
-    CheckpointError
-        What states how its tensors are stored cannot be read, or contradicts itself; or the index
-        leaves tensors out.
+    CheckpointError: what states how its tensors are stored cannot be read, or contradicts itself;
+    or the index leaves tensors out.
 
     """
 
     def __init__(  # noqa: PLR0917
         self,
-        source: Checkpoint,
+        source: Checkpoint,  # the checkpoint, and the component of it
         component: Component,
-        derivation: Derivation,
-        purpose: str,
-        statement_text: str,
+        derivation: Derivation,  # how its tensors are derived
+        purpose: str,  # what refusals say that it cannot be
+        statement_text: str,  # what refusals call its configurations and metadata
+        # The one that a user gives; None if the table has it
         architecture: Architecture | None = None,
     ) -> None:
         self.component, self.prefix = component, component.prefix

@@ -29,53 +29,29 @@ _TRANSFORMERS = "transformers"
 class DerivedCheckpoint:
     """A checkpoint with tensors that are decoded, encoded or transcoded as they are read.
 
-    Parameters
-    ----------
-    source
-        The checkpoint that is read.
-    plans
-        What its components become.
-    dtypes
-        What becomes of tensors that are not derived.
-    is_file
-        Whether it becomes one file, which states in its metadata how weights are stored.
-    recipe
-        The producer whose form it gets; None if it is not quantised.
-    model
-        What a folder of a GGUF file has beside its tensors.
-    unused
-        Patterns of a map that matched nothing, each with the nearest name.
-    consumer
-        Who is to load the result; None if nobody says it.
-    kept
-        What stays as it is of a model that is quantised.
-
     Attributes
     ----------
     source
         The readers that derive.
-    plans, unused, kept
-        As given.
 
-    Raises
-    ------
-    CheckpointError
-        A tensor of a model and one of an adapter beside it would have the same name.
+    CheckpointError: A tensor of a model and one of an adapter beside it would have the same name.
 
     """
 
     def __init__(
         self,
-        source: Checkpoint,
-        plans: Sequence[Derived],
-        dtypes: DtypeMap,
+        source: Checkpoint,  # the checkpoint that is read
+        plans: Sequence[Derived],  # what its components become
+        dtypes: DtypeMap,  # what becomes of tensors that are not derived
         *,
+        # Whether it becomes one file, which states in its metadata how weights are stored
         is_file: bool,
-        recipe: str | None = None,
-        model: ModelFiles | None = None,
+        recipe: str | None = None,  # the producer whose form it gets; None if it is not quantised
+        model: ModelFiles | None = None,  # what a folder of a GGUF file has beside its tensors
+        # Patterns of a map that matched nothing, each with the nearest name
         unused: Mapping[str, str | None] | None = None,
-        consumer: str | None = None,
-        kept: Sequence[KeptTensors] = (),
+        consumer: str | None = None,  # who is to load the result; None if nobody says it
+        kept: Sequence[KeptTensors] = (),  # what stays as it is of a model that is quantised
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]
         consumed = {path for plan in plans for path in plan.consumed}

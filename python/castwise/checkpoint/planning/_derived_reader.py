@@ -113,13 +113,6 @@ class ShardPlan:
 class DerivedReader:
     """One shard, of which some tensors are decoded, encoded or transcoded.
 
-    Parameters
-    ----------
-    reader
-        The shard as it is.
-    plan
-        What becomes of it.
-
     Attributes
     ----------
     derivation
@@ -131,7 +124,11 @@ class DerivedReader:
 
     reopens = True
 
-    def __init__(self, reader: Reader, plan: ShardPlan) -> None:
+    def __init__(
+        self,
+        reader: Reader,  # the shard as it is
+        plan: ShardPlan,  # what becomes of it
+    ) -> None:
         self.path = reader.path
         self.derivation = plan.derivation
         self.metadata = plan.metadata

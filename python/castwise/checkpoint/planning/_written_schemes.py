@@ -147,19 +147,17 @@ def padding_problem(row: Written, rows: int, columns: int) -> str | None:
     )
 
 
-def loading_warning(recipe: str | None, names: Collection[str], kept: str | None) -> str | None:
+def loading_warning(
+    # The producer, None for one file, which transformers does not load; and the schemes of its
+    # weights
+    recipe: str | None,
+    names: Collection[str],
+    # The format of most floating tensors that are not quantised; None if there are none
+    kept: str | None,
+) -> str | None:
     """Say why transformers does not run a folder as it stands, and what does; None if it runs it.
 
     Tried with transformers 5.23 and compressed-tensors 0.20.
-
-    Parameters
-    ----------
-    recipe, names
-        The producer, None for one file, which transformers does not load; and the schemes of its
-        weights.
-    kept
-        The format of most floating tensors that are not quantised; None if there are none.
-
     """
     producer = known_recipe(recipe)
     if producer is not None and producer.writing.loading_warning is not None:

@@ -22,17 +22,6 @@ from castwise.checkpoint.running._rearranging import pieces_of, temporary_file, 
 class JobStream:
     """The tensors that jobs make, one by one.
 
-    Parameters
-    ----------
-    maker
-        Makes them.
-    names
-        The tensors that will be wanted, in their order.
-    folder
-        Where the temporary file is made; None for the system's folder.
-    files
-        Closes it.
-
     Attributes
     ----------
     reports
@@ -41,7 +30,11 @@ class JobStream:
     """
 
     def __init__(
-        self, maker: DerivedReader, names: Sequence[str], folder: Path | None, files: ExitStack
+        self,
+        maker: DerivedReader,  # makes them
+        names: Sequence[str],  # the tensors that will be wanted, in their order
+        folder: Path | None,  # where the temporary file is made; None for the system's folder
+        files: ExitStack,  # closes it
     ) -> None:
         self.reports: dict[str, Report | None] = {}
         self._maker = maker

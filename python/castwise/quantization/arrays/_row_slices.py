@@ -45,24 +45,16 @@ def _step(views: Views, nested_block: int) -> int:
     return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
 
 
-def rows_of(q: Rows, start: int, stop: int, place: Sequence[int] = ()) -> Rows:
+def rows_of(
+    q: Rows,  # A quantised array; what is needed of lazy parts is read
+    start: int,  # the rows; `start` is a multiple of `row_step`, and `stop` is one or the end
+    stop: int,
+    place: Sequence[int] = (),  # where the matrix is in its stack
+) -> Rows:
     """Return rows of a matrix as a quantised array that shares memory.
 
-    Parameters
-    ----------
-    q
-        A quantised array; what is needed of lazy parts is read.
-    start, stop
-        The rows; `start` is a multiple of `row_step`, and `stop` is one or the end.
-    place
-        Where the matrix is in its stack.
-
-    Raises
-    ------
-    ValueError
-        The rows are not whole steps, or the array is not a matrix, or stack of them, whose axis is
-        one of its last two.
-
+    ValueError: the rows are not whole steps, or the array is not a matrix, or stack of them, whose
+    axis is one of its last two.
     """
     views = views_of(q)
     shape = views.shape

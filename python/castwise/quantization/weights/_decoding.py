@@ -66,36 +66,18 @@ class Decoding:
 
 
 def decoding(
-    weight: QuantizedWeight,
-    tensors: Mapping[str, Described],
-    read: Read,
-    section: Mapping[str, Any],
-    arithmetic: Arithmetic,
+    weight: QuantizedWeight,  # what was recognised
+    tensors: Mapping[str, Described],  # all tensors of the checkpoint, by name
+    read: Read,  # reads of one of them what is within ranges; here only what describes the weight
+    section: Mapping[str, Any],  # what states the method of quantisation, as its producer writes it
+    arithmetic: Arithmetic,  # "peer" or "exact"
     *,
+    # Along which blocks are to lie, -1 or -2; None for that of the unquantised model
     axis: int | None = None,
 ) -> Decoding:
     """Plan how a weight is decoded.
 
-    Parameters
-    ----------
-    weight
-        What was recognised.
-    tensors
-        All tensors of the checkpoint, by name.
-    read
-        Reads of one of them what is within ranges; here only what describes the weight.
-    section
-        What states the method of quantisation, as its producer writes it.
-    arithmetic
-        "peer" or "exact".
-    axis
-        Along which blocks are to lie, -1 or -2; None for that of the unquantised model.
-
-    Raises
-    ------
-    Undecodable
-        Its parts do not fit each other, or castwise cannot decode its kind.
-
+    Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
     """
     case = Case(weight, tensors, read, section)
     if weight.recipes == (GGUF.name,):

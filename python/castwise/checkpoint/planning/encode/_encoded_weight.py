@@ -91,27 +91,14 @@ def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads:
 
 
 class EncodedWeight:
-    """A weight on its way into a quantised checkpoint.
-
-    Parameters
-    ----------
-    info
-        The weight as it is.
-    stored
-        The tensors of all shards.
-    encoding
-        What it becomes.
-    threads
-        How many threads encode slabs.
-
-    """
+    """A weight on its way into a quantised checkpoint."""
 
     def __init__(
         self,
-        info: TensorInfo,
-        stored: StoredTensors,
-        encoding: Encoding,
-        threads: int,
+        info: TensorInfo,  # the weight as it is
+        stored: StoredTensors,  # the tensors of all shards
+        encoding: Encoding,  # what it becomes
+        threads: int,  # how many threads encode slabs
     ) -> None:
         self.info = info
         self.encoding = encoding

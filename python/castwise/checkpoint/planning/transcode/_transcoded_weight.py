@@ -66,19 +66,6 @@ _Slabs = Callable[[], Iterable[tuple[int, Callable[[], Array]]]]
 class TranscodedWeight:
     """A weight, and what it becomes.
 
-    Parameters
-    ----------
-    weight
-        What was recognised.
-    scheme
-        How it will be quantised.
-    plan
-        How it is read, its matrices as they are stored.
-    stored
-        The tensors of all shards.
-    warn
-        Told of its payload if zero points are such as decoders do not agree on.
-
     Attributes
     ----------
     encoding
@@ -87,18 +74,17 @@ class TranscodedWeight:
         Its global scale, if that is another one.
     form
         The form that it gets.
-    weight, scheme, plan, stored
-        As given.
 
     """
 
     def __init__(
         self,
-        weight: QuantizedWeight,
-        scheme: str,
-        plan: Decoding,
+        weight: QuantizedWeight,  # what was recognised
+        scheme: str,  # how it will be quantised
+        plan: Decoding,  # how it is read, its matrices as they are stored
         *,
-        stored: StoredTensors,
+        stored: StoredTensors,  # the tensors of all shards
+        # Told of its payload if zero points are such as decoders do not agree on
         warn: Callable[[str], None],
     ) -> None:
         self.weight = weight
