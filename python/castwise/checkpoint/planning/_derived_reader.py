@@ -255,8 +255,11 @@ class DerivedReader:
                 for name, count in slab.counts.items():
                     places[name] += count * sizes[name]
 
-        reports = [report for report in self._carried_out(tasks()) if report is not None]
-        return sum(reports[1:], reports[0]) if reports else None
+        whole: Report | None = None
+        for report in self._carried_out(tasks()):
+            if report is not None:
+                whole = report if whole is None else whole + report
+        return whole
 
     def _carried_out(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""

@@ -158,7 +158,9 @@ def quantize_slab(
     """Quantise an array, as `quantize` does, without a warning of its scales."""
     rest = (scale_rule, None, "raise", None, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
-    return _planned_and_made(x, request, amax, threads)[0]
+    if not x.size:
+        return _planned_and_made(x, request, amax, threads)[0]
+    return _quantized(x, _known_plan(*request), amax, threads)
 
 
 def _planned_and_made(

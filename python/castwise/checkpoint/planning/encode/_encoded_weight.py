@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import cache, lru_cache, partial
 from itertools import product
 from threading import Lock
 from typing import Any
@@ -183,12 +183,10 @@ class EncodedWeight:
         array = self._stored.box(self.info.name, cut)
         return array.reshape(array.shape[-2:])
 
-    def _quantized(self, array: Array) -> QuantizedArray:
-        return _quantized(self.encoding, array, self.shared.amax() if self._needs_amax else None)
-
-    def _quantized_near_one(self, array: Array, factor: float) -> QuantizedArray:
+    def _quantized(self, array: Array, factor: float = 1.0) -> QuantizedArray:
+        """Quantise a matrix as the producer does; `factor` is that of its magnitudes."""
         amax = self.shared.amax() * factor if self._needs_amax else None
-        return _quantized(self.encoding, array, amax)
+        return quantize_slab(array, amax=amax, threads=1, **_options(self.encoding, array.shape))
 
     def _encoded(
         self, parts: Mapping[str, _EncodedPart], cut: Sequence[Range]
@@ -201,7 +199,7 @@ class EncodedWeight:
         if self._parts[0] in parts.values():
             (report,) = compare_decoded(array[None], quantized)
             # Values whose scales are beyond the range of their format are saturated: no others are.
-            if exceeds_scales(lost_to_scales(array, quantized, self._quantized_near_one)):
+            if exceeds_scales(lost_to_scales(array, quantized, self._quantized)):
                 report = _with_saturated(report, report.count - report.zero_in)
         return _taken(parts, quantized), report
 
@@ -235,23 +233,21 @@ def _step(encoding: Encoding) -> int:
     return math.lcm(encoding.block[0] or 1, encoding.written.step)
 
 
-def _quantized(encoding: Encoding, array: Array, amax: float | None) -> QuantizedArray:
-    """Quantise a matrix as the producer does."""
+@lru_cache
+def _options(encoding: Encoding, shape: tuple[int, int]) -> dict[str, Any]:
+    """Return how the producer quantises a matrix."""
     written = encoding.written
     scheme, block = written.scheme, encoding.block
     if block == (1, 0) and written.as_groups:
         scheme = f"{scheme.rpartition('_')[0]}_group"
-        block = (1, array.shape[-1])
-    return quantize_slab(
-        array,
-        scheme,
-        recipe=written.recipe,
-        block=block if min(block) > 0 else None,
-        axis=-2 if written.transposed else -1,
-        amax=amax,
-        symmetric=written.symmetric,
-        threads=1,
-    )
+        block = (1, shape[-1])
+    return {
+        "scheme": scheme,
+        "recipe": written.recipe,
+        "block": block if min(block) > 0 else None,
+        "axis": -2 if written.transposed else -1,
+        "symmetric": written.symmetric,
+    }
 
 
 @cache
@@ -300,7 +296,8 @@ def _of_zeros(
     if not rows:
         return None
     zeros = np.zeros((rows, columns), dtype)
-    return _quantized(encoding, zeros.T if encoding.written.transposed else zeros, None)
+    array = zeros.T if encoding.written.transposed else zeros
+    return quantize_slab(array, threads=1, **_options(encoding, array.shape))
 
 
 def compare_decoded(stack: Array, quantized: QuantizedArray) -> list[CastReport]:
