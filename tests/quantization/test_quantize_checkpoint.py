@@ -7,7 +7,9 @@ import math
 import re
 import tracemalloc
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import ml_dtypes
@@ -173,6 +175,22 @@ def test_each_weight_is_read_and_quantised_once(
     elements = sum(map(math.prod, shapes.values()))
     assert done["read"] == readings * 2 * elements
     assert elements <= done["quantised"] <= 1.001 * elements
+
+
+@pytest.mark.parametrize(
+    ("scheme", "recipe"),
+    [("fp8_block", "deepseek"), ("nvfp4", "modelopt"), ("int4_group", "compressed-tensors")],
+)
+def test_a_store_gets_the_bytes_of_a_folder(
+    tmp_path: Path, scheme: str, recipe: str, framework: Callable[[str], ModuleType]
+) -> None:
+    """Jobs become a stream: what stands before a payload, or after it, waits in a file."""
+    files, source = framework("fsspec").filesystem("memory"), write(tmp_path / "model")
+    here = checkpoint.quantize_file(source, tmp_path / "new", scheme, recipe=recipe)
+    there = checkpoint.quantize_file(source, f"memory://{tmp_path}", scheme, recipe=recipe)
+    assert there.rows == here.rows
+    for path in (tmp_path / "new").glob("*.safetensors"):
+        assert files.cat(f"memory://{tmp_path}/{path.name}") == path.read_bytes()
 
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
