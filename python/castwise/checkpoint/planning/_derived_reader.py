@@ -34,6 +34,9 @@ from castwise.checkpoint.report import Report
 
 _Result = TypeVar("_Result")
 
+_FEW = 1 << 14
+"""Elements of slabs that one thread makes before another one is told: that takes longer."""
+
 Arrays = Mapping[str, NDArray[Any]]
 """Rows of several tensors, by their names."""
 
@@ -250,10 +253,18 @@ class DerivedReader:
         sizes = {name: numpy_dtype(self._derived[name].format).itemsize for name in places}
 
         def tasks() -> Iterator[Callable[[], Report | None]]:
+            slabs: list[tuple[WeightSlab, dict[str, int]]] = []
+            count = 0
             for slab in self._derived[next(iter(places))].job.slabs(places, None):
-                yield partial(_write, slab, {name: places[name] for name in slab.counts}, target)
-                for name, count in slab.counts.items():
-                    places[name] += count * sizes[name]
+                slabs.append((slab, {name: places[name] for name in slab.counts}))
+                for name in slab.counts:
+                    places[name] += slab.counts[name] * sizes[name]
+                count += sum(slab.counts.values())
+                if count >= _FEW:
+                    yield partial(_write, slabs, target)
+                    slabs, count = [], 0
+            if slabs:
+                yield partial(_write, slabs, target)
 
         whole: Report | None = None
         for report in self._carried_out(tasks()):
@@ -307,12 +318,18 @@ class DerivedReader:
         self._open.close()
 
 
-def _write(slab: WeightSlab, places: Mapping[str, int], target: OpenFile) -> Report | None:
-    """Make a slab at its places."""
-    arrays, report = slab.make()
-    for name, array in arrays.items():
-        target.write_at(to_bytes(array), places[name])
-    return report
+def _write(
+    slabs: Sequence[tuple[WeightSlab, Mapping[str, int]]], target: OpenFile
+) -> Report | None:
+    """Make slabs, each at its places."""
+    whole: Report | None = None
+    for slab, places in slabs:
+        arrays, report = slab.make()
+        for name, array in arrays.items():
+            target.write_at(to_bytes(array), places[name])
+        if report is not None:
+            whole = report if whole is None else whole + report
+    return whole
 
 
 @dataclass(frozen=True, slots=True)

@@ -62,6 +62,9 @@ Array = NDArray[Any]
 _Slabs = Callable[[], Iterable[tuple[int, Callable[[], Array]]]]
 """Lists the slabs of a tensor that is made by itself, with the number of their elements."""
 
+_NO_JOB = WeightJob("", lambda *_: ())
+"""Stands for that of a weight until it is known which of its tensors change."""
+
 
 class TranscodedWeight:
     """A weight, and what it becomes.
@@ -100,7 +103,7 @@ class TranscodedWeight:
         whole = plan.whole
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._copied: set[str] = set()
-        self._alone: dict[str, WeightJob] = {}
+        self._alone: dict[str, _Slabs] = {}
         self._staying: set[str] = set()
 
     def becomes(self, form: Views, stem: str) -> None:
@@ -177,7 +180,7 @@ class TranscodedWeight:
         """List the slabs that make some of its tensors."""
         yield from self._maker.slabs(names)
         for name in self._alone.keys() & names:
-            yield from self._alone[name].slabs([name], None)
+            yield from WeightJob.of_one(name, self._alone[name]).slabs([name], None)
         if payload in names and self._maker.keys.get(payload) != DATA:
             yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
 
@@ -205,7 +208,7 @@ class TranscodedWeight:
         shape: tuple[int, ...],
         *,
         sources: Collection[str],
-        slabs: _Slabs,
+        slabs: _Slabs | None,
         is_payload: bool = False,
     ) -> DerivedTensor:
         """Describe a new tensor; as stored it is what stands in its place."""
@@ -213,8 +216,9 @@ class TranscodedWeight:
         nbytes = stored.nbytes if is_payload or home != self.weight.payload else 0
         info = derived_info(name, stored.label, shape, nbytes)
         scheme = self.scheme if is_payload else None
-        job = self._alone[name] = WeightJob.of_one(name, slabs)
-        return DerivedTensor(info, format_name, home, sources, job, scheme=scheme)
+        if slabs is not None:
+            self._alone[name] = slabs
+        return DerivedTensor(info, format_name, home, sources, _NO_JOB, scheme=scheme)
 
     def _called(self, part: str) -> str:
         return beside(part, self._stem) if part else self._stem
@@ -233,7 +237,7 @@ class TranscodedWeight:
         if key == SCALES and isinstance(self.level, Power):
             needed = self.level.names
         return self._derived(
-            home, name, format_name, shape, sources=needed, slabs=tuple, is_payload=key == DATA
+            home, name, format_name, shape, sources=needed, slabs=None, is_payload=key == DATA
         )
 
     def _format(self, key: str, home: str, form: Views) -> str:
