@@ -175,6 +175,10 @@ def test_each_weight_is_read_and_quantised_once(
     elements = sum(map(math.prod, shapes.values()))
     assert done["read"] == readings * 2 * elements
     assert elements <= done["quantised"] <= 1.001 * elements
+    stored = sum(array.nbytes for array in checkpoint.load(tmp_path / "second").values())
+    done.clear()
+    checkpoint.dequantize_file(tmp_path / "second", tmp_path / "third")
+    assert 0.99 * stored <= done["read"] <= 1.01 * stored
 
 
 @pytest.mark.parametrize(
