@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.checkpoint.running import _executors
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.cli import main
@@ -319,24 +318,6 @@ def test_ranges_may_be_asked_for_at_any_time(
     made = checkpoint.quantize_file(source, tmp_path / "new", "nvfp4")
     assert made.rows == expected.rows
     assert contents(tmp_path / "new") == contents(tmp_path / "alone")
-
-
-def test_what_a_worker_keeps_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Scales that no batch of this worker asks for make room for newer ones."""
-    monkeypatch.setattr(_encoded_weight, "_KEPT_BYTES", 100)
-    kept = _encoded_weight.Kept()
-    for number in range(9):
-        kept.put("a", number, {"scale": np.full(30, number, np.uint8)})
-        kept.put("a", number, {"scale": np.full(30, number, np.uint8)})  # again
-    assert [number for number in range(9) if kept.taken("a", number, "scale") is not None] == [
-        6,
-        7,
-        8,
-    ]
-    kept.put("b", 0, {"scale": np.zeros(101, np.uint8)})
-    assert kept.taken("b", 0, "scale") is None
-    kept.put("b", 0, {"scale": np.zeros(100, np.uint8)})
-    assert kept.taken("b", 0, "scale") is not None
 
 
 def test_a_payload_that_is_made_again_reports_once(tmp_path: Path) -> None:

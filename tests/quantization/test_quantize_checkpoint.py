@@ -3,19 +3,26 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 import tracemalloc
+from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CheckpointError, Progress
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.cli import main
 from castwise.models import Model
 from castwise.quantization import dequantize, quantize
+from castwise.quantization.arrays import _quantize
 from checkpoint_samples import assert_same, write_sharded
 from small_llama import (
     DOWN,
@@ -118,7 +125,6 @@ def test_slabs_and_threads_do_not_matter(
     source = write(tmp_path / "model")
     whole = checkpoint.quantize_file(source, tmp_path / "whole", scheme, recipe=recipe, threads=1)
     monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", elements)
-    monkeypatch.setattr(_encoded_weight, "_KEPT_BYTES", elements)
     cut = checkpoint.quantize_file(source, tmp_path / "cut", scheme, recipe=recipe, threads=3)
     assert cut.rows == whole.rows
     for path in (tmp_path / "whole").rglob("*.*"):
@@ -127,10 +133,73 @@ def test_slabs_and_threads_do_not_matter(
         ).read_bytes() == path.read_bytes()
 
 
+@pytest.mark.parametrize(
+    ("scheme", "recipe", "readings"),
+    [
+        ("fp8_block", "deepseek", 1),
+        ("fp8_channel", "compressed-tensors", 1),
+        ("int4_group", "compressed-tensors", 1),
+        ("mxfp4", "compressed-tensors", 1),
+        ("nvfp4", "modelopt", 2),
+        ("nvfp4", "compressed-tensors", 2),
+        ("fp8_tensor", "modelopt", 2),
+    ],
+)
+def test_each_weight_is_read_and_quantised_once(
+    tmp_path: Path, scheme: str, recipe: str, readings: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A scale of the whole tensor costs one more reading; wide scales stand before payloads."""
+    source, done = tmp_path / "model", Counter[str]()
+    source.mkdir()
+    shapes = {f"model.layers.{n}.mlp.up_proj.weight": (1024, 512) for n in range(4)}
+    checkpoint.save(
+        source / "model.safetensors",
+        {name: np.ones(shape, ml_dtypes.bfloat16) for name, shape in shapes.items()},
+    )
+    (source / "config.json").write_text("{}")
+    read, quantize = SafetensorsReader.read_into, _quantize._quantized
+
+    def count_bytes(self: Any, name: str, begin: int, data: memoryview) -> None:
+        done["read"] += len(data)
+        read(self, name, begin, data)
+
+    def count_elements(array: Any, *arguments: Any) -> Any:
+        done["quantised"] += array.size
+        return quantize(array, *arguments)
+
+    checkpoint.quantize_file(source, tmp_path / "first", scheme, recipe=recipe)  # plans the parts
+    monkeypatch.setattr(SafetensorsReader, "read_into", count_bytes)
+    monkeypatch.setattr(_quantize, "_quantized", count_elements)
+    monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", 1 << 18)
+    checkpoint.quantize_file(source, tmp_path / "second", scheme, recipe=recipe, threads=2)
+    elements = sum(map(math.prod, shapes.values()))
+    assert done["read"] == readings * 2 * elements
+    assert elements <= done["quantised"] <= 1.001 * elements
+    stored = sum(array.nbytes for array in checkpoint.load(tmp_path / "second").values())
+    done.clear()
+    checkpoint.dequantize_file(tmp_path / "second", tmp_path / "third")
+    assert 0.99 * stored <= done["read"] <= 1.01 * stored
+
+
+@pytest.mark.parametrize(
+    ("scheme", "recipe"),
+    [("fp8_block", "deepseek"), ("nvfp4", "modelopt"), ("int4_group", "compressed-tensors")],
+)
+def test_a_store_gets_the_bytes_of_a_folder(
+    tmp_path: Path, scheme: str, recipe: str, framework: Callable[[str], ModuleType]
+) -> None:
+    """Jobs become a stream: what stands before a payload, or after it, waits in a file."""
+    files, source = framework("fsspec").filesystem("memory"), write(tmp_path / "model")
+    here = checkpoint.quantize_file(source, tmp_path / "new", scheme, recipe=recipe)
+    there = checkpoint.quantize_file(source, f"memory://{tmp_path}", scheme, recipe=recipe)
+    assert there.rows == here.rows
+    for path in (tmp_path / "new").glob("*.safetensors"):
+        assert files.cat(f"memory://{tmp_path}/{path.name}") == path.read_bytes()
+
+
 def test_memory_does_not_grow_with_tensors(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     elements = 1 << 18  # a sixteenth of what is used
     monkeypatch.setattr(_encoded_weight, "_FLIGHT_ELEMENTS", elements)
-    monkeypatch.setattr(_encoded_weight, "_KEPT_BYTES", 1 << 16)
     for rows in (1 << 10, 4 << 10):
         array = np.arange(rows * 1024, dtype=np.float32).reshape(rows, 1024)
         source = one_file(tmp_path / f"{rows}.safetensors", a=array)

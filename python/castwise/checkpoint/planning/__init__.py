@@ -1,9 +1,9 @@
 """Plan checkpoints whose tensors are derived from those of others: decoded, encoded, transcoded.
 
-A stage (`decode`, `encode`, `transcode`) makes a `ComponentPlan` for each component: it says what
-is derived of which stored tensor, and what states that. The plan itself reads what is stated of the
-source, loops over shards and refuses two tensors of a name. A `DerivedReader` then stands for each
-shard, and a `DerivedCheckpoint` for all of them, which a request writes.
+A function of each stage (`decode`, `encode`, `transcode`) reads a `SourceComponent` and returns
+what it becomes: a frozen `Derived`, which has the tensors with the jobs that make them, and what
+states how they are stored. A `DerivedReader` then stands for each shard, and a `DerivedCheckpoint`
+for all of them, which a request writes.
 
 These names are what other rooms of castwise take from this one; all else is private to it.
 """

@@ -23,13 +23,8 @@ from castwise.models import Architecture, Model, normalize_name, read_architectu
 def checked_architecture(path: PathArgument | None) -> Architecture | None:
     """Read the architecture of a file that a user names; None if that is None.
 
-    Raises
-    ------
-    CheckpointError
-        It holds no architecture, or names a role that there is none of.
-    OSError, TypeError
-        It cannot be read, or is no path.
-
+    CheckpointError: it holds no architecture, or names a role that there is none of.
+    OSError, TypeError: it cannot be read, or is no path.
     """
     if path is None:
         return None
@@ -53,11 +48,7 @@ def model_of(
 
     An architecture that a user gives is that of the components with tensors of its names.
 
-    Raises
-    ------
-    CheckpointError
-        The table of architectures is damaged.
-
+    CheckpointError: the table of architectures is damaged.
     """
     config = configs.get(CONFIG)
     shapes = {info.name: info.shape for info in tensors}
@@ -77,23 +68,14 @@ def component_model(
     return model_of(tensors, configs, architecture)
 
 
-def check_shapes(model: Model, left: Collection[str], architecture: Architecture | None) -> None:
+def check_shapes(
+    model: Model,  # what the tensors are
+    left: Collection[str],  # the names of those that a user leaves as they are
+    architecture: Architecture | None,  # the one that a user gives; None if the table has it
+) -> None:
     """Refuse a model with tensors of shapes that their rows of the table do not allow.
 
-    Parameters
-    ----------
-    model
-        What the tensors are.
-    left
-        The names of those that a user leaves as they are.
-    architecture
-        The one that a user gives; None if the table has it.
-
-    Raises
-    ------
-    CheckpointError
-        There is one.
-
+    CheckpointError: there is one.
     """
     text = next(model.contradictions(left), None)
     if text is None:
@@ -112,11 +94,7 @@ def check_shapes(model: Model, left: Collection[str], architecture: Architecture
 def check_rows(names: Collection[str], architecture: Architecture | None) -> None:
     """Refuse a row of a user's architecture that is that of none of these tensors.
 
-    Raises
-    ------
-    CheckpointError
-        There is one.
-
+    CheckpointError: there is one.
     """
     if architecture is None:
         return

@@ -32,36 +32,22 @@ def _is_table(architecture: Architecture, module: str) -> bool:
 
 
 def check_consumers(
-    path: Path,
+    path: Path,  # what messages call it
+    # What its tensors are; None if nobody knows, so that nothing is checked
     architecture: Architecture | None,
+    # Its configuration, all its tensors, and other files that state how they are stored
     config: Mapping[str, Any],
     tensors: Sequence[TensorInfo],
     files: Mapping[str, Any],
     *,
-    recipe: str,
+    recipe: str,  # the producer, and the schemes of its weights
     schemes: Collection[str],
+    # Who is to load it; None if nobody says it, and it is written if anybody does
     consumer: str | None,
 ) -> None:
     """Refuse a result that its consumer, or none of those of its recipe, would load.
 
-    Parameters
-    ----------
-    path
-        What messages call it.
-    architecture
-        What its tensors are; None if nobody knows, so that nothing is checked.
-    config, tensors, files
-        Its configuration, all its tensors, and other files that state how they are stored.
-    recipe, schemes
-        The producer, and the schemes of its weights.
-    consumer
-        Who is to load it; None if nobody says it, and it is written if anybody does.
-
-    Raises
-    ------
-    CheckpointError
-        Nobody loads it; the first module is named, with the remedy.
-
+    CheckpointError: nobody loads it; the first module is named, with the remedy.
     """
     names = [consumer] if consumer is not None else _consumers_of(recipe, schemes)
     names = [name for name in names if name in CHECKED and name != LLAMA_CPP]
@@ -92,11 +78,7 @@ def refuse_file(
 ) -> None:
     """Refuse a file of a whole model that its consumer would not load.
 
-    Raises
-    ------
-    CheckpointError
-        The first tensor is named, with the remedy.
-
+    CheckpointError: the first tensor is named, with the remedy.
     """
     if problems := check_file(model, tensors, metadata):
         raise CheckpointError(

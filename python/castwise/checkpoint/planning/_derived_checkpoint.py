@@ -15,7 +15,7 @@ from castwise.checkpoint._tensors import Planned, TensorInfo
 from castwise.checkpoint.containers import ModelFiles, model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.plan import plan as plan_casts
-from castwise.checkpoint.planning._component import ComponentPlan
+from castwise.checkpoint.planning._component import Derived
 from castwise.checkpoint.planning._consumers_check import check_consumers, refuse_file
 from castwise.checkpoint.planning._written_schemes import loading_warning
 from castwise.checkpoint.report import KeptTensors
@@ -29,58 +29,37 @@ _TRANSFORMERS = "transformers"
 class DerivedCheckpoint:
     """A checkpoint with tensors that are decoded, encoded or transcoded as they are read.
 
-    Parameters
-    ----------
-    source
-        The checkpoint that is read.
-    plans
-        The plans of its components.
-    dtypes
-        What becomes of tensors that are not derived.
-    is_file
-        Whether it becomes one file, which states in its metadata how weights are stored.
-    recipe
-        The producer whose form it gets; None if it is not quantised.
-    model
-        What a folder of a file of a whole model has beside its tensors.
-    unused
-        Patterns of a map that matched nothing, each with the nearest name.
-    consumer
-        Who is to load the result; None if nobody says it.
-    kept
-        What stays as it is of a model that is quantised.
-
     Attributes
     ----------
     source
         The readers that derive.
-    plans, unused, kept
-        As given.
 
-    Raises
-    ------
-    CheckpointError
-        Two tensors of a component, or one of a model and one of an adapter beside it, would have
-        the same name; or nothing can state how they are stored.
+    CheckpointError: A tensor of a model and one of an adapter beside it would have the same name.
 
     """
 
     def __init__(
         self,
-        source: Checkpoint,
-        plans: Sequence[ComponentPlan],
-        dtypes: DtypeMap,
+        source: Checkpoint,  # the checkpoint that is read
+        plans: Sequence[Derived],  # what its components become
+        dtypes: DtypeMap,  # what becomes of tensors that are not derived
         *,
+        # Whether it becomes one file, which states in its metadata how weights are stored
         is_file: bool,
-        recipe: str | None = None,
-        model: ModelFiles | None = None,
+        recipe: str | None = None,  # the producer whose form it gets; None if it is not quantised
+        model: ModelFiles
+        | None = None,  # what a folder of a file of a whole model has beside its tensors
+        # Patterns of a map that matched nothing, each with the nearest name
         unused: Mapping[str, str | None] | None = None,
-        consumer: str | None = None,
-        kept: Sequence[KeptTensors] = (),
+        consumer: str | None = None,  # who is to load the result; None if nobody says it
+        kept: Sequence[KeptTensors] = (),  # what stays as it is of a model that is quantised
     ) -> None:
         components = [plan.component(is_file=is_file) for plan in plans]
-        consumed = frozenset(path for plan in plans for path in plan.consumed)
-        self.source = replace(source, components=components, consumed=consumed)
+        consumed = {path for plan in plans for path in plan.consumed}
+        # A shard without any tensor is not written.
+        consumed.update(*({*plan.source.component.shards} for plan in plans))
+        consumed.difference_update(*(component.shards for component in components))
+        self.source = replace(source, components=components, consumed=frozenset(consumed))
         self.source.check_names()
         self.plans = plans
         self.unused = unused or {}
@@ -91,7 +70,10 @@ class DerivedCheckpoint:
         self._target, self._is_file, self._consumer = recipe, is_file, consumer
         self._model = model or ModelFiles()
         self._derived = {
-            plan.prefix + tensor.info.name: tensor for plan in plans for tensor in plan.tensors()
+            plan.prefix + tensor.info.name: tensor
+            for plan in plans
+            for tensors in plan.tensors.values()
+            for tensor in tensors
         }
         self._followers = {
             plan.prefix + name: dtype for plan in plans for name, dtype in plan.followers.items()
@@ -115,8 +97,8 @@ class DerivedCheckpoint:
     def config(self, path: Path, label: str) -> Config:
         """Read a `config.json` that follows the tensors; `label` is its path in the checkpoint."""
         prefix = label.removesuffix(CONFIG)
-        plan = next(plan for plan in self.plans if plan.prefix == prefix and plan.has_config)
-        return plan.config(path, label)
+        plans = (plan for plan in self.plans if plan.source.component.has_config)
+        return next(plan for plan in plans if plan.prefix == prefix).read_config(path, label)
 
     def added(self) -> dict[str, str]:
         """Return the files to add to a folder, by path."""
@@ -133,11 +115,7 @@ class DerivedCheckpoint:
     def check_loading(self) -> None:
         """Refuse a folder that its consumer, or nobody, would load.
 
-        Raises
-        ------
-        CheckpointError
-            The first module that would not be loaded is named, with the remedy.
-
+        CheckpointError: the first module that would not be loaded is named, with the remedy.
         """
         model = model_format(f".{self._target}") if self._is_file else None
         if self._target is None or (self._is_file and model is None):
@@ -159,12 +137,12 @@ class DerivedCheckpoint:
                 continue
             check_consumers(
                 path,
-                plan.model.architecture,
+                plan.source.model.architecture,
                 plan.new_config(plan.statements),
                 infos,
                 {name: json.loads(text) for name, text in plan.statements.files.items()},
                 recipe=self._target,
-                schemes=plan.new_schemes(),
+                schemes=set(plan.schemes),
                 consumer=self._consumer,
             )
 

@@ -1,8 +1,8 @@
 """The shards of a checkpoint as they are derived: decoded, encoded or transcoded.
 
-A reader stands for each of them: its tensors are derived as they are read, in slabs of whole blocks
-by several threads, and all other tensors lie in the file as they are. What others are made of is
-not there any more.
+A reader stands for each of them: its tensors are made by jobs, one for each weight, in slabs of
+whole blocks by several threads, and all other tensors lie in the file as they are. What others are
+made of is not there any more.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from concurrent.futures import Future, ThreadPoolExecutor, wait
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
-from itertools import accumulate, chain, islice
+from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
+from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,43 +34,56 @@ from castwise.checkpoint.report import Report
 
 _Result = TypeVar("_Result")
 
-Slab = Callable[[], NDArray[Any]]
-"""Reads and derives a slab of a tensor; slabs follow each other in C order."""
+_FEW = 1 << 14
+"""Elements of slabs that one thread makes before another one is told: that takes longer."""
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Rows of several tensors, by their names."""
+
+
+class WeightSlab(NamedTuple):
+    """Rows of a weight: they are read once, and all that they become is made of them at once."""
+
+    # The elements that it makes of each tensor; slabs follow each other in C order
+    counts: Mapping[str, int]
+    # Reads and derives them; returns also what that lost, if it is measured
+    make: Callable[[], tuple[Arrays, Report | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightJob:
+    """Makes the tensors that a weight becomes."""
+
+    payload: str  # the one with the codes or values, whose row has what was lost
+    # Lists the slabs that make tensors of these names, in a format if it is not their own
+    slabs: Callable[[Collection[str], str | None], Iterable[WeightSlab]]
+
+    @classmethod
+    def of_one(
+        cls, name: str, slabs: Callable[[], Iterable[tuple[int, Callable[[], NDArray[Any]]]]]
+    ) -> WeightJob:
+        """Make one tensor of slabs, each with the number of its elements; nothing is measured."""
+
+        def made(make: Callable[[], NDArray[Any]]) -> tuple[Arrays, None]:
+            return {name: make()}, None
+
+        return cls(
+            name,
+            lambda *_: (WeightSlab({name: count}, partial(made, make)) for count, make in slabs()),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class DerivedTensor:
-    """A tensor that is decoded, encoded or transcoded as it is read.
+    """A tensor that is decoded, encoded or transcoded as it is read."""
 
-    Attributes
-    ----------
-    info
-        Its name and shape as derived; as stored what it is made of, and the bytes of that.
-    format
-        The format that it is derived in.
-    home
-        The stored tensor in whose place it comes, such as that with the codes.
-    sources
-        All stored tensors that it is made of.
-    slabs
-        Lists the slabs that make it, in a format.
-    measured
-        Tells, when all slabs are made, what encoding or decoding lost; None for others.
-    counts
-        Lists the elements of each slab; None if only making a slab tells.
-    scheme
-        How its codes are quantised; None for other tensors.
-
-    """
-
+    # Its name and shape as derived; as stored what it is made of, and the bytes of that
     info: TensorInfo
-    format: str
-    home: str
-    sources: Collection[str]
-    slabs: Callable[[str], Iterable[Slab]]
-    measured: Callable[[], Report] | None = None
-    counts: Callable[[], Iterable[int]] | None = None
-    scheme: str | None = None
+    format: str  # the format that it is derived in
+    home: str  # the stored tensor in whose place it comes, such as that with the codes
+    sources: Collection[str]  # all stored tensors that it is made of
+    job: WeightJob  # what makes it, and others of the same weight
+    scheme: str | None = None  # how its codes are quantised; None for other tensors
 
 
 def derived_info(name: str, stored: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
@@ -87,46 +100,21 @@ PlanAgain = Callable[[], Mapping[Path, "DerivedReader"]]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShardPlan:
-    """What becomes of one shard.
+    """What becomes of one shard."""
 
-    Attributes
-    ----------
-    derivation
-        How its tensors are derived.
-    stored
-        The tensors of all shards.
-    derived
-        What tensors of this shard become, by their names: a payload that is decoded one weight, a
-        weight that is encoded several parts.
-    left_out
-        Tensors that have no place in the new shard.
-    renamed
-        Tensors that stay as they are under another name.
-    metadata
-        The metadata of the new shard.
-    threads
-        How many threads may read and derive.
-
-    """
-
-    derivation: Derivation
-    stored: StoredTensors
+    derivation: Derivation  # how its tensors are derived
+    stored: StoredTensors  # the tensors of all shards
+    # What tensors of this shard become, by their names: a payload that is decoded one weight, a
+    # weight that is encoded several parts
     derived: Mapping[str, Sequence[DerivedTensor]]
-    left_out: Collection[str]
-    renamed: Mapping[str, str]
-    metadata: dict[str, str]
-    threads: int
+    left_out: Collection[str]  # tensors that have no place in the new shard
+    renamed: Mapping[str, str]  # tensors that stay as they are under another name
+    metadata: dict[str, str]  # the metadata of the new shard
+    threads: int  # how many threads may read and derive
 
 
 class DerivedReader:
     """One shard, of which some tensors are decoded, encoded or transcoded.
-
-    Parameters
-    ----------
-    reader
-        The shard as it is.
-    plan
-        What becomes of it.
 
     Attributes
     ----------
@@ -139,7 +127,11 @@ class DerivedReader:
 
     reopens = True
 
-    def __init__(self, reader: Reader, plan: ShardPlan) -> None:
+    def __init__(
+        self,
+        reader: Reader,  # the shard as it is
+        plan: ShardPlan,  # what becomes of it
+    ) -> None:
         self.path = reader.path
         self.derivation = plan.derivation
         self.metadata = plan.metadata
@@ -158,6 +150,9 @@ class DerivedReader:
                 new_name = plan.renamed.get(name, name)
                 self.tensors[new_name] = info if new_name == name else info._replace(name=new_name)
         self._stored_names = {new_name: name for name, new_name in plan.renamed.items()}
+        self._jobs: dict[WeightJob, list[str]] = {}
+        for name, tensor in self._derived.items():
+            self._jobs.setdefault(tensor.job, []).append(name)
         lists = {id(tensor.sources): tensor.sources for tensor in self._derived.values()}
         parts = {part for names in lists.values() for part in names}  # many may share one
         other_readers = [other for other in self._stored.readers(parts) if other is not reader]
@@ -184,10 +179,10 @@ class DerivedReader:
         """Return the tensor of this name if it is derived."""
         return self._derived.get(name)
 
-    def report(self, name: str) -> Report | None:
-        """Return what making a tensor lost, once it has been read; None for others."""
-        tensor = self._derived.get(name)
-        return None if tensor is None or tensor.measured is None else tensor.measured()
+    def job(self, name: str) -> tuple[str, Sequence[str]]:
+        """Return the payload of the job that makes a tensor, and all that it makes here."""
+        job = self._derived[name].job
+        return job.payload, self._jobs[job]
 
     def stored_name(self, name: str) -> str:
         """Return what a tensor that is not derived is called in the file."""
@@ -238,29 +233,44 @@ class DerivedReader:
         return whole.reshape(tensor.info.shape)
 
     def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
-        """Derive the slabs of a tensor, as many at a time as there are threads.
+        """Derive the slabs of a tensor in C order, in the format `to` if it is not its own."""
+        return (arrays[name] for arrays, _ in self.made([name], to) if name in arrays)
 
-        They are in C order, in the format `to` if it is not the tensor's own.
+    def made(
+        self, names: Sequence[str], to: str | None = None
+    ) -> Iterator[tuple[Arrays, Report | None]]:
+        """Make tensors of one job, slab by slab, as many at a time as there are threads."""
+        slabs = self._derived[names[0]].job.slabs(names, to)
+        return self._carried_out(slab.make for slab in slabs)
+
+    def write(self, places: Mapping[str, int], file: BinaryIO) -> Report | None:
+        """Make tensors of one job, each at its place in a file; returns what that lost.
+
+        Each thread writes the slabs that it makes.
         """
-        tensor = self._derived[name]
-        return self._carried_out(tensor.slabs(to or tensor.format))
-
-    def write(self, name: str, file: BinaryIO, begin: int) -> bool:
-        """Make a tensor at its place in a file: each thread writes the slabs that it makes.
-
-        Returns False, and writes nothing, if it is not such a tensor, or the places of its slabs
-        are not known before.
-        """
-        tensor = self._derived.get(name)
-        if tensor is None or tensor.counts is None:
-            return False
         file.flush()  # what stands before
-        target, itemsize = OpenFile(handle(file)), numpy_dtype(tensor.format).itemsize
-        places = accumulate((count * itemsize for count in tensor.counts()), initial=begin)
-        slabs = zip(tensor.slabs(tensor.format), places, strict=False)  # one place more: the end
-        for _ in self._carried_out(partial(_write, *arguments, target) for arguments in slabs):
-            pass
-        return True
+        target, places = OpenFile(handle(file)), dict(places)
+        sizes = {name: numpy_dtype(self._derived[name].format).itemsize for name in places}
+
+        def tasks() -> Iterator[Callable[[], Report | None]]:
+            slabs: list[tuple[WeightSlab, dict[str, int]]] = []
+            count = 0
+            for slab in self._derived[next(iter(places))].job.slabs(places, None):
+                slabs.append((slab, {name: places[name] for name in slab.counts}))
+                for name in slab.counts:
+                    places[name] += slab.counts[name] * sizes[name]
+                count += sum(slab.counts.values())
+                if count >= _FEW:
+                    yield partial(_write, slabs, target)
+                    slabs, count = [], 0
+            if slabs:
+                yield partial(_write, slabs, target)
+
+        whole: Report | None = None
+        for report in self._carried_out(tasks()):
+            if report is not None:
+                whole = report if whole is None else whole + report
+        return whole
 
     def _carried_out(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
         """Return the results of tasks in their order, as many at a time as there are threads."""
@@ -308,39 +318,33 @@ class DerivedReader:
         self._open.close()
 
 
-def _write(slab: Slab, place: int, target: OpenFile) -> None:
-    """Make a slab at its place."""
-    target.write_at(to_bytes(slab()), place)
+def _write(
+    slabs: Sequence[tuple[WeightSlab, Mapping[str, int]]], target: OpenFile
+) -> Report | None:
+    """Make slabs, each at its places."""
+    whole: Report | None = None
+    for slab, places in slabs:
+        arrays, report = slab.make()
+        for name, array in arrays.items():
+            target.write_at(to_bytes(array), places[name])
+        if report is not None:
+            whole = report if whole is None else whole + report
+    return whole
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedElsewhere:
-    """Stands for a `DerivedReader` in another process, and plans it again there.
+    """Stands for a `DerivedReader` in another process, and plans it again there."""
 
-    Attributes
-    ----------
-    again
-        What plans it.
-    path
-        Its file.
-    state
-        Size and time of the files, which must still hold.
-
-    """
-
-    again: PlanAgain
-    path: Path
-    state: Sequence[int]
+    again: PlanAgain  # what plans it
+    path: Path  # its file
+    state: Sequence[int]  # size and time of the files, which must still hold
 
     @contextmanager
     def beside_others(self) -> Iterator[DerivedReader]:
         """Open its files for a block of one of several threads.
 
-        Raises
-        ------
-        CheckpointError
-            One of them was changed since they were first opened.
-
+        CheckpointError: one of them was changed since they were first opened.
         """
         with _PLANNING:
             planned = next((readers for again, readers in _PLANNED if again == self.again), None)

@@ -27,11 +27,7 @@ def statements(
     `inputs` says that there are scales of their inputs, too; `embeddings` are those of the modules
     that are no linear layers.
 
-    Raises
-    ------
-    CheckpointError
-        The producer cannot state several schemes in one checkpoint.
-
+    CheckpointError: the producer cannot state several schemes in one checkpoint.
     """
     recipe = next(iter(encodings.values())).written.recipe
     distinct = list(dict.fromkeys(encodings.values()))

@@ -66,12 +66,8 @@ def refuse_changes(
     `plans` are those of the shards, by path; `refusal` says why the source cannot be decoded.
     Warn of a statement that no tensor is stored by, as it stays.
 
-    Raises
-    ------
-    CheckpointError
-        A payload, a scale or another part is to become another format; or any tensor is, where a
-        configuration states a method that castwise does not know.
-
+    CheckpointError: A payload, a scale or another part is to become another format; or any tensor
+    is, where a configuration states a method that castwise does not know.
     """
     for component in source.components:
         changed = {

@@ -45,11 +45,7 @@ Range = tuple[int, int]
 class StoredTensors(Mapping[str, TensorInfo]):
     """The tensors of shards that belong together.
 
-    Raises
-    ------
-    CheckpointError
-        Two shards have a tensor of the same name.
-
+    CheckpointError: two shards have a tensor of the same name.
     """
 
     def __init__(self, shards: Mapping[str, Reader]) -> None:

@@ -25,12 +25,8 @@ from castwise.quantization.producers import (
 def scheme_named(name: object) -> Scheme:
     """Return a scheme that is written.
 
-    Raises
-    ------
-    CheckpointError
-        There is none of this name, or castwise does not write it; the nearest name, or all, are in
-        the message.
-
+    CheckpointError: there is none of this name, or castwise does not write it; the nearest name, or
+    all, are in the message.
     """
     rows = {row.scheme: row for row in WRITTEN}
     known = {row.name: row for row in schemes()}
@@ -73,11 +69,7 @@ def recipes() -> tuple[str, ...]:
 def written_schemes(recipe: object) -> tuple[str, ...]:
     """Return the schemes that a producer's checkpoints hold, without biases of groups.
 
-    Raises
-    ------
-    CheckpointError
-        castwise writes none of its checkpoints, or only with biases.
-
+    CheckpointError: castwise writes none of its checkpoints, or only with biases.
     """
     rows = [row.scheme for row in WRITTEN if row.recipe == recipe and row.symmetric]
     if not rows:
@@ -115,11 +107,7 @@ def changed_schemes() -> tuple[str, ...]:
 def consumer_named(name: object) -> Consumer:
     """Return the consumer of a name.
 
-    Raises
-    ------
-    CheckpointError
-        There is none; all are in the message.
-
+    CheckpointError: there is none; all are in the message.
     """
     try:
         return find_consumer(name)
@@ -130,11 +118,8 @@ def consumer_named(name: object) -> Consumer:
 def recipe_for(consumer: Consumer, names: Sequence[str], recipe: str | None) -> str:
     """Return the producer whose checkpoints of some schemes a consumer loads.
 
-    Raises
-    ------
-    CheckpointError
-        It loads none as that producer, or any, stores them; the message has those that it loads.
-
+    CheckpointError: it loads none as that producer, or any, stores them; the message has those that
+    it loads.
     """
     known = known_recipe(recipe)
     asked = recipe if known is None else known.name
@@ -162,19 +147,17 @@ def padding_problem(row: Written, rows: int, columns: int) -> str | None:
     )
 
 
-def loading_warning(recipe: str | None, names: Collection[str], kept: str | None) -> str | None:
+def loading_warning(
+    # The producer, None for one file, which transformers does not load; and the schemes of its
+    # weights
+    recipe: str | None,
+    names: Collection[str],
+    # The format of most floating tensors that are not quantised; None if there are none
+    kept: str | None,
+) -> str | None:
     """Say why transformers does not run a folder as it stands, and what does; None if it runs it.
 
     Tried with transformers 5.23 and compressed-tensors 0.20.
-
-    Parameters
-    ----------
-    recipe, names
-        The producer, None for one file, which transformers does not load; and the schemes of its
-        weights.
-    kept
-        The format of most floating tensors that are not quantised; None if there are none.
-
     """
     producer = known_recipe(recipe)
     if producer is not None and producer.writing.loading_warning is not None:
@@ -197,11 +180,7 @@ def is_scheme(name: object) -> bool:
 def written(scheme: object, recipe: str | None) -> Written:
     """Return the row of a scheme and a producer, by default the first of the scheme.
 
-    Raises
-    ------
-    CheckpointError
-        They do not go together; those that do are in the message.
-
+    CheckpointError: they do not go together; those that do are in the message.
     """
     scheme_name = scheme_named(scheme).name
     rows = {row.recipe: row for row in WRITTEN if row.scheme == scheme_name}
@@ -224,11 +203,7 @@ def written(scheme: object, recipe: str | None) -> Written:
 def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
     """Return a row with its block.
 
-    Raises
-    ------
-    CheckpointError
-        The scheme has another block.
-
+    CheckpointError: the scheme has another block.
     """
     default = row.block or row.row.block
     if block is None or block == default:

@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import groupby
 from pathlib import Path
 from typing import Any, BinaryIO, NamedTuple
 
@@ -54,35 +55,19 @@ def element_cast(casting: Casting) -> ElementCast:
 
 
 class TensorRange(NamedTuple):
-    """Elements of one tensor, or its bytes if they are copied unchanged.
+    """Elements of one tensor, or its bytes if they are copied unchanged."""
 
-    Attributes
-    ----------
-    name
-        Key of the tensor.
-    source
-        Where the bytes of the whole tensor begin in the source.
-    target
-        Where they begin in the target.
-    begin
-        The first element of the range, at a whole tile.
-    length
-        Elements of the range; its bytes if they are copied.
-    casting
-        How they are cast; None if they are copied, or made.
-    made_nbytes
-        The bytes of a tensor that a `DerivedReader` makes of others, as a whole; None for others.
-        Then `length` is the bytes that are read for it.
-
-    """
-
-    name: str
-    source: int
-    target: int
-    begin: int
-    length: int
-    casting: Casting | None
+    name: str  # key of the tensor
+    source: int  # where the bytes of the whole tensor begin in the source
+    target: int  # where they begin in the target
+    begin: int  # the first element of the range, at a whole tile
+    length: int  # elements of the range; its bytes if they are copied
+    casting: Casting | None  # how they are cast; None if they are copied, or made
+    # The bytes of a tensor that a `DerivedReader` makes of others, as a whole; None for others.
+    # Then `length` is the bytes that are read for it.
     made_nbytes: int | None = None
+    # The first of the tensors that are made with it, side by side in a batch; None for others
+    job: str | None = None
 
     @property
     def is_cast(self) -> bool:
@@ -128,7 +113,8 @@ class TensorRange(NamedTuple):
 def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[TensorRange]]:
     """Cut ranges, one after the other, where so many bytes are read and written.
 
-    Every end has its list, which may be empty; what is left then is in another one.
+    What one job makes stays together. Every end has its list, which may be empty; what is left then
+    is in another one.
     """
     left = iter(ranges)
     rest = next(left, None)
@@ -136,7 +122,8 @@ def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[Ten
     for end in ends:
         taken: list[TensorRange] = []
         while rest is not None:
-            piece, rest = rest.cut(end - done)
+            is_made_with = taken and rest.job is not None and rest.job == taken[-1].job
+            piece, rest = (rest, None) if is_made_with else rest.cut(max(end - done, 0))
             if piece is None:
                 break
             taken.append(piece)
@@ -148,30 +135,14 @@ def cut(ranges: Iterable[TensorRange], ends: Iterable[int]) -> Iterator[list[Ten
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Ranges of one file.
+    """Ranges of one file."""
 
-    Attributes
-    ----------
-    source
-        The file to read.
-    state
-        Size and time of its last change, which must still hold.
-    target
-        The file to write into, which is there, with its header.
-    ranges
-        What to convert.
-    threads
-        How many threads may do that.
-    maker
-        What makes tensors that are not in the file as they will be; None if there are none.
-
-    """
-
-    source: Path
-    state: list[int]
-    target: Path
-    ranges: Sequence[TensorRange]
-    threads: int | None
+    source: Path  # the file to read
+    state: list[int]  # size and time of its last change, which must still hold
+    target: Path  # the file to write into, which is there, with its header
+    ranges: Sequence[TensorRange]  # what to convert
+    threads: int | None  # how many threads may do that
+    # What makes tensors that are not in the file as they will be; None if there are none
     maker: DerivedReader | None = None
 
 
@@ -209,16 +180,16 @@ def _with_made(
     cast_reports: Sequence[Report | None],
 ) -> list[Report | None]:
     """Make the tensors that are made; returns the reports of all, given those of the others."""
-    reports, left = [], iter(cast_reports)
+    reports: list[Report | None] = []
+    left = iter(cast_reports)
     with maker.beside_others() as reader:
-        for piece in ranges:
-            if piece.made_nbytes is None:
-                reports.append(next(left))
+        for job, pieces in groupby(ranges, key=lambda piece: piece.job):
+            if job is None:
+                reports += (next(left) for _ in pieces)
                 continue
-            if not reader.write(piece.name, target, piece.target):
-                target.seek(piece.target)
-                target.writelines(reader.pieces(piece.name, piece.made_nbytes))
-            reports.append(reader.report(piece.name))
+            places = {piece.name: piece.target for piece in pieces}
+            report, (payload, _) = reader.write(places, target), reader.job(job)
+            reports += (report if name == payload else None for name in places)
     return reports
 
 

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from functools import partial
 from itertools import chain
 from pathlib import Path
 from typing import cast
@@ -29,6 +31,7 @@ from castwise.checkpoint.running._batches import (
     element_cast,
     named,
 )
+from castwise.checkpoint.running._job_stream import JobStream
 from castwise.checkpoint.running._rearranging import (
     InCOrder,
     Rearranged,
@@ -74,7 +77,6 @@ class Conversion:
         self._options = options
         self._castings: dict[tuple[Elements, Elements, bool], Casting] = {}
         self._nbytes_after: dict[str, int] = {}  # of tensors with places that have been found
-        self._unplaced: dict[str, Report | None] = {}
 
     @property
     def file_order(self) -> Sequence[str]:
@@ -83,25 +85,26 @@ class Conversion:
 
     @property
     def is_placed(self) -> bool:
-        """True if all tensors can be converted, or made, each at its place."""
+        """True if all tensors can be converted, or made, other_name at its place."""
         return len(self.ranges()) == len(self._order)
 
     def ranges(self) -> list[TensorRange]:
         """Return the tensors with places, which the engine converts or a `batch` makes.
 
-        They are in the writer's order.
+        They are in the writer's order, but for those that one job makes: these are side by side.
         """
-        return list(self._placed(with_made=True))
+        ranges: dict[str, list[TensorRange]] = {}
+        for name in self._order:
+            if (span := self._range(name)) is not None:
+                ranges.setdefault(span.job or name, []).append(span)
+        return [span for spans in ranges.values() for span in spans]
 
-    def _placed(self, *, with_made: bool) -> Iterator[TensorRange]:
-        """Find tensors with places one by one, and what they will take; the others are `_unplaced`.
-
-        Those that a `batch` makes are among the former if `with_made`, else among the latter.
-        """
+    def _placed(self, rest: dict[str, TensorRange | None]) -> Iterator[TensorRange]:
+        """Find what the engine converts at its place, one by one; others are noted."""
         for name in self._order:
             span = self._range(name)
-            if span is None or (span.made_nbytes is not None and not with_made):
-                self._unplaced.setdefault(name)
+            if span is None or span.job is not None:
+                rest[name] = span
             else:
                 self._nbytes_after[name] = span.target_nbytes
                 yield span
@@ -112,10 +115,10 @@ class Conversion:
         source, threads = self.reader.path.absolute(), self._options.threads
         return Batch(source, self.reader.state, target, ranges, threads, maker)
 
-    def here(self, meter: ProgressMeter, folder: Path | None = None) -> Iterator[Report | None]:
+    def here(self, meter: ProgressMeter, folder: Path | None = None) -> dict[str, Report | None]:
         """Let the engine convert tensors with places in this process, then convert the others.
 
-        Returns the reports of the former, for `rows`; what a `batch` would make is of the latter.
+        Returns the reports, by tensor, for `rows`; what a `batch` would make is of the others.
         Temporary files are made in `folder`, or where the system has them.
 
         Raises
@@ -124,46 +127,54 @@ class Conversion:
             As `castwise.cast`, with the tensor's name in front.
 
         """
-        reports: list[Report | None] = []
-        ranges = self._placed(with_made=False)
+        placed: list[str] = []
+        rest: dict[str, TensorRange | None] = {}
+        reports: dict[str, Report | None] = {}
+        ranges = self._placed(rest)
         if (leading := next(ranges, None)) is not None:
             source, target = self.reader.place(leading.name), self._writer.place(leading.name)
             assert source is not None, "by `ranges`"  # noqa: S101
             assert target is not None, "by `ranges`"  # noqa: S101
-            watch = _Watch(meter) if meter.is_heard else None
-            ranges = chain([leading], ranges)
+            watch = _Watch(meter)
             # The engine begins with the first while the others are found.
-            reports, error = convert_ranges(
+            engine_reports, error = convert_ranges(
                 self.reader.path,
                 source[0],
                 target[0],
-                ranges if watch is None else watch.noted(ranges),
+                watch.noted(chain([leading], ranges), placed),
                 self._options.threads,
-                poll=None if watch is None else watch.poll,
+                poll=watch.poll if meter.is_heard else None,
             )
             if error is not None:
                 raise error
-            if watch is not None:
-                watch.finish()
-        self.reader.expect(self._unplaced)
-        for name in self._unplaced:
-            if self._is_rearranged(name):
-                self._unplaced[name] = self._rearranged(name, meter, folder)
-                continue
-            meter.starts(name)
-            self._unplaced[name] = self._passed_through(name, meter)
-            meter.finished(self._plans[name].info.nbytes)
-        return iter(reports)
+            watch.finish()
+            reports |= zip(placed, engine_reports, strict=True)
+        streamed = [name for name, span in rest.items() if span is None]
+        self.reader.expect(streamed)
+        with ExitStack() as files:
+            stream = (
+                None if self._maker is None else JobStream(self._maker, streamed, folder, files)
+            )
+            for name, span in rest.items():
+                if name in reports:  # made with another
+                    continue
+                if span is not None:
+                    reports |= self._make(name, rest, meter)
+                elif self._is_rearranged(name):
+                    reports[name] = self._rearranged(name, meter, folder)
+                else:
+                    reports[name] = self._passed_through(name, meter, stream)
+        return reports
 
     def sizes(self) -> list[tuple[int, int]]:
-        """Return what each tensor takes, in the order of conversion: its bytes, and others.
+        """Return what other_name tensor takes, in the order of conversion: its bytes, and others.
 
         The others are those of temporary files, as long as it is converted.
         """
 
         def is_later(name: str) -> bool:
             span = self._range(name)
-            return span is None or span.made_nbytes is not None
+            return span is None or span.job is not None
 
         order = sorted(self._order, key=is_later)
         return [(nbytes_after(self._writer, name), self._temporary(name)) for name in order]
@@ -172,23 +183,50 @@ class Conversion:
         """Return the row of a tensor."""
         return row_of(self._writer, name, report, shard)
 
-    def rows(self, reports: Iterator[Report | None], shard: str | None) -> list[CastRow]:
-        """Return the rows of all tensors, given the reports of `ranges` or what `here` returned."""
+    def rows(self, reports: Mapping[str, Report | None], shard: str | None) -> list[CastRow]:
+        """Return the rows of all tensors, given the reports that `here` or batches returned."""
         return [
-            self.row(name, self._unplaced[name], shard)
-            if name in self._unplaced
-            else CastRow.of(self._plans[name], self._nbytes_after[name], next(reports), shard)
+            CastRow.of(
+                self._plans[name],
+                self._nbytes_after.get(name) or nbytes_after(self._writer, name),
+                reports[name],
+                shard,
+            )
             for name in self._order
         ]
 
-    def _passed_through(self, name: str, meter: ProgressMeter) -> Report | None:
+    def _make(
+        self, name: str, ranges: Mapping[str, TensorRange | None], meter: ProgressMeter
+    ) -> dict[str, Report | None]:
+        """Make a tensor at its place, and all that its job makes at other places of the file."""
+        maker, place = self._maker, self._writer.place(name)
+        assert maker is not None, "by `_range`"  # noqa: S101
+        assert place is not None, "by `_range`"  # noqa: S101
+        payload, names = maker.job(name)
+        places = {
+            other_name: span.target
+            for other_name in names
+            if (span := ranges.get(other_name)) is not None
+        }
+        meter.starts(payload if payload in places else name)
+        report = maker.write(places, place[0])
+        meter.finished(sum(self._plans[other_name].info.nbytes for other_name in places))
+        return {other_name: report if other_name == payload else None for other_name in places}
+
+    def _passed_through(
+        self, name: str, meter: ProgressMeter, stream: JobStream | None
+    ) -> Report | None:
         """Convert a tensor whose pieces pass through Python."""
-        casting = self._casting(name)
+        meter.starts(name)
+        casting, maker = self._casting(name), self._maker
+        is_derived = maker is not None and maker.derived(name) is not None
+        read = partial(self.reader.pieces, name)
+        if stream is not None and is_derived:
+            read = partial(stream.pieces, name)
         if casting is None:
-            place, maker = self._writer.place(name), self._maker
-            if place is None or maker is None or not maker.write(name, *place):
-                self._writer.write_pieces(name, self.reader.pieces(name, _PIECE_BYTES))
-            return None if maker is None else maker.report(name)
+            self._writer.write_pieces(name, read(_PIECE_BYTES))
+            meter.finished(self._plans[name].info.nbytes)
+            return None if stream is None else stream.reports.get(name)
         source, cast_piece = casting.source, element_cast(casting).convert
         widest = max(format_info(side.format).itemsize for side in (source, casting.target))
         count = max(_PIECE_BYTES // widest // TILE, 1) * TILE
@@ -196,7 +234,7 @@ class Conversion:
 
         def converted() -> Iterator[bytes]:
             done = 0
-            for piece in self.reader.pieces(name, source.nbytes(count)):
+            for piece in read(source.nbytes(count)):
                 if done:
                     meter.reaches(done, name)
                 try:
@@ -210,8 +248,9 @@ class Conversion:
                 yield result
 
         self._writer.write_pieces(name, converted())
+        meter.finished(self._plans[name].info.nbytes)
         if not self._plans[name].is_cast:
-            return None if self._maker is None else self._maker.report(name)
+            return None if stream is None else stream.reports.get(name)
         return reports[0] if reports else CastReport()
 
     def _rearranged(self, name: str, meter: ProgressMeter, folder: Path | None) -> Report | None:
@@ -227,7 +266,7 @@ class Conversion:
                 arrangement = Arrangement.fortran(elements.nbytes(1), shape)
                 rearrange(arrangement.in_c_order(), arrangement, (result, 0), reordered)
                 length = elements.nbytes(math.prod(shape))
-                self._writer.write_pieces(name, pieces_of(reordered, length, _PIECE_BYTES))
+                self._writer.write_pieces(name, pieces_of(reordered, 0, length, _PIECE_BYTES))
         return report
 
     def _temporary(self, name: str) -> int:
@@ -284,8 +323,8 @@ class Conversion:
             if self._casting(name) is not None:
                 return None
             nbytes = nbytes_after(self._writer, name)
-            read = self._plans[name].info.nbytes
-            return TensorRange(name, 0, target[1], 0, read, None, nbytes)
+            read, (_, names) = self._plans[name].info.nbytes, self._maker.job(name)
+            return TensorRange(name, 0, target[1], 0, read, None, nbytes, names[0])
         if source is None or target is None or self._is_rearranged(name):
             return None
         casting, info = self._casting(name), self._plans[name].info
@@ -302,9 +341,13 @@ class _Watch:
         self._current: TensorRange | None = None
         self._before = 0  # bytes of the tensors before it
 
-    def noted(self, ranges: Iterable[TensorRange]) -> Iterator[TensorRange]:
-        """Take note of whole tensors as the engine is given them."""
+    def noted(self, ranges: Iterable[TensorRange], names: list[str]) -> Iterator[TensorRange]:
+        """Take note of whole tensors, and of their names, as the engine is given them."""
         for span in ranges:
+            names.append(span.name)
+            if not self._meter.is_heard:
+                yield span
+                continue
             self._left.append(span)
             if self._current is None:
                 self._next()

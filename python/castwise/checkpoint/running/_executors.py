@@ -95,13 +95,12 @@ class Executing:
         )
 
 
-def summed(reports: Sequence[tuple[TensorRange, Report | None]]) -> Iterator[Report | None]:
-    """Return the report of each tensor from those of its ranges."""
+def summed(reports: Sequence[tuple[TensorRange, Report | None]]) -> dict[str, Report | None]:
+    """Return the report of each tensor, by its name, from those of its ranges."""
     by_name: dict[str, list[Report]] = {}
     for piece, report in reports:
         by_name.setdefault(piece.name, []).extend([] if report is None else [report])
-    for parts in by_name.values():
-        yield sum(parts[1:], parts[0]) if parts else None
+    return {name: sum(parts[1:], parts[0]) if parts else None for name, parts in by_name.items()}
 
 
 class _Submitted:

@@ -163,7 +163,9 @@ def convert_part(
                 meter.finished(sum(span.source_nbytes for span in piece))
             with opened(conversion.reader) as reader:
                 reader.check_unchanged()
-            for span, report in zip(ranges, summed(converted), strict=True):
+            reports_by_name = summed(converted)
+            for span in ranges:
+                report = reports_by_name[span.name]
                 rows.append(_row(conversion, span, report, target.name))
                 states.append((target.name, span.name, state_of(report)))
         content = {
@@ -286,10 +288,12 @@ class RunParts:
         rows: list[CastRow] = []
         conversions = target.conversions() or []
         for conversion in conversions:
-            reports = (
-                self._reports.get((target.name, span.name), CastReport() if span.is_cast else None)
+            reports = {
+                span.name: self._reports.get(
+                    (target.name, span.name), CastReport() if span.is_cast else None
+                )
                 for span in conversion.ranges()
-            )
+            }
             rows += conversion.rows(reports, target.name)
         return target.in_order(rows, conversions[0].file_order) if conversions else rows
 

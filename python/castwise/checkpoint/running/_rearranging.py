@@ -49,7 +49,7 @@ class Rearranged:
 
     def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
         """Read the tensor's bytes, `nbytes` at a time."""
-        return pieces_of(self._file, self.tensors[name].nbytes, nbytes)
+        return pieces_of(self._file, 0, self.tensors[name].nbytes, nbytes)
 
 
 class InCOrder:
@@ -93,7 +93,7 @@ def in_c_order(reader: Reader, name: str, folder: Path | None) -> Iterator[Rearr
         if place is None:
             done = 0
             for piece in reader.pieces(name, _PIECE_BYTES):
-                _write_at(unpacked, memoryview(piece), done)
+                write_at(unpacked, memoryview(piece), done)
                 done += len(piece)
             place = unpacked, 0
         try:
@@ -113,10 +113,10 @@ def temporary_file(folder: Path | None) -> Iterator[BinaryIO]:
         yield cast("BinaryIO", file)
 
 
-def pieces_of(file: BinaryIO, length: int, nbytes: int) -> Iterator[bytes]:
-    """Read the first `length` bytes of a file, `nbytes` at a time."""
-    file.seek(0)
+def pieces_of(file: BinaryIO, begin: int, length: int, nbytes: int) -> Iterator[bytes]:
+    """Read `length` bytes of a file, `nbytes` at a time."""
     for done in range(0, length, nbytes):
+        file.seek(begin + done)
         yield file.read(min(nbytes, length - done))
 
 
@@ -144,7 +144,7 @@ def rearrange(
     )
 
 
-def _write_at(file: BinaryIO, data: memoryview, place: int) -> None:
+def write_at(file: BinaryIO, data: memoryview, place: int) -> None:
     """Write all of `data` at a place in a file without a buffer."""
     while data:
         if hasattr(os, "pwrite"):

@@ -27,11 +27,7 @@ def integer(name: str, value: object, low: int, high: int) -> int:
 def block_pair(block: int | Sequence[int]) -> tuple[int, int]:
     """Return a block as (rows, columns); one number counts columns. Both are 0 for all of an array.
 
-    Raises
-    ------
-    ValueError
-        It is neither an int nor two of them.
-
+    ValueError: it is neither an int nor two of them.
     """
     if type(block) is tuple and len(block) == _BLOCK_AXES:
         rows, columns = block
@@ -63,13 +59,8 @@ def magnitude(amax: object) -> float:
 def check_float(shape: tuple[int, ...], dtype: np.dtype[Any]) -> None:
     """Refuse arrays that are not of a real float dtype, or have no axes.
 
-    Raises
-    ------
-    TypeError
-        They have another dtype.
-    ValueError
-        They have no axes.
-
+    TypeError: they have another dtype.
+    ValueError: they have no axes.
     """
     try:
         is_float = finfo(dtype).kind == "float"

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -18,6 +18,12 @@ _WORD_BITS = 32
 
 def check(q: StoredArray) -> None:
     """Refuse parts whose shapes or dtypes are not those that the block and the shape call for."""
+    for text in faults(q):
+        raise ValueError(text)
+
+
+def faults(q: StoredArray) -> Iterator[str]:
+    """Yield what does not fit of the parts of a quantised array; nothing if all of it does."""
     for name in ("data", "scale", "global_scale", "zero_point"):
         part = getattr(q, name)
         if not hasattr(part, "dtype") and (part is not None or name in {"data", "scale"}):
@@ -25,37 +31,35 @@ def check(q: StoredArray) -> None:
     views = views_of(q)
     rank = len(views.shape)
     if not isinstance(q.axis, int | np.integer) or not -rank <= q.axis < rank:
-        raise ValueError(f"axis={q.axis} is not valid; the shape is {views.shape}.")
-    _check_block(views)
-    _check_dtypes(q, views)
+        yield f"axis={q.axis} is not valid; the shape is {views.shape}."
+    yield from _block_faults(views)
+    yield from _dtypes_faults(q, views)
     storage = views.storage
     variants = (*storage.packing, *dict(storage.zeros_add))
     if q.variant is not None and q.variant not in variants:
-        raise ValueError(f"variant={q.variant!r} is not valid; use one of {', '.join(variants)}.")
-    _check_shape("data", q.data, views.data_shape, views)
+        yield f"variant={q.variant!r} is not valid; use one of {', '.join(variants)}."
+    yield from _shape_faults("data", q.data, views.data_shape, views)
     matrices = math.prod(views.core_shape[:-2])
     if views.block != (0, 0) or q.scale.size != matrices:
-        _check_shape("scale", q.scale, views.scale_shape, views)
+        yield from _shape_faults("scale", q.scale, views.scale_shape, views)
     if q.zero_point is not None:
-        _check_shape("zero_point", q.zero_point, views.zero_shape, views)
+        yield from _shape_faults("zero_point", q.zero_point, views.zero_shape, views)
     if q.global_scale is not None and q.global_scale.size not in (1, matrices):
-        _check_shape("global_scale", q.global_scale, (), views)
-    _check_extras(q, views)
+        yield from _shape_faults("global_scale", q.global_scale, (), views)
+    yield from _extras_faults(q, views)
     if views.scheme.global_scale and q.global_scale is None and views.recipe is not None:
         needed = any(part.role == "global scale" and part.required for part in views.layout.parts)
         if needed:
-            raise ValueError(
-                f"global_scale=None is not valid; {q.recipe} stores one for {q.scheme}."
-            )
+            yield f"global_scale=None is not valid; {q.recipe} stores one for {q.scheme}."
     if storage.unsigned and q.zero_point is None and "bias" not in q.extras:
-        raise ValueError(
+        yield (
             f"zero_point=None is not valid; {q.recipe} stores {q.scheme} without a sign, so that "
             "codes mean nothing without zero points or biases."
         )
 
 
-def _check_extras(q: StoredArray, views: Views) -> None:
-    """Refuse an extra part whose shape is not the one that decoding needs."""
+def _extras_faults(q: StoredArray, views: Views) -> Iterator[str]:
+    """Yield what is wrong of the shapes of extra parts, which decoding needs."""
     columns, blocks = views.shape[q.axis], math.prod(views.grid)
     shapes = {
         "group index": (columns,),
@@ -69,22 +73,20 @@ def _check_extras(q: StoredArray, views: Views) -> None:
     if "nested scale" in extras:
         size = int(extras.get("nested block", 0))
         if size < 1 or not {"nested code map", "nested bias"} <= extras.keys():
-            raise ValueError(
-                "extras has a nested scale, which needs a nested code map, bias and block."
-            )
+            yield ("extras has a nested scale, which needs a nested code map, bias and block.")
         shapes |= {"nested scale": (ceil_div(blocks, size),), "nested code map": (1 << _BYTE,)}
     if views.storage.flat and ("nested scale" in extras) != (q.scale.dtype.itemsize == 1):
-        raise ValueError(
+        yield (
             f"{_label('scale', q.scale)} has dtype {q.scale.dtype}; nested scales are bytes, and "
             "no others."
         )
     for name, shape in shapes.items():
         if name in extras:
-            _check_shape(name, extras[name], shape, views)
+            yield from _shape_faults(name, extras[name], shape, views)
 
 
-def _check_block(views: Views) -> None:
-    """Refuse a block that is not one of the scheme's."""
+def _block_faults(views: Views) -> Iterator[str]:
+    """Yield what is wrong of a block: it is none of the scheme's."""
     scheme, block = views.scheme, views.block
     if block == scheme.block:
         return
@@ -93,11 +95,11 @@ def _check_block(views: Views) -> None:
     free = free or (scheme.global_scale and block[0] == 1)
     if not free or min(block) < 1:
         use = "(rows, columns)" if free else scheme.block
-        raise ValueError(f"block={block} is not valid for {scheme.name}; use {use}.")
+        yield f"block={block} is not valid for {scheme.name}; use {use}."
 
 
-def _check_dtypes(q: StoredArray, views: Views) -> None:
-    """Refuse payloads and scales of a dtype that the scheme does not have."""
+def _dtypes_faults(q: StoredArray, views: Views) -> Iterator[str]:
+    """Yield what is wrong of the dtypes of payloads and scales."""
     scheme, payload_dtype = views.scheme, q.data.dtype
     is_float8 = scheme.name.startswith("fp8_")
     stored = finfo(payload_dtype)
@@ -108,33 +110,31 @@ def _check_dtypes(q: StoredArray, views: Views) -> None:
         is_whole = stored.bits == views.container.itemsize * _BYTE
         fits = is_whole and stored.kind.endswith("int")
     if not fits:
-        raise ValueError(
+        yield (
             f"{_label('data', q.data)} has dtype {payload_dtype}, but {scheme.name} needs "
             f"{views.container}; view it as that."
         )
     if scheme.scale in (E8M0, E4M3):
         if q.scale.dtype != np.uint8 and finfo(q.scale.dtype).name != scheme.scale:
-            raise ValueError(
+            yield (
                 f"{_label('scale', q.scale)} has dtype {q.scale.dtype}, but {scheme.name} stores "
                 f"{scheme.scale}; give the bytes as they are stored."
             )
     elif q.scale.dtype != np.uint8 or not (is_float8 or views.storage.flat):
-        _check_kind("scale", q.scale, "float")
-    _check_kind("global_scale", q.global_scale, "float")
-    _check_kind("zero_point", q.zero_point, "int")
+        yield from _kind_faults("scale", q.scale, "float")
+    yield from _kind_faults("global_scale", q.global_scale, "float")
+    yield from _kind_faults("zero_point", q.zero_point, "int")
     for name in _FLOATS.intersection(q.extras):
-        _check_kind(name, q.extras[name], "float")
+        yield from _kind_faults(name, q.extras[name], "float")
 
 
-def _check_kind(name: str, part: Array | None, kind: str) -> None:
-    """Refuse a part whose elements are not numbers of a kind, which would be taken for others."""
+def _kind_faults(name: str, part: Array | None, kind: str) -> Iterator[str]:
+    """Yield what is wrong of elements that would be taken for numbers of a kind, and are others."""
     if part is None:
         return
     row = finfo(part.dtype)
     if not row.kind.endswith(kind) or row.bits > _WORD_BITS:
-        raise ValueError(
-            f"{_label(name, part)} has dtype {part.dtype}; it must be of {_KINDS[kind]}."
-        )
+        yield f"{_label(name, part)} has dtype {part.dtype}; it must be of {_KINDS[kind]}."
 
 
 _KINDS = {"float": "floats of at most 32 bits", "int": "integers of at most 32 bits"}
@@ -151,8 +151,8 @@ def _squeezed(shape: Sequence[int]) -> tuple[int, ...]:
     return tuple(n for n in shape if n != 1)
 
 
-def _check_shape(name: str, part: Array, shape: tuple[int, ...], views: Views) -> None:
-    """Refuse a part of another shape; axes of one element, and those inside a row, may differ."""
+def _shape_faults(name: str, part: Array, shape: tuple[int, ...], views: Views) -> Iterator[str]:
+    """Yield what is wrong of a shape; axes of one element, and those inside a row, may differ."""
     if _squeezed(part.shape) == _squeezed(shape):
         if not isinstance(part, LazyArray) or part.size <= 1:
             return
@@ -164,7 +164,7 @@ def _check_shape(name: str, part: Array, shape: tuple[int, ...], views: Views) -
     if inner and part.shape[:rows] == shape[:rows]:
         return
     block = "x".join(str(n or "all") for n in views.block)
-    raise ValueError(
+    yield (
         f"{_label(name, part)} has shape {part.shape}, but {views.scheme.name} of shape "
         f"{views.shape} in blocks of {block} needs {shape}."
     )

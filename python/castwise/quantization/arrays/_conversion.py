@@ -226,11 +226,7 @@ def common_power(ranges: Mapping[str, PowerRange]) -> int:
 
     With it the scale of each block that has values is one of float8_e4m3fn.
 
-    Raises
-    ------
-    ValueError
-        There is none; the message names the weight and the block.
-
+    ValueError: there is none; the message names the weight and the block.
     """
     for name, power_range in ranges.items():
         if power_range.nan is not None:
@@ -275,11 +271,7 @@ def relative_scales(q: QuantizedArray, target: Views, power: int) -> Array:
 def widened(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
     """Return codes of 4 bits in blocks of a row as float8 in blocks of rows, with the same values.
 
-    Raises
-    ------
-    ValueError
-        A value is not one of float8 with the scale of its block; the message has the block.
-
+    ValueError: A value is not one of float8 with the scale of its block; the message has the block.
     """
     views = views_of(q)
     powers = views.to_core(q.scale).view(np.uint8)

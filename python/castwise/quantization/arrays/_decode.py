@@ -203,11 +203,8 @@ def _as_float8(values: Array, level: Array) -> Array:
 def check_steps(q: StoredArray, arithmetic: Arithmetic) -> None:
     """Refuse factors and float8 scales by which products cannot be changed.
 
-    Raises
-    ------
-    ValueError
-        Factors are too wide for exact arithmetic, or a float8 scale leaves no number finite.
-
+    ValueError: factors are too wide for exact arithmetic, or a float8 scale leaves no number
+    finite.
     """
     factor, level = (q.extras.get(name) for name in ("factor", "float8 scale"))
     if level is not None and not np.abs(level) <= np.finfo(np.float32).max / _LARGEST:

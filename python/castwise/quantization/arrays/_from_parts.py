@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from itertools import chain
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -13,6 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from castwise._core import finfo, read_array
 from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
+from castwise.quantization.arrays._checks import faults
 from castwise.quantization.arrays._lazy import LazyArray
 from castwise.quantization.arrays._named_parts import bare, stem_of
 from castwise.quantization.arrays._views import StoredArray, fields_of, geometry, views_of
@@ -60,7 +62,7 @@ class _NamedPart(NamedTuple):
 
 
 def recognized_parts(
-    make: Callable[..., Made],
+    make: type[Made],
     parts: Mapping[str, Any],
     recipe: str,
     shape: Sequence[int] | None,
@@ -98,14 +100,13 @@ def recognized_parts(
     problems: dict[str, None] = {}
     candidates: dict[tuple[Any, ...], Made] = {}
     for arguments in chain.from_iterable(_candidates(match, stated) for match in matches):
-        try:
-            array = make(**arguments)
-        except ValueError as error:
-            problems[str(error)] = None
-        else:
-            candidates.setdefault(
-                (arguments["scheme"], arguments["block"], arguments.get("variant")), array
-            )
+        array = make._of_fields(_fields(arguments))
+        if (fault := next(faults(array), None)) is not None:
+            problems[fault] = None
+            continue
+        candidates.setdefault(
+            (arguments["scheme"], arguments["block"], arguments.get("variant")), array
+        )
     exact = {key: array for key, array in candidates.items() if _is_exact(array)}
     candidates = exact if len(exact) == 1 else candidates
     if len(candidates) == 1:
@@ -117,6 +118,17 @@ def recognized_parts(
         for name, size, packing in candidates
     )
     raise ValueError(f"parts fit several: {fits}. State scheme=, block=, shape= or variant=.")
+
+
+def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a quantised array that was not checked yet."""
+    return {
+        **dict.fromkeys(("scale", "global_scale", "zero_point")),
+        **arguments,
+        "shape": shape_of(arguments["shape"]),
+        "extras": MappingProxyType(arguments["extras"]),
+        "_ready": {},
+    }
 
 
 def _named(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
@@ -291,11 +303,8 @@ def _state(match: Match[_NamedPart]) -> dict[str, Any]:
 def _marked(match: Match[_NamedPart], producer: Producer, scheme_name: str | None) -> str | None:
     """Return the scheme that a marker names; refuse codes that a marker says are changed.
 
-    Raises
-    ------
-    ValueError
-        Rows are reordered, or codes rotated, or the marker names another scheme than is wanted.
-
+    ValueError: rows are reordered, or codes rotated, or the marker names another scheme than is
+    wanted.
     """
     marker = next((marker for part, marker in match.parts.values() if part.use == "marker"), None)
     if marker is None or producer.marker is None:

@@ -20,27 +20,14 @@ Index: TypeAlias = Item | tuple[Item, ...]
 
 @dataclass(frozen=True, slots=True)
 class LazyArray:
-    """A stored tensor in the place of an array: indexing it reads what is asked for.
+    """A stored tensor in the place of an array: indexing it reads what is asked for."""
 
-    Attributes
-    ----------
-    name
-        Its name.
-    shape
-        The shape that it is seen in.
-    dtype
-        Of its elements.
-    stored
-        Its shape as stored, which differs in axes of one element, or in last axes that are joined.
-    box
-        Reads what is within ranges, one for each stored axis.
-
-    """
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
+    name: str  # its name
+    shape: tuple[int, ...]  # the shape that it is seen in
+    dtype: np.dtype[Any]  # of its elements
+    # Its shape as stored, which differs in axes of one element, or in last axes that are joined
     stored: tuple[int, ...]
+    # Reads what is within ranges, one for each stored axis
     box: Callable[[Sequence[Range]], NDArray[Any]]
 
     @property

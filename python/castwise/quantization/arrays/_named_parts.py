@@ -61,11 +61,7 @@ def _is_named(views: Views) -> bool:
 def _stored_alike(q: StoredArray, recipe: Producer) -> StoredArray:
     """Return the same bytes as the parts of another producer.
 
-    Raises
-    ------
-    ValueError
-        It stores others; the message says of which part.
-
+    ValueError: it stores others; the message says of which part.
     """
     views = views_of(q)
     symmetric = q.zero_point is None and "bias" not in q.extras

@@ -158,7 +158,9 @@ def quantize_slab(
     """Quantise an array, as `quantize` does, without a warning of its scales."""
     rest = (scale_rule, None, "raise", None, 0)
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
-    return _planned_and_made(x, request, amax, threads)[0]
+    if not x.size:
+        return _planned_and_made(x, request, amax, threads)[0]
+    return _quantized(x, _known_plan(*request), amax, threads)
 
 
 def _planned_and_made(
@@ -192,56 +194,25 @@ def _near_one(
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Plan:
-    """What follows from all arguments but the elements.
+    """What follows from all arguments but the elements."""
 
-    Attributes
-    ----------
-    scheme, arithmetic
-        What is made, and whose arithmetic it is.
-    views
-        Where the parts lie.
-    as_given
-        Whether the core sees the array and the payload as they are.
-    block
-        The (rows, columns) that share a scale as it is computed.
-    as_one
-        Whether the core sees a stack as one matrix: blocks of the whole array have one range.
-    grid
-        The blocks along each axis, as the core sees them.
-    dtype
-        Of scales.
-    bias, zeros
-        Whether blocks have a bias, or a zero point.
-    at_once
-        Whether the core writes scales where they are stored.
-    fills
-        Whether codes fill the payload: else what is left of it is 0.
-    is_bounded
-        Whether there are magnitudes that scales do not reach.
-    options
-        Of the core.
-    fields
-        Of the result.
-    encoders
-        One that makes all parts of arrays in C order, once such an array was encoded.
-
-    """
-
-    scheme: Scheme
+    scheme: Scheme  # what is made, and whose arithmetic it is
     arithmetic: str
-    views: Views
-    as_given: bool
-    block: tuple[int, int]
+    views: Views  # where the parts lie
+    as_given: bool  # whether the core sees the array and the payload as they are
+    block: tuple[int, int]  # the (rows, columns) that share a scale as it is computed
+    # Whether the core sees a stack as one matrix: blocks of the whole array have one range
     as_one: bool
-    grid: tuple[int, ...]
-    dtype: np.dtype[Any]
-    bias: bool
+    grid: tuple[int, ...]  # the blocks along each axis, as the core sees them
+    dtype: np.dtype[Any]  # of scales
+    bias: bool  # whether blocks have a bias, or a zero point
     zeros: bool
-    at_once: bool
-    fills: bool
-    is_bounded: bool
-    options: dict[str, Any]
-    fields: dict[str, Any]
+    at_once: bool  # whether the core writes scales where they are stored
+    fills: bool  # whether codes fill the payload: else what is left of it is 0
+    is_bounded: bool  # whether there are magnitudes that scales do not reach
+    options: dict[str, Any]  # of the core
+    fields: dict[str, Any]  # of the result
+    # One that makes all parts of arrays in C order, once such an array was encoded
     encoders: list[_core.BlockEncoder]
 
 

@@ -20,25 +20,13 @@ Rows = TypeVar("Rows", bound=StoredArray)
 
 @dataclass(frozen=True, slots=True)
 class _RowAxis:
-    """How a part lies along the rows of the plain matrix.
+    """How a part lies along the rows of the plain matrix."""
 
-    Attributes
-    ----------
-    shape
-        The shape that the part has, or may be given.
-    axis
-        The axis after those of the stack along which the rows lie; None if any row needs all of it.
-    rows
-        The rows for one of its elements along that axis.
-    multiple
-        What is cut ends at a multiple of so many rows, or at the end.
-
-    """
-
-    shape: Sequence[int]
+    shape: Sequence[int]  # the shape that the part has, or may be given
+    # The axis after those of the stack along which the rows lie; None if any row needs all of it
     axis: int | None
-    rows: Fraction = Fraction(1)
-    multiple: int = 1
+    rows: Fraction = Fraction(1)  # the rows for one of its elements along that axis
+    multiple: int = 1  # what is cut ends at a multiple of so many rows, or at the end
 
 
 def row_step(q: StoredArray) -> int:
@@ -57,24 +45,16 @@ def _step(views: Views, nested_block: int) -> int:
     return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
 
 
-def rows_of(q: Rows, start: int, stop: int, place: Sequence[int] = ()) -> Rows:
+def rows_of(
+    q: Rows,  # A quantised array; what is needed of lazy parts is read
+    start: int,  # the rows; `start` is a multiple of `row_step`, and `stop` is one or the end
+    stop: int,
+    place: Sequence[int] = (),  # where the matrix is in its stack
+) -> Rows:
     """Return rows of a matrix as a quantised array that shares memory.
 
-    Parameters
-    ----------
-    q
-        A quantised array; what is needed of lazy parts is read.
-    start, stop
-        The rows; `start` is a multiple of `row_step`, and `stop` is one or the end.
-    place
-        Where the matrix is in its stack.
-
-    Raises
-    ------
-    ValueError
-        The rows are not whole steps, or the array is not a matrix, or stack of them, whose axis is
-        one of its last two.
-
+    ValueError: the rows are not whole steps, or the array is not a matrix, or stack of them, whose
+    axis is one of its last two.
     """
     views = views_of(q)
     shape = views.shape

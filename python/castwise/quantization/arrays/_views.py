@@ -52,30 +52,16 @@ def containers(columns: int, bits: int, itemsize: int, packing: str) -> int:
 
 @dataclass(frozen=True, eq=False)
 class Views:
-    """The geometry of one quantised array.
+    """The geometry of one quantised array."""
 
-    Attributes
-    ----------
-    scheme, recipe, layout
-        Rows of the tables.
-    shape
-        Of the array that was quantised.
-    axis
-        Along which codes share a scale.
-    block
-        (rows, columns) that share a scale, 0 for the whole axis; the axis is that of the columns.
-    packing
-        The variant of the layout.
-
-    """
-
-    scheme: Scheme
+    scheme: Scheme  # rows of the tables
     recipe: Producer | None
     layout: Layout
-    shape: tuple[int, ...]
-    axis: int
+    shape: tuple[int, ...]  # of the array that was quantised
+    axis: int  # along which codes share a scale
+    # (rows, columns) that share a scale, 0 for the whole axis; the axis is that of the columns
     block: tuple[int, int]
-    packing: str
+    packing: str  # the variant of the layout
 
     @cached_property
     def storage(self) -> Storage:
@@ -324,6 +310,8 @@ class StoredArray(StoredGeometry, Protocol):
     def extras(self) -> Mapping[str, Array]: ...
     @property
     def _ready(self) -> dict[str, _core.BlockDecoder]: ...
+    @classmethod
+    def _of_fields(cls, fields: dict[str, Any]) -> Self: ...
     def _with(self, **fields: object) -> Self: ...
 
 

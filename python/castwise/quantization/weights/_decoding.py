@@ -41,34 +41,18 @@ class Slab:
 
 @dataclass(frozen=True, slots=True)
 class Decoding:
-    """What a weight is, and how it is decoded.
+    """What a weight is, and how it is decoded."""
 
-    Attributes
-    ----------
-    shape
-        Its shape in an unquantised model.
-    cut
-        A shape with the same elements in the same order, as a matrix or a stack of them.
-    step
-        Slabs begin at multiples of so many rows.
-    parts
-        The stored tensors that are read.
-    rows
-        Reads the rows of a slab.
-    whole
-        All of it, its parts lazy; None for blocks of bytes, which hold their scales.
-    values
-        Decodes a slab, in the place of `rows`, where another package knows the codes, or where
-        factors beside them multiply what they are: to float32, and to float64 for "exact".
-
-    """
-
-    shape: tuple[int, ...]
+    shape: tuple[int, ...]  # its shape in an unquantised model
+    # A shape with the same elements in the same order, as a matrix or a stack of them
     cut: tuple[int, ...]
-    step: int
-    parts: Collection[str]
-    rows: Callable[[Slab], QuantizedArray]
+    step: int  # slabs begin at multiples of so many rows
+    parts: Collection[str]  # the stored tensors that are read
+    rows: Callable[[Slab], QuantizedArray]  # reads the rows of a slab
+    # All of it, its parts lazy; None for blocks of bytes, which hold their scales
     whole: QuantizedArray | None = None
+    # Decodes a slab, in the place of `rows`, where another package knows the codes, or where
+    # factors beside them multiply what they are: to float32, and to float64 for "exact"
     values: Callable[[Slab], NDArray[Any]] | None = None
 
     def slabs(self, elements: int) -> Iterator[Slab]:
@@ -81,36 +65,18 @@ class Decoding:
 
 
 def decoding(
-    weight: QuantizedWeight,
-    tensors: Mapping[str, Described],
-    read: Read,
-    section: Mapping[str, Any],
-    arithmetic: Arithmetic,
+    weight: QuantizedWeight,  # what was recognised
+    tensors: Mapping[str, Described],  # all tensors of the checkpoint, by name
+    read: Read,  # reads of one of them what is within ranges; here only what describes the weight
+    section: Mapping[str, Any],  # what states the method of quantisation, as its producer writes it
+    arithmetic: Arithmetic,  # "peer" or "exact"
     *,
+    # Along which blocks are to lie, -1 or -2; None for that of the unquantised model
     axis: int | None = None,
 ) -> Decoding:
     """Plan how a weight is decoded.
 
-    Parameters
-    ----------
-    weight
-        What was recognised.
-    tensors
-        All tensors of the checkpoint, by name.
-    read
-        Reads of one of them what is within ranges; here only what describes the weight.
-    section
-        What states the method of quantisation, as its producer writes it.
-    arithmetic
-        "peer" or "exact".
-    axis
-        Along which blocks are to lie, -1 or -2; None for that of the unquantised model.
-
-    Raises
-    ------
-    Undecodable
-        Its parts do not fit each other, or castwise cannot decode its kind.
-
+    Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
     """
     case = Case(weight, tensors, read, section)
     if weight.recipes == (TYPED,):

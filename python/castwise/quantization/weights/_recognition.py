@@ -38,22 +38,12 @@ _WEIGHT = "weight"
 
 
 def recognized(
-    tensors: Iterable[Described],
+    tensors: Iterable[Described],  # all tensors of the checkpoint
+    # Parsed files beside it, by name; see `castwise.quantization.producers._configs.CONFIGS`
     configs: Mapping[str, Any],
-    metadata: Mapping[str, str],
+    metadata: Mapping[str, str],  # its metadata
 ) -> Quantization | None:
-    """Return what is quantised; None if nothing is, and nothing says that it is.
-
-    Parameters
-    ----------
-    tensors
-        All tensors of the checkpoint.
-    configs
-        Parsed files beside it, by name; see `castwise.quantization.producers._configs.CONFIGS`.
-    metadata
-        Its metadata.
-
-    """
+    """Return what is quantised; None if nothing is, and nothing says that it is."""
     stated = statements(configs, metadata)
     quantization = _Search(tensors, stated, [*contradictions(configs)]).find_weights()
     return None if quantization == Quantization() else quantization

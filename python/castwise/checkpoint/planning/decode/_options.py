@@ -15,31 +15,15 @@ from castwise.quantization.producers import BF16
 
 @dataclass(frozen=True, slots=True)
 class Decode:
-    """What is decoded, and to what.
+    """What is decoded, and to what."""
 
-    Attributes
-    ----------
-    format
-        The format of decoded weights.
-    arithmetic
-        "peer" or "exact".
-    only
-        A regular expression that matches the whole names of the weights; None for all.
-    threads
-        How many threads may decode.
-    may_be_plain
-        Whether a checkpoint without quantised weights is taken as it is.
-    counts_losses
-        Whether what decoding loses is counted.
-
-    """
-
-    format: str
-    arithmetic: Arithmetic
+    format: str  # the format of decoded weights
+    arithmetic: Arithmetic  # "peer" or "exact"
+    # A regular expression that matches the whole names of the weights; None for all
     only: str | None
-    threads: int
-    may_be_plain: bool = False
-    counts_losses: bool = True
+    threads: int  # how many threads may decode
+    may_be_plain: bool = False  # whether a checkpoint without quantised weights is taken as it is
+    counts_losses: bool = True  # whether what decoding loses is counted
 
 
 FORMATS = (BF16, "float16", "float32")
@@ -58,11 +42,7 @@ def decoding_of(
 ) -> Decode:
     """Check how weights are to be decoded.
 
-    Raises
-    ------
-    ValueError, TypeError
-        One of the arguments is wrong.
-
+    ValueError, TypeError: one of the arguments is wrong.
     """
     name = finfo(typed_format(dtype, "dtype")).name
     if name not in FORMATS:
@@ -77,11 +57,7 @@ def decoding_of(
 def checked_threads(threads: object) -> int:
     """Return a number of threads; by default that of castwise.
 
-    Raises
-    ------
-    ValueError, TypeError
-        It is not a positive int.
-
+    ValueError, TypeError: it is not a positive int.
     """
     if threads is None:
         return get_num_threads()

@@ -37,11 +37,7 @@ class UnquantizedConfig(Config):
     `exceptions` are modules that it must except where others stay quantised; None for none.
     `is_stale` says that it goes where no weight is decoded, too.
 
-    Raises
-    ------
-    OSError
-        It cannot be read.
-
+    OSError: it cannot be read.
     """
 
     def __init__(

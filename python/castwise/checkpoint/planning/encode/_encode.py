@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import json
-import logging
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
 
-from castwise._core import finfo
+from castwise._core import PolicyMap, finfo
 from castwise._dtype_map import KEEP, DtypeMap, is_whole_name
 from castwise._spelling import nearest
 from castwise._wording import argument, function, given, quoted
@@ -19,7 +18,7 @@ from castwise.checkpoint._tensors import TensorInfo, may_be_float
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.maps import warn_of_other_models
 from castwise.checkpoint.planning._checkpoint_model import check_rows, check_shapes
-from castwise.checkpoint.planning._component import ComponentPlan, pattern_of
+from castwise.checkpoint.planning._component import Derived, SourceComponent, pattern_of
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.planning._derived_reader import DerivedTensor
 from castwise.checkpoint.planning._new_statements import statements
@@ -32,12 +31,11 @@ from castwise.checkpoint.planning._written_schemes import (
 from castwise.checkpoint.planning.decode._decode import decode_refusal
 from castwise.checkpoint.planning.encode._encoded_weight import (
     EncodedWeight,
-    Kept,
     encoding_threads,
     share,
 )
 from castwise.checkpoint.report import kept_tensors, kept_text
-from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture
+from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture, Model
 from castwise.quantization import Quantization
 from castwise.quantization.producers import (
     WRITTEN,
@@ -48,7 +46,6 @@ from castwise.quantization.producers import (
     producer_of_model,
 )
 
-_LOGGER = logging.getLogger(__name__)
 _BYTE_BITS = 8
 _OWN_MODULES = ("router", "recurrent", "other")
 """The roles of parameters that modules of a model's own code have, which no library replaces."""
@@ -61,48 +58,23 @@ TABLES = ("embedding", "head")
 
 @dataclass(frozen=True, slots=True)
 class Encode:
-    """What is quantised, and how.
+    """What is quantised, and how."""
 
-    Attributes
-    ----------
-    scheme
-        The scheme of linear layers; None if only those that a map names are quantised.
-    recipe
-        The producer.
-    block
-        The (rows, columns) that share a scale; None for the default.
-    ignore
-        Regular expressions that match the whole names of tensors, or modules, to leave.
-    dtypes
-        What a map says of formats.
-    schemes
-        What it says of schemes, by its keys.
-    threads
-        How many threads may encode.
-    map_name
-        The name of a map that comes with castwise.
-    leaves_unfit
-        Leave a weight that the recipe cannot hold as it is, instead of refusing it.
-    consumer
-        Who is to load the result; None if nobody says it.
-    embeddings
-        Quantise embeddings and heads as linear layers, which stay otherwise.
-    architecture
-        What the parameters are, as a user says; None if nobody does.
-
-    """
-
+    # The scheme of linear layers; None if only those that a map names are quantised
     scheme: str | None
-    recipe: str
-    block: tuple[int, int] | None
+    recipe: str  # the producer
+    block: tuple[int, int] | None  # the (rows, columns) that share a scale; None for the default
+    # Regular expressions that match the whole names of tensors, or modules, to leave
     ignore: Sequence[str]
-    dtypes: DtypeMap
-    schemes: Mapping[str, str]
-    threads: int
-    map_name: str | None = None
+    dtypes: DtypeMap  # what a map says of formats
+    schemes: Mapping[str, str]  # what it says of schemes, by its keys
+    threads: int  # how many threads may encode
+    map_name: str | None = None  # the name of a map that comes with castwise
+    # Leave a weight that the recipe cannot hold as it is, instead of refusing it
     leaves_unfit: bool = False
-    consumer: str | None = None
-    embeddings: bool = False
+    consumer: str | None = None  # who is to load the result; None if nobody says it
+    embeddings: bool = False  # quantise embeddings and heads as linear layers, which stay otherwise
+    # What the parameters are, as a user says; None if nobody does
     architecture: Architecture | None = None
 
     @property
@@ -122,20 +94,17 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
 
     `is_file` says that it becomes one file, which states in its metadata how they are stored.
 
-    Raises
-    ------
-    CheckpointError
-        It is quantised already; no weight of it would be; or the recipe cannot hold one.
-
+    CheckpointError: it is quantised already; no weight of it would be; or the recipe cannot hold
+    one.
     """
     check_rows([name for part in source.components for name in part.names()], encode.architecture)
-    plans = [EncodePlan(source, component, encode) for component in source.components]
-    unused = _check_used(source, encode, plans)
+    choices = [_choice_of(source, component, encode) for component in source.components]
+    unused = _check_used(source, encode, choices)
     kept = kept_tensors(
-        (row for plan in plans for row in plan.kept_rows()),
+        (row for choice in choices for row in choice.kept_rows()),
         sum(info.nbytes for info in source.tensors.values()),
     )
-    if not any(plan.chosen for plan in plans):
+    if not any(choice.encodings for choice in choices):
         raise CheckpointError(
             f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
             f"a map ({argument('dtype_map')}) gives a scheme to"
@@ -143,7 +112,7 @@ def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> D
         )
     return DerivedCheckpoint(
         source,
-        plans,
+        [derive_encoded(choice, is_file=is_file) for choice in choices],
         encode.dtypes,
         is_file=is_file,
         recipe=encode.recipe,
@@ -160,29 +129,26 @@ def candidate_parts(
 
     Weights of a kind have one shape and format, and names that tell the same.
 
-    Raises
-    ------
-    CheckpointError
-        The checkpoint is quantised already, or cannot be.
-
+    CheckpointError: the checkpoint is quantised already, or cannot be.
     """
     for component in source.components if encodes else ():
-        plan = EncodePlan(source, component, replace(encodes[0], leaves_unfit=True))
-        for infos in plan.kinds():
+        choice = _choice_of(source, component, replace(encodes[0], leaves_unfit=True))
+        for infos in choice.kinds():
             parts: dict[str, Sequence[DerivedTensor]] = {}
             for encode in encodes:
-                plan.choose_again(infos[0], replace(encode, leaves_unfit=True))
-                if plan.derived:
-                    parts[encode.scheme or ""] = plan.derived[infos[0].name]
+                single = choose(choice.facts, replace(encode, leaves_unfit=True), infos[:1])
+                if single.encodings:
+                    _, tensors = _encoded_tensors(single)
+                    parts[encode.scheme or ""] = tensors[infos[0].name]
             yield [component.prefix + info.name for info in infos], parts
 
 
 def _check_used(
-    source: Checkpoint, encode: Encode, plans: Sequence[EncodePlan]
+    source: Checkpoint, encode: Encode, choices: Sequence[WeightChoice]
 ) -> dict[str, str | None]:
     """Refuse patterns of `ignore` that match nothing; return those of a map."""
-    names = [name for plan in plans for name in plan.names]
-    used = {pattern for plan in plans for pattern in plan.used}
+    names = [choice.facts.prefix + info.name for choice in choices for info in choice.facts.tensors]
+    used = {pattern for choice in choices for pattern in choice.used}
     for pattern in encode.ignore:
         if pattern not in used:
             near = nearest([pattern], names)[pattern]
@@ -191,7 +157,8 @@ def _check_used(
                 + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
             )
     if encode.map_name is not None:
-        unknown = [plan.model.stated_type for plan in plans if plan.model.architecture is None]
+        models = [choice.facts.model for choice in choices]
+        unknown = [model.stated_type for model in models if model.architecture is None]
         warn_of_other_models(encode.map_name, used, unknown)
         return {}
     return nearest([key for key, _ in encode.dtypes.keys.items() if key not in used], names)
@@ -205,12 +172,12 @@ def statement_sizes(
     These are beside what is there before. It raises as `encode_checkpoint` does.
     """
     plain = replace(encode, schemes={})
-    plans = [EncodePlan(source, component, plain) for component in source.components]
+    plans = [_choice_of(source, component, plain) for component in source.components]
 
     def count_bytes(schemes: Mapping[str, str]) -> int:
-        for plan in plans:
-            plan.choose_all(replace(encode, schemes=schemes))
-        stated = [plan.new_statements(is_file=is_file) for plan in plans]
+        request = replace(encode, schemes=schemes)
+        choices = [choose(plan.facts, request, keys=plan.keys) for plan in plans]
+        stated = [_statements(choice, is_file=is_file) for choice in choices]
         return sum(_statement_bytes(text) for text in stated if text is not None)
 
     return count_bytes
@@ -224,140 +191,183 @@ def _statement_bytes(stated: Statements) -> int:
     return max(len(json.dumps(dict(stated.sections), indent=2)) + files, len(metadata))
 
 
-def _encodings(encode: Encode) -> dict[str, Encoding]:
-    """Return how the schemes of a request are stored."""
-    schemes = {encode.scheme, *encode.schemes.values()} - {None}
-    return {scheme: encode.encoding(scheme) for scheme in schemes if scheme is not None}
+_Key = tuple[TensorInfo, str | None, bool]
+"""A tensor, the key of the map that names it, and whether a pattern excepts it."""
 
 
-class EncodePlan(ComponentPlan):
-    """The plan for one component."""
+@dataclass(frozen=True, slots=True)
+class WeightChoice:
+    """Which tensors of a component are quantised, and how."""
 
-    derivation = "encode"
-    purpose = "quantised"
-    statement_text = "what may state how it is stored"
-
-    def __init__(self, source: Checkpoint, component: Component, encode: Encode) -> None:
-        ComponentPlan.__init__(self, source, component, encode.architecture)
-        self._encode = encode
-        self._source = source
-        if self.quantization is not None:
-            self._refuse_quantised(self.quantization)
-        config = self._configs.get(CONFIG, {})
-        if not isinstance(config, dict):
-            raise self._refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
-        self._ignored = [(text, pattern_of("ignore", text)) for text in encode.ignore]
-        self.used: set[str] = set()
-        self.names = [component.prefix + info.name for info in self._tensors]
-        self.chosen: dict[str, Encoding] = {}
-        self._left: list[str] = []
-        self._keys = [self._key_of(info) for info in self._tensors if component.has_config]
-        keys = zip(self._tensors, self._keys, strict=False)
-        left = {info.name for info, (_, is_ignored) in keys if is_ignored}
-        check_shapes(self.model, left, encode.architecture)
-        self.choose_all(encode)
+    facts: SourceComponent  # the component as it is
+    encode: Encode  # what is asked for
+    keys: Sequence[_Key]  # what its map and its patterns say of the tensors
+    used: frozenset[str]  # those keys and patterns
+    encodings: Mapping[str, Encoding]  # how the weights are stored that are quantised, by name
+    left: Sequence[str]  # the matrices that stay
 
     def kinds(self) -> list[list[TensorInfo]]:
         """Return the matrices by what decides how they may be quantised."""
         kinds: dict[Any, list[TensorInfo]] = {}
-        for info in self._tensors if self._component.has_config else ():
-            if self._is_matrix(info) and not self._stays(info.name):
-                model, name = self.model, info.name
+        model = self.facts.model
+        for info, _, _ in self.keys:
+            if self.facts.is_matrix(info) and not _stays(model, self.encode, info.name):
+                name = info.name
                 named = name.endswith("weight"), model.is_switch(name), model.is_in_out(name)
                 kind = info.shape, info.format, model.role(name), *named
                 kinds.setdefault(kind, []).append(info)
         return [*kinds.values()]
 
-    def _stays(self, name: str) -> bool:
-        """Return True for a weight that is quantised only if a map names it."""
-        is_taken = self._encode.embeddings and self.model.role(name) in TABLES
-        return self.model.reason(name, self._encode.consumer) is not None and not is_taken
-
-    def choose_all(self, encode: Encode) -> None:
-        """Choose what each tensor becomes, as a request with the same keys and patterns has it."""
-        self._encode, self._encodings = encode, _encodings(encode)
-        self.chosen, self._left = {}, []
-        # What states a component without a configuration is of the model.
-        for info, key in zip(self._tensors, self._keys, strict=False):
-            self._choose(info, *key)
-
-    def choose_again(self, info: TensorInfo, encode: Encode) -> None:
-        """Plan what one tensor becomes, as another request has it."""
-        self._encode, self._encodings = encode, _encodings(encode)
-        self.chosen, self.derived = {}, {}
-        self._choose(info, *self._key_of(info))
-        self._derive()
-
-    def _refuse_quantised(self, quantization: Quantization) -> NoReturn:
-        """Refuse what is quantised, or may be."""
-        self._check_method(quantization)
-        if not quantization.weights:
-            self._check_orphans(quantization)
-            raise self._refusal(
-                f"no weight is quantised, and {', '.join(quantization.stated)} states it; "
-                f"{function('dequantize')} of the folder removes that"
-            )
-        reason = decode_refusal(self._source)
-        remedy = "decode it first: castwise dequantize, checkpoint.dequantize_file"
-        if reason is not None:
-            remedy = f"{function('dequantize')} refuses it: {reason}"
-        raise self._refusal(
-            f"it is quantised already (tensor {quantization.weights[0].payload!r}); {remedy}"
-        )
-
-    def _key_of(self, info: TensorInfo) -> tuple[str | None, bool]:
-        """Return the key of the map that names a tensor, and whether a pattern excepts it."""
-        name = self._component.prefix + info.name
-        _, key, _ = self._encode.dtypes.decide(name, may_be_float(info))
-        is_whole = key is not None and is_whole_name(key, name)
-        if key in self._encode.schemes and not is_whole:
-            # As a float dtype of a pattern, its scheme leaves what no scheme is for.
-            key = key if may_be_float(info) and len(info.shape) >= MATRIX else None
-        module = name.removesuffix(WEIGHT)
-        hits = [
-            text
-            for text, pattern in self._ignored
-            if pattern.find(name) is not None or pattern.find(module) is not None
-        ]
-        self.used |= {*hits, *([key] if key else [])}
-        return key, bool(hits)
-
-    def _choose(self, info: TensorInfo, key: str | None, is_ignored: bool) -> None:
-        """Decide whether a tensor is quantised."""
-        scheme = self._encode.schemes.get(key or "")
-        is_default = scheme is None and key is None and not is_ignored
-        if is_default and self._is_matrix(info):
-            scheme = None if self._stays(info.name) else self._encode.scheme
-        elif is_default and info.kind == "float" and self.model.may_be_experts(info.name):
-            scheme = self._encode.scheme
-        if scheme is not None and not is_ignored:
-            encoding = self._encodings[scheme]
-            if key is None and encoding.written.transposed and not self._is_stack(info):
-                scheme = None  # its producer keeps what is not of experts
-            elif self._holds(info, encoding, is_named=key is not None):
-                self.chosen[info.name] = encoding
-        if info.name not in self.chosen and (self._is_matrix(info) or self._is_stack(info)):
-            self._left.append(info.name)
-
     def kept_rows(self) -> Iterator[tuple[TensorInfo, str, str]]:
         """Yield the floating tensors that stay, each with its role and why it does."""
-        for info, (key, is_ignored) in zip(self._tensors, self._keys, strict=False):
-            if info.name in self.chosen or info.kind != "float":
+        model, encode = self.facts.model, self.encode
+        for info, key, is_ignored in self.keys:
+            if info.name in self.encodings or info.kind != "float":
                 continue
-            reason = self.model.reason(info.name, self._encode.consumer)
+            reason = model.reason(info.name, encode.consumer)
             if is_ignored:
                 reason = f"{argument('ignore')} names them"
             elif key is not None:
-                if self._encode.dtypes.decide(self._component.prefix + info.name, True).target:
+                if encode.dtypes.decide(self.facts.prefix + info.name, True).target:
                     continue  # it is cast
                 reason = "the map keeps them"
-            elif reason is None and self._encode.scheme is None:
+            elif reason is None and encode.scheme is None:
                 reason = "the map gives them no scheme"
             elif reason is None:
-                reason = f"{self._encode.recipe} stores no such weights"
-            yield info, self.model.role(info.name), reason
+                reason = f"{encode.recipe} stores no such weights"
+            yield info, model.role(info.name), reason
 
-    def _is_stack(self, info: TensorInfo) -> bool:
+
+def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> WeightChoice:
+    """Choose which tensors of a component are quantised; refuse one that is, or may be, already."""
+    facts = SourceComponent(
+        source,
+        component,
+        "encode",
+        "quantised",
+        "what may state how it is stored",
+        encode.architecture,
+    )
+    if facts.quantization is not None:
+        _refuse_quantised(source, facts, facts.quantization)
+    if not isinstance(facts.configs.get(CONFIG, {}), dict):
+        raise facts.refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
+    return choose(facts, encode)
+
+
+def _refuse_quantised(
+    source: Checkpoint, facts: SourceComponent, quantization: Quantization
+) -> NoReturn:
+    """Refuse what is quantised, or may be."""
+    facts.check_method(quantization)
+    if not quantization.weights:
+        facts.check_orphans(quantization)
+        raise facts.refusal(
+            f"no weight is quantised, and {', '.join(quantization.stated)} states it; "
+            f"{function('dequantize')} of the folder removes that"
+        )
+    reason = decode_refusal(source)
+    remedy = "decode it first: castwise dequantize, checkpoint.dequantize_file"
+    if reason is not None:
+        remedy = f"{function('dequantize')} refuses it: {reason}"
+    raise facts.refusal(
+        f"it is quantised already (tensor {quantization.weights[0].payload!r}); {remedy}"
+    )
+
+
+def choose(
+    facts: SourceComponent,
+    encode: Encode,
+    infos: Sequence[TensorInfo] | None = None,
+    keys: Sequence[_Key] | None = None,
+) -> WeightChoice:
+    """Choose which tensors of a component, or some of them, are quantised.
+
+    `keys` are what a request with the same keys and patterns says of them, if that is known.
+
+    CheckpointError: the recipe cannot hold one that a map names.
+    """
+    used: set[str] = set()
+    if keys is None:
+        # What states a component without a configuration is of the model.
+        every = facts.tensors if facts.component.has_config else ()
+        patterns = [(text, pattern_of("ignore", text)) for text in encode.ignore]
+        rows = [(info, *_key_of(facts, encode, patterns, info)) for info in infos or every]
+        used = {text for _, key, texts in rows for text in (*texts, *([key] if key else []))}
+        keys = [(info, key, bool(texts)) for info, key, texts in rows]
+    if infos is None:
+        left_by_user = {info.name for info, _, is_ignored in keys if is_ignored}
+        check_shapes(facts.model, left_by_user, encode.architecture)
+    chooser, encodings, left = _Chooser.of(facts, encode), {}, []
+    for info, key, is_ignored in keys:
+        encoding_of = chooser.encoding(info, key, is_ignored)
+        if encoding_of is not None:
+            encodings[info.name] = encoding_of
+        elif facts.is_matrix(info) or chooser.is_stack(info):
+            left.append(info.name)
+    return WeightChoice(facts, encode, keys, frozenset(used), encodings, left)
+
+
+def _key_of(
+    facts: SourceComponent,
+    encode: Encode,
+    patterns: Sequence[tuple[str, PolicyMap]],
+    info: TensorInfo,
+) -> tuple[str | None, list[str]]:
+    """Return the key of the map that names a tensor, and the patterns that except it."""
+    name = facts.prefix + info.name
+    _, key, _ = encode.dtypes.decide(name, may_be_float(info))
+    is_whole = key is not None and is_whole_name(key, name)
+    if key in encode.schemes and not is_whole:
+        # As a float dtype of a pattern, its scheme leaves what no scheme is for.
+        key = key if may_be_float(info) and len(info.shape) >= MATRIX else None
+    module = name.removesuffix(WEIGHT)
+    hits = [
+        text
+        for text, pattern in patterns
+        if pattern.find(name) is not None or pattern.find(module) is not None
+    ]
+    return key, hits
+
+
+def _stays(model: Model, encode: Encode, name: str) -> bool:
+    """Return True for a weight that is quantised only if a map names it."""
+    is_taken = encode.embeddings and model.role(name) in TABLES
+    return model.reason(name, encode.consumer) is not None and not is_taken
+
+
+@dataclass(frozen=True, slots=True)
+class _Chooser:
+    """Decides of single tensors whether they are quantised, and refuses what cannot be."""
+
+    facts: SourceComponent  # the component, and what its tensors are
+    model: Model
+    encode: Encode  # what is asked for
+    encodings: Mapping[str, Encoding]  # how its schemes are stored
+
+    @classmethod
+    def of(cls, facts: SourceComponent, encode: Encode) -> _Chooser:
+        """Make the one of a request."""
+        schemes = {encode.scheme, *encode.schemes.values()} - {None}
+        encodings = {scheme: encode.encoding(scheme) for scheme in schemes if scheme is not None}
+        return cls(facts, facts.model, encode, encodings)
+
+    def encoding(self, info: TensorInfo, key: str | None, is_ignored: bool) -> Encoding | None:
+        """Return how a tensor is quantised; None if it stays."""
+        scheme = self.encode.schemes.get(key or "")
+        if scheme is None and key is None and not is_ignored:
+            is_matrix = self.facts.is_matrix(info)
+            stays = is_matrix and _stays(self.model, self.encode, info.name)
+            may_be = info.kind == "float" and self.model.may_be_experts(info.name)
+            scheme = self.encode.scheme if not stays and (is_matrix or may_be) else None
+        if scheme is None or is_ignored:
+            return None
+        encoding_of = self.encodings[scheme]
+        if key is None and encoding_of.written.transposed and not self.is_stack(info):
+            return None  # its producer keeps what is not of experts
+        return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
+
+    def is_stack(self, info: TensorInfo) -> bool:
         """Return True for what may be the weights of all experts."""
         return self.model.role(info.name) == EXPERTS or self.model.may_be_experts(info.name)
 
@@ -366,7 +376,7 @@ class EncodePlan(ComponentPlan):
         try:
             self._check(info, encoding, is_named=is_named)
         except CheckpointError:
-            if self._encode.leaves_unfit:
+            if self.encode.leaves_unfit:
                 return False
             raise
         return True
@@ -454,7 +464,7 @@ class EncodePlan(ComponentPlan):
 
     def _check_module(self, name: str, row: Written, leave: str) -> None:
         """Refuse what is no linear layer where no consumer of the recipe loads it quantised."""
-        embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self._encode.consumer
+        embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self.encode.consumer
         role = self.model.role(name)
         is_loaded = consumer is None or consumer_named(consumer).embeddings
         is_named = embeddings == "named" and is_loaded and role in _LOOKED_UP
@@ -469,79 +479,88 @@ class EncodePlan(ComponentPlan):
             f"or use another recipe ({argument('recipe')}): {', '.join(loaded)}"
         )
 
-    def warn(self) -> None:
-        """Warn of a model that is not what it states, and of embeddings that castwise decodes."""
-        ComponentPlan.warn(self)
-        if self.model.architecture is not None and not any(map(self.model.find, self.model.names)):
-            _LOGGER.warning(
-                "%s: %s states %s, and no tensor has a name of that: their names alone tell what "
-                "they are; correct it, or say what they are (%s)",
-                self._path,
-                CONFIG,
-                self.model.title,
-                argument("architecture"),
-            )
-        tables = (name for name in self.chosen if self.model.role(name) in _LOOKED_UP)
-        name = next(tables, None)
-        recipe = self._encode.recipe
-        if name is not None and find_recipe(recipe).writing.embeddings == "named":
-            _LOGGER.warning(
-                "%s: %r is an embedding, and no library loads one that is quantised as by %s: "
-                "castwise decodes it (%s)",
-                self._path,
-                name,
-                recipe,
-                function("dequantize"),
-            )
 
-    def _derive(self) -> None:
-        if not self.chosen:
-            return
-        stored = self._stored
-        self.threads = encoding_threads(
-            [(stored[name].shape, encoding) for name, encoding in self.chosen.items()],
-            self._encode.threads,
+def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
+    """Derive a component whose chosen weights are quantised.
+
+    CheckpointError: weights that share a scale have several formats; two tensors would have the
+    same name; or nothing can state how weights are stored.
+    """
+    facts = choice.facts
+    if not choice.encodings:
+        return Derived(source=facts, warnings=_warnings(choice))
+    threads, tensors = _encoded_tensors(choice)
+    facts.check_names(tensors, (), {})
+    return Derived(
+        source=facts,
+        tensors=tensors,
+        threads=threads,
+        statements=_statements(choice, is_file=is_file),
+        schemes={encoding.written.scheme for encoding in choice.encodings.values()},
+        warnings=_warnings(choice),
+    )
+
+
+def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedTensor]]]:
+    """Return how many threads quantise, and what the weights become, by name."""
+    stored, encode = choice.facts.stored, choice.encode
+    shapes = [(stored[name].shape, encoding) for name, encoding in choice.encodings.items()]
+    threads = encoding_threads(shapes, encode.threads)
+    weights = {
+        name: EncodedWeight(stored[name], stored, encoding, threads)
+        for name, encoding in choice.encodings.items()
+    }
+    for name, weight in weights.items():
+        if not weight.encoding.written.shares:
+            continue
+        partners = choice.facts.model.partners(name, encode.consumer)
+        # Engines fuse them, so they have the same global scale.
+        fused = [weights[other] for other in partners if other in weights]
+        for other in fused:
+            if other.info.format != weight.info.format:
+                raise CheckpointError(
+                    f"tensors {weight.info.name!r} ({weight.info.format}) and "
+                    f"{other.info.name!r} ({other.info.format}) are fused by engines and share "
+                    "a global scale, so they need the same format; cast one of them first"
+                )
+        share(fused)
+    return threads, {name: weight.tensors() for name, weight in weights.items()}
+
+
+def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
+    """Return what is to state how the weights are stored; None if there are none."""
+    encodings, model = choice.encodings, choice.facts.model
+    if not encodings:
+        return None
+    modules = {name.removesuffix(WEIGHT): encoding for name, encoding in encodings.items()}
+    tables = [name for name in encodings if model.role(name) in _LOOKED_UP]
+    stated = statements(
+        modules,
+        model.excepted_modules(choice.left, modules),
+        embeddings=frozenset(name.removesuffix(WEIGHT) for name in tables),
+    )
+    if is_file and stated.metadata is None:
+        raise choice.facts.refusal(
+            f"{next(iter(encodings.values())).written.recipe} states how weights are "
+            "stored in config.json, which one file has not; name a folder"
         )
-        kept = Kept()
-        weights = {
-            name: EncodedWeight(stored[name], stored, encoding, kept, self.threads)
-            for name, encoding in self.chosen.items()
-        }
-        self._share(weights)
-        self.derived = {name: weight.tensors() for name, weight in weights.items()}
+    return stated
 
-    def _share(self, weights: Mapping[str, EncodedWeight]) -> None:
-        """Let weights that engines fuse have the same global scale."""
-        for name, weight in weights.items():
-            if not weight.encoding.written.shares:
-                continue
-            partners = self.model.partners(name, self._encode.consumer)
-            fused = [weights[other] for other in partners if other in weights]
-            for other in fused:
-                if other.info.format != weight.info.format:
-                    raise CheckpointError(
-                        f"tensors {weight.info.name!r} ({weight.info.format}) and "
-                        f"{other.info.name!r} ({other.info.format}) are fused by engines and share "
-                        "a global scale, so they need the same format; cast one of them first"
-                    )
-            share(fused)
 
-    def new_schemes(self) -> set[str]:
-        return {encoding.written.scheme for encoding in self.chosen.values()}
-
-    def new_statements(self, *, is_file: bool) -> Statements | None:
-        if not self.chosen:
-            return None
-        modules = {name.removesuffix(WEIGHT): encoding for name, encoding in self.chosen.items()}
-        tables = [name for name in self.chosen if self.model.role(name) in _LOOKED_UP]
-        stated = statements(
-            modules,
-            self.model.excepted_modules(self._left, modules),
-            embeddings=frozenset(name.removesuffix(WEIGHT) for name in tables),
+def _warnings(choice: WeightChoice) -> list[str]:
+    """Warn of a model that is not what it states, and of embeddings that castwise decodes."""
+    warnings, model, recipe = [], choice.facts.model, choice.encode.recipe
+    if model.architecture is not None and not any(map(model.find, model.names)):
+        warnings.append(
+            f"{CONFIG} states {model.title}, and no tensor has a name of that: their names alone "
+            "tell what they are; correct it, or say what they are "
+            f"({argument('architecture')})"
         )
-        if is_file and stated.metadata is None:
-            raise self._refusal(
-                f"{next(iter(self.chosen.values())).written.recipe} states how weights are "
-                "stored in config.json, which one file has not; name a folder"
-            )
-        return stated
+    tables = (name for name in choice.encodings if model.role(name) in _LOOKED_UP)
+    name = next(tables, None)
+    if name is not None and find_recipe(recipe).writing.embeddings == "named":
+        warnings.append(
+            f"{name!r} is an embedding, and no library loads one that is quantised as by {recipe}: "
+            f"castwise decodes it ({function('dequantize')})"
+        )
+    return warnings

@@ -18,11 +18,7 @@ class QuantizedConfig(Config):
 
     `statements` are what states it; None if nothing of it changes.
 
-    Raises
-    ------
-    OSError
-        It cannot be read.
-
+    OSError: it cannot be read.
     """
 
     def __init__(self, path: Path, label: str, statements: Statements | None) -> None:

@@ -34,28 +34,13 @@ Array = NDArray[Any]
 
 @dataclass(slots=True)
 class Reciprocal:
-    """The reciprocal of a global scale that some weights have.
+    """The reciprocal of a global scale that some weights have."""
 
-    Attributes
-    ----------
-    global_scale
-        The global scale.
-    divides
-        True if it divides; then the reciprocal multiplies.
-    stored
-        The tensors of all shards.
-    scales
-        The names of the scales beside it.
-    reciprocal
-        The reciprocal.
-
-    """
-
-    global_scale: np.float32
-    divides: bool
-    stored: StoredTensors
-    scales: list[str] = field(default_factory=list)
-    reciprocal: np.float32 | None = None
+    global_scale: np.float32  # the global scale
+    divides: bool  # true if it divides; then the reciprocal multiplies
+    stored: StoredTensors  # the tensors of all shards
+    scales: list[str] = field(default_factory=list)  # the names of the scales beside it
+    reciprocal: np.float32 | None = None  # the reciprocal
     lock: Lock = field(default_factory=Lock)
 
     @property
@@ -129,25 +114,12 @@ def _is_same(scales: Array, divisor: np.float32, factor: np.float32) -> bool:
 
 @dataclass(slots=True)
 class Power:
-    """The global scale of weights whose scales are powers of two.
+    """The global scale of weights whose scales are powers of two."""
 
-    Attributes
-    ----------
-    divides
-        The global scale divides.
-    plans
-        How each of them is read, by name.
-    names
-        The stored tensors that are read for it.
-    exponent
-        The exponent that it has if it multiplies.
-
-    """
-
-    divides: bool
-    plans: dict[str, Decoding] = field(default_factory=dict)
-    names: list[str] = field(default_factory=list)
-    exponent: int | None = None
+    divides: bool  # the global scale divides
+    plans: dict[str, Decoding] = field(default_factory=dict)  # how each of them is read, by name
+    names: list[str] = field(default_factory=list)  # the stored tensors that are read for it
+    exponent: int | None = None  # the exponent that it has if it multiplies
     lock: Lock = field(default_factory=Lock)
 
     def add(self, weight: QuantizedWeight, plan: Decoding) -> None:

@@ -58,11 +58,7 @@ def form_of_experts(
 def check_parts(transcoded: TranscodedWeight, recipe: str, model: Model) -> None:
     """Refuse a part that the other form has no place for, and shapes that it cannot have.
 
-    Raises
-    ------
-    ValueError
-        There is one.
-
+    ValueError: there is one.
     """
     weight, plan, stored = transcoded.weight, transcoded.plan, transcoded.stored
     scheme = transcoded.scheme
@@ -121,11 +117,7 @@ def give_form(
 ) -> None:
     """Let a weight get the form of its scheme as of a producer; `section` states what it is now.
 
-    Raises
-    ------
-    ValueError
-        The producer cannot hold it so.
-
+    ValueError: the producer cannot hold it so.
     """
     weight, shape, scheme = transcoded.weight, transcoded.plan.cut, transcoded.scheme
     experts = form_of_experts(weight, scheme, recipe, model)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from castwise._dtype_map import DtypeMap
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
@@ -9,8 +11,11 @@ from castwise.checkpoint.containers import model_files, model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.planning._checkpoint_model import check_rows
 from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
-from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
-from castwise.checkpoint.planning.transcode._whole_model_plan import WholeModelPlan
+from castwise.checkpoint.planning.transcode._transcode_plan import (
+    derive_transcoded,
+    plan_transcoding,
+)
+from castwise.checkpoint.planning.transcode._whole_model_plan import derive_whole_model
 from castwise.models import Architecture
 from castwise.quantization.producers import find_recipe, producer_of_model
 
@@ -28,12 +33,8 @@ def transcode_checkpoint(
 
     `is_file` says that it becomes one file, which states in its metadata how weights are stored.
 
-    Raises
-    ------
-    CheckpointError
-        It is not quantised, or not in a form that can be transcoded; or it has tensors that the
-        other form has no place for.
-
+    CheckpointError: it is not quantised, or not in a form that can be transcoded; or it has tensors
+    that the other form has no place for.
     """
     several = [component.place for component in source.components]
     target = model_format(f".{recipe}")
@@ -54,19 +55,20 @@ def transcode_checkpoint(
             f"({argument('recipe', storing.name, option='--to')}), or as castwise "
             "dequantize decodes them"
         )
-    dtypes, plan_type = model.dtypes, TranscodePlan
+    dtypes = model.dtypes
     if target is not None:
         dtypes = DtypeMap.from_mapping({target.float32.pattern: "float32"})
-        plan_type = WholeModelPlan
     plans = [
-        plan_type(source, component, recipe, scheme, threads, architecture)
+        plan_transcoding(source, component, recipe, scheme, threads, architecture)
         for component in source.components
     ]
-    names = [name for plan in plans for name in plan.model.names]
+    names = [name for plan in plans for name in plan.facts.model.names]
     names += [weight.name for plan in plans for weight in plan.weights]
     check_rows(names, architecture)
     if not any(plan.weights for plan in plans):
         raise CheckpointError(
             f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
         )
-    return DerivedCheckpoint(source, plans, dtypes, is_file=is_file, recipe=recipe, model=model)
+    derive = derive_transcoded if target is None else partial(derive_whole_model, source)
+    derived = [derive(plan) for plan in plans]
+    return DerivedCheckpoint(source, derived, dtypes, is_file=is_file, recipe=recipe, model=model)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.planning._derived_reader import Slab
+from castwise.checkpoint.planning._derived_reader import Arrays, WeightSlab
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
-from castwise.checkpoint.planning.encode._encoded_weight import Kept
+from castwise.checkpoint.planning.decode._losses import losses_of_codes, without_codes
 from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
     SLAB_ELEMENTS,
@@ -21,6 +21,7 @@ from castwise.checkpoint.planning.transcode._global_scales import (
     Reciprocal,
     cuts_of,
 )
+from castwise.checkpoint.report import DecodeReport
 from castwise.quantization import QuantizedArray, QuantizedWeight
 from castwise.quantization.arrays import (
     DATA,
@@ -30,6 +31,7 @@ from castwise.quantization.arrays import (
     converted_part,
     of_rows,
     relative_scales,
+    rows_of,
     views_of,
     widened,
     wrapped_zeros,
@@ -40,58 +42,52 @@ from castwise.quantization.weights import Slab as Cut
 
 @dataclass(frozen=True, slots=True)
 class SlabMaker:
-    """Makes the parts of a weight in another form.
+    """Makes the parts of a weight in another form."""
 
-    Attributes
-    ----------
-    weight
-        What was recognised.
-    plan
-        How it is read.
-    form
-        The other form.
-    level
-        Its global scale there, if that is another one.
-    kept
-        Keeps the parts of a slab that are made with its codes.
-    warn
-        Takes the name of a payload with zero points that decoders do not agree on.
-    keys
-        Which parts are made: the others are copied.
-
-    """
-
-    weight: QuantizedWeight
-    plan: Decoding
-    form: Views
-    level: Power | Reciprocal | None
-    kept: Kept
+    weight: QuantizedWeight  # what was recognised
+    plan: Decoding  # how it is read
+    form: Views  # the other form
+    level: Power | Reciprocal | None  # its global scale there, if that is another one
+    # Takes the name of a payload with zero points that decoders do not agree on
     warn: Callable[[str], None]
-    keys: set[str] = field(default_factory=set)
+    # Which parts are made, by the tensors that they become: the others are copied
+    keys: dict[str, str] = field(default_factory=dict)
 
-    def slabs(self, key: str, _format: str) -> Iterator[Slab]:
-        """List the slabs of a part, each of which can be made by another thread."""
-        for number, cut in enumerate(self.plan.slabs(SLAB_ELEMENTS)):
-            yield partial(self._part_of_slab, key, number, cut)
+    def slabs(self, names: Collection[str]) -> Iterator[WeightSlab]:
+        """List the slabs that make parts, each of which can be made by another thread.
 
-    def _part_of_slab(self, key: str, number: int, cut: Cut) -> NDArray[Any]:
-        """Make one part of a slab."""
-        payload = self.weight.payload
-        kept = None if key == DATA else self.kept.taken(payload, number, key)
-        if kept is not None:
-            return kept
-        q = self.plan.rows(cut)
-        keys = self.keys if key == DATA else {key}
-        if ZEROS in keys and wrapped_zeros(q):
-            self.warn(payload)
-        parts = self._parts(q, keys, cut)
-        if key == DATA:
-            made_beside = {part_key: part for part_key, part in parts.items() if part_key != DATA}
-            self.kept.put(payload, number, made_beside)
-        return parts[key]
+        Slabs with codes are measured, which are read where codes or zero points change.
+        """
+        keys = {name: key for name, key in self.keys.items() if name in names}
+        plan = self.plan
+        if keys and not (self._widens or {DATA, ZEROS} & {*keys.values()}):
+            whole = without_codes(plan.whole)
+            plan = replace(plan, rows=lambda cut: rows_of(whole, cut.start, cut.stop, cut.place))
+        for cut in plan.slabs(SLAB_ELEMENTS) if keys else ():
+            form = of_rows(self.form, cut.stop - cut.start)
+            shapes = {DATA: form.data_shape, SCALES: form.scale_shape, ZEROS: form.zero_shape}
+            counts = {name: math.prod(shapes[key]) for name, key in keys.items()}
+            yield WeightSlab(counts, partial(self._made, plan, keys, form, cut))
 
-    def _parts(self, q: QuantizedArray, keys: Iterable[str], cut: Cut) -> dict[str, NDArray[Any]]:
-        level, form = self.level, of_rows(self.form, cut.stop - cut.start)
+    @property
+    def _widens(self) -> bool:
+        whole = self.plan.whole
+        return whole is None or self.form.scheme.bits != views_of(whole).scheme.bits
+
+    def _made(
+        self, plan: Decoding, keys: Mapping[str, str], form: Views, cut: Cut
+    ) -> tuple[Arrays, DecodeReport | None]:
+        q = plan.rows(cut)
+        if ZEROS in keys.values() and wrapped_zeros(q):
+            self.warn(self.weight.payload)
+        parts = self._parts(q, {*keys.values()}, form, cut)
+        report = losses_of_codes(q) if DATA in keys.values() else None
+        return {name: parts[key] for name, key in keys.items()}, report
+
+    def _parts(
+        self, q: QuantizedArray, keys: Iterable[str], form: Views, cut: Cut
+    ) -> dict[str, NDArray[Any]]:
+        level = self.level
         if form.scheme.bits != views_of(q).scheme.bits:
             try:
                 return widened(q, form, cut.start)
@@ -109,11 +105,12 @@ class SlabMaker:
 
 
 def copied(
-    stored: StoredTensors, name: str, shape: tuple[int, ...], _format: str
-) -> Iterator[Slab]:
+    stored: StoredTensors, name: str, shape: tuple[int, ...]
+) -> Iterator[tuple[int, Callable[[], NDArray[Any]]]]:
     """List the slabs of a tensor that stays as it is, but for its shape if it is one number."""
-    if math.prod(shape) <= 1:
-        yield lambda: stored.box(name, [(0, n) for n in stored[name].shape]).reshape(shape)
+    if (count := math.prod(shape)) <= 1:
+        whole = [(0, n) for n in stored[name].shape]
+        yield count, lambda: stored.box(name, whole).reshape(shape)
         return
     for cut in cuts_of(stored, name):
-        yield partial(stored.box, name, cut)
+        yield math.prod(end - begin for begin, end in cut), partial(stored.box, name, cut)

@@ -14,10 +14,20 @@ from numpy.typing import NDArray
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import format_of, numpy_dtype
-from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
+from castwise.checkpoint.planning._derived_reader import (
+    DerivedTensor,
+    WeightJob,
+    WeightSlab,
+    derived_info,
+)
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
-from castwise.checkpoint.planning.encode._encoded_weight import Kept
-from castwise.checkpoint.planning.transcode._global_scales import AGAIN, Power, Reciprocal
+from castwise.checkpoint.planning.decode._losses import stored_losses
+from castwise.checkpoint.planning.transcode._global_scales import (
+    AGAIN,
+    SLAB_ELEMENTS,
+    Power,
+    Reciprocal,
+)
 from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.arrays import (
@@ -50,24 +60,15 @@ _BYTE = 8
 
 Array = NDArray[Any]
 
+_Slabs = Callable[[], Iterable[tuple[int, Callable[[], Array]]]]
+"""Lists the slabs of a tensor that is made by itself, with the number of their elements."""
+
+_NO_JOB = WeightJob("", lambda *_: ())
+"""Stands for that of a weight until it is known which of its tensors change."""
+
 
 class TranscodedWeight:
     """A weight, and what it becomes.
-
-    Parameters
-    ----------
-    weight
-        What was recognised.
-    scheme
-        How it will be quantised.
-    plan
-        How it is read, its matrices as they are stored.
-    stored
-        The tensors of all shards.
-    kept
-        Parts that were made with others.
-    warn
-        Told of its payload if zero points are such as decoders do not agree on.
 
     Attributes
     ----------
@@ -77,19 +78,17 @@ class TranscodedWeight:
         Its global scale, if that is another one.
     form
         The form that it gets.
-    weight, scheme, plan, stored
-        As given.
 
     """
 
     def __init__(
         self,
-        weight: QuantizedWeight,
-        scheme: str,
-        plan: Decoding,
+        weight: QuantizedWeight,  # what was recognised
+        scheme: str,  # how it will be quantised
+        plan: Decoding,  # how it is read, its matrices as they are stored
         *,
-        stored: StoredTensors,
-        kept: Kept,
+        stored: StoredTensors,  # the tensors of all shards
+        # Told of its payload if zero points are such as decoders do not agree on
         warn: Callable[[str], None],
     ) -> None:
         self.weight = weight
@@ -100,22 +99,18 @@ class TranscodedWeight:
         self.form: Views | None = None
         self._stem = ""
         self.stored = stored
-        self._kept = kept
         self._warn = warn
         self._names = {role: name for name, role in weight.parts.items()}
         whole = plan.whole
         self._index: Any = None if whole is None else whole.extras.get("group index")
         self._copied: set[str] = set()
+        self._alone: dict[str, _Slabs] = {}
         self._staying: set[str] = set()
 
     def becomes(self, form: Views, stem: str) -> None:
         """Take note of the form that it gets, and of what its parameter is called there.
 
-        Raises
-        ------
-        ValueError
-            Its scales would have a format that the form cannot have.
-
+        ValueError: its scales would have a format that the form cannot have.
         """
         self.form, self._stem = form, stem
         formats = form.layout.parts[0].formats if form.layout.parts else ()
@@ -155,7 +150,7 @@ class TranscodedWeight:
         """List the tensors that it becomes and that are not there as they are."""
         form = self.form
         assert form is not None, "by `becomes`"  # noqa: S101
-        self._maker = SlabMaker(self.weight, self.plan, form, self.level, self._kept, self._warn)
+        self._maker = SlabMaker(self.weight, self.plan, form, self.level, self._warn)
         stored_form = None if self.plan.whole is None else views_of(self.plan.whole)
         same = set() if stored_form is None else same_parts(stored_form, form)
         layout, payload = form.layout, self.weight.payload
@@ -170,10 +165,25 @@ class TranscodedWeight:
         staying = [tensor for tensor in tensors if homes[tensor.home] == 1 and self._stays(tensor)]
         self._staying = {tensor.info.name for tensor in staying}
         changed = [tensor for tensor in tensors if tensor not in staying]
+        # The row of the codes has what is lost, unless they stay where they are.
+        names = [tensor.info.name for tensor in changed if tensor.scheme is not None]
+        payload = next(iter(names or [tensor.info.name for tensor in changed]), "")
+        job = WeightJob(payload, partial(self._slabs, payload))
+        changed = [replace(tensor, job=job) for tensor in changed]
         return [
             tensor if tensor.scheme is None else self._with_left_out(tensor, self.left_out(changed))
             for tensor in changed
         ]
+
+    def _slabs(
+        self, payload: str, names: Collection[str], _format: str | None
+    ) -> Iterator[WeightSlab]:
+        """List the slabs that make some of its tensors."""
+        yield from self._maker.slabs(names)
+        for name in self._alone.keys() & names:
+            yield from WeightJob.of_one(name, self._alone[name]).slabs([name], None)
+        if payload in names and self._maker.keys.get(payload) != DATA:
+            yield WeightSlab({}, lambda: ({}, stored_losses(self.plan, SLAB_ELEMENTS)))
 
     def _with_left_out(self, payload: DerivedTensor, names: Iterable[str]) -> DerivedTensor:
         """Count the bytes of tensors without a place as those of the codes."""
@@ -199,7 +209,7 @@ class TranscodedWeight:
         shape: tuple[int, ...],
         *,
         sources: Collection[str],
-        slabs: Callable[[str], Iterable[Slab]],
+        slabs: _Slabs | None,
         is_payload: bool = False,
     ) -> DerivedTensor:
         """Describe a new tensor; as stored it is what stands in its place."""
@@ -207,7 +217,9 @@ class TranscodedWeight:
         nbytes = stored.nbytes if is_payload or home != self.weight.payload else 0
         info = derived_info(name, stored.label, shape, nbytes)
         scheme = self.scheme if is_payload else None
-        return DerivedTensor(info, format_name, home, sources, slabs, scheme=scheme)
+        if slabs is not None:
+            self._alone[name] = slabs
+        return DerivedTensor(info, format_name, home, sources, _NO_JOB, scheme=scheme)
 
     def _called(self, part: str) -> str:
         return beside(part, self._stem) if part else self._stem
@@ -221,13 +233,12 @@ class TranscodedWeight:
         shape = form.zero_shape if shape is None else shape
         if is_same and format_name == self.stored[home].format:
             return self._copy(home, name, shape)
-        self._maker.keys.add(key)
+        self._maker.keys[name] = key
         needed = [self.weight.payload, *self.weight.parts]
         if key == SCALES and isinstance(self.level, Power):
             needed = self.level.names
-        slabs = partial(self._maker.slabs, key)
         return self._derived(
-            home, name, format_name, shape, sources=needed, slabs=slabs, is_payload=key == DATA
+            home, name, format_name, shape, sources=needed, slabs=None, is_payload=key == DATA
         )
 
     def _format(self, key: str, home: str, form: Views) -> str:
@@ -251,11 +262,9 @@ class TranscodedWeight:
         )
 
     def _constant(self, home: str, name: str, value: Array) -> DerivedTensor:
-        def slabs(_format: str) -> Iterator[Slab]:
-            yield lambda: value
-
+        slabs = [(value.size, lambda: value)]
         return self._derived(
-            home, name, _format_of(value.dtype), value.shape, sources=[], slabs=slabs
+            home, name, _format_of(value.dtype), value.shape, sources=[], slabs=lambda: slabs
         )
 
     def _scalar(
@@ -263,12 +272,11 @@ class TranscodedWeight:
     ) -> DerivedTensor:
         shape = _shape_of_scalars(form)
 
-        def slabs(_format: str) -> Iterator[Slab]:
-            yield lambda: np.asarray(value(), np.float32).reshape(shape)
+        def scalar() -> Array:
+            return np.asarray(value(), np.float32).reshape(shape)
 
-        return self._derived(
-            home, name, _format_of(np.dtype(np.float32)), shape, sources=needed, slabs=slabs
-        )
+        name_of_format, slabs = _format_of(np.dtype(np.float32)), [(math.prod(shape), scalar)]
+        return self._derived(home, name, name_of_format, shape, sources=needed, slabs=lambda: slabs)
 
     def _other(self, part: Part, form: Views) -> DerivedTensor | None:
         """Describe a part of the new form beside codes and scales; None if it has none."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,8 +16,15 @@ from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import numpy_dtype
 from castwise.checkpoint.containers import MappedTensor, ModelFormat, ModelOutline, Place, Rows
-from castwise.checkpoint.planning._derived_reader import DerivedTensor, Slab, derived_info
+from castwise.checkpoint.planning._derived_reader import (
+    Arrays,
+    DerivedTensor,
+    WeightJob,
+    WeightSlab,
+    derived_info,
+)
 from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
+from castwise.checkpoint.planning.decode._losses import stored_losses
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
 from castwise.models import STACK, WEIGHT
@@ -153,8 +160,8 @@ class WholeModel:
             return tensors
         for name, array in self._constants.items():  # of no stored tensor, so with the first
             info = derived_info(name, self._stored[payload].label, array.shape, 0)
-            slabs = partial(_constant, array)
-            tensors.append(DerivedTensor(info, array.dtype.name, payload, [], slabs))
+            job = WeightJob.of_one(name, partial(_constant, array))
+            tensors.append(DerivedTensor(info, array.dtype.name, payload, [], job))
         return tensors
 
     def _blocks(self, name: str, sources: Sequence[_Source], *, is_further: bool) -> DerivedTensor:
@@ -170,15 +177,27 @@ class WholeModel:
         nbytes = 0 if is_further else sum(self._stored[part].nbytes for part in needed)
         shape = (*stack, place.rows.count(rows), blocks, size)
         info = derived_info(name, self._stored[home].label, shape, nbytes)
-        slabs = partial(self._slabs, sources)
-        return DerivedTensor(info, _CODES, home, needed, slabs, scheme=weights[0].scheme)
+        job = WeightJob(name, partial(self._slabs, name, sources, shape[-2] * size))
+        return DerivedTensor(info, _CODES, home, needed, job, scheme=weights[0].scheme)
 
-    def _slabs(self, sources: Sequence[_Source], _format: str) -> Iterator[Slab]:
+    def _slabs(
+        self,
+        name: str,
+        sources: Sequence[_Source],
+        row_bytes: int,
+        _names: Collection[str],
+        _format: str | None,
+    ) -> Iterator[WeightSlab]:
+        """List the slabs of a tensor; what the first of its weights loses is reported."""
         for stored, _, place in sources:
             weight = self._weights[stored]
             plan = replace(weight.plan, step=math.lcm(weight.plan.step, place.rows.period))
             for cut in plan.slabs(SLAB_ELEMENTS):
-                yield partial(_blocks_of, weight, cut, place.rows)
+                count = place.rows.count(cut.stop - cut.start) * row_bytes
+                yield WeightSlab({name: count}, partial(_blocks_of, name, weight, cut, place.rows))
+        if name == next(iter(self._becomes[sources[0].stored])):
+            plan = self._weights[sources[0].stored].plan
+            yield WeightSlab({}, lambda: ({}, stored_losses(plan, SLAB_ELEMENTS)))
 
     def plain(self) -> dict[str, list[DerivedTensor]]:
         """Describe what is made of plain tensors, by the one in whose place it comes."""
@@ -200,15 +219,18 @@ class WholeModel:
         shape[axis] = place.rows.count(shape[axis])
         described = derived_info(name, info.label, (*stack, *shape), nbytes)
         to = _F32 if self._format.float32.fullmatch(name) else info.format or ""
-        slabs = partial(self._plain_slabs, sources, to)
-        return DerivedTensor(described, to, home, [source.stored for source in sources], slabs)
+        job = WeightJob.of_one(name, partial(self._plain_slabs, sources, to))
+        return DerivedTensor(described, to, home, [source.stored for source in sources], job)
 
-    def _plain_slabs(self, sources: Iterable[_Source], to: str, _format: str) -> Iterator[Slab]:
+    def _plain_slabs(
+        self, sources: Iterable[_Source], to: str
+    ) -> Iterator[tuple[int, Callable[[], NDArray[Any]]]]:
         for source in sources:
-            for cut in cuts_of(
-                self._stored, source.stored, 1 if source.axis else source.place.rows.period
-            ):
-                yield partial(self._box, source, cut, to)
+            rows = source.place.rows
+            for cut in cuts_of(self._stored, source.stored, 1 if source.axis else rows.period):
+                shape = [end - begin for begin, end in cut]
+                shape[source.axis] = rows.count(shape[source.axis])
+                yield math.prod(shape), partial(self._box, source, cut, to)
 
     def _box(self, source: _Source, cut: Sequence[Range], to: str) -> NDArray[Any]:
         array, rows = self._stored.box(source.stored, cut), source.place.rows
@@ -216,8 +238,9 @@ class WholeModel:
         return cast(np.ascontiguousarray(picked), numpy_dtype(to))
 
 
-def _constant(array: NDArray[Any], _format: str) -> Iterator[Slab]:
-    yield lambda: array
+def _constant(array: NDArray[Any]) -> list[tuple[int, Callable[[], NDArray[Any]]]]:
+    """Return an array as one slab."""
+    return [(array.size, lambda: array)]
 
 
 def _form(weight: TranscodedWeight) -> Views:
@@ -225,7 +248,7 @@ def _form(weight: TranscodedWeight) -> Views:
     return weight.form
 
 
-def _blocks_of(weight: TranscodedWeight, cut: Cut, rows: Rows) -> NDArray[Any]:
+def _blocks_of(name: str, weight: TranscodedWeight, cut: Cut, rows: Rows) -> tuple[Arrays, None]:
     """Return the blocks of rows of one matrix, those that go to a place."""
     q, count = weight.plan.rows(cut), cut.stop - cut.start
     wrong = q.scale.view(np.uint8) == _NAN
@@ -236,4 +259,5 @@ def _blocks_of(weight: TranscodedWeight, cut: Cut, rows: Rows) -> NDArray[Any]:
             f"tensor {weight.weight.payload!r}: the scale of the block at {where} is NaN, which "
             f"llama.cpp takes for a number; {AGAIN}"
         )
-    return blocks_of(q, of_rows(_form(weight), rows.count(count)), rows.of(count))
+    blocks = blocks_of(q, of_rows(_form(weight), rows.count(count)), rows.of(count))
+    return {name: blocks}, None

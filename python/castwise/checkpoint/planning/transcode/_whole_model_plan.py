@@ -4,45 +4,44 @@ from __future__ import annotations
 
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import Reader, model_format
+from castwise.checkpoint.containers import model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.planning._derived_reader import DerivedTensor
-from castwise.checkpoint.planning.transcode._transcode_plan import TranscodePlan
-from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
+from castwise.checkpoint.planning._component import Derived
+from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
 from castwise.checkpoint.planning.transcode._whole_model import WholeModel
-from castwise.quantization.producers import Statements
+from castwise.quantization.producers import CONFIGS, Statements
 
 
-class WholeModelPlan(TranscodePlan):
-    """The plan for a component that becomes a file of a whole model."""
+def derive_whole_model(source: Checkpoint, plan: TranscodingPlan) -> Derived:
+    """Derive a component that becomes a file of a whole model.
 
-    def _complete(self, source: Checkpoint) -> None:
-        component, model = self._component, model_format(f".{self._recipe}")
-        assert model is not None, "by `transcode_checkpoint`"  # noqa: S101
-        folder = source.config_folder(component)
-        config = self._configs.get(CONFIG)
-        if not isinstance(config, dict):
-            raise self._refusal("no config.json states its hyperparameters; name its folder")
-        weights = {weight.weight.payload: weight for weight in self._transcoded}
-        try:
-            self._model = WholeModel(model, folder, config, self._stored, weights)
-        except CheckpointError as error:
-            raise self._refusal(str(error)) from error
-        self.renamed = self._model.renamed
-        self.left_out |= dict.fromkeys(self._model.left_out, "")
-        self.consumed += [component.prefix + name for name in (CONFIG, *model.tokenizer_files)]
-
-    def _new_tensors(self, weight: TranscodedWeight) -> list[DerivedTensor]:
-        return self._model.tensors(weight)
-
-    def _derive(self) -> None:
-        TranscodePlan._derive(self)
-        if self.weights:
-            self.derived |= self._model.plain()
-
-    def new_statements(self, *, is_file: bool) -> Statements | None:
-        del is_file
-        return Statements({}, {}, self._model.metadata) if self.weights else None
-
-    def _metadata(self, reader: Reader) -> dict[str, str]:
-        return {} if self.weights else reader.metadata
+    CheckpointError: the file has no place for something of it, or it is not complete.
+    """
+    facts, target = plan.facts, model_format(f".{plan.recipe}")
+    assert target is not None, "by `transcode_checkpoint`"  # noqa: S101
+    if not plan.weights:
+        return Derived(source=facts, threads=plan.threads)
+    config = facts.configs.get(CONFIG)
+    if not isinstance(config, dict):
+        raise facts.refusal("no config.json states its hyperparameters; name its folder")
+    weights = {weight.weight.payload: weight for weight in plan.transcoded}
+    folder = source.config_folder(facts.component)
+    try:
+        model = WholeModel(target, folder, config, facts.stored, weights)
+    except CheckpointError as error:
+        raise facts.refusal(str(error)) from error
+    tensors, left_out = new_tensors(plan, model.tensors)
+    tensors |= model.plain()
+    left_out |= dict.fromkeys(model.left_out, "")
+    facts.check_names(tensors, left_out, model.renamed)
+    return Derived(
+        source=facts,
+        tensors=tensors,
+        left_out=left_out,
+        renamed=model.renamed,
+        threads=plan.threads,
+        consumed=[facts.prefix + name for name in (*CONFIGS, *target.tokenizer_files)],
+        statements=Statements({}, {}, model.metadata),
+        schemes={plan.scheme_of(weight) for weight in plan.weights},
+        metadata=lambda _: {},
+    )

@@ -1,0 +1,80 @@
+"""Make what jobs make a stream, for containers that take tensors one by one, without places.
+
+Parts that a job makes beside its payload wait in a temporary file. A payload never does, so that
+the file stays small: where other parts come before it, they are made by themselves.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import BinaryIO, cast
+
+from castwise.checkpoint._tensors import numpy_dtype
+from castwise.checkpoint.containers import to_bytes
+from castwise.checkpoint.planning import DerivedReader
+from castwise.checkpoint.report import Report
+from castwise.checkpoint.running._rearranging import pieces_of, temporary_file, write_at
+
+
+class JobStream:
+    """The tensors that jobs make, one by one.
+
+    Attributes
+    ----------
+    reports
+        What was lost, by the payloads that were made.
+
+    """
+
+    def __init__(
+        self,
+        maker: DerivedReader,  # makes them
+        names: Sequence[str],  # the tensors that will be wanted, in their order
+        folder: Path | None,  # where the temporary file is made; None for the system's folder
+        files: ExitStack,  # closes it
+    ) -> None:
+        self.reports: dict[str, Report | None] = {}
+        self._maker = maker
+        self._names = set(names)
+        self._folder = folder
+        self._files = files
+        self._file: BinaryIO | None = None
+        self._places: dict[str, tuple[int, int]] = {}
+        self._end = 0
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Make a tensor, or read it where it waits, so many bytes at a time."""
+        if (place := self._places.pop(name, None)) is not None and self._file is not None:
+            yield from pieces_of(self._file, *place, nbytes)
+            return
+        payload, names = self._maker.job(name)
+        smaller = [
+            beside for beside in names if beside in self._names and beside not in {name, payload}
+        ]
+        ends = {beside: self._reserved(beside) for beside in smaller}
+        for arrays, report in self._maker.made([name, *smaller]):
+            for beside, array in arrays.items():
+                data = to_bytes(array).data
+                if beside == name:
+                    yield cast("bytes", data)  # as good to write
+                elif self._file is not None:
+                    write_at(self._file, data, ends[beside])
+                    ends[beside] += data.nbytes
+            if report is not None:
+                before = self.reports.get(payload)
+                self.reports[payload] = report if before is None else before + report
+        self._names -= {name, *smaller}
+
+    def _reserved(self, name: str) -> int:
+        """Reserve room for a tensor that waits; returns where it begins."""
+        tensor, begin = self._maker.derived(name), self._end
+        assert tensor is not None, "of a job"  # noqa: S101
+        if self._file is None:
+            self._file = self._files.enter_context(temporary_file(self._folder))
+        length = math.prod(tensor.info.shape) * numpy_dtype(tensor.format).itemsize
+        self._places[name] = begin, length
+        self._end += length
+        return begin
