@@ -59,17 +59,16 @@ CHECKPOINT_ROOMS = (
     ("_tensors", "files", "maps"),
     ("containers", "plan", "report"),
     ("_sheets", "_inspection"),
-    ("_arguments", "_config", "summary"),
+    ("_config", "summary"),
     ("_model_card", "preview"),
     ("gguf",),
     ("loading",),
     ("planning",),
     ("arrays", "running"),
     ("requests",),
-    ("comparison", "convert", "dequantizing", "quantizing", "transcoding"),
+    ("comparison", "conversions"),
     ("surveying",),
     ("advice",),
-    ("_finish",),
 )
 """Those of `castwise.checkpoint`."""
 

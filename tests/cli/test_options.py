@@ -32,7 +32,7 @@ FUNCTIONS = {
 OTHERS = {"completion", "conformance", "formats", "help"}
 """Commands without a function."""
 
-RENAMED = {"map": "dtype_map", "to": "recipe", "file": "path"}
+RENAMED = {"file": "path"}
 """Options whose parameters have other names."""
 
 OF_OTHER_FUNCTIONS = {("advise", "output"), ("verify", "consumer")}

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from castwise._dtype_map import DtypeMap, mapping_in
+from castwise._options import MapArgument, PathArgument
 from castwise._wording import argument
-from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -26,8 +26,7 @@ from castwise.checkpoint.planning import (
     encode_checkpoint,
     is_scheme,
 )
-from castwise.checkpoint.quantizing import checked_encode
-from castwise.checkpoint.requests import chosen_dtypes
+from castwise.checkpoint.requests import checked_encode, chosen_dtypes
 from castwise.models import Architecture
 
 _BUFFER_BYTES = 1 << 20
