@@ -427,44 +427,6 @@ class Cast(Request):
             help="which dtype of the policy: what variables are kept in (default) or computed in",
         ),
     )
-    keep_config: bool = field(
-        default=False,
-        metadata=_option(
-            "Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, also "
-            "those of a model's parts, follow the tensors if all floating ones have become "
-            "float32, float16 or bfloat16; otherwise a warning says what to set.",
-            help="leave config.json as it is: its dtype then need not be that of the tensors",
-        ),
-    )
-    raw: bool = field(
-        default=False,
-        metadata=_option(
-            "Cast codes and scales of quantised weights as if they were plain numbers. Else a cast "
-            "that would change one of them is refused.",
-            help="cast codes and scales of quantised weights as if they were plain numbers, which "
-            "otherwise is refused",
-        ),
-    )
-    as_bytes: bool = field(
-        default=False,
-        metadata=_option(
-            "Whether a safetensors file may hold formats that it has no code for, such as "
-            "float8_e4m3 or int4, as bytes. castwise reads them again; others see numbers of "
-            "uint8.",
-            help="let safetensors files hold formats that they have no code for, such as "
-            "float8_e4m3, as bytes that castwise reads again",
-        ),
-    )
-    assume: str | Mapping[str, str] | None = field(
-        default=None,
-        metadata=_option(
-            "The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or a "
-            "mapping from name to format. Nothing is guessed.",
-            metavar="D",
-            help="the format of arrays that numpy saved as raw bytes (|V2)",
-        ),
-    )
-    architecture: PathArgument | None = field(default=None, metadata=_ARCHITECTURE)
     rounding: Rounding | None = field(
         default=None,
         metadata=_option(
@@ -513,6 +475,44 @@ class Cast(Request):
             choices=Like,
             help="cast as this library does, which decides the options above; a tensor that it "
             "rounds twice is refused",
+        ),
+    )
+    assume: str | Mapping[str, str] | None = field(
+        default=None,
+        metadata=_option(
+            "The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or a "
+            "mapping from name to format. Nothing is guessed.",
+            metavar="D",
+            help="the format of arrays that numpy saved as raw bytes (|V2)",
+        ),
+    )
+    architecture: PathArgument | None = field(default=None, metadata=_ARCHITECTURE)
+    keep_config: bool = field(
+        default=False,
+        metadata=_option(
+            "Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, also "
+            "those of a model's parts, follow the tensors if all floating ones have become "
+            "float32, float16 or bfloat16; otherwise a warning says what to set.",
+            help="leave config.json as it is: its dtype then need not be that of the tensors",
+        ),
+    )
+    raw: bool = field(
+        default=False,
+        metadata=_option(
+            "Cast codes and scales of quantised weights as if they were plain numbers. Else a cast "
+            "that would change one of them is refused.",
+            help="cast codes and scales of quantised weights as if they were plain numbers, which "
+            "otherwise is refused",
+        ),
+    )
+    as_bytes: bool = field(
+        default=False,
+        metadata=_option(
+            "Whether a safetensors file may hold formats that it has no code for, such as "
+            "float8_e4m3 or int4, as bytes. castwise reads them again; others see numbers of "
+            "uint8.",
+            help="let safetensors files hold formats that they have no code for, such as "
+            "float8_e4m3, as bytes that castwise reads again",
         ),
     )
 
