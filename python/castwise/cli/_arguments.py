@@ -3,27 +3,20 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from functools import partial
+from types import ModuleType
 from typing import Any, get_args
 
+from castwise import checkpoint, quantization
 from castwise._core import finfo
 from castwise._spelling import suggestion, typed_format
-from castwise.checkpoint import CheckpointError, map_names
-from castwise.checkpoint.planning import (
-    ARITHMETIC,
-    FORMATS,
-    changed_schemes,
-    form_names,
-    recipes,
-    scheme_names,
-)
+from castwise.checkpoint import CheckpointError, planning
 from castwise.checkpoint.report import FINDINGS as KINDS
 from castwise.checkpoint.requests.options import Cast, Run, described
 from castwise.cli._output import COLOUR_OPTION
 from castwise.cli._paths import local_path_argument, map_argument, path_argument
-from castwise.quantization import consumers
 
 NO_KINDS = "none"
 """What `--fail-on` takes for no kind of loss."""
@@ -131,23 +124,23 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 """What reads the text of an option, by `parse` of its field."""
 
-_WORDS: Mapping[str, Callable[[], Iterable[str]]] = {
-    "changed": lambda: [" or ".join(changed_schemes())],
-    "consumers": lambda: (consumer.name for consumer in consumers()),
-    "formats": lambda: FORMATS,
-    "forms": form_names,
-    "fp8": lambda: [finfo("fp8").name],
-    "kinds": lambda: KINDS,
-    "maps": map_names,
-    "recipes": recipes,
-    "schemes": scheme_names,
+_WORDS: Mapping[str, tuple[ModuleType, str]] = {
+    "consumers": (quantization, "consumers"),
+    "formats": (planning, "FORMATS"),
+    "forms": (planning, "form_names"),
+    "maps": (checkpoint, "map_names"),
+    "recipes": (planning, "recipes"),
+    "schemes": (planning, "scheme_names"),
 }
-"""The lists in the help of options; a command asks for its own alone."""
+"""The lists in the help of options, each with its room, which is imported for it."""
 
 
 class _Words(dict[str, str]):
     def __missing__(self, name: str) -> str:
-        return ", ".join(_WORDS[name]())
+        room, attribute = _WORDS[name]
+        words = getattr(room, attribute)
+        words = words() if callable(words) else words
+        return ", ".join(getattr(word, "name", word) for word in words)
 
 
 def add_option(
@@ -155,7 +148,9 @@ def add_option(
 ) -> None:
     """Add the option of a field; `kinds` are the losses that the command counts."""
     option = described(field)
-    text = str(option.help).format_map(_Words(kinds=", ".join(kinds))).replace("%", "%%")
+    words = _Words(kinds=", ".join(kinds), fp8=finfo("fp8").name)
+    words["choices"] = " or ".join(get_args(option.choices))
+    text = str(option.help).format_map(words).replace("%", "%%")
     values: dict[str, Any] = {"help": text, "metavar": option.metavar}
     if option.parse is not None:
         is_kinds = option.parse == "kinds"
@@ -228,13 +223,14 @@ def add_compared(
     comparison.add_argument(
         "--dtype",
         metavar="D",
-        help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
-        f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
+        help=f"what quantised weights are decoded to: {', '.join(planning.FORMATS)} (default: the "
+        f"format of the other one if that is plain, else {planning.FORMATS[0]}); with --map its "
+        "default",
     )
     comparison.add_argument(
         "--arithmetic",
-        choices=ARITHMETIC,
-        default=ARITHMETIC[0],
+        choices=planning.ARITHMETIC,
+        default=planning.ARITHMETIC[0],
         help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
         "it (exact)",
     )

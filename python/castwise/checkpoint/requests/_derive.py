@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 from uuid import UUID, uuid4
@@ -140,7 +140,7 @@ def _readers(source: Checkpoint) -> list[DerivedReader]:
 class ReplanRequest:
     """Plans a request again, in another process."""
 
-    request: Request
+    request: Request = field(compare=False)
     is_file: bool
     threads: int | None
     run: UUID

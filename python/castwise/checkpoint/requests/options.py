@@ -99,7 +99,7 @@ _ARCHITECTURE = _option(
 )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Request:
     """All that decides what is made of the source."""
 
@@ -184,7 +184,7 @@ class Request:
         return SAFETENSORS
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Run:
     """How a result is made and where it is written; none of it changes a value."""
 
@@ -326,7 +326,7 @@ class Run:
         return self.resumable or self.resume
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Cast(Request):
     """Cast the tensors of a checkpoint and write a new one.
 
@@ -517,7 +517,7 @@ class Cast(Request):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Quantize(Request):
     """Quantise the weights of a checkpoint, as a producer stores them, and write a new one.
 
@@ -630,7 +630,7 @@ class Quantize(Request):
     architecture: PathArgument | None = field(default=None, metadata=_ARCHITECTURE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Dequantize(Request):
     """Decode the quantised weights of a checkpoint and write a new one without quantisation.
 
@@ -717,7 +717,7 @@ class Dequantize(Request):
     )
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, eq=False, kw_only=True)
 class Transcode(Request):
     """Write a quantised checkpoint as another producer stores it, with the same values.
 
@@ -797,7 +797,7 @@ class Transcode(Request):
             "{choices}, if another scheme is to hold the values.",
             choices=TranscodedScheme,
             metavar="S",
-            help="another scheme to hold the values: {changed}",
+            help="another scheme to hold the values: {choices}",
         ),
     )
     architecture: PathArgument | None = field(default=None, metadata=_ARCHITECTURE)
