@@ -20,7 +20,6 @@ ROOMS = (
         "_argument_names",
         "_brief",
         "_entry_points",
-        "_exit_stack",
         "_floating",
         "_frameworks",
         "_numbers",
