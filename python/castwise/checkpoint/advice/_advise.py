@@ -49,6 +49,7 @@ from castwise.checkpoint.planning import (
 )
 from castwise.checkpoint.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.requests import checked_encode
+from castwise.checkpoint.requests.options import Quantize
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 from castwise.models import WEIGHT
 from castwise.quantization import consumers
@@ -535,8 +536,9 @@ class _StatementSizes:
         }
         if self._count_bytes is None:  # each weight by its name, for all choices
             keys = dict.fromkeys(map(_key, self._candidates.tensors), min(chosen.values()))
-            recipe, threads = self._candidates.recipe, self._threads
-            encode = checked_encode(None, recipe, None, keys, ignore=(), threads=threads)
+            recipe: Any = self._candidates.recipe
+            request = Quantize(source=self._opened.path, recipe=recipe, dtype_map=keys)
+            encode = checked_encode(request, self._threads)
             is_file = not self._opened.is_folder
             self._count_bytes = statement_sizes(self._opened, encode, is_file=is_file)
         return self._count_bytes(chosen)

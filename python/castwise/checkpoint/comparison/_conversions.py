@@ -27,6 +27,7 @@ from castwise.checkpoint.planning import (
     is_scheme,
 )
 from castwise.checkpoint.requests import checked_encode, chosen_dtypes
+from castwise.checkpoint.requests.options import Quantize
 from castwise.models import Architecture
 
 _BUFFER_BYTES = 1 << 20
@@ -86,9 +87,9 @@ class MapConversion:
             values = dtype_map
         dtypes = encode = None
         if any(is_scheme(value) for value in values.values() if isinstance(value, str)):
-            encode = checked_encode(
-                None, None, None, dtype_map, ignore=(), threads=threads, architecture=architecture
-            )
+            mapped: Any = dtype_map
+            request = Quantize(source="A", dtype_map=mapped, architecture=architecture)
+            encode = checked_encode(request, threads)
         else:
             dtypes = chosen_dtypes(dtype, dtype_map, None, "variable")
         origin = str(dtype_map) if isinstance(dtype_map, str | os.PathLike) else "map"

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from castwise._dtype_map import DtypeMap
+from castwise._options import MapArgument
 from castwise._spelling import typed_format, typed_values
 from castwise._wording import argument
 from castwise.checkpoint._config import Config
@@ -87,12 +88,12 @@ def _decode_refusal(source: Checkpoint) -> str | None:
 
 def chosen_dtypes(
     dtype: object,
-    dtype_map: Mapping[str, Any] | DtypeMap | str | os.PathLike[str] | None,
+    mapping: MapArgument | DtypeMap | None,
     policy: object,
     role: str,
 ) -> DtypeMap:
     """Return what a dtype, a map or a policy says of tensors; refuses what does not go together."""
-    if (policy is None) == (dtype is None and dtype_map is None):
+    if (policy is None) == (dtype is None and mapping is None):
         raise CheckpointError(
             "give either dtype, dtype_map or policy; only dtype and dtype_map go together"
         )
@@ -100,7 +101,7 @@ def chosen_dtypes(
         raise CheckpointError(
             f"{argument('role', role)} chooses a dtype of a policy; give one ({argument('policy')})"
         )
-    for name, value in (("dtype_map", dtype_map), ("policy", policy)):
+    for name, value in (("dtype_map", mapping), ("policy", policy)):
         if is_url(value):
             raise CheckpointError(
                 f"{argument(name, str(value))} is a URL, and castwise reads it from files of this "
@@ -110,14 +111,14 @@ def chosen_dtypes(
     refuse_map_name("policy", policy)
     if policy is not None:
         return DtypeMap.from_policy_argument(policy, role)
-    if dtype_map is None:
+    if mapping is None:
         return DtypeMap.of(_checked(dtype, "dtype"), role)
-    if isinstance(dtype_map, str) and is_map_name(dtype_map):
-        dtypes = named_map(dtype_map)
-    elif isinstance(dtype_map, str | os.PathLike):
-        dtypes = DtypeMap.from_file(checked_path(dtype_map))
+    if isinstance(mapping, str) and is_map_name(mapping):
+        dtypes = named_map(mapping)
+    elif isinstance(mapping, str | os.PathLike):
+        dtypes = DtypeMap.from_file(checked_path(mapping))
     else:
-        dtypes = DtypeMap.of(_checked(dtype_map, "dtype_map"), role)
+        dtypes = DtypeMap.of(_checked(mapping, "dtype_map"), role)
     if dtype is not None:
         return dtypes.with_default(typed_format(dtype, argument("dtype")))
     if dtypes.is_general:

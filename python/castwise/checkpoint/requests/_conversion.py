@@ -27,8 +27,8 @@ def run_conversion(request: Request, run: Run) -> CastSummary:
             "for those on a store; leave them out, or copy the source to a disk that workers "
             "share, and the result from it"
         )
-    part = None if run.part is None else RunPart.of(run.part)
-    if part is None:
+    share = None if run.part is None else RunPart.of(run.part)
+    if share is None:
         refuse_parts(destination)
     else:
         _check_part(request, run)
@@ -36,13 +36,13 @@ def run_conversion(request: Request, run: Run) -> CastSummary:
         target_of(request, run, source, destination) as target,
         planned(request, run, target.path) as planned_conversion,
     ):
-        plan = planned_conversion.judged(run.fail_on, run.max_zeros)
+        plan = planned_conversion.judged(run)
         if run.dry_run:
             target.summary = plan.preview(run)
-        elif part is None:
+        elif share is None:
             target.summary = plan.summary(plan.writer.write(plan.meter(run), run.executor))
         else:
-            rows = convert_part(plan.writer, target.path, part, progress=run.progress)
+            rows = convert_part(plan.writer, target.path, share, progress=run.progress)
             target.summary = plan.summary(rows)
     return target.summary
 
@@ -62,7 +62,7 @@ def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
             "one, or convert all parts again"
         ) from error
     with planned(request, run, destination) as planned_conversion:
-        plan = planned_conversion.judged(run.fail_on, run.max_zeros)
+        plan = planned_conversion.judged(run)
         return plan.summary(parts.put_together(plan.writer))
 
 

@@ -11,8 +11,8 @@ from castwise.checkpoint.requests.options import Dequantize
 
 def dequantizing(
     request: Dequantize, threads: int | None
-) -> tuple[int, dict[str, Any], partial[DerivedCheckpoint]]:
-    """Return the checked threads, what decides the result, and what plans it."""
+) -> tuple[dict[str, Any], partial[DerivedCheckpoint]]:
+    """Return what decides the result, and what plans it."""
     decode = decoding_of(request.dtype, request.arithmetic, request.only, threads)
     report = {"dtype": decode.format, "arithmetic": decode.arithmetic, "only": decode.only}
-    return decode.threads, report, partial(decode_checkpoint, decode=decode)
+    return report, partial(decode_checkpoint, decode=decode)

@@ -70,11 +70,11 @@ def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, D
         case Quantize():
             from castwise.checkpoint.requests._quantize import quantizing  # noqa: PLC0415
 
-            threads, report, derive = quantizing(request, threads)
+            report, derive = quantizing(request, threads)
         case Dequantize():
             from castwise.checkpoint.requests._dequantize import dequantizing  # noqa: PLC0415
 
-            threads, report, derive = dequantizing(request, threads)
+            report, derive = dequantizing(request, threads)
         case Transcode():
             from castwise.checkpoint.requests._transcode import transcoding  # noqa: PLC0415
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from castwise._core import finfo
-from castwise._options import FindingKind
 from castwise.checkpoint._config import Config
 from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -38,7 +37,8 @@ class PlannedConversion:
     unused: Mapping[str, str | None]
     action: str
     kept: Sequence[KeptTensors] = ()
-    max_zeros: float | None = None
+    share: float | None = None
+    """That of nonzero values which may become zero; None for the default of the rows."""
 
     def preview(self, run: Run) -> CastPlan:
         """Return what the run would do; refuse what it would refuse from headers alone."""
@@ -48,7 +48,7 @@ class PlannedConversion:
             *self.about,
             rows,
             self.unused,
-            self._max_zeros(rows),
+            self._share(rows),
             self.action,
             self.kept,
             needed_bytes=room.needed,
@@ -56,13 +56,11 @@ class PlannedConversion:
             left_out=[path for path, _ in room.left_out],
         )
 
-    def judged(
-        self, fail_on: FindingKind | Iterable[FindingKind], max_zeros: float | None
-    ) -> PlannedConversion:
+    def judged(self, run: Run) -> PlannedConversion:
         """Return the conversion that leaves a source that it would replace if values are lost."""
-        kinds = chosen_kinds(fail_on)
-        share = None if max_zeros is None else checked_share(max_zeros)
-        planned = replace(self, max_zeros=share)
+        kinds = chosen_kinds(run.fail_on)
+        share = None if run.max_zeros is None else checked_share(run.max_zeros)
+        planned = replace(self, share=share)
         if self.writer.is_in_place:
             self.writer.judge = lambda rows: check_losses(planned.summary(rows), kinds)
         return planned
@@ -74,11 +72,12 @@ class PlannedConversion:
 
     def summary(self, rows: Sequence[CastRow]) -> CastSummary:
         """Return the summary of these rows."""
-        max_zeros = self._max_zeros(rows)
-        return CastSummary(*self.about, rows, self.unused, max_zeros, self.action, self.kept)
+        return CastSummary(
+            *self.about, rows, self.unused, self._share(rows), self.action, self.kept
+        )
 
-    def _max_zeros(self, rows: Sequence[CastRow]) -> float:
-        return default_max_zeros(rows) if self.max_zeros is None else self.max_zeros
+    def _share(self, rows: Sequence[CastRow]) -> float:
+        return default_max_zeros(rows) if self.share is None else self.share
 
 
 def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bool:

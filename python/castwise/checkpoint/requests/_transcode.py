@@ -24,31 +24,27 @@ def transcoding(
     request: Transcode, threads: int | None
 ) -> tuple[dict[str, Any], partial[DerivedCheckpoint]]:
     """Return what decides the result, and what plans it."""
-    if request.recipe not in form_names():
+    form, changed = request.recipe, request.scheme
+    if form not in form_names():
         raise CheckpointError(
-            f"{given('recipe', request.recipe, option='--to')}: "
-            f"{suggestion(request.recipe, form_names())}castwise transcodes to "
+            f"{given('recipe', form, option='--to')}: "
+            f"{suggestion(form, form_names())}castwise transcodes to "
             f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantise "
             "(castwise quantize)"
         )
-    if request.scheme is not None and request.scheme not in changed_schemes():
+    if changed is not None and changed not in changed_schemes():
         raise CheckpointError(
-            f"{given('scheme', request.scheme)}: {scheme_hint(request.scheme, changed_schemes())}"
+            f"{given('scheme', changed)}: {scheme_hint(changed, changed_schemes())}"
             "without rounding castwise makes "
             f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
             "decode (castwise dequantize) and quantise (castwise quantize)"
         )
-    architecture = checked_architecture(request.architecture)
+    rows = checked_architecture(request.architecture)
     derive = partial(
         transcode_checkpoint,
-        recipe=request.recipe,
-        scheme=request.scheme,
+        recipe=form,
+        scheme=changed,
         threads=checked_threads(threads),
-        architecture=architecture,
+        architecture=rows,
     )
-    report = {
-        "recipe": request.recipe,
-        "scheme": request.scheme,
-        **architecture_option(architecture),
-    }
-    return report, derive
+    return {"recipe": form, "scheme": changed, **architecture_option(rows)}, derive

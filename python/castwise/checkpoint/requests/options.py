@@ -72,12 +72,12 @@ def described(field: Field[Any]) -> OptionDescription:
     return description
 
 
-def _check_executor(executor: object) -> None:
-    """Refuse what has no `submit`, such as the class of an executor."""
-    submits = callable(getattr(executor, "submit", None)) and not isinstance(executor, type)
-    if executor is not None and not submits:
+def _check_submit(value: object) -> None:
+    """Refuse what has no `submit`, such as a class instead of its instance."""
+    submits = callable(getattr(value, "submit", None)) and not isinstance(value, type)
+    if value is not None and not submits:
         raise TypeError(
-            f"executor must have submit(), as an Executor of concurrent.futures, not {executor!r}"
+            f"executor must have submit(), as an Executor of concurrent.futures, not {value!r}"
         )
 
 
@@ -270,8 +270,8 @@ class Run:
             'Convert only this part of the bytes, such as "3/16" or `(3, 16)`, and keep it beside '
             "`destination`; the rows are of its elements. When all parts are converted, by runs "
             "that see the same files, at the same time or not, `finish` makes the checkpoint of "
-            "them. A weight is decoded or quantised whole by one part. A part with other arguments "
-            "is refused, and so is a run without `part` as long as there are parts. Only into "
+            "them. A weight is decoded or quantised whole by one of them. One with other arguments "
+            "is refused, and so is a whole run as long as there are parts. Only into "
             "`.safetensors` and `.npy` files and folders, of tensors that stand uncompressed.",
             group="run",
             metavar="K/N",
@@ -290,7 +290,7 @@ class Run:
             "it. A batch whose worker is lost, or that is not taken, is converted in this process; "
             "an error of a worker says that it is one. `threads` is for each batch. Files that "
             "`part` is not for are converted in this process.",
-            check=_check_executor,
+            check=_check_submit,
         ),
     )
     threads: int | None = field(
