@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field
 from functools import partial
 from types import ModuleType
 from typing import Any, get_args
 
 from castwise import checkpoint, quantization
 from castwise._core import finfo
+from castwise._options import Arithmetic
 from castwise._spelling import suggestion, typed_format
 from castwise.checkpoint import CheckpointError, planning
 from castwise.checkpoint.report import FINDINGS as KINDS
-from castwise.checkpoint.requests.options import Cast, Run, described
+from castwise.checkpoint.requests.options import Cast, Run, described, fields_of
 from castwise.cli._output import COLOUR_OPTION
 from castwise.cli._paths import local_path_argument, map_argument, path_argument
 
@@ -179,7 +180,7 @@ def flag_of(field: Field[Any]) -> str:
 _FIELDS = {
     name: field
     for kind in (Cast, Run)
-    for field in fields(kind)
+    for field in fields_of(kind)
     for name in (field.name, flag_of(field))
 }
 """Options by their names in Python, as which paths are given, and on the command line."""
@@ -229,8 +230,8 @@ def add_compared(
     )
     comparison.add_argument(
         "--arithmetic",
-        choices=planning.ARITHMETIC,
-        default=planning.ARITHMETIC[0],
+        choices=get_args(Arithmetic),
+        default=get_args(Arithmetic)[0],
         help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
         "it (exact)",
     )

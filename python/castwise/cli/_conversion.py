@@ -7,14 +7,14 @@ import shlex
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.preview import preview_sheet
-from castwise.checkpoint.requests.options import Request, Run, described
+from castwise.checkpoint.requests.options import Request, Run, described, fields_of
 from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
 from castwise.cli._arguments import add_arguments, add_option, add_output, check_top
 from castwise.cli._findings import say_findings
@@ -59,9 +59,9 @@ class ConversionCommand:
         """Describe the command, and add the options of its request and of runs."""
         codes = _EXIT_CODES.format(findings=self.findings, error=self.error)
         describe(parser, self.description, codes, examples=self.examples)
-        shared = {field.name for field in fields(Request)}
-        own = [field for field in fields(self.request) if field.name not in shared]
-        options = [*own, *fields(Request), *fields(Run)]
+        shared = {field.name for field in fields_of(Request)}
+        own = [field for field in fields_of(self.request) if field.name not in shared]
+        options = [*own, *fields_of(Request), *fields_of(Run)]
         add_arguments(parser, "source", "destination")
         titles = dict.fromkeys(described(field).group for field in own)
         for title in (*titles, "losses", "output", "files", "run"):
@@ -109,7 +109,7 @@ def run_of(options: argparse.Namespace, **others: Any) -> Run:  # noqa: ANN401  
 
 def _values(options: argparse.Namespace, kind: type[Request | Run]) -> dict[str, Any]:
     """Return the options that are fields of a request or a run."""
-    names = (field.name for field in fields(kind))
+    names = (field.name for field in fields_of(kind))
     return {name: getattr(options, name) for name in names if hasattr(options, name)}
 
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import inspect
 import textwrap
 from collections.abc import Callable, Iterable
-from dataclasses import MISSING, Field, fields
-from typing import Any, get_args
+from dataclasses import MISSING, Field
+from typing import Any, ForwardRef, get_args
 
 from castwise._spelling import suggestion
 from castwise.checkpoint.requests._conversion import finish_conversion, run_conversion
-from castwise.checkpoint.requests.options import Request, Run, described
+from castwise.checkpoint.requests.options import Request, Run, described, fields_of
 from castwise.checkpoint.summary import CastSummary
 
 _FINISH = ("destination", "overwrite", "fail_on", "max_zeros")
@@ -22,9 +22,9 @@ Convert = Callable[..., CastSummary]
 
 def options_of(request_type: type[Request]) -> list[Field[Any]]:
     """Return the fields that a function takes, in its order: by position, its own, all others."""
-    of_run = {field.name: field for field in fields(Run)}
-    shared = {field.name for field in fields(Request)}
-    every = {field.name: field for field in fields(request_type)}
+    of_run = {field.name: field for field in fields_of(Run)}
+    shared = {field.name for field in fields_of(Request)}
+    every = {field.name: field for field in fields_of(request_type)}
     own = [field for name, field in every.items() if name not in shared]
     positional = [every["source"], of_run["destination"]]
     positional += [field for field in own if described(field).is_positional]
@@ -35,7 +35,7 @@ def options_of(request_type: type[Request]) -> list[Field[Any]]:
 
 def finish_options() -> list[Field[Any]]:
     """Return the fields that `finish` takes."""
-    every = {field.name: field for field in [*fields(Request), *fields(Run)]}
+    every = {field.name: field for field in [*fields_of(Request), *fields_of(Run)]}
     return [every[name] for name in _FINISH]
 
 
@@ -53,7 +53,7 @@ def comment_of(field: Field[Any]) -> str:
 
 def conversion(request_type: type[Request]) -> Convert:
     """Return the public function that makes a request of its arguments and carries it out."""
-    names = {field.name for field in fields(request_type)}
+    names = {field.name for field in fields_of(request_type)}
 
     def convert(options: dict[str, Any]) -> CastSummary:
         request = {name: options.pop(name) for name in names & options.keys()}
@@ -96,13 +96,14 @@ def _function(
     )
 
     def function(*values: Any, **named: Any) -> CastSummary:  # noqa: ANN401  (of the fields)
+        for wrong in named.keys() - signature.parameters.keys():
+            meaning = suggestion(wrong, signature.parameters).strip()
+            hint = f"; {meaning}" if meaning else ""
+            raise TypeError(f"{name}() got an unexpected keyword argument {wrong!r}{hint}")
         try:
             bound = signature.bind(*values, **named)
         except TypeError as error:
-            wrong = next((each for each in named if each not in signature.parameters), "")
-            meaning = suggestion(wrong, signature.parameters) if wrong else ""
-            hint = f"; {meaning.strip()}" if meaning else ""
-            raise TypeError(f"{name}() {error}{hint}") from None
+            raise TypeError(f"{name}() {error}") from None
         return convert(dict(bound.arguments))
 
     before, section, after = inspect.cleandoc(documentation).partition("\nReturns\n")
@@ -114,5 +115,6 @@ def _function(
     function.__name__ = function.__qualname__ = name
     function.__module__ = "castwise.checkpoint.conversions"
     function.__signature__ = signature  # type: ignore[attr-defined]
-    function.__annotations__ = {field.name: field.type for field in options}
+    types = {field.name: ForwardRef(str(field.type), module=Run.__module__) for field in options}
+    function.__annotations__ = {**types, "return": CastSummary}
     return function

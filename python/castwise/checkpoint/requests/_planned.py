@@ -6,7 +6,7 @@ import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.files import is_remote
 from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import CastRow, KeptTensors, ProgressMeter
-from castwise.checkpoint.requests.options import Dequantize, Request, Run
+from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
 from castwise.checkpoint.running import OutputOptions, Patterns, ToFile, ToFolder, shard_bytes
 from castwise.checkpoint.summary import (
     CastSummary,
@@ -110,7 +110,7 @@ def output_options(
 
 def plain_values(request: Request) -> dict[str, Any]:
     """Return the options of a request by name, with paths that hold in any folder."""
-    values = {field.name: getattr(request, field.name) for field in fields(request)}
+    values = {field.name: getattr(request, field.name) for field in fields_of(request)}
     source = source_path(request.source, "source")
     values["source"] = str(source) if is_remote(source) else os.path.abspath(source)
     for name in values.keys() & {"architecture", "dtype_map", "policy"}:

@@ -3,13 +3,14 @@
 `Cast`, `Quantize`, `Dequantize` and `Transcode` describe a result, and `Run` how it is made. The
 public functions, their stub and the commands are made from the fields.
 """
+# ruff: noqa: ANN401  (values of fields of any type)
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
-from dataclasses import Field, dataclass, field, fields
-from typing import Any, ClassVar
+from dataclasses import MISSING, Field, dataclass, field, fields
+from typing import Any, ClassVar, TypeVar, dataclass_transform
 
 from castwise._dtype_map import DtypeMap
 from castwise._options import (
@@ -36,6 +37,7 @@ from castwise.dtype_policies import DTypePolicyMap
 from castwise.quantization.producers import BF16, GGUF
 
 SAFETENSORS = ".safetensors"
+_Kind = TypeVar("_Kind")
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +63,22 @@ class OptionDescription:
     """Refuses values before anything is read."""
 
 
-def _option(comment: str, **values: Any) -> Mapping[str, OptionDescription]:  # noqa: ANN401
-    """Return the metadata of a field."""
-    return {"option": OptionDescription(comment, **values)}
+def option(
+    *, default: Any = MISSING, description: OptionDescription | None = None, **values: Any
+) -> Any:
+    """Return a field with a description, or with one made of its values."""
+    return field(default=default, metadata={"option": description or OptionDescription(**values)})
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
+def _options(kind: type[_Kind]) -> type[_Kind]:
+    """Make a frozen dataclass of options."""
+    return dataclass(frozen=True, eq=False, kw_only=True)(kind)
+
+
+def fields_of(kind: object) -> tuple[Field[Any], ...]:
+    """Return the fields of a request or a run, or of a class of them."""
+    return fields(kind)  # type: ignore[arg-type]
 
 
 def described(field: Field[Any]) -> OptionDescription:
@@ -83,23 +98,23 @@ def _check_submit(value: object) -> None:
 
 def check_fields(options: Request | Run) -> None:
     """Let each field that has a check refuse its value."""
-    for each in fields(options):
+    for each in fields_of(options):
         check = described(each).check
         if check is not None:
             check(getattr(options, each.name))
 
 
-_ARCHITECTURE = _option(
-    "A file with what the parameters of the model are, where castwise does not know the class or "
-    "the type that `config.json` states. A cast takes it with the name of a map.",
+_ARCHITECTURE = OptionDescription(
+    comment="A file with what the parameters of the model are, where castwise does not know the "
+    "class or the type that `config.json` states. A cast takes it with the name of a map.",
     metavar="FILE",
     parse="local path",
-    help="what the parameters are of a model that castwise does not know: a file in the format of "
-    "its table of architectures",
+    help="what the parameters are of a model that castwise does not know: a file in the format "
+    "of its table of architectures",
 )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@_options
 class Request:
     """All that decides what is made of the source."""
 
@@ -113,67 +128,57 @@ class Request:
     is_plain: ClassVar[bool] = False
     """What is written is not quantised, so that any container can hold it."""
 
-    source: PathArgument = field(
-        metadata=_option(
-            "The checkpoint to read: a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` file, a "
-            "file of torch (`.pt`, `.pth`, `.bin`, `.ckpt`), a folder of shards, a URL of a store, "
-            "or `org/name` of the Hugging Face Hub.",
-            metavar="SRC",
-            parse="path",
-            help="the checkpoint to read: a file, a folder, a URL of a store, or org/name of the "
-            "Hugging Face Hub",
-        )
+    source: PathArgument = option(
+        comment="The checkpoint to read: a `.safetensors`, `.npz`, `.npy`, `.h5` or `.keras` "
+        "file, a file of torch (`.pt`, `.pth`, `.bin`, `.ckpt`), a folder of shards, a URL of a "
+        "store, or `org/name` of the Hugging Face Hub.",
+        metavar="SRC",
+        parse="path",
+        help="the checkpoint to read: a file, a folder, a URL of a store, or org/name of the "
+        "Hugging Face Hub",
     )
-    overwrite: bool = field(
+    overwrite: bool = option(
         default=False,
-        metadata=_option(
-            "Replace `destination` if it is a file, or a folder with a checkpoint; also `source` "
-            "itself.",
-            group="files",
-            help="replace DST if it is there: a file, or a folder with a checkpoint; also SRC "
-            "itself, unless that loses what --fail-on names",
-        ),
+        comment="Replace `destination` if it is a file, or a folder with a checkpoint; also "
+        "`source` itself.",
+        group="files",
+        help="replace DST if it is there: a file, or a folder with a checkpoint; also SRC "
+        "itself, unless that loses what --fail-on names",
     )
-    include: str | Sequence[str] = field(
+    include: str | Sequence[str] = option(
         default=(),
-        metadata=_option(
-            "Globs of files of a folder to copy that are otherwise left out: `.git` and `.cache`, "
-            "states of optimizers and trainers, and the same weights in other formats or variants. "
-            "A glob is compared with the path in the folder and with the name, of files and of "
-            "folders.",
-            group="files",
-            metavar="GLOB",
-            help="copy files of a folder that are otherwise left out: .git and .cache, states of "
-            "optimizers and trainers, the same weights in other formats and variants; as often as "
-            "needed",
-        ),
+        comment="Globs of files of a folder to copy that are otherwise left out: `.git` and "
+        "`.cache`, states of optimizers and trainers, and the same weights in other formats or "
+        "variants. A glob is compared with the path in the folder and with the name, of files "
+        "and of folders.",
+        group="files",
+        metavar="GLOB",
+        help="copy files of a folder that are otherwise left out: .git and .cache, states of "
+        "optimizers and trainers, the same weights in other formats and variants; as often as "
+        "needed",
     )
-    exclude: str | Sequence[str] = field(
+    exclude: str | Sequence[str] = option(
         default=(),
-        metadata=_option(
-            "Globs of files of a folder to leave out, also with tensors.",
-            group="files",
-            metavar="GLOB",
-            help="leave files of a folder out, also those with tensors; as often as needed",
-        ),
+        comment="Globs of files of a folder to leave out, also with tensors.",
+        group="files",
+        metavar="GLOB",
+        help="leave files of a folder out, also those with tensors; as often as needed",
     )
-    max_shard_size: int | str | None = field(
+    max_shard_size: int | str | None = option(
         default=None,
-        metadata=_option(
-            "Divide the tensors anew into shards of at most so many bytes, an int or text such as "
-            '"5GB" or "2GiB", with the names and the index that transformers writes. A file then '
-            "becomes a folder if `destination` is the name of one.",
-            group="files",
-            metavar="SIZE",
-            help="divide the tensors into shards of at most that size, such as 5GB or 2GiB; a file "
-            "then becomes a folder if DST is the name of one",
-        ),
+        comment="Divide the tensors anew into shards of at most so many bytes, an int or text "
+        'such as "5GB" or "2GiB", with the names and the index that transformers writes. A file '
+        "then becomes a folder if `destination` is the name of one.",
+        group="files",
+        metavar="SIZE",
+        help="divide the tensors into shards of at most that size, such as 5GB or 2GiB; a file "
+        "then becomes a folder if DST is the name of one",
     )
 
     def __post_init__(self) -> None:
         """Check the fields; take mappings as dicts, which can be sent to other processes."""
         check_fields(self)
-        for each in fields(self):
+        for each in fields_of(self):
             value = getattr(self, each.name)
             if isinstance(value, Mapping) and not isinstance(value, DTypePolicyMap):
                 object.__setattr__(self, each.name, dict(value))
@@ -184,131 +189,109 @@ class Request:
         return SAFETENSORS
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@_options
 class Run:
     """How a result is made and where it is written; none of it changes a value."""
 
-    destination: PathArgument = field(
-        metadata=_option(
-            "The checkpoint to write: a file or a folder as `source` may be, not of torch, also "
-            "`source` itself, or `hf://org/name` to push to. A quantised one is a folder, or one "
-            "`.safetensors` file, whose metadata then state what `config.json` does else. What is "
-            "there is replaced only with `overwrite`.",
-            metavar="DST",
-            parse="path",
-            help="the checkpoint to write: the same, or hf://org/name to push it to the Hub",
-        )
+    destination: PathArgument = option(
+        comment="The checkpoint to write: a file or a folder as `source` may be, not of torch, "
+        "also `source` itself, or `hf://org/name` to push to. A quantised one is a folder, or "
+        "one `.safetensors` file, whose metadata then state what `config.json` does else. What "
+        "is there is replaced only with `overwrite`.",
+        metavar="DST",
+        parse="path",
+        help="the checkpoint to write: the same, or hf://org/name to push it to the Hub",
     )
-    fail_on: FindingKind | Iterable[FindingKind] = field(
+    fail_on: FindingKind | Iterable[FindingKind] = option(
         default=LOSSES,
-        metadata=_option(
-            "The kinds of findings (`Finding`), or one, that leave `source` as it was if "
-            "`destination` is the same; () to replace it whatever is lost. Elsewhere the result is "
-            "written, and `CastSummary.findings` lists them.",
-            group="losses",
-            metavar="KINDS",
-            parse="kinds",
-            help="which losses give exit code 1: none, or of {kinds}, separated by commas "
-            f"(default: {','.join(LOSSES)})",
-        ),
+        comment="The kinds of findings (`Finding`), or one, that leave `source` as it was if "
+        "`destination` is the same; () to replace it whatever is lost. Elsewhere the result is "
+        "written, and `CastSummary.findings` lists them.",
+        group="losses",
+        metavar="KINDS",
+        parse="kinds",
+        help="which losses give exit code 1: none, or of {kinds}, separated by commas "
+        f"(default: {','.join(LOSSES)})",
     )
-    max_zeros: float | None = field(
+    max_zeros: float | None = option(
         default=None,
-        metadata=_option(
-            "The share of a tensor's nonzero values, from 0 to 1, that may become zero before that "
-            "is an underflow, for `fail_on` and `CastSummary.findings`. By default 1 %, or of "
-            "weights that are quantised what so few bits give: 3 % for 8, 50 % for 4.",
-            group="losses",
-            metavar="SHARE",
-            parse="share",
-            help="the share of a tensor's nonzero values that may become zero before that is an "
-            f"underflow: 0.05 or 5% (default: {MAX_ZEROS:.0%}, or of weights that are quantised "
-            "what so few bits give: 3% for 8, 50% for 4)",
-        ),
+        comment="The share of a tensor's nonzero values, from 0 to 1, that may become zero "
+        "before that is an underflow, for `fail_on` and `CastSummary.findings`. By default 1 %, "
+        "or of weights that are quantised what so few bits give: 3 % for 8, 50 % for 4.",
+        group="losses",
+        metavar="SHARE",
+        parse="share",
+        help="the share of a tensor's nonzero values that may become zero before that is an "
+        f"underflow: 0.05 or 5% (default: {MAX_ZEROS:.0%}, or of weights that are quantised "
+        "what so few bits give: 3% for 8, 50% for 4)",
     )
-    dry_run: bool = field(
+    dry_run: bool = option(
         default=False,
-        metadata=_option(
-            "Write nothing and return what would become of every tensor, a `CastPlan`. Codes and "
-            "scales that keep their values are not read.",
-            group="run",
-            help="write nothing; print what would become of each tensor, and the room for it",
-        ),
+        comment="Write nothing and return what would become of every tensor, a `CastPlan`. Codes "
+        "and scales that keep their values are not read.",
+        group="run",
+        help="write nothing; print what would become of each tensor, and the room for it",
     )
-    measure: bool = field(
+    measure: bool = option(
         default=False,
-        metadata=_option(
-            "With `dry_run`: convert everything all the same, so that the rows have their reports. "
-            "`.npz`, `.h5` and `.keras` need room for one file where the system has temporary "
-            "ones.",
-            group="run",
-            help="with --dry-run: convert everything, write nothing, and print what would be lost",
-        ),
+        comment="With `dry_run`: convert everything all the same, so that the rows have their "
+        "reports. `.npz`, `.h5` and `.keras` need room for one file where the system has "
+        "temporary ones.",
+        group="run",
+        help="with --dry-run: convert everything, write nothing, and print what would be lost",
     )
-    resumable: bool = field(
+    resumable: bool = option(
         default=False,
-        metadata=_option(
-            "If the conversion of a folder is interrupted, keep the shards that are complete, "
-            "beside `destination`; a warning names them.",
-            group="run",
-            help="if the conversion of a folder is interrupted, keep its complete shards beside "
-            "DST",
-        ),
+        comment="If the conversion of a folder is interrupted, keep the shards that are "
+        "complete, beside `destination`; a warning names them.",
+        group="run",
+        help="if the conversion of a folder is interrupted, keep its complete shards beside DST",
     )
-    resume: bool = field(
+    resume: bool = option(
         default=False,
-        metadata=_option(
-            "Go on with what a resumable conversion of the same folder kept; the result is the "
-            "same. Shards that are not as they were written are converted again. Resumable itself.",
-            group="run",
-            help="go on with what --resumable kept; the same result",
-        ),
+        comment="Go on with what a resumable conversion of the same folder kept; the result is "
+        "the same. Shards that are not as they were written are converted again. Resumable "
+        "itself.",
+        group="run",
+        help="go on with what --resumable kept; the same result",
     )
-    part: str | tuple[int, int] | None = field(
+    part: str | tuple[int, int] | None = option(
         default=None,
-        metadata=_option(
-            'Convert only this part of the bytes, such as "3/16" or `(3, 16)`, and keep it beside '
-            "`destination`; the rows are of its elements. When all parts are converted, by runs "
-            "that see the same files, at the same time or not, `finish` makes the checkpoint of "
-            "them. A weight is decoded or quantised whole by one of them. One with other arguments "
-            "is refused, and so is a whole run as long as there are parts. Only into "
-            "`.safetensors` and `.npy` files and folders, of tensors that stand uncompressed.",
-            group="run",
-            metavar="K/N",
-            help="convert only this part of the bytes, such as 3/16, in a run of its own; castwise "
-            "finish makes DST of all parts",
-        ),
+        comment='Convert only this part of the bytes, such as "3/16" or `(3, 16)`, and keep it '
+        "beside `destination`; the rows are of its elements. When all parts are converted, by "
+        "runs that see the same files, at the same time or not, `finish` makes the checkpoint of "
+        "them. A weight is decoded or quantised whole by one of them. One with other arguments "
+        "is refused, and so is a whole run as long as there are parts. Only into `.safetensors` "
+        "and `.npy` files and folders, of tensors that stand uncompressed.",
+        group="run",
+        metavar="K/N",
+        help="convert only this part of the bytes, such as 3/16, in a run of its own; castwise "
+        "finish makes DST of all parts",
     )
-    executor: Executor | None = field(
+    executor: Executor | None = option(
         default=None,
-        metadata=_option(
-            "Who converts the tensors, in batches of about 256 MiB: a "
-            "`concurrent.futures.Executor` of threads or processes, or of a cluster whose workers "
-            "see the same files under the same paths: `distributed.Client.get_executor()`, "
-            "`mpi4py.futures.MPIPoolExecutor()`; for Ray a class whose `submit(function, batch)` "
-            "returns `ray.remote(function).remote(batch).future()`. The result does not depend on "
-            "it. A batch whose worker is lost, or that is not taken, is converted in this process; "
-            "an error of a worker says that it is one. `threads` is for each batch. Files that "
-            "`part` is not for are converted in this process.",
-            check=_check_submit,
-        ),
+        comment="Who converts the tensors, in batches of about 256 MiB: a "
+        "`concurrent.futures.Executor` of threads or processes, or of a cluster whose workers "
+        "see the same files under the same paths: `distributed.Client.get_executor()`, "
+        "`mpi4py.futures.MPIPoolExecutor()`; for Ray a class whose `submit(function, batch)` "
+        "returns `ray.remote(function).remote(batch).future()`. The result does not depend on "
+        "it. A batch whose worker is lost, or that is not taken, is converted in this process; "
+        "an error of a worker says that it is one. `threads` is for each batch. Files that "
+        "`part` is not for are converted in this process.",
+        check=_check_submit,
     )
-    threads: int | None = field(
+    threads: int | None = option(
         default=None,
-        metadata=_option(
-            "How many threads may read, convert and write. By default all cores.",
-            group="run",
-            metavar="N",
-            parse="int",
-            help="default: all cores",
-        ),
+        comment="How many threads may read, convert and write. By default all cores.",
+        group="run",
+        metavar="N",
+        parse="int",
+        help="default: all cores",
     )
-    progress: Callable[[Progress], None] | None = field(
+    progress: Callable[[Progress], None] | None = option(
         default=None,
-        metadata=_option(
-            "Called when a tensor begins, now and then within a large one, and at the end. Several "
-            "pieces are in flight, so a tensor may be done by then.",
-        ),
+        comment="Called when a tensor begins, now and then within a large one, and at the end. "
+        "Several pieces are in flight, so a tensor may be done by then.",
     )
 
     def __post_init__(self) -> None:
@@ -326,7 +309,7 @@ class Run:
         return self.resumable or self.resume
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@_options
 class Cast(Request):
     """Cast the tensors of a checkpoint and write a new one.
 
@@ -379,145 +362,117 @@ class Cast(Request):
     command: ClassVar[str] = "cast"
     action: ClassVar[str] = "cast"
 
-    dtype: object = field(
+    dtype: object = option(
         default=None,
-        metadata=_option(
-            "Format for all floating tensors. Integers, bools and complex numbers stay. Names are "
-            'those of the table; numpy\'s others, as "f8" for float64, are refused, also in '
-            "`dtype_map` and `assume`. A mapping is taken as `dtype_map`, a `DTypePolicy` as "
-            "`policy`.",
-            metavar="D",
-            is_positional=True,
-            help="format for all floating tensors, or for those that the --map does not name; fp8 "
-            "is {fp8}",
-        ),
+        comment="Format for all floating tensors. Integers, bools and complex numbers stay. "
+        'Names are those of the table; numpy\'s others, as "f8" for float64, are refused, also '
+        "in `dtype_map` and `assume`. A mapping is taken as `dtype_map`, a `DTypePolicy` as "
+        "`policy`.",
+        metavar="D",
+        is_positional=True,
+        help="format for all floating tensors, or for those that the --map does not name; fp8 is "
+        "{fp8}",
     )
-    dtype_map: MapArgument | DtypeMap | None = field(
+    dtype_map: MapArgument | DtypeMap | None = option(
         default=None,
-        metadata=_option(
-            "A mapping, a JSON or TOML file, or the name of a map that comes with castwise "
-            "(`map_names`): regular expression to format; see `DtypeMap`. A key that matches a "
-            "name wholly decides for it; a format of floats concerns floating tensors only, unless "
-            "the key is the whole name. `default` is for the other floating tensors. A map without "
-            "`default` takes `dtype` as that. In a folder of folders the name begins with the "
-            "folder: `unet/conv_in.weight`.",
-            flag="--map",
-            metavar="FILE|NAME",
-            parse="map",
-            help='JSON or TOML: {{"default": D, REGEX: D or "keep", ...}}; a key matches whole '
-            "names. Or what a family of models keeps: {maps}",
-        ),
+        comment="A mapping, a JSON or TOML file, or the name of a map that comes with castwise "
+        "(`map_names`): regular expression to format; see `DtypeMap`. A key that matches a name "
+        "wholly decides for it; a format of floats concerns floating tensors only, unless the "
+        "key is the whole name. `default` is for the other floating tensors. A map without "
+        "`default` takes `dtype` as that. In a folder of folders the name begins with the "
+        "folder: `unet/conv_in.weight`.",
+        flag="--map",
+        metavar="FILE|NAME",
+        parse="map",
+        help='JSON or TOML: {{"default": D, REGEX: D or "keep", ...}}; a key matches whole '
+        "names. Or what a family of models keeps: {maps}",
     )
-    policy: object = field(
+    policy: object = option(
         default=None,
-        metadata=_option(
-            "Instead of both, a `DTypePolicy` or `DTypePolicyMap`, its name, its config, or a "
-            "`.json` file with the config as Keras writes it. Each floating tensor gets the dtype "
-            "of its policy.",
-            metavar="P",
-            help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a "
-            "policy or policy map as Keras writes it",
-        ),
+        comment="Instead of both, a `DTypePolicy` or `DTypePolicyMap`, its name, its config, or "
+        "a `.json` file with the config as Keras writes it. Each floating tensor gets the dtype "
+        "of its policy.",
+        metavar="P",
+        help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a "
+        "policy or policy map as Keras writes it",
     )
-    role: Role = field(
+    role: Role = option(
         default="variable",
-        metadata=_option(
-            'Which dtype of the policy: "variable", what variables are kept in, or "compute".',
-            choices=Role,
-            help="which dtype of the policy: what variables are kept in (default) or computed in",
-        ),
+        comment='Which dtype of the policy: "variable", what variables are kept in, or "compute".',
+        choices=Role,
+        help="which dtype of the policy: what variables are kept in (default) or computed in",
     )
-    rounding: Rounding | None = field(
+    rounding: Rounding | None = option(
         default=None,
-        metadata=_option(
-            "As in `castwise.cast`, like the four after it.",
-            group="rounding",
-            choices=Rounding,
-            help="default: as numpy, nearest-even",
-        ),
+        comment="As in `castwise.cast`, like the four after it.",
+        group="rounding",
+        choices=Rounding,
+        help="default: as numpy, nearest-even",
     )
-    overflow: Overflow = field(
+    overflow: Overflow = option(
         default="ieee",
-        metadata=_option(
-            "{choices}.",
-            group="rounding",
-            choices=Overflow,
-            help="beyond the range: inf or NaN (ieee, the default), the largest number, or an "
-            "error",
-        ),
+        comment="{choices}.",
+        group="rounding",
+        choices=Overflow,
+        help="beyond the range: inf or NaN (ieee, the default), the largest number, or an error",
     )
-    nan: Nan = field(
+    nan: Nan = option(
         default="keep",
-        metadata=_option(
-            "{choices}.",
-            group="rounding",
-            choices=Nan,
-            help="what becomes of NaN (default: keep)",
-        ),
+        comment="{choices}.",
+        group="rounding",
+        choices=Nan,
+        help="what becomes of NaN (default: keep)",
     )
-    seed: int | None = field(
+    seed: int | None = option(
         default=None,
-        metadata=_option(
-            "For stochastic rounding; each tensor draws from `tensor_seed(seed, name)`.",
-            group="rounding",
-            metavar="S",
-            parse="int",
-            help="for stochastic rounding (default: a new one)",
-        ),
+        comment="For stochastic rounding; each tensor draws from `tensor_seed(seed, name)`.",
+        group="rounding",
+        metavar="S",
+        parse="int",
+        help="for stochastic rounding (default: a new one)",
     )
-    like: Like | None = field(
+    like: Like | None = option(
         default=None,
-        metadata=_option(
-            "The library whose bits are wanted, as in `castwise.cast`: it decides rounding, "
-            "overflow and NaN for each pair of formats. A tensor that it rounds twice is refused "
-            "by name.",
-            group="rounding",
-            choices=Like,
-            help="cast as this library does, which decides the options above; a tensor that it "
-            "rounds twice is refused",
-        ),
+        comment="The library whose bits are wanted, as in `castwise.cast`: it decides rounding, "
+        "overflow and NaN for each pair of formats. A tensor that it rounds twice is refused by "
+        "name.",
+        group="rounding",
+        choices=Like,
+        help="cast as this library does, which decides the options above; a tensor that it "
+        "rounds twice is refused",
     )
-    assume: str | Mapping[str, str] | None = field(
+    assume: str | Mapping[str, str] | None = option(
         default=None,
-        metadata=_option(
-            "The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, or a "
-            "mapping from name to format. Nothing is guessed.",
-            metavar="D",
-            help="the format of arrays that numpy saved as raw bytes (|V2)",
-        ),
+        comment="The format of arrays that numpy saved as raw bytes (`|V2`): one name for all, "
+        "or a mapping from name to format. Nothing is guessed.",
+        metavar="D",
+        help="the format of arrays that numpy saved as raw bytes (|V2)",
     )
-    architecture: PathArgument | None = field(default=None, metadata=_ARCHITECTURE)
-    keep_config: bool = field(
+    architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
+    keep_config: bool = option(
         default=False,
-        metadata=_option(
-            "Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, also "
-            "those of a model's parts, follow the tensors if all floating ones have become "
-            "float32, float16 or bfloat16; otherwise a warning says what to set.",
-            help="leave config.json as it is: its dtype then need not be that of the tensors",
-        ),
+        comment="Leave a folder's `config.json` as it is. Else its `dtype` or `torch_dtype`, "
+        "also those of a model's parts, follow the tensors if all floating ones have become "
+        "float32, float16 or bfloat16; otherwise a warning says what to set.",
+        help="leave config.json as it is: its dtype then need not be that of the tensors",
     )
-    raw: bool = field(
+    raw: bool = option(
         default=False,
-        metadata=_option(
-            "Cast codes and scales of quantised weights as if they were plain numbers. Else a cast "
-            "that would change one of them is refused.",
-            help="cast codes and scales of quantised weights as if they were plain numbers, which "
-            "otherwise is refused",
-        ),
+        comment="Cast codes and scales of quantised weights as if they were plain numbers. Else "
+        "a cast that would change one of them is refused.",
+        help="cast codes and scales of quantised weights as if they were plain numbers, which "
+        "otherwise is refused",
     )
-    as_bytes: bool = field(
+    as_bytes: bool = option(
         default=False,
-        metadata=_option(
-            "Whether a safetensors file may hold formats that it has no code for, such as "
-            "float8_e4m3 or int4, as bytes. castwise reads them again; others see numbers of "
-            "uint8.",
-            help="let safetensors files hold formats that they have no code for, such as "
-            "float8_e4m3, as bytes that castwise reads again",
-        ),
+        comment="Whether a safetensors file may hold formats that it has no code for, such as "
+        "float8_e4m3 or int4, as bytes. castwise reads them again; others see numbers of uint8.",
+        help="let safetensors files hold formats that they have no code for, such as "
+        "float8_e4m3, as bytes that castwise reads again",
     )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@_options
 class Quantize(Request):
     """Quantise the weights of a checkpoint, as a producer stores them, and write a new one.
 
@@ -561,76 +516,62 @@ class Quantize(Request):
     action: ClassVar[str] = "quantised"
     decodes: ClassVar[bool] = False
 
-    scheme: WrittenScheme | None = field(
+    scheme: WrittenScheme | None = option(
         default=None,
-        metadata=_option(
-            "What linear layers become: one of `castwise.quantization.schemes()`. None: only what "
-            "the map says.",
-            metavar="S",
-            is_positional=True,
-            help="what linear layers become: {schemes}",
-        ),
+        comment="What linear layers become: one of `castwise.quantization.schemes()`. None: only "
+        "what the map says.",
+        metavar="S",
+        is_positional=True,
+        help="what linear layers become: {schemes}",
     )
-    recipe: WrittenRecipe | None = field(
+    recipe: WrittenRecipe | None = option(
         default=None,
-        metadata=_option(
-            "The producer: {choices}. By default the first of these that stores the scheme.",
-            choices=WrittenRecipe,
-            metavar="R",
-            help="whose checkpoint it is: {recipes} (default: the first of them that stores the "
-            "scheme)",
-        ),
+        comment="The producer: {choices}. By default the first of these that stores the scheme.",
+        choices=WrittenRecipe,
+        metavar="R",
+        help="whose checkpoint it is: {recipes} (default: the first of them that stores the "
+        "scheme)",
     )
-    consumer: ConsumerName | None = field(
+    consumer: ConsumerName | None = option(
         default=None,
-        metadata=_option(
-            "Who is to load the result: one of `castwise.quantization.consumers()`, whose producer "
-            "is the default of `recipe`. What it does not load is refused, and no warning is about "
-            "others.",
-            flag="--for",
-            metavar="WHO",
-            help="who is to load the result: what it does not load is refused, and its producer is "
-            "the default: {consumers}",
-        ),
+        comment="Who is to load the result: one of `castwise.quantization.consumers()`, whose "
+        "producer is the default of `recipe`. What it does not load is refused, and no warning "
+        "is about others.",
+        flag="--for",
+        metavar="WHO",
+        help="who is to load the result: what it does not load is refused, and its producer is "
+        "the default: {consumers}",
     )
-    block: Block | None = field(
+    block: Block | None = option(
         default=None,
-        metadata=_option(
-            "The (rows, columns) that share a scale, where the scheme has a choice; one number is "
-            "columns. By default the producer's.",
-            metavar="N|NxM",
-            parse="block",
-            help="the columns, or rows and columns, that share a scale, where the scheme has a "
-            "choice",
-        ),
+        comment="The (rows, columns) that share a scale, where the scheme has a choice; one "
+        "number is columns. By default the producer's.",
+        metavar="N|NxM",
+        parse="block",
+        help="the columns, or rows and columns, that share a scale, where the scheme has a choice",
     )
-    dtype_map: MapArgument | None = field(
+    dtype_map: MapArgument | None = option(
         default=None,
-        metadata=_option(
-            "As in `cast_file`, a mapping of regular expressions, its file, or the name of a map "
-            "that comes with castwise. A scheme may stand wherever a dtype may, also under "
-            '"default": then it is that of linear layers.',
-            flag="--map",
-            metavar="FILE|NAME",
-            parse="map",
-            help='JSON or TOML: {{"default": S, REGEX: S, D or "keep", ...}}; a key matches whole '
-            "names, S is a scheme, D a dtype to cast to. Or what a family of models keeps: {maps}",
-        ),
+        comment="As in `cast_file`, a mapping of regular expressions, its file, or the name of a "
+        "map that comes with castwise. A scheme may stand wherever a dtype may, also under "
+        '"default": then it is that of linear layers.',
+        flag="--map",
+        metavar="FILE|NAME",
+        parse="map",
+        help='JSON or TOML: {{"default": S, REGEX: S, D or "keep", ...}}; a key matches whole '
+        "names, S is a scheme, D a dtype to cast to. Or what a family of models keeps: {maps}",
     )
-    ignore: str | Sequence[str] = field(
+    ignore: str | Sequence[str] = option(
         default=(),
-        metadata=_option(
-            "Regular expressions that match the whole names of weights, or of their modules, to "
-            "leave.",
-            metavar="REGEX",
-            help="leave the weights whose whole names, or whose modules', match; as often as "
-            "needed",
-        ),
+        comment="Regular expressions that match the whole names of weights, or of their modules, "
+        "to leave.",
+        metavar="REGEX",
+        help="leave the weights whose whole names, or whose modules', match; as often as needed",
     )
-    architecture: PathArgument | None = field(default=None, metadata=_ARCHITECTURE)
+    architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@_options
 class Dequantize(Request):
     """Decode the quantised weights of a checkpoint and write a new one without quantisation.
 
@@ -686,38 +627,31 @@ class Dequantize(Request):
     is_plain: ClassVar[bool] = True
     kinds: ClassVar[Sequence[str]] = LOSSES
 
-    dtype: object = field(
+    dtype: object = option(
         default=BF16,
-        metadata=_option(
-            "What the weights become: bfloat16, float16 or float32.",
-            metavar="D",
-            is_positional=True,
-            help=f"what the weights become: {{formats}} (default: {BF16})",
-        ),
+        comment="What the weights become: bfloat16, float16 or float32.",
+        metavar="D",
+        is_positional=True,
+        help=f"what the weights become: {{formats}} (default: {BF16})",
     )
-    arithmetic: Arithmetic = field(
+    arithmetic: Arithmetic = option(
         default="peer",
-        metadata=_option(
-            '"peer": as the producer\'s library does it, bit for bit, as in '
-            '`castwise.quantization.dequantize`. "exact": the product of real numbers, rounded '
-            "once.",
-            choices=Arithmetic,
-            help="as the producer's library does it, bit for bit (peer, the default), or the "
-            "product of real numbers, rounded once (exact)",
-        ),
+        comment='"peer": as the producer\'s library does it, bit for bit, as in '
+        '`castwise.quantization.dequantize`. "exact": the product of real numbers, rounded once.',
+        choices=Arithmetic,
+        help="as the producer's library does it, bit for bit (peer, the default), or the product "
+        "of real numbers, rounded once (exact)",
     )
-    only: str | None = field(
+    only: str | None = option(
         default=None,
-        metadata=_option(
-            "A regular expression that matches the whole names of the weights to decode, as they "
-            "are in the unquantised model; the others stay quantised.",
-            metavar="REGEX",
-            help="decode only the weights whose whole names, as of the unquantised model, match",
-        ),
+        comment="A regular expression that matches the whole names of the weights to decode, as "
+        "they are in the unquantised model; the others stay quantised.",
+        metavar="REGEX",
+        help="decode only the weights whose whole names, as of the unquantised model, match",
     )
 
 
-@dataclass(frozen=True, eq=False, kw_only=True)
+@_options
 class Transcode(Request):
     """Write a quantised checkpoint as another producer stores it, with the same values.
 
@@ -781,26 +715,22 @@ class Transcode(Request):
     action: ClassVar[str] = "transcoded"
     kinds: ClassVar[Sequence[str]] = LOSSES
 
-    recipe: TranscodedRecipe = field(
-        metadata=_option(
-            "The producer: {choices}.",
-            choices=TranscodedRecipe,
-            flag="--to",
-            metavar="R",
-            is_positional=True,
-            help="the producer: {forms}",
-        )
+    recipe: TranscodedRecipe = option(
+        comment="The producer: {choices}.",
+        choices=TranscodedRecipe,
+        flag="--to",
+        metavar="R",
+        is_positional=True,
+        help="the producer: {forms}",
     )
-    scheme: TranscodedScheme | None = field(
+    scheme: TranscodedScheme | None = option(
         default=None,
-        metadata=_option(
-            "{choices}, if another scheme is to hold the values.",
-            choices=TranscodedScheme,
-            metavar="S",
-            help="another scheme to hold the values: {choices}",
-        ),
+        comment="{choices}, if another scheme is to hold the values.",
+        choices=TranscodedScheme,
+        metavar="S",
+        help="another scheme to hold the values: {choices}",
     )
-    architecture: PathArgument | None = field(default=None, metadata=_ARCHITECTURE)
+    architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 
     @property
     def suffix(self) -> str:
