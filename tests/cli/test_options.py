@@ -82,10 +82,10 @@ def test_a_function_documents_each_of_its_options(command: str) -> None:
     assert re.findall(r"^(\w+)\n    \S", paragraphs, re.MULTILINE) == list(parameters)
     assert "{" not in paragraphs
     assert list(get_type_hints(function)) == [*parameters, "return"]
-    assert pickle.loads(pickle.dumps(function)) is function
+    assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
     wrong = {"overwrit": True}
     with pytest.raises(TypeError, match=r"\w+\(\) got an unexpected .* did you mean 'overwrite'\?"):
-        function("a", **wrong)  # type: ignore[operator]
+        function("a", **wrong)
 
 
 def quantised_zeros(folder: Path) -> Path:
