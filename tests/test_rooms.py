@@ -14,7 +14,7 @@ import pytest
 PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
-    ("_core", "_on_demand", "_options", "_startup", "_wording"),
+    ("_core", "_on_demand", "_options", "_wording"),
     (
         "_adapter_registry",
         "_argument_names",

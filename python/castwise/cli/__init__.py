@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from castwise._environment import ERRORS
-from castwise._startup import interrupt_as_usual
 from castwise._wording import of_core, worded_for_command
 from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say
 from castwise.cli._parser import parse_arguments
@@ -43,7 +42,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with worded_for_command("castwise"):
         _prepare(is_process=arguments is None)
         try:
-            interrupt_as_usual()
             words = sys.argv[1:] if arguments is None else arguments
             options = parse_arguments(words)
             if sys.stdout is None:
