@@ -54,7 +54,7 @@ def test_dir_of_an_adapter_is_all(name: str, framework: Callable[[str], object])
     [
         ("--help", ("checkpoint", "quantization", "autocast", "loss_scale")),
         ("formats", ("checkpoint", "quantization")),
-        ("cast --help", ("checkpoint.convert", "checkpoint.containers", "cli.quantize")),
+        ("cast --help", ("checkpoint.conversions", "checkpoint.containers", "cli.quantize")),
         (
             "cast IN OUT --dtype bfloat16",
             ("checkpoint.comparison", "checkpoint.planning._new_statements"),

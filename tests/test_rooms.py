@@ -14,13 +14,12 @@ import pytest
 PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
-    ("_core", "_on_demand", "_options", "_startup", "_wording"),
+    ("_core", "_on_demand", "_options", "_wording"),
     (
         "_adapter_registry",
         "_argument_names",
         "_brief",
         "_entry_points",
-        "_exit_stack",
         "_floating",
         "_frameworks",
         "_numbers",
@@ -59,16 +58,15 @@ CHECKPOINT_ROOMS = (
     ("_tensors", "files", "maps"),
     ("containers", "plan", "report"),
     ("_sheets", "_inspection"),
-    ("_arguments", "_config", "summary"),
+    ("_config", "summary"),
     ("_model_card", "preview"),
     ("loading",),
     ("planning",),
     ("arrays", "running"),
     ("requests",),
-    ("comparison", "convert", "dequantizing", "quantizing", "transcoding"),
+    ("comparison", "conversions"),
     ("surveying",),
     ("advice",),
-    ("_finish",),
 )
 """Those of `castwise.checkpoint`."""
 

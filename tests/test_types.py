@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+import conversion_stub
 import public_types
 import pytest
 
@@ -22,3 +23,7 @@ def test_types_of_conversions(tmp_path: Path) -> None:
 def test_types_of_other_arrays(name: str, library: str, framework: Callable[[str], object]) -> None:
     framework(library)
     getattr(public_types, name)()
+
+
+def test_the_stub_of_conversions_is_that_of_their_options() -> None:
+    assert conversion_stub.STUB.read_text("utf-8") == conversion_stub.stub_text()

@@ -1,10 +1,5 @@
 """Numeric precision for every array of a model: exact casts, and a report of what they lose."""
 
-from castwise import _startup
-
-_startup.end_quietly()
-
-# ruff: noqa: E402  (Ctrl-C meanwhile)
 import importlib
 from typing import TYPE_CHECKING, Any
 

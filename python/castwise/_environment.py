@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import os
+import sys
 import warnings
 
 from castwise._acceleration import accelerate_from_environment
 from castwise._core import environment_errors
-from castwise._startup import is_command_line
 
 ERRORS = list(environment_errors)
 """A sentence for each variable whose value is not valid: its name, the value and the remedy."""
@@ -21,6 +22,13 @@ def follow_environment() -> None:
         accelerate_from_environment()
     except ValueError as error:
         ERRORS.append(str(error))
-    if not is_command_line():
+    if not _is_command_line():
         for sentence in ERRORS:
             warnings.warn(f"{sentence} It is ignored.", RuntimeWarning, stacklevel=3)
+
+
+def _is_command_line() -> bool:
+    """Return True if this process runs `castwise` or `python -m castwise`."""
+    program = sys.argv[0] if getattr(sys, "argv", None) else ""
+    name = os.path.splitext(os.path.basename(program))[0]
+    return name == "castwise" or (program == "-m" and "castwise" in sys.orig_argv)

@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, TypeAlias, TypedDict
+import os
+from collections.abc import Mapping
+from typing import Any, Literal, TypeAlias, TypedDict
 
 from numpy.typing import ArrayLike
 
@@ -145,6 +147,10 @@ Variant: TypeAlias = Packing | Literal["gptq", "gptq_v2"]
 FindingKind: TypeAlias = Literal[
     "overflow", "nan", "wrapped", "nan-lost", "underflow", "scale", "saturated", "inexact"
 ]
+
+PathArgument: TypeAlias = str | os.PathLike[str]
+Block: TypeAlias = int | tuple[int, int]
+MapArgument: TypeAlias = Mapping[str, Any] | PathArgument
 
 
 class TreeOptions(TypedDict, total=False):

@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 import zipfile
@@ -546,8 +547,11 @@ def test_a_map_may_start_with_a_byte_order_mark(model: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(os.name != "posix", reason="signals of POSIX")
-def test_an_interrupt_while_python_imports_is_a_message(model: Path) -> None:
-    """Each import stops at a module that interrupts the process itself."""
+def test_an_interrupt_while_python_imports_ends_the_process(model: Path) -> None:
+    """Each import stops at a module that interrupts the process itself.
+
+    Before the command line begins, Python reports it, and the signal ends the process.
+    """
     program = (
         "import os, signal, sys\n"
         "class Interrupt:\n"
@@ -560,7 +564,11 @@ def test_an_interrupt_while_python_imports_is_a_message(model: Path) -> None:
         "from castwise.cli import main\n"
         "raise SystemExit(main())\n"
     )
-    for module in ("numpy", "castwise._core", "castwise.cli.inspect", "json"):
+    for module in ("numpy", "castwise._core", "json", "castwise.cli.inspect"):
         command = [sys.executable, "-c", program, "inspect", str(model), module]
         done = subprocess.run(command, check=False, capture_output=True, text=True)
-        assert (done.returncode, done.stderr) == (130, "castwise: interrupted\n"), module
+        if module == "castwise.cli.inspect":
+            assert (done.returncode, done.stderr) == (130, "castwise: interrupted\n")
+        else:
+            assert done.returncode == -signal.SIGINT, module
+            assert done.stderr.endswith("KeyboardInterrupt\n"), module

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import inspect
 import json
+import pickle
 import re
 import shlex
 import shutil
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import numpy as np
 import pytest
@@ -32,7 +33,7 @@ FUNCTIONS = {
 OTHERS = {"completion", "conformance", "formats", "help"}
 """Commands without a function."""
 
-RENAMED = {"map": "dtype_map", "to": "recipe", "file": "path"}
+RENAMED = {"file": "path"}
 """Options whose parameters have other names."""
 
 OF_OTHER_FUNCTIONS = {("advise", "output"), ("verify", "consumer")}
@@ -70,6 +71,21 @@ def test_an_option_has_the_default_of_its_parameter(command: str) -> None:
         if told is not None and isinstance(default, str):
             assert told[1].rstrip(",.") == default, action.help
     assert set(parameters) <= NOT_TYPED
+
+
+@pytest.mark.parametrize("command", ["cast", "dequantize", "finish", "quantize", "transcode"])
+def test_a_function_documents_each_of_its_options(command: str) -> None:
+    function = FUNCTIONS[command]
+    parameters = inspect.signature(function).parameters
+    _, _, rest = inspect.getdoc(function).partition("\nParameters\n----------\n")  # type: ignore[union-attr]
+    paragraphs, _, _ = rest.partition("\n\nReturns\n")
+    assert re.findall(r"^(\w+)\n    \S", paragraphs, re.MULTILINE) == list(parameters)
+    assert "{" not in paragraphs
+    assert list(get_type_hints(function)) == [*parameters, "return"]
+    assert pickle.loads(pickle.dumps(function)) is function  # noqa: S301
+    wrong = {"overwrit": True}
+    with pytest.raises(TypeError, match=r"\w+\(\) got an unexpected .* did you mean 'overwrite'\?"):
+        function("a", **wrong)
 
 
 def quantised_zeros(folder: Path) -> Path:

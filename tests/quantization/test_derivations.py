@@ -9,12 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.dequantizing import DequantizeRequest
 from castwise.checkpoint.planning import _derived_reader
 from castwise.checkpoint.planning._derived_reader import DerivedReader
-from castwise.checkpoint.quantizing import QuantizeRequest
-from castwise.checkpoint.requests._derive_request import DeriveRequest
-from castwise.checkpoint.transcoding import TranscodeRequest
+from castwise.checkpoint.requests._conversion import planned
+from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
 from system_parts import need
 
 LAYER = "model.layers.0.mlp.up_proj.weight"
@@ -30,45 +28,21 @@ def model(tmp_path: Path) -> Path:
     return folder
 
 
-def derivations(request: DeriveRequest, destination: Path) -> set[str]:
-    with request.planned(destination) as planned:
-        readers = planned.run.sources.values()
+def derivations(request: Request, destination: Path) -> set[str]:
+    with planned(request, Run(destination=destination), destination) as conversion:
+        readers = conversion.writer.sources.values()
         assert all(isinstance(reader, DerivedReader) for reader in readers)
         return {reader.derivation for reader in readers if isinstance(reader, DerivedReader)}
 
 
 def test_each_command_names_its_derivation(tmp_path: Path, model: Path) -> None:
-    common = {"overwrite": False, "include": (), "exclude": (), "max_shard_size": None}
-    quantised = tmp_path / "quantised"
-    encode = QuantizeRequest(
-        source=model,
-        scheme="nvfp4",
-        recipe="modelopt",
-        consumer=None,
-        block=None,
-        dtype_map=None,
-        ignore=(),
-        architecture=None,
-        **common,  # type: ignore[arg-type]
-    )
+    quantised, other = tmp_path / "quantised", tmp_path / "new"
+    encode = Quantize(source=model, scheme="nvfp4", recipe="modelopt")
     assert derivations(encode, quantised) == {"encode"}
     checkpoint.quantize_file(model, quantised, "nvfp4", recipe="modelopt")
-    decode = DequantizeRequest(
-        source=quantised,
-        dtype="float32",
-        arithmetic="peer",
-        only=None,
-        **common,  # type: ignore[arg-type]
-    )
-    assert derivations(decode, tmp_path / "new") == {"decode"}
-    transcode = TranscodeRequest(
-        source=quantised,
-        recipe="compressed-tensors",
-        scheme=None,
-        architecture=None,
-        **common,  # type: ignore[arg-type]
-    )
-    assert derivations(transcode, tmp_path / "new") == {"transcode"}
+    assert derivations(Dequantize(source=quantised, dtype="float32"), other) == {"decode"}
+    transcode = Transcode(source=quantised, recipe="compressed-tensors")
+    assert derivations(transcode, other) == {"transcode"}
 
 
 def test_a_process_forked_while_a_thread_plans_can_plan() -> None:

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from castwise._dtype_map import DtypeMap
     from castwise._seeding import tensor_seed
     from castwise.checkpoint._errors import CheckpointError
-    from castwise.checkpoint._finish import finish
     from castwise.checkpoint._inspection import Inspection
     from castwise.checkpoint._tensors import TensorInfo
     from castwise.checkpoint.advice import Advice, Choice, advise
@@ -33,15 +32,18 @@ if TYPE_CHECKING:
         verify,
         verify_loading,
     )
-    from castwise.checkpoint.convert import cast_file
-    from castwise.checkpoint.dequantizing import dequantize_file
+    from castwise.checkpoint.conversions import (
+        cast_file,
+        dequantize_file,
+        finish,
+        quantize_file,
+        transcode_file,
+    )
     from castwise.checkpoint.maps import map_names
     from castwise.checkpoint.preview import CastPlan
-    from castwise.checkpoint.quantizing import quantize_file
     from castwise.checkpoint.report import CastRow, DecodeReport, Finding, Progress
     from castwise.checkpoint.summary import CastSummary
     from castwise.checkpoint.surveying import CheckpointSurvey, TensorSurvey, survey_file
-    from castwise.checkpoint.transcoding import transcode_file
     from castwise.quantization import Orphan, Quantization, QuantizedWeight
 else:
     __getattr__ = on_demand(
@@ -50,15 +52,18 @@ else:
             "castwise._dtype_map": ("DtypeMap",),
             "castwise._seeding": ("tensor_seed",),
             "castwise.checkpoint._errors": ("CheckpointError",),
-            "castwise.checkpoint._finish": ("finish",),
             "castwise.checkpoint._tensors": ("TensorInfo",),
             "castwise.checkpoint._inspection": ("Inspection",),
             "castwise.checkpoint.arrays": ("inspect", "load", "metadata", "save"),
-            "castwise.checkpoint.convert": ("cast_file",),
-            "castwise.checkpoint.dequantizing": ("dequantize_file",),
+            "castwise.checkpoint.conversions": (
+                "cast_file",
+                "dequantize_file",
+                "finish",
+                "quantize_file",
+                "transcode_file",
+            ),
             "castwise.checkpoint.maps": ("map_names",),
             "castwise.checkpoint.preview": ("CastPlan",),
-            "castwise.checkpoint.quantizing": ("quantize_file",),
             "castwise.checkpoint.report": (
                 "CastRow",
                 "DecodeReport",
@@ -67,7 +72,6 @@ else:
             ),
             "castwise.checkpoint.summary": ("CastSummary",),
             "castwise.checkpoint.surveying": ("CheckpointSurvey", "TensorSurvey", "survey_file"),
-            "castwise.checkpoint.transcoding": ("transcode_file",),
             "castwise.checkpoint.advice": ("Advice", "Choice", "advise"),
             "castwise.checkpoint.comparison": (
                 "CastExplanation",

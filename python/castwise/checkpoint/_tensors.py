@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from castwise._core import FormatInfo, finfo
 from castwise._spelling import typed_format
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 
 UNKNOWN = "unknown"
@@ -191,7 +192,7 @@ def check_assume(assume: object) -> None:
             _check_format(value, f"assume: key {name!r}")
     elif assume is not None:
         other = "assume must be a format, or a mapping of tensor name to format"
-        _check_format(assume, "assume" if isinstance(assume, str) else other)
+        _check_format(assume, argument("assume") if isinstance(assume, str) else other)
 
 
 def check_texts(names: Iterable[object], metadata: object) -> None:

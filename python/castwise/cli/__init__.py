@@ -21,7 +21,6 @@ from pathlib import Path
 from typing import NoReturn
 
 from castwise._environment import ERRORS
-from castwise._startup import interrupt_as_usual
 from castwise._wording import of_core, worded_for_command
 from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say
 from castwise.cli._parser import parse_arguments
@@ -41,19 +40,31 @@ _CLOSED = "standard output is closed; to discard what is printed, send it to /de
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; returns the exit code."""
     with worded_for_command("castwise"):
-        code = _run(arguments)
+        _prepare(is_process=arguments is None)
+        try:
+            words = sys.argv[1:] if arguments is None else arguments
+            options = parse_arguments(words)
+            if sys.stdout is None:
+                raise OSError(_CLOSED)  # noqa: TRY301
+            if ERRORS:
+                raise ValueError(" ".join(ERRORS))  # noqa: TRY301
+            options.command_line = shlex.join(words)
+            code: int = options.run(options)
+            sys.stdout.flush()
+        except (KeyboardInterrupt, Exception) as error:
+            code = _code_of(error)
     if arguments is None:
         # The process ends: a last search of all objects for cycles took a tenth of its time.
         gc.freeze()
     return code
 
 
-def _run(arguments: Sequence[str] | None) -> int:
-    """Prepare the streams and signals of the process, and run the command that is given."""
+def _prepare(*, is_process: bool) -> None:
+    """Prepare the streams and signals of the process."""
     # Plans of many weights live as long as the command: to look through all of them again and again
     # for cycles took a third of its time. Young objects are looked through as often as before.
     # A program that calls `main` with arguments of its own keeps its settings.
-    if arguments is None:
+    if is_process:
         gc.set_threshold(*gc.get_threshold()[:2], _FULL_COLLECTIONS)
     if sys.stderr is None:  # closed; print would turn to standard output
         sys.stderr = open(os.devnull, "w")  # noqa: SIM115  (as long as the process)
@@ -70,30 +81,22 @@ def _run(arguments: Sequence[str] | None) -> int:
         for number in (signal.SIGTERM, getattr(signal, "SIGHUP", signal.SIGTERM)):
             if signal.getsignal(number) == signal.SIG_DFL:  # not ignored, as under nohup
                 signal.signal(number, _terminate)
-    try:
-        interrupt_as_usual()
-        given = sys.argv[1:] if arguments is None else arguments
-        options = parse_arguments(given)
-        if sys.stdout is None:
-            raise OSError(_CLOSED)  # noqa: TRY301
-        if ERRORS:
-            raise ValueError(" ".join(ERRORS))  # noqa: TRY301
-        options.command_line = shlex.join(given)
-        code: int = options.run(options)
-        sys.stdout.flush()
-    except KeyboardInterrupt:
-        say("interrupted")
-        return INTERRUPTED
-    except BrokenPipeError:
-        abandon_output()  # whoever read it has gone
-        return BROKEN_PIPE
-    except (ValueError, TypeError, OverflowError, OSError, MemoryError) as error:
-        return _failed(_message(error))
-    except Exception as error:
-        # Of a package that a store or a framework brings along, each with errors of its own.
-        reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return _failed(f"{reason}; castwise did not expect this error, so please report it")
-    return code
+
+
+def _code_of(error: BaseException) -> int:
+    """Report what ended a command; returns the exit code."""
+    match error:
+        case KeyboardInterrupt():
+            say("interrupted")
+            return INTERRUPTED
+        case BrokenPipeError():
+            abandon_output()  # whoever read it has gone
+            return BROKEN_PIPE
+        case ValueError() | TypeError() | OverflowError() | OSError() | MemoryError():
+            return _failed(_message(error))
+    # Of a package that a store or a framework brings along, each with errors of its own.
+    reason = " ".join(f"{type(error).__name__}: {error}".split())
+    return _failed(f"{reason}; castwise did not expect this error, so please report it")
 
 
 def _failed(message: str) -> int:

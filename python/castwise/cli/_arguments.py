@@ -1,20 +1,23 @@
-"""The arguments that commands share: one table of them, and their groups."""
+"""The arguments of commands: options as their fields describe them, and what is shown."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field
 from functools import partial
-from typing import Any
+from types import ModuleType
+from typing import Any, get_args
 
+from castwise import checkpoint, quantization
+from castwise._core import finfo
+from castwise._options import Arithmetic
 from castwise._spelling import suggestion, typed_format
-from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning import ARITHMETIC, FORMATS
+from castwise.checkpoint import CheckpointError, planning
 from castwise.checkpoint.report import FINDINGS as KINDS
-from castwise.checkpoint.report import LOSSES, MAX_ZEROS
+from castwise.checkpoint.requests.options import Cast, Run, described, fields_of
 from castwise.cli._output import COLOUR_OPTION
-from castwise.cli._parser import describe
-from castwise.cli._paths import local_path_argument, path_argument
+from castwise.cli._paths import local_path_argument, map_argument, path_argument
 
 NO_KINDS = "none"
 """What `--fail-on` takes for no kind of loss."""
@@ -38,29 +41,43 @@ def _count_argument(text: str) -> int:
     return int(text)
 
 
-_ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
-    "source": {
-        "metavar": "SRC",
-        "type": path_argument,
-        "help": "the checkpoint to read: a file, "
-        "a folder, a URL of a store, or org/name of the Hugging Face Hub",
-    },
-    "destination": {
-        "metavar": "DST",
-        "type": path_argument,
-        "help": "the checkpoint to write: the same, or hf://org/name to push it to the Hub",
-    },
-    "--threads": {"metavar": "N", "type": int, "help": "default: all cores"},
-    "--architecture": {
-        "metavar": "FILE",
-        "type": local_path_argument,
-        "help": "what the parameters are of a model that castwise does not know: a file in the "
-        "format of its table of architectures",
-    },
-    "--assume": {
-        "metavar": "D",
-        "help": "the format of arrays that numpy saved as raw bytes (|V2)",
-    },
+def kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
+    """Parse kinds of losses, separated by commas."""
+    kinds = tuple(part.strip() for part in text.split(","))
+    if kinds == (NO_KINDS,):
+        return ()
+    if NO_KINDS in kinds:
+        raise argparse.ArgumentTypeError(f"{NO_KINDS} stands alone; leave it or the others out")
+    for kind in kinds:
+        if kind not in known:
+            meant = suggestion(kind, (NO_KINDS, *known))
+            raise argparse.ArgumentTypeError(
+                f"{kind!r} is not a kind of loss; {meant}use {NO_KINDS}, or of {', '.join(known)}"
+            )
+    return kinds
+
+
+def share_argument(text: str) -> float:
+    """Parse a share between 0 and 1, written as a number or with a percent sign."""
+    try:
+        share = float(text.removesuffix("%")) / (_PERCENT if text.endswith("%") else 1)
+    except ValueError:
+        share = -1
+    if not 0 <= share <= 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a share, such as 0.01 or 1%")
+    return share
+
+
+def block_argument(text: str) -> int | tuple[int, int]:
+    """Parse the columns, or rows x columns, of a block."""
+    numbers = text.lower().split("x")
+    if len(numbers) > 2 or not all(map(is_count, numbers)):  # noqa: PLR2004
+        raise argparse.ArgumentTypeError(f"{text!r} is not a block, such as 64 or 128x128")
+    columns = int(numbers[-1])
+    return columns if len(numbers) == 1 else (int(numbers[0]), columns)
+
+
+_SHOWN: Mapping[str, Mapping[str, Any]] = {
     "--report": {
         "metavar": "FILE",
         "type": local_path_argument,
@@ -94,83 +111,88 @@ _ARGUMENTS: Mapping[str, Mapping[str, Any]] = {
         "action": "store_true",
         "help": "exit code 0 whatever was lost; errors stay 2",
     },
-    "--overwrite": {
-        "action": "store_true",
-        "help": "replace DST if it is there: a file, or a folder with a checkpoint; also SRC "
-        "itself, unless that loses what --fail-on names",
-    },
-    "--resumable": {
-        "action": "store_true",
-        "help": "if the conversion of a folder is interrupted, keep its complete shards beside DST",
-    },
-    "--resume": {
-        "action": "store_true",
-        "help": "go on with what --resumable kept; the same result",
-    },
-    "--include": {
-        "metavar": "GLOB",
-        "action": "append",
-        "default": [],
-        "help": "copy files of a folder that are otherwise left out: .git and .cache, states of "
-        "optimizers and trainers, the same weights in other formats and variants; as often as "
-        "needed",
-    },
-    "--exclude": {
-        "metavar": "GLOB",
-        "action": "append",
-        "default": [],
-        "help": "leave files of a folder out, also those with tensors; as often as needed",
-    },
-    "--max-shard-size": {
-        "metavar": "SIZE",
-        "help": "divide the tensors into shards of at most that size, such as 5GB or 2GiB; a file "
-        "then becomes a folder if DST is the name of one",
-    },
-    "--dry-run": {
-        "action": "store_true",
-        "help": "write nothing; print what would become of each tensor, and the room for it",
-    },
-    "--measure": {
-        "action": "store_true",
-        "help": "with --dry-run: convert everything, write nothing, and print what would be lost",
-    },
-    "--part": {
-        "metavar": "K/N",
-        "help": "convert only this part of the bytes, such as 3/16, in a run of its own; castwise "
-        "finish makes DST of all parts",
-    },
 }
-"""What argparse is told of each argument that more than one command has."""
+"""What argparse is told of arguments that say what is shown, of more than one command."""
 
-PATHS = ("source", "destination")
-_FILES = ("--overwrite", "--include", "--exclude", "--max-shard-size")
-_STEPS = ("--dry-run", "--measure", "--resumable", "--resume", "--part")
+PARSERS: Mapping[str, Callable[[str], Any]] = {
+    "block": block_argument,
+    "int": int,
+    "kinds": partial(kinds_argument, KINDS),
+    "local path": local_path_argument,
+    "map": map_argument,
+    "path": path_argument,
+    "share": share_argument,
+}
+"""What reads the text of an option, by `parse` of its field."""
 
-_EXIT_CODES = """\
-exit codes:
-  0  the checkpoint was written, or a part of it, or it is a dry run
-{findings}{error}  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
-  141  it was written, but whoever read standard output had gone
-"""
+_WORDS: Mapping[str, tuple[ModuleType, str]] = {
+    "consumers": (quantization, "consumers"),
+    "formats": (planning, "FORMATS"),
+    "forms": (planning, "form_names"),
+    "maps": (checkpoint, "map_names"),
+    "recipes": (planning, "recipes"),
+    "schemes": (planning, "scheme_names"),
+}
+"""The lists in the help of options, each with its room, which is imported for it."""
 
 
-def describe_conversion(
-    parser: argparse.ArgumentParser,
-    description: str,
-    *,
-    findings: str,
-    error: str,
-    examples: Sequence[str],
+class _Words(dict[str, str]):
+    def __missing__(self, name: str) -> str:
+        room, attribute = _WORDS[name]
+        words = getattr(room, attribute)
+        words = words() if callable(words) else words
+        return ", ".join(getattr(word, "name", word) for word in words)
+
+
+def add_option(
+    parser: argparse._ActionsContainer, field: Field[Any], kinds: Sequence[str] = KINDS
 ) -> None:
-    """Give a command that writes a checkpoint its texts: what its exit codes 1 and 2 say."""
-    codes = _EXIT_CODES.format(findings=findings, error=error)
-    describe(parser, description, codes, examples=examples)
+    """Add the option of a field; `kinds` are the losses that the command counts."""
+    option = described(field)
+    words = _Words(kinds=", ".join(kinds), fp8=finfo("fp8").name)
+    words["choices"] = " or ".join(get_args(option.choices))
+    text = str(option.help).format_map(words).replace("%", "%%")
+    values: dict[str, Any] = {"help": text, "metavar": option.metavar}
+    if option.parse is not None:
+        is_kinds = option.parse == "kinds"
+        values["type"] = partial(kinds_argument, kinds) if is_kinds else PARSERS[option.parse]
+    if option.metavar in ("SRC", "DST"):
+        parser.add_argument(field.name, **values)
+        return
+    if field.default is False:
+        values = {"help": text, "action": "store_true"}
+    elif field.default == ():
+        values |= {"action": "append", "default": []}
+    elif field.default is MISSING:
+        values["required"] = True
+    else:
+        values["default"] = field.default
+    if option.metavar is None and option.choices is not None:
+        values["choices"] = get_args(option.choices)
+    parser.add_argument(flag_of(field), dest=field.name, **values)
+
+
+def flag_of(field: Field[Any]) -> str:
+    """Return the name of an option on the command line."""
+    return described(field).flag or f"--{field.name.replace('_', '-')}"
+
+
+_FIELDS = {
+    name: field
+    for kind in (Cast, Run)
+    for field in fields_of(kind)
+    for name in (field.name, flag_of(field))
+}
+"""Options by their names in Python, as which paths are given, and on the command line."""
 
 
 def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
-    """Add arguments of the table to a command, or to a group of its arguments."""
+    """Add arguments to a command, or to a group of its arguments."""
     for name in names:
-        parser.add_argument(name, **_ARGUMENTS[name])
+        if name in _SHOWN:
+            parser.add_argument(name, **_SHOWN[name])
+        else:
+            add_option(parser, _FIELDS[name])
 
 
 def add_output(parser: argparse.ArgumentParser, *names: str, shown: Sequence[str]) -> None:
@@ -185,12 +207,6 @@ def check_top(options: argparse.Namespace) -> None:
     """Refuse --top where JSON, which has every row, is shown."""
     if options.json and getattr(options, "top", None) is not None:
         raise CheckpointError("--top is for the table, and --json prints every row; leave one out")
-
-
-def add_conversion_output(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments that say what is shown of a conversion."""
-    shown = ("--json", "--all", "--summary", "--quiet")
-    add_output(parser, "--report", "--html", "--top", shown=shown)
 
 
 def add_compared(
@@ -208,13 +224,14 @@ def add_compared(
     comparison.add_argument(
         "--dtype",
         metavar="D",
-        help=f"what quantised weights are decoded to: {', '.join(FORMATS)} (default: the format "
-        f"of the other one if that is plain, else {FORMATS[0]}); with --map its default",
+        help=f"what quantised weights are decoded to: {', '.join(planning.FORMATS)} (default: the "
+        f"format of the other one if that is plain, else {planning.FORMATS[0]}); with --map its "
+        "default",
     )
     comparison.add_argument(
         "--arithmetic",
-        choices=ARITHMETIC,
-        default=ARITHMETIC[0],
+        choices=get_args(Arithmetic),
+        default=get_args(Arithmetic)[0],
         help="as for castwise dequantize (peer, the default), or what both store, whoever decodes "
         "it (exact)",
     )
@@ -228,73 +245,6 @@ def compared_options(options: argparse.Namespace) -> dict[str, Any]:
         "dtype": typed_format(options.dtype, "--dtype"),
         "arithmetic": options.arithmetic,
     }
-
-
-def add_losses(parser: argparse.ArgumentParser, *, kinds: Sequence[str] = KINDS) -> None:
-    """Add the arguments that say which losses are findings, of the kinds that a command counts."""
-    losses = parser.add_argument_group("losses")
-    losses.add_argument(
-        "--fail-on",
-        metavar="KINDS",
-        type=partial(_kinds_argument, kinds),
-        default=LOSSES,
-        help=f"which losses give exit code 1: {NO_KINDS}, or of {', '.join(kinds)}, separated by "
-        f"commas (default: {','.join(LOSSES)})",
-    )
-    losses.add_argument(
-        "--max-zeros",
-        metavar="SHARE",
-        type=_share_argument,
-        help="the share of a tensor's nonzero values that may become zero before that is an "
-        f"underflow: 0.05 or 5%% (default: {MAX_ZEROS:.0%}%, or of weights that are quantised "
-        "what so few bits give: 3%% for 8, 50%% for 4)",
-    )
-    add_arguments(losses, "--exit-zero")
-
-
-def add_files(parser: argparse.ArgumentParser) -> None:
-    """Add the arguments for what is replaced, copied, divided and resumed."""
-    add_arguments(parser.add_argument_group("files"), *_FILES)
-    add_arguments(parser.add_argument_group("run"), *_STEPS, "--threads")
-
-
-def file_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what `add_files` and `add_losses` added, as functions of `castwise.checkpoint` do."""
-    names = (name.removeprefix("--").replace("-", "_") for name in (*_FILES, *_STEPS, "--threads"))
-    return {name: getattr(options, name) for name in names} | loss_options(options)
-
-
-def loss_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what leaves a source as it was that the result would replace."""
-    kinds = () if options.exit_zero else options.fail_on
-    return {"fail_on": kinds, "max_zeros": options.max_zeros}
-
-
-def _kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
-    """Parse kinds of losses, separated by commas."""
-    kinds = tuple(part.strip() for part in text.split(","))
-    if kinds == (NO_KINDS,):
-        return ()
-    if NO_KINDS in kinds:
-        raise argparse.ArgumentTypeError(f"{NO_KINDS} stands alone; leave it or the others out")
-    for kind in kinds:
-        if kind not in known:
-            meant = suggestion(kind, (NO_KINDS, *known))
-            raise argparse.ArgumentTypeError(
-                f"{kind!r} is not a kind of loss; {meant}use {NO_KINDS}, or of {', '.join(known)}"
-            )
-    return kinds
-
-
-def _share_argument(text: str) -> float:
-    """Parse a share between 0 and 1, written as a number or with a percent sign."""
-    try:
-        share = float(text.removesuffix("%")) / (_PERCENT if text.endswith("%") else 1)
-    except ValueError:
-        share = -1
-    if not 0 <= share <= 1:
-        raise argparse.ArgumentTypeError(f"{text!r} is not a share, such as 0.01 or 1%")
-    return share
 
 
 def names_argument(text: str) -> list[str]:

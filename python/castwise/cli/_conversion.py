@@ -1,45 +1,98 @@
-"""Run what writes a checkpoint: its progress, table and report, its losses, its exit code."""
+"""Run what writes a checkpoint: its options, progress, table and report, losses and exit code."""
 
 from __future__ import annotations
 
 import argparse
 import shlex
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
 from castwise.checkpoint.preview import preview_sheet
+from castwise.checkpoint.requests.options import Request, Run, described, fields_of
 from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
-from castwise.cli._arguments import check_top, file_options
+from castwise.cli._arguments import add_arguments, add_option, add_output, check_top
 from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, json_text, say, show, show_sheet
+from castwise.cli._parser import CommandParser, describe
 from castwise.cli._progress import ProgressLine
 from castwise.cli._written_files import page_of, pending_file, show_and_check
-from castwise.rendering import Sheet
+from castwise.rendering import Sheet, unused_lines
+
+_EXIT_CODES = """\
+exit codes:
+  0  the checkpoint was written, or a part of it, or it is a dry run
+{findings}{error}  129, 130, 143  hung up, interrupted, terminated; DST is as it was, or complete
+  141  it was written, but whoever read standard output had gone
+"""
 
 
-def run_conversion(
-    options: argparse.Namespace,
-    convert: Callable[[argparse.Namespace, dict[str, Any]], CastSummary],
-    warn: Callable[[CastSummary, argparse.Namespace], None] | None = None,
-) -> int:
-    """Convert with a line of progress, show the result, and return the exit code.
+def warn_of_unused(summary: CastSummary, options: argparse.Namespace) -> None:
+    """Report the keys of a map, or of a policy, that had no effect."""
+    origin = getattr(options, "dtype_map", None) or getattr(options, "policy", None)
+    for line in unused_lines(summary.unused_patterns):
+        say(f"warning: {origin}: {line}")
 
-    `convert` gets the options, and the arguments of `castwise.checkpoint` that all commands share;
-    `warn` says what else a person should know.
-    """
 
-    def convert_visibly() -> CastSummary:
-        with ProgressLine(sys.stderr, quiet=options.quiet) as progress:
-            shown = progress.show if progress.visible else None
-            shared = {**file_options(options), "progress": shown}
-            return convert(options, shared)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConversionCommand:
+    """A command that writes a checkpoint: its request, and the texts of its help."""
 
-    summary = show_conversion(options, convert_visibly)
-    if warn is not None:
-        warn(summary, options)
+    request: type[Request]
+    description: str
+    findings: str
+    """What exit code 1 tells."""
+    error: str
+    """What exit code 2 tells."""
+    examples: Sequence[str]
+    check: Callable[[argparse.Namespace], None] = lambda options: None
+    """Refuses options that do not go together, with the usage."""
+    warn: Callable[[CastSummary, argparse.Namespace], None] = warn_of_unused
+    """Reports what else a person should know."""
+
+    def define(self, parser: CommandParser) -> None:
+        """Describe the command, and add the options of its request and of runs."""
+        codes = _EXIT_CODES.format(findings=self.findings, error=self.error)
+        describe(parser, self.description, codes, examples=self.examples)
+        shared = {field.name for field in fields_of(Request)}
+        own = [field for field in fields_of(self.request) if field.name not in shared]
+        options = [*own, *fields_of(Request), *fields_of(Run)]
+        add_arguments(parser, "source", "destination")
+        titles = dict.fromkeys(described(field).group for field in own)
+        for title in (*titles, "losses", "output", "files", "run"):
+            if title == "output":
+                add_conversion_output(parser)
+                continue
+            group = parser.add_argument_group(title)
+            for field in options:
+                option = described(field)
+                is_path = field.name in ("source", "destination")
+                if option.group == title and option.help is not None and not is_path:
+                    add_option(group, field, self.request.kinds)
+            if title == "losses":
+                add_arguments(group, "--exit-zero")
+        parser.set_defaults(run=partial(convert, self), refuse=parser.error)
+
+
+def convert(command: ConversionCommand, options: argparse.Namespace) -> int:
+    """Convert with a line of progress, show the result, and return the exit code."""
+    from castwise.checkpoint.requests import run_conversion  # noqa: PLC0415  (of containers)
+
+    command.check(options)
+    with (
+        shown_conversion(options) as result,
+        ProgressLine(sys.stderr, quiet=options.quiet) as progress,
+    ):
+        run = run_of(options, progress=progress.show if progress.visible else None)
+        request = command.request(**_values(options, command.request))
+        result.append(run_conversion(request, run))
+    (summary,) = result
+    command.warn(summary, options)
     if options.part is not None and not options.dry_run:
         target = shlex.quote(str(options.destination))
         say(f"part {options.part} is done; when all are: castwise finish {target}")
@@ -48,8 +101,27 @@ def run_conversion(
     return OK if is_partial else say_findings(summary, options)
 
 
-def show_conversion(options: argparse.Namespace, convert: Callable[[], CastSummary]) -> CastSummary:
-    """Convert, and show what became of the tensors; for a dry run, what would become of them."""
+def run_of(options: argparse.Namespace, **others: Any) -> Run:  # noqa: ANN401  (of `Run`)
+    """Return the run that the options describe."""
+    values = _values(options, Run) | others
+    return Run(**values | ({"fail_on": ()} if options.exit_zero else {}))
+
+
+def _values(options: argparse.Namespace, kind: type[Request | Run]) -> dict[str, Any]:
+    """Return the options that are fields of a request or a run."""
+    names = (field.name for field in fields_of(kind))
+    return {name: getattr(options, name) for name in names if hasattr(options, name)}
+
+
+def add_conversion_output(parser: argparse.ArgumentParser) -> None:
+    """Add the arguments that decide what is shown of a conversion."""
+    shown = ("--json", "--all", "--summary", "--quiet")
+    add_output(parser, "--report", "--html", "--top", shown=shown)
+
+
+@contextmanager
+def shown_conversion(options: argparse.Namespace) -> Iterator[list[CastSummary]]:
+    """Let a block add the summary of a conversion, or of a dry run, and show it at its end."""
     check_top(options)
     if options.dry_run and options.report is not None:
         raise checkpoint.CheckpointError(
@@ -57,11 +129,13 @@ def show_conversion(options: argparse.Namespace, convert: Callable[[], CastSumma
             "--json, or --html for a page"
         )
     failures: list[str] = []
+    result: list[CastSummary] = []
     with (
         pending_file(options, "report", failures) as report,
         pending_file(options, "html", failures) as page,
     ):
-        summary = convert()
+        yield result
+        (summary,) = result
         report.make_lines = lambda: (f"{line}\n" for line in _json_lines(summary))
         page.make_lines = lambda: page_of(options, _sheet(summary, options))
 
@@ -74,7 +148,6 @@ def show_conversion(options: argparse.Namespace, convert: Callable[[], CastSumma
     part = "" if options.part is None else f"part {options.part} of "
     written = None if isinstance(summary, CastPlan) else f"{part}{summary.destination}"
     show_and_check(show_summary, failures, written)
-    return summary
 
 
 def _sheet(summary: CastSummary, options: argparse.Namespace) -> Sheet:

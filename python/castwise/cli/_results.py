@@ -6,7 +6,6 @@ import argparse
 from collections.abc import Callable
 from typing import Any, Protocol, TypeVar
 
-from castwise._exit_stack import SafeExitStack
 from castwise.cli._arguments import check_top
 from castwise.cli._output import json_text, show, show_sheet
 from castwise.cli._written_files import page_of, pending_file, show_and_check
@@ -48,11 +47,13 @@ def show_result(
     if values_of is None:
         check_top(options)
     failures: list[str] = []
-    with SafeExitStack() as stack:
+    map_name = None if map_of is None else "output"
+    with (
+        pending_file(options, map_name, failures) as output,
+        pending_file(options, "html", failures) as page,
+    ):
         if map_of is not None:
-            output = stack.enter_context(pending_file(options, "output", failures))
             output.make_lines = lambda: [map_of(result)]
-        page = stack.enter_context(pending_file(options, "html", failures))
         page.make_lines = lambda: page_of(options, result.__sheet__())
         result = find()
 

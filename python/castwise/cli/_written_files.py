@@ -10,13 +10,12 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
 import castwise
 from castwise import checkpoint
-from castwise._exit_stack import SafeExitStack
 from castwise.checkpoint.files import check_own_start, real_path, replacing_file
 from castwise.cli._output import abandon_output, reason_of
 from castwise.rendering import PAGE_START, Lines, Sheet, page_lines
@@ -43,24 +42,25 @@ class PendingFile:
 
 @contextmanager
 def pending_file(
-    options: argparse.Namespace, name: str, failures: list[str]
+    options: argparse.Namespace, name: str | None, failures: list[str]
 ) -> Iterator[PendingFile]:
     """Open the file of an option, if that is given, for a block, at whose end it is written.
+
+    The name is None where the command has no such option.
 
     What can be known before the block raises there. What fails after it is added to `failures`: the
     work that the file tells of is done.
     """
-    path: Path | None = getattr(options, name)
     pending, is_done = PendingFile(), False
+    path: Path | None = None if name is None else getattr(options, name)
+    if name is None or path is None:
+        yield pending
+        return
     try:
-        with SafeExitStack() as stack:
-            file = None if path is None else _open_file(options, name, path, stack)
+        with _open_file(options, name, path) as file:
             yield pending
             is_done = True
-            if file is not None:
-                file.writelines(
-                    line.encode(errors="backslashreplace") for line in pending.make_lines()
-                )
+            file.writelines(line.encode(errors="backslashreplace") for line in pending.make_lines())
     except Exception as error:
         if not is_done:
             raise
@@ -106,12 +106,18 @@ def show_and_check(show: Callable[[], None], failures: list[str], written: str |
         raise checkpoint.CheckpointError(f"{beginning} {'; nor '.join(failures)}")
 
 
-def _open_file(options: argparse.Namespace, name: str, path: Path, stack: ExitStack) -> BinaryIO:
-    """Open the file of an option, which appears when `stack` is closed."""
+@contextmanager
+def _open_file(options: argparse.Namespace, name: str, path: Path) -> Iterator[BinaryIO]:
+    """Open the file of an option for a block, at whose end it appears."""
     _check(options, name, path)
+    is_open = False
     try:
-        return stack.enter_context(replacing_file(path))
+        with replacing_file(path) as file:
+            is_open = True
+            yield file
     except checkpoint.CheckpointError as error:
+        if is_open:
+            raise
         raise checkpoint.CheckpointError(f"--{name}: {error}") from error
 
 

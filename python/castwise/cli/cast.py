@@ -4,19 +4,14 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from typing import Any, get_args
+from typing import Any
 
-from castwise import checkpoint
-from castwise._core import finfo, format_name
+from castwise._core import format_name
 from castwise._dtype_map import DtypeMap
-from castwise._options import Like, Rounding
-from castwise._spelling import typed_format
 from castwise.checkpoint import CastSummary
-from castwise.cli import _arguments
-from castwise.cli._conversion import run_conversion
+from castwise.checkpoint.requests.options import Cast
+from castwise.cli._conversion import ConversionCommand, warn_of_unused
 from castwise.cli._output import say
-from castwise.cli._paths import map_argument
-from castwise.rendering import unused_lines
 
 _CAST = """\
 Cast a checkpoint: .safetensors, .npz, .npy, .h5, .keras, a file of torch (.pt, .pth,
@@ -49,98 +44,15 @@ _EXAMPLES = (
 )
 
 
-def define(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    _arguments.describe_conversion(
-        parser, _CAST, findings=_FINDINGS, error=_ERROR, examples=_EXAMPLES
-    )
-    _arguments.add_arguments(parser, *_arguments.PATHS)
-    target = parser.add_argument_group("target")
-    target.add_argument(
-        "--dtype",
-        metavar="D",
-        help="format for all floating tensors, or for those that the --map does not name; fp8 is "
-        f"{finfo('fp8').name}",
-    )
-    target.add_argument(
-        "--map",
-        metavar="FILE|NAME",
-        type=map_argument,
-        help='JSON or TOML: {"default": D, REGEX: D or "keep", ...}; a key matches whole names. Or '
-        f"what a family of models keeps: {', '.join(checkpoint.map_names())}",
-    )
-    target.add_argument(
-        "--policy",
-        metavar="P",
-        help="a dtype policy, such as mixed_bfloat16, or a .json file with the config of a policy "
-        "or policy map as Keras writes it",
-    )
-    target.add_argument(
-        "--role",
-        choices=("variable", "compute"),
-        default="variable",
-        help="which dtype of the policy: what variables are kept in (default) or computed in",
-    )
-    target.add_argument(
-        "--keep-config",
-        action="store_true",
-        help="leave config.json as it is: its dtype then need not be that of the tensors",
-    )
-    target.add_argument(
-        "--raw",
-        action="store_true",
-        help="cast codes and scales of quantised weights as if they were plain numbers, which "
-        "otherwise is refused",
-    )
-    target.add_argument(
-        "--as-bytes",
-        action="store_true",
-        help="let safetensors files hold formats that they have no code for, such as float8_e4m3, "
-        "as bytes that castwise reads again",
-    )
-    _arguments.add_arguments(target, "--assume", "--architecture")
-    rounding = parser.add_argument_group("rounding")
-    rounding.add_argument(
-        "--rounding", choices=get_args(Rounding), help="default: as numpy, nearest-even"
-    )
-    rounding.add_argument(
-        "--overflow",
-        choices=("ieee", "saturate", "raise"),
-        default="ieee",
-        help="beyond the range: inf or NaN (ieee, the default), the largest number, or an error",
-    )
-    rounding.add_argument(
-        "--nan",
-        choices=("keep", "zero", "raise"),
-        default="keep",
-        help="what becomes of NaN (default: keep)",
-    )
-    rounding.add_argument(
-        "--seed", metavar="S", type=int, help="for stochastic rounding (default: a new one)"
-    )
-    rounding.add_argument(
-        "--like",
-        choices=get_args(Like),
-        help="cast as this library does, which decides the options above; a tensor that it rounds "
-        "twice is refused",
-    )
-    _arguments.add_losses(parser)
-    _arguments.add_conversion_output(parser)
-    _arguments.add_files(parser)
-    parser.set_defaults(run=_cast, refuse=parser.error)
-
-
-def _cast(options: argparse.Namespace) -> int:
-    """Run `castwise cast`, once its arguments agree; returns the exit code."""
-    if (options.policy is None) == (options.dtype is None and options.map is None):
+def _check(options: argparse.Namespace) -> None:
+    """Refuse nothing to cast to, and a policy beside a format or a map."""
+    if (options.policy is None) == (options.dtype is None and options.dtype_map is None):
         options.refuse("give --dtype, --map or --policy; only the first two go together")
-    return run_conversion(options, _cast_file, _warn)
 
 
 def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
-    """Say what of a map or policy had no effect."""
-    for line in unused_lines(summary.unused_patterns):
-        say(f"warning: {options.map or options.policy}: {line}")
+    """Report what of a map or policy had no effect."""
+    warn_of_unused(summary, options)
     if summary.changed:
         return
     if options.policy is not None:
@@ -148,7 +60,7 @@ def _warn(summary: CastSummary, options: argparse.Namespace) -> None:
     elif options.dtype is not None and format_name(options.dtype) is None:  # that of a policy
         _say_nothing_changed(DtypeMap.of, options.dtype, options.role)
     elif options.dtype is None and all(row.target is None for row in summary.rows):
-        say(f"warning: nothing changed: {options.map} gives no tensor here a format")
+        say(f"warning: nothing changed: {options.dtype_map} gives no tensor here a format")
 
 
 def _say_nothing_changed(read: Callable[[Any, str], DtypeMap], policy: str, role: str) -> None:
@@ -163,25 +75,12 @@ def _say_nothing_changed(read: Callable[[Any, str], DtypeMap], policy: str, role
     )
 
 
-def _cast_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
-    """Cast by the arguments of this command and those that commands share."""
-    summary: CastSummary = checkpoint.cast_file(
-        options.source,
-        options.destination,
-        typed_format(options.dtype, "--dtype"),
-        dtype_map=options.map,
-        policy=options.policy,
-        role=options.role,
-        rounding=options.rounding,
-        overflow=options.overflow,
-        nan=options.nan,
-        seed=options.seed,
-        like=options.like,
-        assume=typed_format(options.assume, "--assume"),
-        architecture=options.architecture,
-        keep_config=options.keep_config,
-        raw=options.raw,
-        as_bytes=options.as_bytes,
-        **shared,
-    )
-    return summary
+define = ConversionCommand(
+    request=Cast,
+    description=_CAST,
+    findings=_FINDINGS,
+    error=_ERROR,
+    examples=_EXAMPLES,
+    check=_check,
+    warn=_warn,
+).define

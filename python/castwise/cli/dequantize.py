@@ -2,16 +2,8 @@
 
 from __future__ import annotations
 
-import argparse
-from typing import Any
-
-from castwise import checkpoint
-from castwise._spelling import typed_format
-from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning import ARITHMETIC, FORMATS
-from castwise.checkpoint.report import LOSSES
-from castwise.cli import _arguments
-from castwise.cli._conversion import run_conversion
+from castwise.checkpoint.requests.options import Dequantize
+from castwise.cli._conversion import ConversionCommand
 
 _DEQUANTIZE = """\
 Decode the quantised weights of a checkpoint, a file or a folder of shards, and write
@@ -46,50 +38,10 @@ _EXAMPLES = (
 )
 
 
-def define(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    _arguments.describe_conversion(
-        parser, _DEQUANTIZE, findings=_FINDINGS, error=_ERROR, examples=_EXAMPLES
-    )
-    _arguments.add_arguments(parser, *_arguments.PATHS)
-    target = parser.add_argument_group("target")
-    target.add_argument(
-        "--dtype",
-        metavar="D",
-        default=FORMATS[0],
-        help=f"what the weights become: {', '.join(FORMATS)} (default: {FORMATS[0]})",
-    )
-    target.add_argument(
-        "--arithmetic",
-        choices=ARITHMETIC,
-        default=ARITHMETIC[0],
-        help="as the producer's library does it, bit for bit (peer, the default), or the product "
-        "of real numbers, rounded once (exact)",
-    )
-    target.add_argument(
-        "--only",
-        metavar="REGEX",
-        help="decode only the weights whose whole names, as of the unquantised model, match",
-    )
-    _arguments.add_losses(parser, kinds=LOSSES)
-    _arguments.add_conversion_output(parser)
-    _arguments.add_files(parser)
-    parser.set_defaults(run=_dequantize, map=None)
-
-
-def _dequantize(options: argparse.Namespace) -> int:
-    """Run `castwise dequantize`; returns the exit code."""
-    return run_conversion(options, _dequantize_file)
-
-
-def _dequantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
-    """Decode by the arguments of this command and those that commands share."""
-    summary: CastSummary = checkpoint.dequantize_file(
-        options.source,
-        options.destination,
-        typed_format(options.dtype, "--dtype"),
-        arithmetic=options.arithmetic,
-        only=options.only,
-        **shared,
-    )
-    return summary
+define = ConversionCommand(
+    request=Dequantize,
+    description=_DEQUANTIZE,
+    findings=_FINDINGS,
+    error=_ERROR,
+    examples=_EXAMPLES,
+).define

@@ -5,11 +5,10 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from castwise import checkpoint
-from castwise.checkpoint import CastSummary
+from castwise.checkpoint.requests import finish_conversion
 from castwise.checkpoint.running import RunParts
-from castwise.cli._arguments import add_arguments, add_conversion_output, add_losses, loss_options
-from castwise.cli._conversion import show_conversion
+from castwise.cli._arguments import add_arguments
+from castwise.cli._conversion import add_conversion_output, run_of, shown_conversion
 from castwise.cli._findings import check_kinds, say_findings
 from castwise.cli._parser import describe
 from castwise.cli._paths import path_argument
@@ -28,21 +27,17 @@ def define(parser: argparse.ArgumentParser) -> None:
         "destination", metavar="DST", type=path_argument, help="as given with --part"
     )
     add_arguments(parser, "--overwrite")
-    add_losses(parser)
+    add_arguments(parser.add_argument_group("losses"), "--fail-on", "--max-zeros", "--exit-zero")
     add_conversion_output(parser)
-    parser.set_defaults(run=_finish, source=None, map=None, part=None, dry_run=False)
+    parser.set_defaults(run=_finish, source=None, part=None, dry_run=False)
 
 
 def _finish(options: argparse.Namespace) -> int:
-    """Run `castwise finish`, with what the parts say of their run; returns the exit code."""
+    """Run `castwise finish`, with what the parts tell of their run; returns the exit code."""
     arguments = RunParts(options.destination).arguments
     check_kinds(options, arguments.get("command", ""))
     if options.report is not None:  # which must not replace the source
         options.source = Path(arguments["source"])
-
-    def finish() -> CastSummary:
-        return checkpoint.finish(
-            options.destination, overwrite=options.overwrite, **loss_options(options)
-        )
-
-    return say_findings(show_conversion(options, finish), options)
+    with shown_conversion(options) as result:
+        result.append(finish_conversion(run_of(options), overwrite=options.overwrite))
+    return say_findings(result[0], options)

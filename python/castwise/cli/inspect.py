@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 
 from castwise import checkpoint
-from castwise._spelling import typed_format
 from castwise.checkpoint._inspection import inspection_sheet
 from castwise.cli._arguments import add_arguments, add_output
 from castwise.cli._output import OK
@@ -33,10 +32,9 @@ def define(parser: argparse.ArgumentParser) -> None:
 
 def _inspect(options: argparse.Namespace) -> int:
     """Run `castwise inspect`; returns the exit code."""
-    assume = typed_format(options.assume, "--assume")
     show_result(
         options,
-        lambda: checkpoint.inspect(options.file, assume=assume),
+        lambda: checkpoint.inspect(options.file, assume=options.assume),
         lambda inspection: inspection_sheet(inspection, every=options.all),
     )
     return OK

@@ -3,14 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
 
-from castwise import checkpoint
 from castwise.checkpoint import CastSummary
-from castwise.checkpoint.planning import changed_schemes, form_names
-from castwise.checkpoint.report import LOSSES
-from castwise.cli import _arguments
-from castwise.cli._conversion import run_conversion
+from castwise.checkpoint.requests.options import Transcode
+from castwise.cli._conversion import ConversionCommand
 from castwise.cli._output import show
 
 _TRANSCODE = """\
@@ -58,47 +54,17 @@ _EXAMPLES = (
 )
 
 
-def define(parser: argparse.ArgumentParser) -> None:
-    """Describe the command and its arguments."""
-    _arguments.describe_conversion(
-        parser, _TRANSCODE, findings=_FINDINGS, error=_ERROR, examples=_EXAMPLES
-    )
-    _arguments.add_arguments(parser, *_arguments.PATHS)
-    target = parser.add_argument_group("target")
-    target.add_argument(
-        "--to", metavar="R", required=True, help=f"the producer: {', '.join(form_names())}"
-    )
-    target.add_argument(
-        "--scheme",
-        metavar="S",
-        help=f"another scheme to hold the values: {' or '.join(changed_schemes())}",
-    )
-    _arguments.add_arguments(target, "--architecture")
-    _arguments.add_losses(parser, kinds=LOSSES)
-    _arguments.add_conversion_output(parser)
-    _arguments.add_files(parser)
-    parser.set_defaults(run=_transcode, map=None)
-
-
-def _transcode(options: argparse.Namespace) -> int:
-    """Run `castwise transcode`; returns the exit code."""
-    return run_conversion(options, _transcode_file, _warn)
-
-
 def _warn(_summary: CastSummary, options: argparse.Namespace) -> None:
-    """Say what a dry run has not checked."""
+    """Report what a dry run has not checked."""
     if options.dry_run and not options.json:
         show([_UNREAD])
 
 
-def _transcode_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastSummary:
-    """Transcode by the arguments of this command and those that commands share."""
-    summary: CastSummary = checkpoint.transcode_file(
-        options.source,
-        options.destination,
-        options.to,
-        scheme=options.scheme,
-        architecture=options.architecture,
-        **shared,
-    )
-    return summary
+define = ConversionCommand(
+    request=Transcode,
+    description=_TRANSCODE,
+    findings=_FINDINGS,
+    error=_ERROR,
+    examples=_EXAMPLES,
+    warn=_warn,
+).define

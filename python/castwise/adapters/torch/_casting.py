@@ -106,7 +106,7 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
     if tensor.requires_grad and differentiable and torch.is_grad_enabled():
         if options.pop("copy", True) is False and tensor.dtype == target and not options:
             return tensor
-        return _Cast.apply(tensor, target, options)
+        return _CastFunction.apply(tensor, target, options)
     return _on_host(tensor.detach() if tensor.requires_grad else tensor, target, options)
 
 
@@ -364,7 +364,7 @@ def _wide(tensor: Any, target: Any) -> Any:
     return tensor.to(torch.float64 if needs_float64 else torch.float32)
 
 
-class _Cast(torch.autograd.Function):  # type: ignore[misc]
+class _CastFunction(torch.autograd.Function):  # type: ignore[misc]
     """A cast on the host for autograd: the gradient is cast back."""
 
     @staticmethod

@@ -19,11 +19,10 @@ import numpy as np
 from castwise._core import finfo
 from castwise._dtype_map import KEEP
 from castwise._numbers import is_real
-from castwise._options import ConsumerName, WrittenRecipe
+from castwise._options import ConsumerName, PathArgument, WrittenRecipe
 from castwise._parsed_files import MOST_BYTES, parsed
 from castwise._spelling import nearest
 from castwise._wording import argument, given, is_for_command, quoted
-from castwise.checkpoint._arguments import PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._advice import Advice, Alternative, Choice, FrontPoint
 from castwise.checkpoint.advice._candidates import (
@@ -48,8 +47,9 @@ from castwise.checkpoint.planning import (
     pattern_of,
     statement_sizes,
 )
-from castwise.checkpoint.quantizing import checked_encode
 from castwise.checkpoint.report import KeptTensors, Progress, kept_tensors
+from castwise.checkpoint.requests import checked_encode
+from castwise.checkpoint.requests.options import Quantize
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 from castwise.models import WEIGHT
 from castwise.quantization import consumers
@@ -536,8 +536,9 @@ class _StatementSizes:
         }
         if self._count_bytes is None:  # each weight by its name, for all choices
             keys = dict.fromkeys(map(_key, self._candidates.tensors), min(chosen.values()))
-            recipe, threads = self._candidates.recipe, self._threads
-            encode = checked_encode(None, recipe, None, keys, ignore=(), threads=threads)
+            recipe: Any = self._candidates.recipe
+            request = Quantize(source=self._opened.path, recipe=recipe, dtype_map=keys)
+            encode = checked_encode(request, self._threads)
             is_file = not self._opened.is_folder
             self._count_bytes = statement_sizes(self._opened, encode, is_file=is_file)
         return self._count_bytes(chosen)

@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from castwise._dtype_map import DtypeMap, mapping_in
+from castwise._options import MapArgument, PathArgument
 from castwise._wording import argument
-from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.containers.checkpoint import Checkpoint
@@ -26,8 +26,8 @@ from castwise.checkpoint.planning import (
     encode_checkpoint,
     is_scheme,
 )
-from castwise.checkpoint.quantizing import checked_encode
-from castwise.checkpoint.requests import chosen_dtypes
+from castwise.checkpoint.requests import checked_encode, chosen_dtypes
+from castwise.checkpoint.requests.options import Quantize
 from castwise.models import Architecture
 
 _BUFFER_BYTES = 1 << 20
@@ -87,9 +87,9 @@ class MapConversion:
             values = dtype_map
         dtypes = encode = None
         if any(is_scheme(value) for value in values.values() if isinstance(value, str)):
-            encode = checked_encode(
-                None, None, None, dtype_map, ignore=(), threads=threads, architecture=architecture
-            )
+            mapped: Any = dtype_map
+            request = Quantize(source="A", dtype_map=mapped, architecture=architecture)
+            encode = checked_encode(request, threads)
         else:
             dtypes = chosen_dtypes(dtype, dtype_map, None, "variable")
         origin = str(dtype_map) if isinstance(dtype_map, str | os.PathLike) else "map"

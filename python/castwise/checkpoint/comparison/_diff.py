@@ -18,9 +18,8 @@ from castwise._core import block_amax, cast
 from castwise._dtype_map import DtypeMap
 from castwise._measures import Measures
 from castwise._numbers import is_real
-from castwise._options import Arithmetic
+from castwise._options import Arithmetic, MapArgument, PathArgument
 from castwise._wording import argument
-from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._explanations import (
     CastExplanation,

@@ -14,9 +14,8 @@ from numpy.typing import NDArray
 from castwise._core import compare
 from castwise._dtype_map import DtypeMap
 from castwise._measures import LargestGap
-from castwise._options import Arithmetic, Like, Nan, Overflow, Rounding
+from castwise._options import Arithmetic, Like, MapArgument, Nan, Overflow, PathArgument, Rounding
 from castwise._wording import argument
-from castwise.checkpoint._arguments import MapArgument, PathArgument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.comparison._conversions import MapConversion

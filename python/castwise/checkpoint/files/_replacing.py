@@ -12,11 +12,10 @@ import shutil
 import stat
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import IO, Any, BinaryIO
 
-from castwise._exit_stack import SafeExitStack
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files._remote import is_remote, new_object
@@ -191,7 +190,7 @@ def replacing_folder(
         return None
 
     with (
-        SafeExitStack() as locks,  # held until the temporary name is removed
+        ExitStack() as locks,  # held until the temporary name is removed
         _replacing(path, destination, is_kept=is_kept and stays, resume=resume) as temporary,
     ):
         if is_kept is None:

@@ -46,7 +46,6 @@ if TYPE_CHECKING:
     )
     from castwise.checkpoint.planning.decode._decode import decode_checkpoint, decode_refusal
     from castwise.checkpoint.planning.decode._options import (
-        ARITHMETIC,
         FORMATS,
         checked_threads,
         decoding_of,
@@ -100,7 +99,6 @@ else:
                 "decode_refusal",
             ),
             "castwise.checkpoint.planning.decode._options": (
-                "ARITHMETIC",
                 "FORMATS",
                 "checked_threads",
                 "compare_decoded",
@@ -119,7 +117,6 @@ else:
     )
 
 __all__ = [
-    "ARITHMETIC",
     "FORMATS",
     "TABLES",
     "CheckpointModel",

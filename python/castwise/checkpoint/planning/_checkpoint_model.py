@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from castwise._dtype_map import DtypeMap
+from castwise._options import PathArgument
 from castwise._spelling import nearest
 from castwise._wording import argument
-from castwise.checkpoint._arguments import PathArgument
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo

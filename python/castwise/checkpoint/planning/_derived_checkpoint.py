@@ -49,7 +49,7 @@ class DerivedCheckpoint:
         recipe: str | None = None,  # the producer whose form it gets; None if it is not quantised
         model: ModelFiles
         | None = None,  # what a folder of a file of a whole model has beside its tensors
-        # Patterns of a map that matched nothing, each with the nearest name
+        # Patterns of a map that matched nothing, each with the nearest name.
         unused: Mapping[str, str | None] | None = None,
         consumer: str | None = None,  # who is to load the result; None if nobody says it
         kept: Sequence[KeptTensors] = (),  # what stays as it is of a model that is quantised

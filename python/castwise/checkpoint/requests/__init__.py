@@ -1,4 +1,4 @@
-"""What a conversion is asked to do, and the plan that follows.
+"""What a conversion is to do, and how it is carried out; `options.py` has every option.
 
 These names are what other rooms of castwise take from this one; all else is private to it.
 """
@@ -8,34 +8,26 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from castwise.checkpoint.requests._cast_request import CastRequest, chosen_dtypes
-    from castwise.checkpoint.requests._derive_request import (
-        DeriveRequest,
-        Make,
-        RunOptions,
-    )
-    from castwise.checkpoint.requests._request import SAFETENSORS, Request, carry_out
+    from castwise.checkpoint.requests._cast import chosen_dtypes
+    from castwise.checkpoint.requests._conversion import finish_conversion, run_conversion
+    from castwise.checkpoint.requests._functions import conversion, finishing
+    from castwise.checkpoint.requests._quantize import checked_encode
 else:
     __getattr__ = on_demand(
         __name__,
         {
-            "castwise.checkpoint.requests._cast_request": ("CastRequest", "chosen_dtypes"),
-            "castwise.checkpoint.requests._derive_request": (
-                "DeriveRequest",
-                "Make",
-                "RunOptions",
-            ),
-            "castwise.checkpoint.requests._request": ("Request", "SAFETENSORS", "carry_out"),
+            "castwise.checkpoint.requests._cast": ("chosen_dtypes",),
+            "castwise.checkpoint.requests._conversion": ("finish_conversion", "run_conversion"),
+            "castwise.checkpoint.requests._functions": ("conversion", "finishing"),
+            "castwise.checkpoint.requests._quantize": ("checked_encode",),
         },
     )
 
 __all__ = [
-    "SAFETENSORS",
-    "CastRequest",
-    "DeriveRequest",
-    "Make",
-    "Request",
-    "RunOptions",
-    "carry_out",
+    "checked_encode",
     "chosen_dtypes",
+    "conversion",
+    "finish_conversion",
+    "finishing",
+    "run_conversion",
 ]

@@ -4,69 +4,70 @@ from __future__ import annotations
 
 import logging
 import tempfile
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._model_card import Base, read_card, write_card
+from castwise.checkpoint._model_card import CARD, Base, read_card, write_card
 from castwise.checkpoint.containers import WHOLE_MODELS, source_suffix
-from castwise.checkpoint.files import HubRepository, check_name, remove_folder
+from castwise.checkpoint.files import HubRepository, check_name, is_hub, remove_folder
+from castwise.checkpoint.requests.options import Request, Run
+from castwise.checkpoint.running import Patterns
 from castwise.checkpoint.summary import CastSummary
 
 _LOGGER = logging.getLogger(__name__)
 
 
-def push_conversion(
-    destination: Path,
-    source: Path,
-    convert: Callable[[Path], CastSummary],
-    *,
-    card_path: Path | None,
-    command: str,
-    suffix: str | None,
-    overwrite: bool,
-    dry_run: bool,
-) -> CastSummary:
-    """Convert into a temporary folder, add a model card, and push the folder.
+@dataclass(slots=True)
+class Target:
+    """Where a conversion writes, on this machine, and the summary of what it wrote."""
 
-    Parameters
-    ----------
-    destination
-        The repository.
-    source
-        What is converted.
-    convert
-        Converts the source into a path of this machine.
-    card_path
-        The model card of the source, which is copied to the result; None if there is none.
-    command
-        The name of the command, for the card.
-    suffix
-        That of the file that is written; None for a folder.
-    overwrite
-        Whether files of the repository may be replaced.
-    dry_run
-        Write and push nothing.
+    path: Path
+    summary: CastSummary | None = None
+
+
+def target_of(
+    request: Request, run: Run, source: Path, destination: Path
+) -> AbstractContextManager[Target]:
+    """Return where a conversion writes: for a repository, a folder that is pushed at the end."""
+    if is_hub(destination):
+        return _pushed(request, run, source, destination)
+    return nullcontext(Target(destination))
+
+
+@contextmanager
+def _pushed(request: Request, run: Run, source: Path, destination: Path) -> Iterator[Target]:
+    """Let a block write into a temporary folder; give it a model card, and push it at the end.
 
     Raises
     ------
     CheckpointError
-        `destination` is not a repository, is the source, or has files that may not be replaced; the
-        model card of the source cannot become that of the result; or the result, which then stays
-        on this machine, could not be pushed.
+        `destination` is the source, or has files that may not be replaced; the model card of the
+        source cannot become that of the result; or the result, which then stays on this machine,
+        could not be pushed.
     OSError
         The Hub is out of reach, or nobody is logged in.
 
     """
+    if run.keeps_shards:
+        raise CheckpointError(
+            f"{argument('resumable')} and {argument('resume')} are for folders of this machine, "
+            f"and {destination} is not one"
+        )
+    is_folder = request.max_shard_size is not None
+    suffix = None if is_folder else _suffix(source, request.suffix)
+    card_path = _card_path(request, source) if suffix is None else None
     repository, origin = HubRepository(destination), HubRepository.of_file(source)
     if origin is not None and origin.name == repository.name:
         raise CheckpointError(
             f"{destination} is the repository that is read; choose another destination"
         )
     base, card = None, read_card(card_path)
-    if not dry_run:
-        repository.prepare(overwrite=overwrite)
+    if not run.dry_run:
+        repository.prepare(overwrite=request.overwrite)
         if card_path is not None:
             repository.validate(card, card_path)
         base = None if origin is None else Base(origin.name, origin.commit())
@@ -77,14 +78,17 @@ def push_conversion(
     root = folder / repository.name.partition("/")[2]
     if file_name:
         root.mkdir()
-    local = root / file_name
+    target = Target(root / file_name)
     is_unpushed = False  # complete, and not at the Hub
     try:
-        summary = replace(convert(local), destination=str(destination))
-        if not dry_run:
+        yield target
+        assert target.summary is not None, "of the block"  # noqa: S101
+        target.summary = replace(target.summary, destination=str(destination))
+        if not run.dry_run:
             is_unpushed = True
-            write_card(root, card, summary, command=command, base=base)
-            repository.push(root, f"castwise {command} of {base.name if base else source.name}")
+            write_card(root, card, target.summary, command=request.command, base=base)
+            subject = f"castwise {request.command} of {base.name if base else source.name}"
+            repository.push(root, subject)
             is_unpushed = False
     except BaseException as error:
         if not is_unpushed:
@@ -101,11 +105,16 @@ def push_conversion(
     finally:
         if not is_unpushed:
             remove_folder(folder)
-    return summary
 
 
-def suffix_of(source: Path, *, wanted: str) -> str | None:
+def _suffix(source: Path, wanted: str) -> str | None:
     """Return the suffix of the file that a source becomes in a repository; None for a folder."""
     if wanted not in WHOLE_MODELS and (source.is_dir() or source_suffix(source) in WHOLE_MODELS):
         return None
     return wanted
+
+
+def _card_path(request: Request, source: Path) -> Path | None:
+    """Return the path of the model card that is copied from a folder; None if there is none."""
+    path, is_excluded = source / CARD, Patterns(request.include, request.exclude).excludes(CARD)
+    return path if not is_excluded and (path.is_file() or path.is_dir()) else None

@@ -58,7 +58,7 @@ Span = tuple[str, int, int, int]
 """Bytes that a part wrote: the file, where they begin and end, and their checksum."""
 
 
-class Run(Protocol):
+class PartedRun(Protocol):
     """A conversion that has been planned."""
 
     @property
@@ -111,7 +111,7 @@ class RunPart:
 
 
 def convert_part(
-    run: Run,
+    run: PartedRun,
     destination: Path,
     part: RunPart,
     *,
@@ -234,7 +234,7 @@ class RunParts:
             )
         self.arguments: dict[str, Any] = self._job[ARGUMENTS]
 
-    def put_together(self, run: Run) -> list[CastRow]:
+    def put_together(self, run: PartedRun) -> list[CastRow]:
         """Make the destination of them, and remove them.
 
         Raises
@@ -257,7 +257,7 @@ class RunParts:
             self._remove()
         return rows
 
-    def _check_files(self, run: Run, files: Path) -> None:
+    def _check_files(self, run: PartedRun, files: Path) -> None:
         """CheckpointError unless all files are as the parts wrote them."""
         spans = sorted(
             (*span, part) for part, page in self._pages.items() for span in page["spans"]
@@ -306,7 +306,7 @@ def _folder(destination: Path) -> Path:
     return parts_name(_real(destination))
 
 
-def _job(run: Run, count: int) -> Job:
+def _job(run: PartedRun, count: int) -> Job:
     return {**run.job, OTHER_FILES: run.other_states(), "parts": count}
 
 
@@ -407,7 +407,7 @@ def _identity(path: Path) -> bytes:
     return str(path.stat().st_ino).encode()
 
 
-def _divided(run: Run) -> Work:
+def _divided(run: PartedRun) -> Work:
     """Return all that is to be converted, in its order."""
     work: Work = []
     for target in run.files:

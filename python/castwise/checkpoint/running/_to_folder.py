@@ -6,11 +6,10 @@ import logging
 import stat
 from collections.abc import Callable, Container, Iterator, Sequence
 from concurrent.futures import Executor
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
-from castwise._exit_stack import SafeExitStack
 from castwise._wording import argument
 from castwise.checkpoint._config import CONFIG, Config
 from castwise.checkpoint._errors import CheckpointError
@@ -161,14 +160,14 @@ class ToFolder:
             return self._upload(meter)
         resumable = self._output.resumable
         with (
-            SafeExitStack() as telling,
+            ExitStack() as telling,
             replacing_folder(
                 self._destination,
                 is_kept=kept_shards if resumable else None,
                 resume=self._output.resume,
                 may_replace=self._output.overwrite,
             ) as folder,
-            SafeExitStack() as stack,
+            ExitStack() as stack,
         ):
             journal = None
             if resumable:

@@ -44,7 +44,7 @@ def decoding_of(
 
     ValueError, TypeError: one of the arguments is wrong.
     """
-    name = finfo(typed_format(dtype, "dtype")).name
+    name = finfo(typed_format(dtype, argument("dtype"))).name
     if name not in FORMATS:
         raise ValueError(f"{given('dtype', dtype)}: weights are decoded to {', '.join(FORMATS)}")
     if arithmetic not in ARITHMETIC:

@@ -1,0 +1,175 @@
+"""Plan what decodes, quantises or transcodes a checkpoint."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeAlias
+from uuid import UUID, uuid4
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers import (
+    WholeModelReader,
+    is_container,
+    open_checkpoint,
+    source_path,
+)
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.plan import CastOptions
+from castwise.checkpoint.planning import DerivedCheckpoint, DerivedReader
+from castwise.checkpoint.requests._planned import (
+    PlannedConversion,
+    becomes_file,
+    new_writer,
+    output_options,
+    plain_values,
+)
+from castwise.checkpoint.requests.options import (
+    SAFETENSORS,
+    Dequantize,
+    Quantize,
+    Request,
+    Run,
+    Transcode,
+)
+from castwise.checkpoint.running import Patterns
+
+Derive: TypeAlias = Callable[..., DerivedCheckpoint]
+"""Plans what is made of the opened source; `is_file` tells that it becomes one file."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DerivedOptions(CastOptions):
+    """The options of a run that decodes, quantises or transcodes; what it casts, it casts plainly.
+
+    `report` has what decides the result.
+    """
+
+    report: Mapping[str, Any]
+
+    def for_tensor(self, name: str, source: str | None, target: str | None) -> dict[str, Any]:
+        """Return the arguments of `castwise.cast` for a tensor that a map casts."""
+        del name, source, target
+        return CastOptions.to_dict(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return those that decide the result, for the report."""
+        return {"seed": None, **self.report}
+
+
+def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, Derive]:
+    """Check what is to be derived, and how; returns the options of the run, and what derives.
+
+    Raises
+    ------
+    ValueError, TypeError
+        An option is wrong.
+
+    """
+    # Each command imports its own alone.
+    match request:
+        case Quantize():
+            from castwise.checkpoint.requests._quantize import quantizing  # noqa: PLC0415
+
+            report, derive = quantizing(request, threads)
+        case Dequantize():
+            from castwise.checkpoint.requests._dequantize import dequantizing  # noqa: PLC0415
+
+            report, derive = dequantizing(request, threads)
+        case Transcode():
+            from castwise.checkpoint.requests._transcode import transcoding  # noqa: PLC0415
+
+            report, derive = transcoding(request, threads)
+        case _:
+            raise TypeError(f"{type(request).__name__} derives nothing")
+    return DerivedOptions(threads=threads, report=report), derive
+
+
+@contextmanager
+def planned_derivation(
+    request: Request, run: Run, destination: Path
+) -> Iterator[PlannedConversion]:
+    """Open the source for a block, and decide what becomes of every tensor."""
+    options, derive = derivation(request, run.threads)
+    source = source_path(request.source, "source")
+    output = output_options(request, run, None)
+    excludes = output.patterns.excludes
+    with open_checkpoint(source, None, excludes, decodes=request.decodes) as opened:
+        limit = output.limit
+        if isinstance(opened.file, WholeModelReader) and not is_container(destination):
+            limit = limit or sys.maxsize  # a model in itself becomes a folder
+        is_file = becomes_file(opened, destination, limit)
+        is_other = is_file and not request.is_plain
+        is_other = is_other and destination.suffix.lower() != request.suffix
+        # The rest is what cannot be a file of any kind; ToFile says what can.
+        if is_other and (is_container(destination) or request.suffix != SAFETENSORS):
+            raise CheckpointError(
+                f"{destination}: a quantised checkpoint is a folder or a {request.suffix} file; "
+                "name one"
+            )
+        result = derive(opened, is_file=is_file)
+        result.check_loading()
+        result.warn()
+        replan = ReplanRequest(request, is_file, run.threads, uuid4())
+        for reader in _readers(result.source):
+            reader.again = replan
+        output = replace(
+            output,
+            limit=limit,
+            config=result.config,
+            added={} if is_file else result.added(),
+            restates=True,
+        )
+        writer = new_writer(result.source, destination, output)
+        writer.plan(result.decide, options)
+        yield PlannedConversion(
+            writer,
+            (str(source), str(destination), options.to_dict()),
+            result.unused,
+            request.action,
+            result.kept,
+        )
+
+
+def _readers(source: Checkpoint) -> list[DerivedReader]:
+    """Return the readers that make tensors."""
+    readers = source.shards.values()
+    return [reader for reader in readers if isinstance(reader, DerivedReader)]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplanRequest:
+    """Plans a request again, in another process."""
+
+    request: Request = field(compare=False)
+    is_file: bool
+    threads: int | None
+    run: UUID
+    """Tells runs apart."""
+
+    def __call__(self) -> dict[Path, DerivedReader]:
+        """Return the readers that make tensors, by the paths of their files."""
+        request = self.request
+        _, derive = derivation(request, self.threads)
+        excludes = Patterns(request.include, request.exclude).excludes
+        opened = open_checkpoint(Path(request.source), None, excludes, decodes=request.decodes)
+        result = derive(opened, is_file=self.is_file)
+        return {reader.path: reader for reader in _readers(result.source)}
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Give the other process paths that hold in any folder."""
+        values = plain_values(self.request)
+        return _replan_request, (type(self.request), values, self.is_file, self.threads, self.run)
+
+
+def _replan_request(
+    request_type: type[Request],
+    values: dict[str, Any],
+    is_file: bool,
+    threads: int | None,
+    run: UUID,
+) -> ReplanRequest:
+    return ReplanRequest(request_type(**values), is_file, threads, run)

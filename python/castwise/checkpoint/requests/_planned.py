@@ -1,0 +1,133 @@
+"""A conversion that has been planned: what writes it, and what its summary tells."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from castwise._core import finfo
+from castwise.checkpoint._config import Config
+from castwise.checkpoint.containers import is_container, source_path
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.files import is_remote
+from castwise.checkpoint.preview import CastPlan
+from castwise.checkpoint.report import CastRow, KeptTensors, ProgressMeter
+from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
+from castwise.checkpoint.running import OutputOptions, Patterns, ToFile, ToFolder, shard_bytes
+from castwise.checkpoint.summary import (
+    CastSummary,
+    check_losses,
+    checked_share,
+    chosen_kinds,
+    default_max_zeros,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedConversion:
+    """A conversion that has been planned."""
+
+    writer: ToFile | ToFolder
+    about: tuple[str, str, dict[str, Any]]
+    unused: Mapping[str, str | None]
+    action: str
+    kept: Sequence[KeptTensors] = ()
+    share: float | None = None
+    """That of nonzero values which may become zero; None for the default of the rows."""
+
+    def preview(self, run: Run) -> CastPlan:
+        """Return what the run would do; refuse what it would refuse from headers alone."""
+        room = self.writer.room()
+        rows = self.writer.measure(self.meter(run)) if run.measure else self.writer.preview()
+        return CastPlan(
+            *self.about,
+            rows,
+            self.unused,
+            self._share(rows),
+            self.action,
+            self.kept,
+            needed_bytes=room.needed,
+            free_bytes=room.free,
+            left_out=[path for path, _ in room.left_out],
+        )
+
+    def judged(self, run: Run) -> PlannedConversion:
+        """Return the conversion that leaves a source that it would replace if values are lost."""
+        kinds = chosen_kinds(run.fail_on)
+        share = None if run.max_zeros is None else checked_share(run.max_zeros)
+        planned = replace(self, share=share)
+        if self.writer.is_in_place:
+            self.writer.judge = lambda rows: check_losses(planned.summary(rows), kinds)
+        return planned
+
+    def meter(self, run: Run) -> ProgressMeter:
+        """Return what tells the listener of a run how far it is."""
+        nbytes = sum(tensor.info.nbytes for tensor in self.writer.planned)
+        return ProgressMeter(nbytes, run.progress)
+
+    def summary(self, rows: Sequence[CastRow]) -> CastSummary:
+        """Return the summary of these rows."""
+        return CastSummary(
+            *self.about, rows, self.unused, self._share(rows), self.action, self.kept
+        )
+
+    def _share(self, rows: Sequence[CastRow]) -> float:
+        return default_max_zeros(rows) if self.share is None else self.share
+
+
+def becomes_file(source: Checkpoint, destination: Path, limit: int | None) -> bool:
+    """Return True if a source becomes one file, as the destination names one."""
+    is_file = is_container(destination) and not destination.is_dir()
+    return is_file or (limit is None and not source.is_folder)
+
+
+def new_writer(source: Checkpoint, destination: Path, output: OutputOptions) -> ToFile | ToFolder:
+    """Return what writes a file or a folder, as the destination names one."""
+    is_file = becomes_file(source, destination, output.limit)
+    return (ToFile if is_file else ToFolder)(source, destination, output)
+
+
+def output_options(
+    request: Request, run: Run, config: Callable[[Path, str], Config] | None
+) -> OutputOptions:
+    """Return how the destination is written; `config` makes config.json follow the tensors."""
+    limit = shard_bytes(request.max_shard_size)
+    return OutputOptions(
+        arguments=described_values(request),
+        overwrite=request.overwrite,
+        limit=limit,
+        patterns=Patterns(request.include, request.exclude),
+        resumable=run.keeps_shards,
+        resume=run.resume,
+        config=config,
+    )
+
+
+def plain_values(request: Request) -> dict[str, Any]:
+    """Return the options of a request by name, with paths that hold in any folder."""
+    values = {field.name: getattr(request, field.name) for field in fields_of(request)}
+    source = source_path(request.source, "source")
+    values["source"] = str(source) if is_remote(source) else os.path.abspath(source)
+    for name in values.keys() & {"architecture", "dtype_map", "policy"}:
+        path = values[name]
+        if isinstance(path, os.PathLike) or (isinstance(path, str) and os.path.isfile(path)):
+            values[name] = os.path.abspath(path)
+    if isinstance(request, Dequantize):
+        values["dtype"] = finfo(values["dtype"]).name
+    return values
+
+
+def described_values(request: Request) -> dict[str, Any]:
+    """Return plain values by name, objects that JSON cannot hold by what they are called."""
+    values = {"command": request.command, **plain_values(request)}
+    for name, value in values.items():
+        with suppress(TypeError, ValueError):  # ValueError: it holds itself
+            values[name] = json.loads(json.dumps(value))
+            continue
+        values[name] = str(value)
+    return values

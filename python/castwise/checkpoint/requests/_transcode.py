@@ -1,0 +1,50 @@
+"""Check in which form a quantised checkpoint is to be stored."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+from castwise._spelling import scheme_hint, suggestion
+from castwise._wording import given
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.planning import (
+    DerivedCheckpoint,
+    architecture_option,
+    changed_schemes,
+    checked_architecture,
+    checked_threads,
+    form_names,
+    transcode_checkpoint,
+)
+from castwise.checkpoint.requests.options import Transcode
+
+
+def transcoding(
+    request: Transcode, threads: int | None
+) -> tuple[dict[str, Any], partial[DerivedCheckpoint]]:
+    """Return what decides the result, and what plans it."""
+    form, changed = request.recipe, request.scheme
+    if form not in form_names():
+        raise CheckpointError(
+            f"{given('recipe', form, option='--to')}: "
+            f"{suggestion(form, form_names())}castwise transcodes to "
+            f"{', '.join(form_names())}; for others decode (castwise dequantize) and quantise "
+            "(castwise quantize)"
+        )
+    if changed is not None and changed not in changed_schemes():
+        raise CheckpointError(
+            f"{given('scheme', changed)}: {scheme_hint(changed, changed_schemes())}"
+            "without rounding castwise makes "
+            f"{', '.join(changed_schemes())} of others; leave it out to keep the scheme, or "
+            "decode (castwise dequantize) and quantise (castwise quantize)"
+        )
+    rows = checked_architecture(request.architecture)
+    derive = partial(
+        transcode_checkpoint,
+        recipe=form,
+        scheme=changed,
+        threads=checked_threads(threads),
+        architecture=rows,
+    )
+    return {"recipe": form, "scheme": changed, **architecture_option(rows)}, derive
