@@ -73,7 +73,7 @@ CHECKPOINT_ROOMS = (
 )
 """Those of `castwise.checkpoint`."""
 
-QUANTIZATION_ROOMS = (("producers",), ("arrays",), ("weights",), ("keras",))
+QUANTIZATION_ROOMS = (("producers",), ("arrays",), ("weights",))
 """Those of `castwise.quantization`."""
 
 LATER = ("import_module", "on_demand", "Container")
