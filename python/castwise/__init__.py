@@ -116,12 +116,12 @@ def __dir__() -> list[str]:
 
 
 _adapter_registry.BUILT_IN.update(
-    dask="castwise.adapters._dask:ADAPTER",
-    h5py="castwise.adapters._stored:ADAPTER",
-    jax="castwise.adapters.jax._adapter:ADAPTER",
-    jaxlib="castwise.adapters.jax._adapter:ADAPTER",
-    tensorflow="castwise.adapters._tensorflow:ADAPTER",
-    torch="castwise.adapters.torch._adapter:ADAPTER",
-    zarr="castwise.adapters._stored:ADAPTER",
+    dask="castwise.adapters._dask",
+    h5py="castwise.adapters._stored",
+    jax="castwise.adapters.jax._adapter",
+    jaxlib="castwise.adapters.jax._adapter",
+    tensorflow="castwise.adapters._tensorflow",
+    torch="castwise.adapters.torch._adapter",
+    zarr="castwise.adapters._stored",
 )
 follow_environment()

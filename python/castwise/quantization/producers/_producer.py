@@ -94,9 +94,6 @@ class Writing:
     embeddings
         "loaded" if what loads its checkpoints takes embeddings that are quantised, "named" if its
         configuration can name them, and nothing loads them; empty if it stores none.
-    arithmetic
-        The producer whose arithmetic makes scales and codes, if there is none of its own: one of
-        the `recipes` of each scheme.
 
     """
 
@@ -106,7 +103,6 @@ class Writing:
     states_several: bool = False
     is_loaded: bool = False
     embeddings: Literal["", "named", "loaded"] = ""
-    arithmetic: str = ""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
