@@ -49,7 +49,6 @@ ROOMS = (
     ("autocast",),
     ("compat",),
     ("adapters",),
-    ("conformance",),
     ("cli", "__main__"),
 )
 """The modules and packages of `castwise` room by room, the lowest first."""

@@ -229,7 +229,6 @@ def test_completion_in_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("cast", "a", "b", "--map", "mod"), {"model.safetensors"}),
         (("cast", "a", "b", "--dtype", "bf"), {"bfloat16"}),
         (("dequantize", "a", "b", "--dtype", ""), {"bfloat16", "float16", "float32"}),
-        (("conformance", "--library", "o"), {"onnxruntime"}),
         (("quantize", "a", "b", "--scheme", "nv"), {"nvfp4"}),
         (("advise", "a", "--for", "vl"), {"vllm"}),
         (("help", "tra"), {"transcode"}),

@@ -29,7 +29,7 @@ FUNCTIONS = {
     "transcode": checkpoint.transcode_file,
     "verify": checkpoint.verify,
 }
-OTHERS = {"completion", "conformance", "formats", "help"}
+OTHERS = {"completion", "formats", "help"}
 """Commands without a function."""
 
 RENAMED = {"map": "dtype_map", "to": "recipe", "file": "path"}
