@@ -25,7 +25,7 @@ COMMANDS = {
     "diff": "what differs between two checkpoints, and what explains it",
     "formats": "every format castwise knows",
     "completion": "print a script with which a shell completes commands and options",
-    "help": "print the help of a command, or a manual page of all",
+    "help": "print the help of a command",
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""
 
