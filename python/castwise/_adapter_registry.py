@@ -217,11 +217,7 @@ def format_name(dtype: object) -> str | None:
 def array_format(adapter: Adapter, array: object) -> str | None:
     """Return the name of the format of an adapter's array; None if no format describes it.
 
-    Raises
-    ------
-    TypeError
-        `dtype_of` returns no dtype.
-
+    TypeError: `dtype_of` returns no dtype.
     """
     dtype = adapter.dtype_of(array)
     if dtype is None:
@@ -256,11 +252,7 @@ def elements_of(adapter: Adapter, array: object) -> NDArray[Any]:
 def children_of(adapter: Adapter, node: object) -> list[tuple[Any, Any]] | None:
     """Return the children of another library's container; None for other values.
 
-    Raises
-    ------
-    TypeError
-        `children` returns no pairs.
-
+    TypeError: `children` returns no pairs.
     """
     children: Any = adapter.children(node)
     if children is None:

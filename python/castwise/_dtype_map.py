@@ -45,22 +45,11 @@ DTYPE, MAP, POLICY = "dtype", "map", "policy"
 
 
 class Decision(NamedTuple):
-    """The format that an array is cast to, and what decided.
+    """The format that an array is cast to, and what decided."""
 
-    Attributes
-    ----------
-    target
-        The format; None if the array is not cast.
-    key
-        The key that matched; None for the default.
-    by
-        "dtype", "map" or "policy"; None if nothing asks for a cast.
-
-    """
-
-    target: str | None
-    key: str | None = None
-    by: str | None = None
+    target: str | None  # the format; None if the array is not cast
+    key: str | None = None  # the key that matched; None for the default
+    by: str | None = None  # "dtype", "map" or "policy"; None if nothing asks for a cast
 
 
 @dataclass(frozen=True, slots=True)

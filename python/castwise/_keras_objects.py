@@ -29,11 +29,8 @@ def serialize_with(value: object, of_object: Callable[[Any], object]) -> object:
 def checked_arguments(cls: type, config: object) -> dict[str, Any]:
     """Return the arguments of a class that are in a config.
 
-    Raises
-    ------
-    TypeError
-        The class does not take one of them, or needs another; the message has the class's name.
-
+    TypeError: The class does not take one of them, or needs another; the message has the class's
+    name.
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"config={config!r} of {cls.__name__} must be a dict of its arguments")
@@ -71,25 +68,7 @@ def to_dictionary(
 def from_dictionary(
     config: Mapping[str, Any], classes: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
 ) -> Any:  # noqa: ANN401  (of any class)
-    """Make the object that a dictionary describes.
-
-    Parameters
-    ----------
-    config : mapping
-        As `to_dictionary` or Keras made it; module and registered name may be missing.
-    classes, custom_objects : mappings of str to class
-        The classes that the config may name; the second mapping is searched first.
-
-    Raises
-    ------
-    ValueError
-        The config does not name a class, or one that is not among them, or is nested too deeply.
-    TypeError
-        The name of a class is a list or a dictionary; a custom class is missing from
-        `custom_objects`; the class cannot be made from a config, or does not take the arguments in
-        it.
-
-    """
+    """Make the object that a dictionary describes."""
     try:
         return _from_dictionary(config, classes, custom_objects or {})
     except RecursionError as error:

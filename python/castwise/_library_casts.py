@@ -127,32 +127,7 @@ def cast_like(
     like: str,
     **options: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
-    """Cast an array as another library casts it.
-
-    Parameters
-    ----------
-    array : ndarray
-        Of any shape.
-    source, target : str
-        The formats.
-    dtype : dtype or None
-        The target as it was given.
-    like : str
-        The name of a library.
-    **options
-        ``out``, ``order``, ``copy``, ``report`` and ``threads``, as in `castwise.cast`.
-
-    Raises
-    ------
-    TypeError
-        An option that the library decides; a pair that it does not cast.
-    ValueError
-        No library of this name; a pair, or NaN, for which no options give its result; a report of
-        a cast that rounds twice.
-    OverflowError
-        A value beyond the range, for which none do.
-
-    """
+    """Cast an array as another library casts it."""
     for name in DECIDED:
         if options.get(name) is not None:
             raise TypeError(f"{name}= does not go with like={like!r}, which decides it; give one.")

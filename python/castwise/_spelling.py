@@ -32,12 +32,8 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
     The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where
     arrays are cast as by `astype`, numpy's further names are taken too.
 
-    Raises
-    ------
-    TypeError
-        It is a name of numpy that others give to another format: f8 counts bytes, and is float64.
-        The message calls the argument `argument`.
-
+    TypeError: It is a name of numpy that others give to another format: f8 counts bytes, and is
+    float64. The message calls the argument `argument`.
     """
     if not isinstance(name, str) or format_name(name) is not None:
         return name

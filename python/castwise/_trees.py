@@ -194,11 +194,7 @@ def zip_leaves(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the leaves of two trees of equal structure in pairs; None pairs with None only.
 
-    Raises
-    ------
-    ValueError
-        The structures differ; the message has the path, and calls the trees by `names`.
-
+    ValueError: The structures differ; the message has the path, and calls the trees by `names`.
     """
     with _bounded(left):
         yield from _zip(left, right, names, "")

@@ -38,22 +38,8 @@ class DaskAdapter(Adapter):
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
         """Return an array of the same chunks, which casts each when it is computed.
 
-        Parameters
-        ----------
-        array : dask.array.Array
-            Nothing of it is computed.
-        dtype, **options
-            As for `castwise.cast`. With ``overflow="raise"`` and ``nan="raise"`` the computation
-            fails, with the index in the chunk. Each chunk is cast by one thread unless ``threads``
-            says otherwise, because dask has its own.
-
-        Raises
-        ------
-        TypeError
-            ``out`` is given.
-        ValueError
-            ``report=True`` or ``rounding="stochastic"``, which are about the whole array.
-
+        TypeError: ``out`` is given. ValueError: ``report=True`` or ``rounding="stochastic"``, which
+        are about the whole array.
         """
         if options.pop("out", None) is not None:
             raise TypeError("out= is not for dask's arrays, which are lazy; leave it out.")

@@ -11,20 +11,7 @@ from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation, ge
 def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
     """Return a map, given as a map or as the config of one.
 
-    Parameters
-    ----------
-    policy_map : any object
-        The argument, or what an adapter has made of it.
-    shown : any object
-        The argument as it was given, for the messages.
-
-    Raises
-    ------
-    TypeError
-        It is neither a map nor a config.
-    ValueError
-        No map can be made from the config.
-
+    TypeError: It is neither a map nor a config. ValueError: No map can be made from the config.
     """
     if isinstance(policy_map, dict) and "class_name" in policy_map:
         try:

@@ -52,29 +52,7 @@ class StoredArrayAdapter(Adapter):
         return array
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """Cast to a numpy array, or with ``out`` block by block.
-
-        Parameters
-        ----------
-        array : h5py.Dataset or zarr.Array
-            Of numbers, in any chunks.
-        dtype : dtype, optional
-            Needed where `out` holds formats that its file has no name for, as raw bytes (``V2``).
-        **options
-            As for `castwise.cast`. ``out`` has the shape of `array`; ``overflow="raise"`` and
-            ``nan="raise"`` read the array twice, so that `out` stays untouched.
-
-        Raises
-        ------
-        TypeError
-            `out` is no array, or has another dtype.
-        ValueError
-            It has another shape, or ``rounding="stochastic"``, which depends on the place of an
-            element in the whole array.
-        OverflowError, ValueError
-            What `castwise.cast` raises for a block, with its place.
-
-        """
+        """Cast to a numpy array, or with ``out`` block by block."""
         out = options.pop("out", None)
         if out is None:
             options.pop("copy", None)  # the elements that are read are new

@@ -201,11 +201,7 @@ def enable_auto_cast_variables(dtype: Any) -> AutocastScope:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype of numpy or ml_dtypes with this name.
 
-    Raises
-    ------
-    ValueError
-        Arrays cannot have such a dtype.
-
+    ValueError: Arrays cannot have such a dtype.
     """
     try:
         dtype = finfo(name).dtype

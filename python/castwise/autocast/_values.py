@@ -23,11 +23,7 @@ _SHOWN = 8
 def numbers(argument: str, value: object, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
     """Copy a value to a new array, in the dtype of the variable `owner`.
 
-    Raises
-    ------
-    ValueError
-        `value` is not an array of numbers, or it is complex and the dtype is not.
-
+    ValueError: `value` is not an array of numbers, or it is complex and the dtype is not.
     """
     try:
         array = read_array(argument, value)

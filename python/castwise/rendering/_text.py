@@ -32,23 +32,7 @@ def text_lines(
     top: int | None = None,
     colour: bool = False,
 ) -> Iterator[str]:
-    """Make the lines of a sheet.
-
-    Parameters
-    ----------
-    sheet
-        Its tables and lines are shown, and its pictures and sections left out.
-    width
-        Characters of a line, for which columns are left out and names cut at the left; None for as
-        many as there are.
-    longest
-        Characters of a cell, at most; None for as many as there are.
-    top
-        How many rows of ranked tables; None is all.
-    colour
-        Whether what was lost is coloured.
-
-    """
+    """Make the lines of a sheet."""
     for part in sheet:
         if isinstance(part, Table):
             yield from _table_lines(part, (width, longest), top, colour=colour)

@@ -48,11 +48,7 @@ ALL = LossScales(math.ldexp(1.0, _LEAST), math.ldexp(1.0, _MOST))
 def float_format(target: str) -> _core.FormatInfo:
     """Return a format that gradients can have.
 
-    Raises
-    ------
-    TypeError
-        castwise has no such format, or its numbers are not floats with a sign and a zero.
-
+    TypeError: castwise has no such format, or its numbers are not floats with a sign and a zero.
     """
     info = _core.finfo(target)
     if info.kind != "float" or not info.signed:

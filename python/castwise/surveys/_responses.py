@@ -43,21 +43,14 @@ class Response(NamedTuple):
 
     The last axis is the tilt of the density within a binade. Errors are squared, in units of four
     to the exponent of the maximum.
-
-    Attributes
-    ----------
-    noise, zeros : ndarray, shape (maxima, DEPTHS, tilts)
-        The mean error, and the share that becomes zero, by the binades below the maximum's.
-    mean_squares : ndarray, shape (maxima, 2, tilts)
-        Of magnitudes from 1 to the maximum, and from 1 to 2.
-    noise_of_maxima, squares_of_maxima : ndarray, shape (maxima,)
-        The mean error of the maximum itself, and its square.
-
     """
 
+    # noise, zeros: The mean error, and the share that becomes zero, by the binades below the
+    # maximum's.
     noise: _Table
     zeros: _Table
-    mean_squares: _Table
+    mean_squares: _Table  # of magnitudes from 1 to the maximum, and from 1 to 2
+    # noise_of_maxima, squares_of_maxima: The mean error of the maximum itself, and its square.
     noise_of_maxima: _Table
     squares_of_maxima: _Table
 
@@ -80,17 +73,7 @@ class Response(NamedTuple):
         ]
 
     def losses(self, phase: int, counts: _Table, squares: _Table) -> tuple[float, float]:
-        """Return the sum of squared errors of elements, and how many of them become zero.
-
-        Parameters
-        ----------
-        phase : int
-            The eighth that the maxima of their blocks are in.
-        counts, squares : ndarray of float64, shape (DEPTHS,)
-            Elements by binades below the maximum's, and the sums of their squares in units of
-            four to the exponent of the maximum; without the maxima.
-
-        """
+        """Return the sum of squared errors of elements, and how many of them become zero."""
         depths = np.arange(DEPTHS)
         means = squares * np.ldexp(1.0, 2 * depths) / np.maximum(counts, 1)
         tilts = np.interp(means, self.mean_squares[phase, 1], np.arange(len(_TILTS)))

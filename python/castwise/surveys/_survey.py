@@ -30,11 +30,7 @@ _PICTURED_BITS = 16
 def restoring(kind: str, saved: object, schema: int) -> Iterator[None]:
     """Refuse what `to_dict` did not return, or did in another version; the block reads the rest.
 
-    Raises
-    ------
-    ValueError
-        It is no mapping, or of another schema, or the block fails.
-
+    ValueError: It is no mapping, or of another schema, or the block fails.
     """
     stated = saved.get("schema") if isinstance(saved, Mapping) else None
     if stated != schema:

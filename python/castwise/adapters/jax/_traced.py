@@ -48,25 +48,7 @@ _BYTE = 8
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
 def convert(array: Any, target: np.dtype[Any], nearest: bool, saturate: bool) -> Any:
-    """Return the elements in another dtype.
-
-    Parameters
-    ----------
-    array : jax.Array
-        Traced or on any device.
-    target : numpy.dtype
-        One that XLA computes with. Complex, if the array is.
-    nearest : bool
-        Round to the nearest integer, not towards zero, where the target has integers.
-    saturate : bool
-        From floats to floats: give the largest value where the range ends.
-
-    Returns
-    -------
-    jax.Array
-        The derivative of a cast between floats is 1, and 0 where it saturates.
-
-    """
+    """Return the elements in another dtype."""
     inexact = jax.numpy.inexact
     if all(jax.numpy.issubdtype(dtype, inexact) for dtype in (array.dtype, target)):
         return _differentiable(target, saturate, array)

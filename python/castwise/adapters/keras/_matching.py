@@ -13,39 +13,23 @@ from castwise.dtype_policies import DTypePolicyMap, Explanation
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The layers of a model, each with the path under which a map has its policy.
+    """The layers of a model, each with the path under which a map has its policy."""
 
-    Attributes
-    ----------
-    explanation
-        The report on these paths.
-    layers
-        The layers with these paths.
-    renamed
-        The paths of layers that only another path of theirs matched, with that path.
-    shortened
-        The paths that a key matches, of layers whose longer paths none does, with the longest.
-    reasons
-        For unused keys that other paths of layers would match, why they do not.
-
-    """
-
-    explanation: Explanation
-    layers: list[tuple[str, Any]]
+    explanation: Explanation  # the report on these paths
+    layers: list[tuple[str, Any]]  # the layers with these paths
+    # The paths of layers that only another path of theirs matched, with that path.
     renamed: dict[str, str]
+    # The paths that a key matches, of layers whose longer paths none does, with the longest.
     shortened: dict[str, str]
+    # For unused keys that other paths of layers would match, why they do not.
     reasons: tuple[str, ...]
 
 
 def match_layers(policy_map: DTypePolicyMap, placed: list[PlacedLayer]) -> Matching:
     """Look up each layer by its path, else by the paths that it has where it is not loaded.
 
-    Raises
-    ------
-    ValueError
-        Several keys match the path of a layer, or different ones the different paths of a layer; or
-        all layers are built, and no key matches any.
-
+    ValueError: Several keys match the path of a layer, or different ones the different paths of a
+    layer; or all layers are built, and no key matches any.
     """
     all_paths = policy_map.explain(path for place in placed for path in (place.path, *place.longer))
     paths = [_lookup(policy_map, place, all_paths) for place in placed]

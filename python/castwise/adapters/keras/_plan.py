@@ -25,45 +25,23 @@ _SUPPORT = {"quantize", "_quantization_geometry"}
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """The planned change of one layer.
+    """The planned change of one layer."""
 
-    Attributes
-    ----------
-    path, layer
-        The layer and its path.
-    before
-        The name of its present policy.
-    policy
-        Its new policy, of Keras; if that quantizes and the layer is built, the plain policy in it.
-    recast
-        The variables that change their dtype, each with the new one.
-    quantize
-        The quantized policy, of Keras, that a built layer gets afterwards.
-    is_quantized
-        Whether the layer is built and quantized already, as its policy wants it.
-
-    """
-
+    # path, layer: The layer and its path.
     path: str
     layer: Any
-    before: str
+    before: str  # the name of its present policy
+    # Its new policy, of Keras; if that quantizes and the layer is built, the plain policy in it.
     policy: Any
+    # The variables that change their dtype, each with the new one.
     recast: tuple[tuple[Any, str], ...] = ()
-    quantize: Any = None
+    quantize: Any = None  # the quantized policy, of Keras, that a built layer gets afterwards
+    # Whether the layer is built and quantized already, as its policy wants it.
     is_quantized: bool = False
 
 
 def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Matching, list[LayerPlan]]:
-    """Plan the changes of all layers of a model.
-
-    Raises
-    ------
-    ValueError
-        As `match_layers`; a layer is already quantized in another way; a policy computes in other
-        dtypes than floats, needs calibration, or is unknown to the installed Keras; two layers
-        share a variable and have different dtypes.
-
-    """
+    """Plan the changes of all layers of a model."""
     matching = match_layers(policy_map, placed_layers(model))
     explanation = matching.explanation
     planner = _Planner(copy.copy(policy_map))

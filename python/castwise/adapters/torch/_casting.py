@@ -152,11 +152,7 @@ def _wide_elements(tensor: Any, target: Any) -> Any:
 def target_dtype(dtype: Any) -> Any:
     """Return the torch dtype that an argument means.
 
-    Raises
-    ------
-    TypeError
-        `dtype` is not a dtype, or one that torch lacks.
-
+    TypeError: `dtype` is not a dtype, or one that torch lacks.
     """
     if isinstance(dtype, torch.dtype):
         if numpy_dtype(dtype) is None:

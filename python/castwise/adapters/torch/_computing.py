@@ -21,17 +21,7 @@ class Computing(NamedTuple):
 
 
 def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
-    """Return the modules that compute in a dtype, under each of their names.
-
-    Raises
-    ------
-    TypeError
-        torch.jit has compiled the calls of one.
-    ValueError
-        torch stores a dtype but does not compute in it, or does not cast parameters to it; a module
-        has two names with different dtypes; threads of torch.nn.DataParallel would lose a dtype.
-
-    """
+    """Return the modules that compute in a dtype, under each of their names."""
     names.prefix = prefix_of(tensor_names(module))
     computing: dict[str, Computing] = {}
     seen_dtypes: dict[Any, tuple[str, Any]] = {}
@@ -89,11 +79,8 @@ def _shown(dtype: Any) -> str:
 def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
     """Return the dtype in which a module computes (None for that of its caller), and the key.
 
-    Raises
-    ------
-    ValueError
-        torch stores the dtype but does not compute in it, or does not cast the parameters to it.
-
+    ValueError: torch stores the dtype but does not compute in it, or does not cast the parameters
+    to it.
     """
     target, key, _ = names.module(path)
     parameters = _own_floating(path, module)

@@ -157,13 +157,8 @@ def cast_module(
 def _input_casters(module: Any, plan: list[PlannedTensorCast], value: Any) -> Iterator[Any]:
     """Yield the modules that cast their inputs: those that have floating parameters.
 
-    Raises
-    ------
-    TypeError
-        torch.jit has compiled the calls of one.
-    ValueError
-        torch does not compute in the dtype of its parameters, or a policy in another than theirs.
-
+    TypeError: torch.jit has compiled the calls of one. ValueError: torch does not compute in the
+    dtype of its parameters, or a policy in another than theirs.
     """
     for path, target in ((planned.named.path, planned.target) for planned in plan):
         if target is not None and target.is_floating_point and target not in COMPUTE_DTYPES:

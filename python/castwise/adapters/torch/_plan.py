@@ -105,13 +105,7 @@ class NameMap:
     def of(cls, value: Any, role: str) -> NameMap:
         """Return the map for an argument.
 
-        Raises
-        ------
-        TypeError
-            As `DtypeMap.of`; or torch lacks a dtype.
-        ValueError
-            As `DtypeMap.of`.
-
+        TypeError: As `DtypeMap.of`; or torch lacks a dtype. ValueError: As `DtypeMap.of`.
         """
         policies = isinstance(value, DTypePolicyMap)
         targets = DtypeMap.of(value, role)
@@ -196,12 +190,8 @@ def prefix_of(names: Iterable[str]) -> str:
 def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[PlannedTensorCast]:
     """Yield every tensor with what a map makes of it.
 
-    Raises
-    ------
-    ValueError
-        Two keys match a name; a tensor has two names with different dtypes; a parameter of a lazy
-        module has no elements yet.
-
+    ValueError: Two keys match a name; a tensor has two names with different dtypes; a parameter of
+    a lazy module has no elements yet.
     """
     listed = list(tensors)
     names.prefix = prefix_of(named.path for named in listed)

@@ -85,11 +85,7 @@ def cast_state_dict(
 def state_tensors(state: Any) -> Iterator[Named]:
     """Yield every tensor of a state dict, by name.
 
-    Raises
-    ------
-    TypeError
-        The state has a module in it.
-
+    TypeError: The state has a module in it.
     """
     tensor_class = torch.Tensor
     for path, leaf in leaves(state):

@@ -121,11 +121,7 @@ def lasts(names: Iterable[str]) -> set[str]:
 def find_recipe(name: object) -> Producer:
     """Return the producer whose layouts are known by a name.
 
-    Raises
-    ------
-    ValueError
-        There is none; the nearest name is given.
-
+    ValueError: There is none; the nearest name is given.
     """
     if not isinstance(name, str) or name not in _BY_NAME:
         hint, known = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
