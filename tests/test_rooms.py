@@ -166,6 +166,17 @@ def test_no_module_imports_one_that_imports_it() -> None:
     assert order.index("castwise._core") < order.index("castwise.cli")
 
 
+MODELS = {"checkpoint", "models", "cli", "__main__"}
+"""The second wing; `quantization` of arrays serves both, and stands between them."""
+
+
+def test_arrays_and_training_import_nothing_of_models() -> None:
+    """Nor does what they import: a program that casts arrays loads no room of models."""
+    for name, others in inside("castwise").items():
+        if name.split(".")[0] not in MODELS:
+            assert not MODELS.intersection(other.split(".")[0] for other in others), name
+
+
 def test_only_the_command_line_uses_the_package_by_its_public_names() -> None:
     users = {name for name, others in graph().items() if "castwise" in others}
     assert {name for name in users if not name.startswith("castwise.cli")} <= {"castwise.__main__"}

@@ -15,7 +15,7 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
-from castwise.loss_scale._optimizer import unchanged_on_failure
+from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
 from castwise.loss_scale.keras import _arguments as arguments
 
 keras: Any = require("keras")
@@ -180,7 +180,8 @@ def class_for(cls: Any, base: Any) -> Any:
     """Derive the wrapper of Keras' optimizers: castwise's (`base`), or that of a user's `cls`."""
     if cls is base:
         names = {"__module__": __name__, "_stands_for_keras": True}
-        names["from_config"] = vars(base)["from_config"]  # that of Keras' class comes before it
+        # That of Keras' class comes before it.
+        names["from_config"] = vars(ScaledOptimizer)["from_config"]
         return type("KerasLossScaleOptimizer", (AroundKeras, base), names)
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, (cls, class_for(base, base)), names)

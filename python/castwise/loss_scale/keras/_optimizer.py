@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
-from castwise._keras_objects import plain_number, to_dictionary
+from castwise._keras_objects import plain_number
 from castwise.loss_scale._arithmetic import is_usable
 from castwise.loss_scale._optimizer import ArrayOptimizer
 from castwise.loss_scale._unscaling import all_finite, unscale
@@ -304,33 +304,12 @@ class LossScaleOptimizer(ArrayOptimizer):
         """Return what `from_config` takes."""
         return {
             "name": self.name,
-            "inner_optimizer": to_dictionary(self.inner_optimizer, None, lambda value: value),
+            "inner_optimizer": self._inner_config(),
             "initial_scale": plain_number(self.initial_scale),
             "dynamic_growth_steps": plain_number(self.dynamic_growth_steps),
         }
 
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> LossScaleOptimizer:
-        """Make the optimizer of a config, which is not changed.
-
-        Parameters
-        ----------
-        config : mapping
-            "inner_optimizer" is an optimizer, or a dict with "class_name" and "config".
-        custom_objects : mapping of str to class
-            Further classes that the config may name, which are searched first.
-
-        Raises
-        ------
-        KeyError
-            There is no "inner_optimizer".
-        TypeError, ValueError
-            The class of the inner optimizer is not found, or does not take its config.
-
-        """
-        return cls(**arguments.from_config(config, custom_objects))
+    _read_config = staticmethod(arguments.from_config)
 
 
 def _state_variables(machine: DynamicLossScale) -> list[Any]:

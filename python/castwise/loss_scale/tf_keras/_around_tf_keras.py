@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -109,12 +109,7 @@ class LossScaleOptimizer(ScaledOptimizer):
         self._loss_scale.current_loss_scale.assign(machine.scale)
         self._loss_scale.counter.assign(machine.counter)
 
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Do what `LossScaleOptimizer.from_config` does."""
-        return cls(**config_arguments(config, custom_objects))
+    _read_config = staticmethod(config_arguments)
 
     def _update(self, grads: Any) -> tuple[Any, Any]:
         """Return the operation that updates the scale, and whether the gradients apply."""

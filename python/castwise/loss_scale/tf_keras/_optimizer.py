@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast, read_array
-from castwise._keras_objects import to_dictionary
 from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, times
 from castwise.loss_scale._optimizer import ArrayOptimizer, unchanged_on_failure
 from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
@@ -257,38 +256,13 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
     def get_config(self) -> dict[str, Any]:
         """Return what `from_config` takes."""
         return {
-            "inner_optimizer": to_dictionary(self._optimizer, None, lambda value: value),
+            "inner_optimizer": self._inner_config(),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
 
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> LossScaleOptimizer:
-        """Make the optimizer of a config, also of TF 2.3's ("optimizer" and "loss_scale").
-
-        Parameters
-        ----------
-        config : mapping
-            Not changed. "inner_optimizer" is an optimizer, or a dict with "class_name" and
-            "config": of a class of tf_keras, in `custom_objects`, or in a module that is imported.
-        custom_objects : mapping of str to class
-            Further classes of optimizers that the config may name.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Another optimizer; a DynamicLossScale whose multiplier is not 2.
-        KeyError
-            There is no optimizer.
-        ImportError
-            The class is one of tf_keras, which is not installed.
-
-        """
-        optimizer: LossScaleOptimizer = cls(**config_arguments(config, custom_objects))
-        return optimizer
+    _read_config = staticmethod(config_arguments)
 
 
 def _iterations(optimizer: Any) -> Any:
