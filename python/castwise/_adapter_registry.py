@@ -96,8 +96,8 @@ class Adapter(ABC):
         if result is source:  # with copy=False
             return array
         if options.get("report"):
-            return _moved(self, result[0], array), result[1]
-        return _moved(self, result, array)
+            return _move(self, result[0], array), result[1]
+        return _move(self, result, array)
 
     def cast_into(
         self, array: NDArray[Any], dtype: object = None, *, out: Any, **options: Any
@@ -279,10 +279,10 @@ def rebuilt(adapter: Adapter, node: object, children: Sequence[tuple[Any, Any]])
 def moved_as(array: NDArray[Any], like: object) -> object:
     """Return a numpy array as one of the library of `like`; as it is for numpy's."""
     adapter = None if isinstance(like, np.ndarray) else array_adapter(like)
-    return array if adapter is None else _moved(adapter, array, like)
+    return array if adapter is None else _move(adapter, array, like)
 
 
-def _moved(adapter: Adapter, array: NDArray[Any], like: object) -> object:
+def _move(adapter: Adapter, array: NDArray[Any], like: object) -> object:
     result = adapter.from_host(array, like)
     if result is None:
         raise TypeError(f"{method_of(adapter, 'from_host')} returned None; return the array.")
@@ -317,8 +317,8 @@ def _search(cls: type) -> Adapter | None:
 def _load(module: str) -> Adapter | None:
     """Return the adapter of a module that castwise has or a package offers."""
     if module in BUILT_IN:
-        own: Adapter = import_module(BUILT_IN[module]).ADAPTER
-        return own
+        own_adapter: Adapter = import_module(BUILT_IN[module]).ADAPTER
+        return own_adapter
     if (entry := offered(GROUP).get(module)) is None:
         return None
     subject = f"the adapter for {module}, {entry.value} of {package_of(entry)},"

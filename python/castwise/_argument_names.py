@@ -10,7 +10,7 @@ _OWNER = "DynamicLossScale with preset="
 
 
 @contextmanager
-def renamed(*, owner: str | None = None, **names: str) -> Iterator[None]:
+def rename_arguments(*, owner: str | None = None, **names: str) -> Iterator[None]:
     """Rename the argument that an error of the block begins with, as in ``argument=value ...``.
 
     Parameters

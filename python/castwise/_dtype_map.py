@@ -29,7 +29,7 @@ from castwise._parsed_files import parsed_mapping, text_in
 from castwise._spelling import suggestion, typed_values
 from castwise._wording import about, argument, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
-from castwise.dtype_policies._configs import named
+from castwise.dtype_policies._configs import policy_named
 from castwise.dtype_policies._policy import plain_name
 from castwise.rendering import Rendered, Sheet, Table
 
@@ -172,12 +172,12 @@ class DtypeMap(Rendered):
             return cls.of(get(policy), role)
         text = text_in(path)
         try:
-            loaded = get(json.loads(text))
+            config = get(json.loads(text))
         except KeyError as error:
             raise ValueError(f"{path} holds no policy's config: it has no {error}") from error
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} holds no policy's config: {error}") from error
-        return cls.of(loaded, role)
+        return cls.of(config, role)
 
     @classmethod
     def from_mapping(
@@ -208,8 +208,8 @@ class DtypeMap(Rendered):
                 target = _target(value, role)
             except TypeError as error:
                 likely = suggestion(value, [KEEP]).rstrip().capitalize()
-                said = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
-                raise TypeError(f"{origin}: key {quoted(key)}: {said}") from error
+                reason = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
+                raise TypeError(f"{origin}: key {quoted(key)}: {reason}") from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):
@@ -340,7 +340,7 @@ def _policy(value: object) -> Any:  # noqa: ANN401  (of any library)
         finfo(value)
     except TypeError:
         try:
-            return named(value)
+            return policy_named(value)
         except ValueError:
             return None
     return None

@@ -22,11 +22,11 @@ def offered(group: str) -> Mapping[str, EntryPoint]:
 
     by_name: dict[str, EntryPoint] = {}
     for entry in sorted(entry_points(group=group), key=package_of):
-        preferred = by_name.setdefault(entry.name, entry)
-        if preferred.value != entry.value:
+        first = by_name.setdefault(entry.name, entry)
+        if first.value != entry.value:
             warnings.warn(
-                f"{package_of(preferred)} and {package_of(entry)} both offer {entry.name!r} as "
-                f"{group}; {preferred.value} is used. Uninstall one of them.",
+                f"{package_of(first)} and {package_of(entry)} both offer {entry.name!r} as "
+                f"{group}; {first.value} is used. Uninstall one of them.",
                 UserWarning,
                 stacklevel=2,
             )

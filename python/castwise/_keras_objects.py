@@ -85,18 +85,18 @@ def _from_dictionary(
             f"config={dict(config)!r} has no 'class_name', as in "
             "{'class_name': 'DTypePolicy', 'config': {'name': 'float32'}}"
         )
-    name, registered = config["class_name"], config.get("registered_name") or None
-    for key, text in (("class_name", name), ("registered_name", registered)):
+    name, registered_name = config["class_name"], config.get("registered_name") or None
+    for key, text in (("class_name", name), ("registered_name", registered_name)):
         if not isinstance(text, Hashable):
             raise TypeError(f"config has {key}={text!r}, which must be a str")
-    cls = custom.get(registered or name) or custom.get(name)
+    cls = custom.get(registered_name or name) or custom.get(name)
     if cls is None and config.get("module", "") is None:
         raise TypeError(f"config names the custom class {name!r}; give it in custom_objects")
     cls = cls or classes.get(name)
     if cls is None:
-        known = f"use one of {', '.join(classes)}, or " if classes else ""
+        remedy = f"use one of {', '.join(classes)}, or " if classes else ""
         raise ValueError(
-            f"config names the class {name!r}, which is unknown; {known}give the class in "
+            f"config names the class {name!r}, which is unknown; {remedy}give the class in "
             "custom_objects"
         )
     arguments = config.get("config")

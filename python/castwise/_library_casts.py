@@ -86,9 +86,9 @@ def libraries() -> tuple[Library, ...]:
 
     def formats_in(text: str) -> tuple[str, ...]:
         words = text.split()
-        excluded = set(names_in(" ".join(w[1:] for w in words if w[0] == "-")))
-        included = " ".join(w for w in words if w[0] != "-")
-        return tuple(name for name in names_in(included) if name not in excluded)
+        exclusions = set(names_in(" ".join(w[1:] for w in words if w[0] == "-")))
+        words_of_formats = " ".join(w for w in words if w[0] != "-")
+        return tuple(name for name in names_in(words_of_formats) if name not in exclusions)
 
     def pair_of(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
         source, _, target = text.partition(" > ")

@@ -129,8 +129,8 @@ class Measures:
 
         It is at most `most_ulps` from the nearest, if that is known.
         """
-        changed = report.saturated or report.overflowed or report.nan_in != report.nan_out
-        if changed or (self._tolerances is not None and report.max_abs_error):
+        has_losses = report.saturated or report.overflowed or report.nan_in != report.nan_out
+        if has_losses or (self._tolerances is not None and report.max_abs_error):
             self.add(left, right, self.compared(left, right))
             return
         start = self.count
@@ -182,7 +182,7 @@ class Measures:
         self.gap.locate()
         if self._rel_piece is not None:
             piece, self._rel_piece = self._rel_piece, None
-            if (element := self._narrowed(*piece)) is not None:
+            if (element := self._narrow(*piece)) is not None:
                 left, right, self.rel_place = element
                 self.rel_values = _plain_value(left[0]), _plain_value(right[0])
             else:
@@ -224,7 +224,7 @@ class Measures:
         shares[~(np.isfinite(ahead) & np.isfinite(behind) & (ahead != 0))] = 0
         return shares
 
-    def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece | None:
+    def _narrow(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece | None:
         """Return the first element of which the largest relative difference is that of all.
 
         None if the difference of no single element is.

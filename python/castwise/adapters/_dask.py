@@ -55,13 +55,13 @@ class DaskAdapter(Adapter):
             return array.map_blocks(cast, target, dtype=target, meta=meta, **options)
         if np.ndim(scale) == 0 and not self.is_array(scale):
             return array.map_blocks(cast, target, dtype=target, meta=meta, scale=scale, **options)
-        scales = _beside(array, da.asarray(scale))
+        scales = _as_broadcast(array, da.asarray(scale))
         return da.map_blocks(
-            _scaled, array, scales, target, dtype=target, meta=meta, options=options
+            _cast_chunk, array, scales, target, dtype=target, meta=meta, options=options
         )
 
 
-def _beside(array: Any, scales: Any) -> Any:
+def _as_broadcast(array: Any, scales: Any) -> Any:
     """Return scales in the chunks of the array along which they lie."""
     dimensions = array.shape[array.ndim - scales.ndim :]
     fits = scales.ndim <= array.ndim and all(
@@ -78,7 +78,7 @@ def _beside(array: Any, scales: Any) -> Any:
     )
 
 
-def _scaled(chunk: Any, scale: Any, dtype: np.dtype[Any], options: dict[str, Any]) -> Any:
+def _cast_chunk(chunk: Any, scale: Any, dtype: np.dtype[Any], options: dict[str, Any]) -> Any:
     return cast(chunk, dtype, scale=scale, **options)
 
 

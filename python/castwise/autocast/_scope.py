@@ -120,9 +120,9 @@ class AutocastScope:
         return self._numpy_dtype
 
     def __enter__(self) -> AutocastScope:
-        here, block = current(), Block(get_ident())
+        frame_here, block = current(), Block(get_ident())
         outer = open_frame(_frame.get())
-        begin(_frame, Frame(block.thread, self, here.path, here.in_call, outer, block))
+        begin(_frame, Frame(block.thread, self, frame_here.path, frame_here.in_call, outer, block))
         self._blocks.append(block)
         return self
 

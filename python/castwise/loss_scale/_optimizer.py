@@ -12,7 +12,7 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
 from castwise._keras_objects import to_dictionary
 
@@ -79,9 +79,9 @@ class ScaledOptimizer:
 
         """
         if self._is_dynamic:
-            with renamed(owner="LossScaleOptimizer"):
-                loaded = dict(state) if isinstance(state, Mapping) else state
-                self._machine = self._machine.with_state(loaded)
+            with rename_arguments(owner="LossScaleOptimizer"):
+                contents_of_state = dict(state) if isinstance(state, Mapping) else state
+                self._machine = self._machine.with_state(contents_of_state)
         elif state:
             raise ValueError(
                 f"state has the unknown key {next(iter(state))!r}; a fixed loss scale has none. "

@@ -139,8 +139,8 @@ def _unscale(
     )
     if out is not None:
         return out, finite, norm
-    moved = map(moved_as, results, sources)
-    return trees.replace(grads, moved), finite, norm
+    arrays = map(moved_as, results, sources)
+    return trees.replace(grads, arrays), finite, norm
 
 
 def _targets(grads: object, out: object) -> list[Any]:

@@ -103,10 +103,12 @@ class Histogram:
 
 def joint_axis(histograms: Iterable[Histogram]) -> tuple[int, int]:
     """Return the first and last exponent of several histograms, without the least 0.01 %."""
-    filled = [histogram for histogram in histograms if len(histogram.counts)]
-    if not filled:
+    histograms_with_counts = [histogram for histogram in histograms if len(histogram.counts)]
+    if not histograms_with_counts:
         return 0, 0
-    return min(map(_lowest, filled)), max(histogram.highest for histogram in filled)
+    return min(map(_lowest, histograms_with_counts)), max(
+        histogram.highest for histogram in histograms_with_counts
+    )
 
 
 def _lowest(histogram: Histogram) -> int:

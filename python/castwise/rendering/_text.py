@@ -79,7 +79,7 @@ def _table_lines(
             continue
         texts = []
         for column in columns:
-            cell = _shortened(row[column], widths[column])
+            cell = _shorten(row[column], widths[column])
             text = cell.ljust(widths[column]) if column < left else cell.rjust(widths[column])
             if colour and table.header and line == 0:
                 text = f"{_HEADER}{text}{_PLAIN}"
@@ -126,6 +126,6 @@ def _fitting(
     return columns, [min(widths[0], max(room(), _LEAST_CHARACTERS)), *limits[1:]]
 
 
-def _shortened(cell: str, limit: int) -> str:
+def _shorten(cell: str, limit: int) -> str:
     """Leave out the beginning of a cell that is too long for a table: names differ at the end."""
     return cell if len(cell) <= limit else f"...{cell[3 - limit :]}"

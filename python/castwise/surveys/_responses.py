@@ -112,17 +112,17 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     block = find_scheme(scheme).block[1] or _WIDTH
     payload = block - 1
     rows = -(-magnitudes.shape[1] // payload)
-    padded = np.zeros((number, rows * payload))
-    padded[:, : magnitudes.shape[1]] = magnitudes
+    columns = np.zeros((number, rows * payload))
+    columns[:, : magnitudes.shape[1]] = magnitudes
     blocks = np.empty((2, number, rows, block))
     blocks[:, :, :, 0] = maxima[:, None]
     # Signs by turns: some schemes have one code more below zero than above.
     signs = np.where(np.arange(rows * payload) % 2, -1.0, 1.0)
-    blocks[0, :, :, 1:] = (padded * signs).reshape(number, rows, payload)
+    blocks[0, :, :, 1:] = (columns * signs).reshape(number, rows, payload)
     blocks[1] = -blocks[0]
-    stored = np.asarray(cast(blocks, dtype))
-    values = stored.astype(np.float32)
-    results = _requantized(stored.reshape(-1, block), scheme, recipe).reshape(values.shape)
+    elements = np.asarray(cast(blocks, dtype))
+    values = elements.astype(np.float32)
+    results = _requantize(elements.reshape(-1, block), scheme, recipe).reshape(values.shape)
     errors = np.square(results.astype(float) - values).mean(axis=0)
     zero = ((results == 0) & (blocks != 0)).mean(axis=0)
 
@@ -150,9 +150,9 @@ _AS_ROWS: dict[SchemeName, SchemeName] = {
 """Schemes whose blocks have several rows, and those that do the same to a row."""
 
 
-def _requantized(
+def _requantize(
     blocks: NDArray[Any], scheme: SchemeName, recipe: Recipe | None
 ) -> NDArray[np.float32]:
     """Quantise rows, each of which is a block."""
-    quantized = quantize_slab(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
-    return np.asarray(dequantize(quantized, "float32"))
+    array_of_scheme = quantize_slab(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
+    return np.asarray(dequantize(array_of_scheme, "float32"))

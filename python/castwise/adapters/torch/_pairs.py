@@ -28,7 +28,7 @@ NUMBERS = _NAME.removesuffix("_x2")
 _NUMBER: Any = finfo(NUMBERS).dtype
 
 
-def unpacked(tensor: Any) -> NDArray[Any]:
+def unpack_pairs(tensor: Any) -> NDArray[Any]:
     """Return the numbers of a tensor of pairs, with twice its last dimension.
 
     ValueError: It has no dimension, or its strides leave open along which one pairs lie.
@@ -64,11 +64,11 @@ def cast_to_pairs(source: NDArray[Any], out: Any, options: dict[str, Any]) -> An
         raise ValueError(f"out has shape {tuple(out.shape)}; give one of shape {shape}.")
     outcome = _core.cast(source, _NUMBER, **options)
     numbers, *report = outcome if options.get("report") else (outcome,)
-    packed = pack(numbers.view(np.uint8), 4)
+    bytes_of_pairs = pack(numbers.view(np.uint8), 4)
     if out is None:
-        out = torch.from_numpy(packed).view(PAIRS)
+        out = torch.from_numpy(bytes_of_pairs).view(PAIRS)
     else:
-        out.view(torch.uint8).numpy()[...] = packed
+        out.view(torch.uint8).numpy()[...] = bytes_of_pairs
     return (out, *report) if report else out
 
 

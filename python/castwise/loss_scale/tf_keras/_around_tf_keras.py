@@ -41,8 +41,8 @@ def arrays() -> Arrays:
         dtype = (x if tf.is_tensor(x) else y).dtype
         return tf.where(condition, tf.convert_to_tensor(x, dtype), tf.convert_to_tensor(y, dtype))
 
-    named = {name: getattr(tf, name) for name in ("minimum", "maximum", "multiply", "divide")}
-    return types.SimpleNamespace(where=where, isfinite=tf.math.is_finite, **named)
+    functions = {name: getattr(tf, name) for name in ("minimum", "maximum", "multiply", "divide")}
+    return types.SimpleNamespace(where=where, isfinite=tf.math.is_finite, **functions)
 
 
 class LossScaleOptimizer(ScaledOptimizer):
@@ -119,8 +119,8 @@ class LossScaleOptimizer(ScaledOptimizer):
         machine = DynamicLossScale(None, state.growth_steps, state.multiplier, preset="tf")
         scale, counter = next_scale(arrays(), scale, counter, machine, finite)
         with tf.control_dependencies([scale, counter]):
-            moved = state.current_loss_scale.assign(scale), state.counter.assign(counter)
-        return tf.group(*moved), finite
+            assignments = state.current_loss_scale.assign(scale), state.counter.assign(counter)
+        return tf.group(*assignments), finite
 
 
 def _restored_on_error(variables: Iterable[Any]) -> AbstractContextManager[None]:
