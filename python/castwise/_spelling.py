@@ -38,7 +38,7 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
     if not isinstance(name, str) or format_name(name) is not None:
         return name
     try:
-        standard = finfo(name).name
+        dtype = finfo(name).name
     except TypeError:  # a policy or "keep"; or it is refused where it is used
         return name
     byte_count = _BYTE_COUNT.fullmatch(name)
@@ -46,18 +46,16 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
         bits = _OF_TORCH.get(name)
         alias = f", or '{name}{bits}', which torch calls so" if bits else ""
         raise TypeError(
-            f"{argument}: {_FOR_ARRAYS} {name!r} is numpy's name of {standard}; write {standard!r}{alias}"
+            f"{argument}: {_FOR_ARRAYS} {name!r} is numpy's name of {dtype}; write {dtype!r}{alias}"
         )
     number = byte_count["nbytes"]
     short = _KINDS.get(byte_count["kind"], "none") + number
     unit = "bit" if number == "1" else "bits"
-    format_found = format_name(short) or next(
-        (row for row in formats() if row.startswith(short)), None
-    )
-    short_hint = f", or for {number} {unit} {format_found!r}" if format_found else ""
+    nearby = format_name(short) or next((row for row in formats() if row.startswith(short)), None)
+    short_hint = f", or for {number} {unit} {nearby!r}" if nearby else ""
     raise TypeError(
         f"{argument}: {_FOR_ARRAYS} {name!r} counts bytes, as numpy does; write "
-        f"{standard!r}{short_hint}"
+        f"{dtype!r}{short_hint}"
     )
 
 
@@ -92,8 +90,8 @@ def format_hint(name: object) -> str:
 
 def scheme_hint(name: object, choices: Iterable[str]) -> str:
     """Say what a name that is not among the `known` schemes may mean; ends with a space, or ""."""
-    if isinstance(name, str) and (standard := gguf_type(name)) is not None:
-        return f"{name!r} is {standard}; "
+    if isinstance(name, str) and (meaning := gguf_type(name)) is not None:
+        return f"{name!r} is {meaning}; "
     hint = format_hint(name)
     scales = "and a scheme stores scales, too: " if hint else ""
     return f"{hint}{scales}{suggestion(name, choices)}"

@@ -97,12 +97,12 @@ class Layer(Builder):
     ) -> None:
         self.dialect = dialect or type(self).dialect
         rules = rules_of(self.dialect)
-        unknown = [
+        wrong = [
             key for key, value in unknown.items() if value is not None or not _is_of_keras(key)
         ]
-        if unknown:
+        if wrong:
             raise rules.wrong_type(
-                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in unknown)}; "
+                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in wrong)}; "
                 "a layer takes trainable=, dtype=, autocast=, name= and dialect=."
             )
         if not isinstance(trainable, bool):
