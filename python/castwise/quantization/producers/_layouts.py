@@ -21,12 +21,6 @@ GLOBAL = "global scale"
 ZERO = "zero point"
 OTHER = "other"
 
-USES = (
-    *("bias", "shape", "group index", "code map", "state", "divisor", "factor", "float8 scale"),
-    *("nested scale", "nested code map", "marker", "inputs"),
-)
-"""What decoding does with parts whose role is "other"; see `Part.use`."""
-
 
 def _coded(*codes: str) -> tuple[str, ...]:
     """Name the formats that safetensors has these codes for."""
