@@ -54,40 +54,17 @@ class Decision(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DtypeMap(Rendered):
-    """A checked map; targets are names of the table, or None for "keep".
+    """A checked map; targets are names of the table, or None for "keep"."""
 
-    Attributes
-    ----------
-    default
-        Format of floating arrays that no key matches, None to keep them.
-    keys
-        Paths and regular expressions, each with its target.
-    origin
-        What to call the map in errors.
-    all_kinds
-        Whether keys apply to arrays of every kind; those of policies apply to floating arrays only.
-    has_default
-        Whether a default was given, be it None.
-    default_by
-        What gave the default: "dtype", "map" or "policy".
-    is_general
-        Whether the map is for many models, of which each has tensors for some keys only.
-    least_axes
-        How many axes longer than 1 an array has at least that the default applies to.
-    keeps
-        Tells by its name that the default does not apply to an array; None if it does to all.
-
-    """
-
-    default: str | None
-    keys: PolicyMap
-    origin: str = "map"
-    all_kinds: bool = True
-    has_default: bool = True
-    default_by: str = MAP
-    is_general: bool = False
-    least_axes: int = 0
-    keeps: Callable[[str], bool] | None = None
+    default: str | None  # format of floating arrays that no key matches, None to keep them
+    keys: PolicyMap  # paths and regular expressions, each with its target
+    origin: str = "map"  # what to call the map in errors
+    all_kinds: bool = True  # keys of policies apply to floating arrays only
+    has_default: bool = True  # whether a default was given, be it None
+    default_by: str = MAP  # what gave the default: "dtype", "map" or "policy"
+    is_general: bool = False  # for many models, of which each has tensors for some keys only
+    least_axes: int = 0  # axes longer than 1 of an array that the default applies to, at least
+    keeps: Callable[[str], bool] | None = None  # by its name the default does not apply to an array
 
     def __repr__(self) -> str:
         default = "keep" if self.default is None else self.default
@@ -110,11 +87,7 @@ class DtypeMap(Rendered):
     def of(cls, value: object, role: str = "variable") -> DtypeMap:
         """Return the map for a dtype, a policy, the name of either, or a mapping.
 
-        Raises
-        ------
-        TypeError, ValueError
-            `value` is none of these; `role` is not "variable" or "compute".
-
+        TypeError, ValueError: `value` is none of these; `role` is not one.
         """
         if role not in _ROLES:
             raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_ROLES)}")
@@ -133,11 +106,7 @@ class DtypeMap(Rendered):
     def from_policy(cls, policy: Any, role: str = "variable") -> DtypeMap:  # noqa: ANN401  (of any library)
         """Return the map that gives floating arrays the dtype of their policy.
 
-        Raises
-        ------
-        ValueError
-            A policy quantizes, which a cast cannot do; its dtype is not a format; another role.
-
+        ValueError: A policy quantizes; its dtype is not a format; another role.
         """
         if not isinstance(policy, DTypePolicyMap):
             target = _policy_target(policy, role)
@@ -155,13 +124,7 @@ class DtypeMap(Rendered):
     def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:  # noqa: ANN401  (of any library)
         """Return the map for a policy, its name, its config, or a `.json` file with the config.
 
-        Raises
-        ------
-        ValueError
-            There is no such policy, or the file does not hold one.
-        OSError
-            The file cannot be read.
-
+        ValueError: There is no such policy, or the file does not hold one. OSError: No such file.
         """
         path = Path(policy) if isinstance(policy, str | os.PathLike) else None
         if path is None or path.suffix.lower() != _CONFIG_SUFFIX:
@@ -185,14 +148,8 @@ class DtypeMap(Rendered):
     ) -> DtypeMap:
         """Check a mapping of patterns (and `default`) to dtypes, or policies.
 
-        Raises
-        ------
-        ValueError
-            A key is not a regular expression; the message has the key and the position. Or it is
-            "default", spelled wrong.
-        TypeError
-            A value is not a format; the message has the key and the nearest names.
-
+        ValueError: A key is not a regular expression, or is "default", spelled wrong.
+        TypeError: A value is not a format. The message has the key.
         """
         default: str | None = None
         keys = PolicyMap(linear=True)
@@ -228,28 +185,14 @@ class DtypeMap(Rendered):
     def from_file(cls, path: Path) -> DtypeMap:
         """Read a map from a `.json` or `.toml` file.
 
-        Raises
-        ------
-        ValueError
-            The file is neither JSON nor TOML, or has a key twice.
-        ValueError, TypeError
-            As `from_mapping`; or numpy alone knows a name, as f8, which counts bytes.
-        OSError
-            It cannot be read.
-
+        ValueError, TypeError: As `from_mapping`; or it is no such file, or has a key twice.
         """
         return cls.from_mapping(mapping_in(path), str(path))
 
     def with_default(self, dtype: object) -> DtypeMap:
         """Return the map with a dtype as the default, which it must not have yet.
 
-        Raises
-        ------
-        ValueError
-            The map has a default.
-        TypeError
-            `dtype` is not a format.
-
+        ValueError: The map has a default. TypeError: `dtype` is not a format.
         """
         if self.has_default:
             raise ValueError(
@@ -265,11 +208,7 @@ class DtypeMap(Rendered):
         The default applies to floating arrays only; with `least_axes`, given their shape, to those
         that have as many axes. So does a key with a format of floats that is a pattern.
 
-        Raises
-        ------
-        ValueError
-            Several keys match; the message has them all.
-
+        ValueError: Several keys match; the message has them all.
         """
         if not floating and not self.all_kinds:
             return Decision(None)

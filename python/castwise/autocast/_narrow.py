@@ -76,7 +76,7 @@ class NarrowArray(np.ndarray):
 
     Examples
     --------
-    >>> x = narrowed(castwise.cast([1.0, -2.0], "bfloat16"))
+    >>> x = narrow(castwise.cast([1.0, -2.0], "bfloat16"))
     >>> np.maximum(x, 0) + 0.5
     NarrowArray([1.5, 0.5], dtype=bfloat16)
     >>> (x @ x).dtype, (x.mean() * 0.5).dtype, (x + np.ones(2, np.float32)).dtype
