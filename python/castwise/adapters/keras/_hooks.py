@@ -54,14 +54,14 @@ def dtype_policy(original: Original) -> Any:
     """
     state, policy = _keras_state(), global_state.current_policy()
     ours, theirs, is_taken = state.get_global_attribute(_KNOWN, (None, None, False))
-    memory = policy is ours
+    is_known = policy is ours
     if policy is None or (
-        memory and is_taken and state.get_global_attribute("dtype_policy") is not theirs
+        is_known and is_taken and state.get_global_attribute("dtype_policy") is not theirs
     ):
         policy_of_keras = original()
         config.set_dtype_policy(from_keras(policy_of_keras))
         return _remember(policy_of_keras, is_taken=True)
-    return theirs if memory else _remember(_global_policy(policy), is_taken=False)
+    return theirs if is_known else _remember(_global_policy(policy), is_taken=False)
 
 
 def _global_policy(policy: DTypePolicy) -> Any:

@@ -25,20 +25,20 @@ class Matching:
     reasons: tuple[str, ...]
 
 
-def match_layers(policy_map: DTypePolicyMap, entry: list[PlacedLayer]) -> Matching:
+def match_layers(policy_map: DTypePolicyMap, layers: list[PlacedLayer]) -> Matching:
     """Look up each layer by its path, else by the paths that it has where it is not loaded.
 
     ValueError: Several keys match the path of a layer, or different ones the different paths of a
     layer; or all layers are built, and no key matches any.
     """
-    all_paths = policy_map.explain(path for place in entry for path in (place.path, *place.longer))
-    paths = [_lookup(policy_map, place, all_paths) for place in entry]
+    all_paths = policy_map.explain(path for place in layers for path in (place.path, *place.longer))
+    paths = [_lookup(policy_map, place, all_paths) for place in layers]
     explanation = policy_map.explain(paths)
     _refuse_ambiguous(explanation)
-    reasons = tuple(_reasons(policy_map, explanation, entry))
-    if all(place.layer.built for place in entry):
+    reasons = tuple(_reasons(policy_map, explanation, layers))
+    if all(place.layer.built for place in layers):
         refuse_unused(explanation, reasons)
-    pairs = list(zip(paths, entry, strict=True))
+    pairs = list(zip(paths, layers, strict=True))
     return Matching(
         explanation,
         [(path, place.layer) for path, place in pairs],
@@ -88,17 +88,17 @@ def _refuse_ambiguous(explanation: Explanation) -> None:
 
 
 def _reasons(
-    policy_map: DTypePolicyMap, explanation: Explanation, entry: list[PlacedLayer]
+    policy_map: DTypePolicyMap, explanation: Explanation, layers: list[PlacedLayer]
 ) -> Iterator[str]:
     """Write of unused keys that layers match by fewer names, or under another name of the model."""
-    name = entry[0].path
+    name = layers[0].path
     for key in explanation.unused:
         keys_map = DTypePolicyMap("float32", {key: "float32"}, match=policy_map.match)
         model_name = key.partition("/")[0]
-        shorter = {end: place.path for place in entry for end in place.shorter}
+        shorter = {end: place.path for place in layers for end in place.shorter}
         renamed = {
             model_name + path.removeprefix(name): path
-            for place in entry
+            for place in layers
             for path in (place.path, *place.longer)
             if path.startswith(f"{name}/")
         }

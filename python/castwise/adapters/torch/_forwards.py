@@ -87,12 +87,12 @@ _state.__name__ = "__getstate__"  # by which `pickle` finds a method
 
 def _own_attributes(module: Any, attributes: Any) -> Any:
     replacement = _replacements.get(id(module))
-    attributes_kept = {name: value for name, value in attributes.items() if name != "__getstate__"}
-    if replacement is not None and attributes_kept.get("forward") is replacement.forward:
-        del attributes_kept["forward"]
+    state = {name: value for name, value in attributes.items() if name != "__getstate__"}
+    if replacement is not None and state.get("forward") is replacement.forward:
+        del state["forward"]
         if replacement.previous is not None:
-            attributes_kept["forward"] = replacement.previous
-    return attributes_kept
+            state["forward"] = replacement.previous
+    return state
 
 
 @functools.lru_cache(maxsize=1024)

@@ -120,7 +120,7 @@ def _within(devices: Any, region: Region, forward: Any, args: Any, kwargs: Any) 
     is_enabled = region.dtype in AUTOCAST_DTYPES
     dtype = region.dtype if is_enabled else None
     caches = None if region.caches else False
-    with torch.autocast(devices[0], dtype=dtype, is_enabled=is_enabled, cache_enabled=caches):
+    with torch.autocast(devices[0], dtype=dtype, enabled=is_enabled, cache_enabled=caches):
         return _within(devices[1:], region, forward, args, kwargs)
 
 
