@@ -34,7 +34,6 @@ PAGES = (
 PROTOCOLS = (
     "castwise.checkpoint.containers.protocol",
     "castwise.checkpoint.containers.registry",
-    "castwise.quantization.producers.protocol",
 )
 """What packages import that offer something, in rooms whose other names are not public."""
 PICTURES = (".github/*.svg", "benches/record/*.svg")

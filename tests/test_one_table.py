@@ -14,10 +14,8 @@ OTHER_TABLES = (
     *("dialect.rs", "mode.rs", "element.rs"),
     *("comfy.py", "compressed_tensors.py", "quark.py", "torchao.py"),
     *("_torch_values.py", "_ggml_types.py"),
-    *("_library_casts.py", "_libraries.py", "_standards.py"),
 )
-"""What other systems take for names, the quantization modes, what schemes take for codes, and how
-other libraries and the standards cast."""
+"""What other systems take for names, the quantization modes, and what schemes take for codes."""
 SOURCES = [
     path
     for folder, suffix in (

@@ -10,7 +10,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import DTypePolicyMap, _options, loss_scale
-from castwise._library_casts import ALIASES, LIBRARIES
+from castwise._library_casts import ALIASES, libraries
 from castwise.checkpoint.planning import _written_schemes
 from castwise.checkpoint.report import FINDINGS
 from castwise.quantization import consumers, dequantize, pack, quantize, schemes
@@ -69,7 +69,7 @@ def variants() -> set[str]:
 
 
 TABLES: dict[str, Callable[[], Collection[str]]] = {
-    "Like": lambda: [*(library.name for library in LIBRARIES), *ALIASES],
+    "Like": lambda: [*(library.name for library in libraries()), *ALIASES],
     "SchemeName": lambda: [row.name for row in schemes()],
     "StoredScheme": _schemes._rows,
     "WrittenScheme": _written_schemes.scheme_names,

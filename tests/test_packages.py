@@ -20,7 +20,6 @@ PACKAGES = (
     "castwise.compat",
     "castwise.compat.jmp",
     "castwise.compat.keras",
-    "castwise.compat.keras.quantizers",
     "castwise.compat.tf_keras",
     "castwise.compat.tf_keras.mixed_precision",
     "castwise.dtype_policies",

@@ -14,7 +14,6 @@ import pytest
 from castwise import autocast, checkpoint, config, dtype_policies, loss_scale, quantization
 from castwise.adapters import protocol
 from castwise.compat import jmp, keras, tf_keras, torch
-from castwise.compat.keras import quantizers
 from castwise.compat.tf_keras import mixed_precision
 from castwise.compat.tf_keras.mixed_precision import experimental
 
@@ -28,8 +27,7 @@ MODULES = (
     *("castwise.dtype_policies", "castwise.loss_scale", "castwise.quantization"),
     *("castwise.adapters.protocol", "castwise.compat.jmp", "castwise.compat.torch"),
     *("castwise.compat.keras.layers", "castwise.compat.keras.mixed_precision"),
-    *("castwise.compat.keras.quantizers", "castwise.compat.tf_keras.layers"),
-    *("castwise.compat.tf_keras.mixed_precision",),
+    *("castwise.compat.tf_keras.layers", "castwise.compat.tf_keras.mixed_precision"),
     *("castwise.compat.tf_keras.mixed_precision.experimental",),
 )
 
@@ -209,8 +207,6 @@ PUBLIC: dict[type, Callable[[Path], Any]] = {
     keras.mixed_precision.LossScaleOptimizer: lambda _: keras.mixed_precision.LossScaleOptimizer(
         Descent()
     ),
-    quantizers.Quantizer: lambda _: quantizers.Quantizer(),
-    quantizers.AbsMaxQuantizer: lambda _: quantizers.AbsMaxQuantizer(),
     tf_keras.layers.Layer: lambda _: tf_keras.layers.Layer(),
     mixed_precision.LossScaleOptimizer: lambda _: mixed_precision.LossScaleOptimizer(Descent()),
     mixed_precision.Policy: lambda _: mixed_precision.Policy("mixed_float16"),

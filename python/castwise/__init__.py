@@ -39,28 +39,12 @@ if TYPE_CHECKING:
     )
     from castwise.surveys import Survey, survey
 
-_ON_DEMAND = (
-    "adapters",
-    "autocast",
-    "checkpoint",
-    "compat",
-    "config",
-    "dtype_policies",
-    "loss_scale",
-    "quantization",
-    "surveys",
-)
-"""Submodules that are imported at their first use, because not every program needs them."""
-
 _ELSEWHERE = {
     **dict.fromkeys(("dequantize", "quantize"), "quantization"),
     **dict.fromkeys(("advise", "cast_file", "diff", "inspect", "load", "save"), "checkpoint"),
     **dict.fromkeys(("dequantize_file", "quantize_file", "survey_file", "verify"), "checkpoint"),
 }
 """Functions that people look for here, and the submodules that have them."""
-
-_OF_SURVEYS = ("Survey", "survey")
-"""What is imported from `surveys` at its first use."""
 
 __all__ = [
     "CastReport",
@@ -98,10 +82,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401  (of any module)
-    if name in _ON_DEMAND:
-        return importlib.import_module(f"castwise.{name}")
-    if name in _OF_SURVEYS:
+    if name in ("Survey", "survey"):
         return getattr(importlib.import_module("castwise.surveys"), name)
+    if name in __all__:  # a package, imported at its first use: not every program needs it
+        return importlib.import_module(f"castwise.{name}")
     hint = f"; use castwise.{_ELSEWHERE[name]}.{name}" if name in _ELSEWHERE else ""
     raise AttributeError(f"module 'castwise' has no attribute {name!r}{hint}")
 
@@ -111,12 +95,12 @@ def __dir__() -> list[str]:
 
 
 _adapter_registry.BUILT_IN.update(
-    dask="castwise.adapters._dask:ADAPTER",
-    h5py="castwise.adapters._stored:ADAPTER",
-    jax="castwise.adapters.jax._adapter:ADAPTER",
-    jaxlib="castwise.adapters.jax._adapter:ADAPTER",
-    tensorflow="castwise.adapters._tensorflow:ADAPTER",
-    torch="castwise.adapters.torch._adapter:ADAPTER",
-    zarr="castwise.adapters._stored:ADAPTER",
+    dask="castwise.adapters._dask",
+    h5py="castwise.adapters._stored",
+    jax="castwise.adapters.jax._adapter",
+    jaxlib="castwise.adapters.jax._adapter",
+    tensorflow="castwise.adapters._tensorflow",
+    torch="castwise.adapters.torch._adapter",
+    zarr="castwise.adapters._stored",
 )
 follow_environment()

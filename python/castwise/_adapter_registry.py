@@ -1,25 +1,23 @@
 """Find the adapter that casts the arrays of a library, by the top-level module of their class.
 
-This module imports no adapter: packages offer theirs as entry points, and `castwise` names its own
-in `BUILT_IN`. `castwise.adapters.protocol` says how to write one.
+This module imports no adapter: `castwise` names its own in `BUILT_IN`, and packages offer others as
+entry points. `castwise.adapters.protocol` says how to write one.
 """
 
 from __future__ import annotations
 
-import functools
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 from weakref import WeakKeyDictionary
 
 import numpy as np
 
 from castwise._core import cast, finfo
-from castwise._entry_points import loaded, offered, package_of
+from castwise._entry_points import load_entry, offered, package_of
 
 if TYPE_CHECKING:
-    from importlib.metadata import EntryPoint
-
     from numpy.typing import NDArray
 
 _PAIR = 2
@@ -28,11 +26,7 @@ GROUP = "castwise.adapters"
 """The group of entry points by which packages offer adapters."""
 
 BUILT_IN: dict[str, str] = {}
-"""The adapters that come with castwise, which `castwise` itself puts here, written as entry points.
-
-Their entry points are not in the package's metadata, because a program that is packed into one
-file, and a folder on the path, have no metadata.
-"""
+"""The modules of castwise's own adapters, by the library of each; `castwise` puts them here."""
 
 _WITHOUT = frozenset({"builtins", "numpy", "ml_dtypes", "collections", "abc", "typing"})
 """Modules whose classes have no adapter, so that none is searched for."""
@@ -102,8 +96,8 @@ class Adapter(ABC):
         if result is source:  # with copy=False
             return array
         if options.get("report"):
-            return _moved(self, result[0], array), result[1]
-        return _moved(self, result, array)
+            return _move(self, result[0], array), result[1]
+        return _move(self, result, array)
 
     def cast_into(
         self, array: NDArray[Any], dtype: object = None, *, out: Any, **options: Any
@@ -223,11 +217,7 @@ def format_name(dtype: object) -> str | None:
 def array_format(adapter: Adapter, array: object) -> str | None:
     """Return the name of the format of an adapter's array; None if no format describes it.
 
-    Raises
-    ------
-    TypeError
-        `dtype_of` returns no dtype.
-
+    TypeError: `dtype_of` returns no dtype.
     """
     dtype = adapter.dtype_of(array)
     if dtype is None:
@@ -262,11 +252,7 @@ def elements_of(adapter: Adapter, array: object) -> NDArray[Any]:
 def children_of(adapter: Adapter, node: object) -> list[tuple[Any, Any]] | None:
     """Return the children of another library's container; None for other values.
 
-    Raises
-    ------
-    TypeError
-        `children` returns no pairs.
-
+    TypeError: `children` returns no pairs.
     """
     children: Any = adapter.children(node)
     if children is None:
@@ -293,10 +279,10 @@ def rebuilt(adapter: Adapter, node: object, children: Sequence[tuple[Any, Any]])
 def moved_as(array: NDArray[Any], like: object) -> object:
     """Return a numpy array as one of the library of `like`; as it is for numpy's."""
     adapter = None if isinstance(like, np.ndarray) else array_adapter(like)
-    return array if adapter is None else _moved(adapter, array, like)
+    return array if adapter is None else _move(adapter, array, like)
 
 
-def _moved(adapter: Adapter, array: NDArray[Any], like: object) -> object:
+def _move(adapter: Adapter, array: NDArray[Any], like: object) -> object:
     result = adapter.from_host(array, like)
     if result is None:
         raise TypeError(f"{method_of(adapter, 'from_host')} returned None; return the array.")
@@ -318,9 +304,9 @@ def _search(cls: type) -> Adapter | None:
         module = _package_of_class(base)
         if module in _WITHOUT:
             continue
-        if module not in _adapters and (entry := _offered().get(module)) is not None:
+        if module not in _adapters and (adapter := _load(module)) is not None:
             # Unless one was registered meanwhile, perhaps by what was loaded.
-            _adapters.setdefault(module, _loaded(entry))
+            _adapters.setdefault(module, adapter)
         if module in _adapters:
             return _adapters[module]
     if _package_of_class(cls) in _WITHOUT:
@@ -328,16 +314,15 @@ def _search(cls: type) -> Adapter | None:
     return next((adapter for knows, adapter in _adapters_by_predicate if knows(cls)), None)
 
 
-@functools.cache
-def _offered() -> dict[str, EntryPoint]:
-    """Return the entry points by name, castwise's own first."""
-    choice = ", or choose with castwise.adapters.registry.register"
-    return offered(GROUP, BUILT_IN, kind="an adapter for {}", choice=choice)
-
-
-def _loaded(entry: EntryPoint) -> Adapter:
-    subject = f"the adapter for {entry.name}, {entry.value} of {package_of(entry)},"
-    return checked_adapter(loaded(entry, subject), subject)
+def _load(module: str) -> Adapter | None:
+    """Return the adapter of a module that castwise has or a package offers."""
+    if module in BUILT_IN:
+        own_adapter: Adapter = import_module(BUILT_IN[module]).ADAPTER
+        return own_adapter
+    if (entry := offered(GROUP).get(module)) is None:
+        return None
+    subject = f"the adapter for {module}, {entry.value} of {package_of(entry)},"
+    return checked_adapter(load_entry(entry, subject), subject)
 
 
 def checked_adapter(adapter: object, subject: str) -> Adapter:

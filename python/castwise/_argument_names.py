@@ -10,28 +10,11 @@ _OWNER = "DynamicLossScale with preset="
 
 
 @contextmanager
-def renamed(*, owner: str | None = None, **names: str) -> Iterator[None]:
+def rename_arguments(*, owner: str | None = None, **names: str) -> Iterator[None]:
     """Rename the argument that an error of the block begins with, as in ``argument=value ...``.
 
-    Parameters
-    ----------
-    owner : str, optional
-        The class whose state is loaded, for errors about its keys.
-    **names : str
-        For each of castwise's names, the one that the caller knows.
-
-    Raises
-    ------
-    TypeError, ValueError
-        What the block raises, renamed; other errors, and subclasses, pass as they are.
-
-    Examples
-    --------
-    >>> with renamed(growth_interval="period"):
-    ...     raise TypeError("growth_interval='x' is not valid; use an int.")
-    Traceback (most recent call last):
-    TypeError: period='x' is not valid; use an int.
-
+    `owner` is the class whose state is loaded, for errors about its keys. Other errors than
+    TypeError and ValueError, and subclasses of these, pass as they are.
     """
     try:
         yield

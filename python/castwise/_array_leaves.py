@@ -35,12 +35,8 @@ def is_rebuilt(node: object) -> bool:
 def array_dtype(leaf: object) -> np.dtype[Any] | None:
     """Return the dtype of a leaf if it is an array for numpy, of numbers; None if it is not.
 
-    Raises
-    ------
-    TypeError
-        It is an array that numpy cannot read, or a container of arrays; the message names its
-        class.
-
+    TypeError: It is an array that numpy cannot read, or a container of arrays; the message names
+    its class.
     """
     if isinstance(leaf, np.ndarray | np.generic):
         return leaf.dtype

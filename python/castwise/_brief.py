@@ -32,8 +32,8 @@ _SHORT = _Short()
 
 def brief(instance: object, *facts: str | None) -> str:
     """Return the name of an instance's class and what is to be known of it; None is left out."""
-    named = ", ".join(fact for fact in facts if fact is not None)
-    return f"<{type(instance).__name__} {cut(named, _LETTERS)}>"
+    facts_text = ", ".join(fact for fact in facts if fact is not None)
+    return f"<{type(instance).__name__} {cut(facts_text, _LETTERS)}>"
 
 
 def brief_fields(instance: object) -> str:
@@ -68,8 +68,8 @@ def cut(text: str, letters: int) -> str:
 def listed(names: Iterable[str], most: int = 3) -> str:
     """Join names by commas; of many the first, and how many there are."""
     every = list(dict.fromkeys(names))
-    shown = ", ".join(every[:most])
-    return shown if len(every) <= most else f"{shown} and {len(every) - most} others"
+    ends = ", ".join(every[:most])
+    return ends if len(every) <= most else f"{ends} and {len(every) - most} others"
 
 
 def counted(number: int, noun: str) -> str:

@@ -198,13 +198,13 @@ class Walk:
     targets: DtypeMap
     only_floating: bool
     options: Mapping[str, Any]
-    done: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
+    casts: dict[tuple[int, str], tuple[Any, Any]] = dataclasses.field(default_factory=dict)
     """Each array that was cast, with its result, by identity and target. The reference to the array
     keeps its identity from being used again."""
     paths: list[str] = dataclasses.field(default_factory=list)
     """Those of the arrays."""
     casters: dict[np.dtype[Any], Callable[[Any], Any]] = dataclasses.field(default_factory=dict)
-    used: set[str] = dataclasses.field(default_factory=set)
+    keys_used: set[str] = dataclasses.field(default_factory=set)
     """The keys of the map that matched one."""
 
     def leaf(self, leaf: object, path: str) -> object:
@@ -221,8 +221,8 @@ class Walk:
         except (TypeError, ValueError, OverflowError) as error:
             raise_at(path, error)
         if adapter is not None and children is not None:
-            walked = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
-            return rebuilt(adapter, leaf, walked)
+            pairs = [(key, self.below(child, f"{path}/{key}")) for key, child in children]
+            return rebuilt(adapter, leaf, pairs)
         # What no format describes, as jax's random keys, is cast only if a key of the map says so.
         every = has_format and not self.only_floating
         return self.array(leaf, path, floating or every) if is_array else leaf
@@ -232,13 +232,13 @@ class Walk:
         target, key, _ = self.targets.decide(path, by_default)
         self.paths.append(path)
         if key is not None:
-            self.used.add(key)
+            self.keys_used.add(key)
         if target is None:
             return array
         place = (id(array), target)
-        if place not in self.done:
-            self.done[place] = (array, cast_at(array, target, path, self.options))
-        return self.done[place][1]
+        if place not in self.casts:
+            self.casts[place] = (array, cast_at(array, target, path, self.options))
+        return self.casts[place][1]
 
     def below(self, tree: object, path: str) -> object:
         """Cast a tree below a path."""
@@ -271,6 +271,6 @@ class Walk:
         """
         if not self.targets.all_kinds:
             return
-        hits = {key: int(key in self.used) for key, _ in self.targets.keys.items()}
+        hits = {key: int(key in self.keys_used) for key, _ in self.targets.keys.items()}
         if lines := unused_lines(unused(hits, self.paths)):
             warnings.warn("\n".join(lines), UserWarning, stacklevel=stacklevel)

@@ -29,7 +29,7 @@ from castwise._parsed_files import parsed_mapping, text_in
 from castwise._spelling import suggestion, typed_values
 from castwise._wording import about, argument, quoted
 from castwise.dtype_policies import DTypePolicyMap, get
-from castwise.dtype_policies._configs import named
+from castwise.dtype_policies._configs import policy_named
 from castwise.dtype_policies._policy import plain_name
 from castwise.rendering import Rendered, Sheet, Table
 
@@ -45,60 +45,26 @@ DTYPE, MAP, POLICY = "dtype", "map", "policy"
 
 
 class Decision(NamedTuple):
-    """The format that an array is cast to, and what decided.
+    """The format that an array is cast to, and what decided."""
 
-    Attributes
-    ----------
-    target
-        The format; None if the array is not cast.
-    key
-        The key that matched; None for the default.
-    by
-        "dtype", "map" or "policy"; None if nothing asks for a cast.
-
-    """
-
-    target: str | None
-    key: str | None = None
-    by: str | None = None
+    target: str | None  # the format; None if the array is not cast
+    key: str | None = None  # the key that matched; None for the default
+    by: str | None = None  # "dtype", "map" or "policy"; None if nothing asks for a cast
 
 
 @dataclass(frozen=True, slots=True)
 class DtypeMap(Rendered):
-    """A checked map; targets are names of the table, or None for "keep".
+    """A checked map; targets are names of the table, or None for "keep"."""
 
-    Attributes
-    ----------
-    default
-        Format of floating arrays that no key matches, None to keep them.
-    keys
-        Paths and regular expressions, each with its target.
-    origin
-        What to call the map in errors.
-    all_kinds
-        Whether keys apply to arrays of every kind; those of policies apply to floating arrays only.
-    has_default
-        Whether a default was given, be it None.
-    default_by
-        What gave the default: "dtype", "map" or "policy".
-    is_general
-        Whether the map is for many models, of which each has tensors for some keys only.
-    least_axes
-        How many axes longer than 1 an array has at least that the default applies to.
-    keeps
-        Tells by its name that the default does not apply to an array; None if it does to all.
-
-    """
-
-    default: str | None
-    keys: PolicyMap
-    origin: str = "map"
-    all_kinds: bool = True
-    has_default: bool = True
-    default_by: str = MAP
-    is_general: bool = False
-    least_axes: int = 0
-    keeps: Callable[[str], bool] | None = None
+    default: str | None  # format of floating arrays that no key matches, None to keep them
+    keys: PolicyMap  # paths and regular expressions, each with its target
+    origin: str = "map"  # what to call the map in errors
+    all_kinds: bool = True  # keys of policies apply to floating arrays only
+    has_default: bool = True  # whether a default was given, be it None
+    default_by: str = MAP  # what gave the default: "dtype", "map" or "policy"
+    is_general: bool = False  # for many models, of which each has tensors for some keys only
+    least_axes: int = 0  # axes longer than 1 of an array that the default applies to, at least
+    keeps: Callable[[str], bool] | None = None  # by its name the default does not apply to an array
 
     def __repr__(self) -> str:
         default = "keep" if self.default is None else self.default
@@ -121,11 +87,7 @@ class DtypeMap(Rendered):
     def of(cls, value: object, role: str = "variable") -> DtypeMap:
         """Return the map for a dtype, a policy, the name of either, or a mapping.
 
-        Raises
-        ------
-        TypeError, ValueError
-            `value` is none of these; `role` is not "variable" or "compute".
-
+        TypeError, ValueError: `value` is none of these; `role` is not one.
         """
         if role not in _ROLES:
             raise ValueError(f"role={role!r} is not valid; use one of {', '.join(_ROLES)}")
@@ -144,11 +106,7 @@ class DtypeMap(Rendered):
     def from_policy(cls, policy: Any, role: str = "variable") -> DtypeMap:  # noqa: ANN401  (of any library)
         """Return the map that gives floating arrays the dtype of their policy.
 
-        Raises
-        ------
-        ValueError
-            A policy quantizes, which a cast cannot do; its dtype is not a format; another role.
-
+        ValueError: A policy quantizes; its dtype is not a format; another role.
         """
         if not isinstance(policy, DTypePolicyMap):
             target = _policy_target(policy, role)
@@ -166,13 +124,7 @@ class DtypeMap(Rendered):
     def from_policy_argument(cls, policy: Any, role: str = "variable") -> DtypeMap:  # noqa: ANN401  (of any library)
         """Return the map for a policy, its name, its config, or a `.json` file with the config.
 
-        Raises
-        ------
-        ValueError
-            There is no such policy, or the file does not hold one.
-        OSError
-            The file cannot be read.
-
+        ValueError: There is no such policy, or the file does not hold one. OSError: No such file.
         """
         path = Path(policy) if isinstance(policy, str | os.PathLike) else None
         if path is None or path.suffix.lower() != _CONFIG_SUFFIX:
@@ -183,12 +135,12 @@ class DtypeMap(Rendered):
             return cls.of(get(policy), role)
         text = text_in(path)
         try:
-            loaded = get(json.loads(text))
+            config = get(json.loads(text))
         except KeyError as error:
             raise ValueError(f"{path} holds no policy's config: it has no {error}") from error
         except (ValueError, TypeError, RecursionError) as error:
             raise ValueError(f"{path} holds no policy's config: {error}") from error
-        return cls.of(loaded, role)
+        return cls.of(config, role)
 
     @classmethod
     def from_mapping(
@@ -196,14 +148,8 @@ class DtypeMap(Rendered):
     ) -> DtypeMap:
         """Check a mapping of patterns (and `default`) to dtypes, or policies.
 
-        Raises
-        ------
-        ValueError
-            A key is not a regular expression; the message has the key and the position. Or it is
-            "default", spelled wrong.
-        TypeError
-            A value is not a format; the message has the key and the nearest names.
-
+        ValueError: A key is not a regular expression, or is "default", spelled wrong.
+        TypeError: A value is not a format. The message has the key.
         """
         default: str | None = None
         keys = PolicyMap(linear=True)
@@ -219,8 +165,8 @@ class DtypeMap(Rendered):
                 target = _target(value, role)
             except TypeError as error:
                 likely = suggestion(value, [KEEP]).rstrip().capitalize()
-                said = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
-                raise TypeError(f"{origin}: key {quoted(key)}: {said}") from error
+                reason = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
+                raise TypeError(f"{origin}: key {quoted(key)}: {reason}") from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):
@@ -239,28 +185,14 @@ class DtypeMap(Rendered):
     def from_file(cls, path: Path) -> DtypeMap:
         """Read a map from a `.json` or `.toml` file.
 
-        Raises
-        ------
-        ValueError
-            The file is neither JSON nor TOML, or has a key twice.
-        ValueError, TypeError
-            As `from_mapping`; or numpy alone knows a name, as f8, which counts bytes.
-        OSError
-            It cannot be read.
-
+        ValueError, TypeError: As `from_mapping`; or it is no such file, or has a key twice.
         """
         return cls.from_mapping(mapping_in(path), str(path))
 
     def with_default(self, dtype: object) -> DtypeMap:
         """Return the map with a dtype as the default, which it must not have yet.
 
-        Raises
-        ------
-        ValueError
-            The map has a default.
-        TypeError
-            `dtype` is not a format.
-
+        ValueError: The map has a default. TypeError: `dtype` is not a format.
         """
         if self.has_default:
             raise ValueError(
@@ -276,11 +208,7 @@ class DtypeMap(Rendered):
         The default applies to floating arrays only; with `least_axes`, given their shape, to those
         that have as many axes. So does a key with a format of floats that is a pattern.
 
-        Raises
-        ------
-        ValueError
-            Several keys match; the message has them all.
-
+        ValueError: Several keys match; the message has them all.
         """
         if not floating and not self.all_kinds:
             return Decision(None)
@@ -351,7 +279,7 @@ def _policy(value: object) -> Any:  # noqa: ANN401  (of any library)
         finfo(value)
     except TypeError:
         try:
-            return named(value)
+            return policy_named(value)
         except ValueError:
             return None
     return None

@@ -21,16 +21,7 @@ _TESTED: dict[str, tuple[tuple[int, int], tuple[int, int]]] = {
 def require(name: str) -> ModuleType:
     """Import a framework; warn once if its release is not one of those that are tested.
 
-    Parameters
-    ----------
-    name : {"jax", "keras", "tf_keras", "torch"}
-        Also the name of the extra that installs it.
-
-    Raises
-    ------
-    ImportError
-        It cannot be imported; the message has the command that installs it.
-
+    ImportError: It cannot be imported; the message has the command that installs it.
     """
     try:
         module = importlib.import_module(name)

@@ -27,7 +27,7 @@ class _Scoped(NamedTuple):
 
 _process = {"floatx": "float32"}
 _thread = threading.local()
-_scoped: ContextVar[_Scoped | None] = ContextVar("castwise_dtype_policy", default=None)
+_scope: ContextVar[_Scoped | None] = ContextVar("castwise_dtype_policy", default=None)
 """The open scope; None outside of scopes."""
 
 
@@ -50,8 +50,8 @@ def set_floatx(name: str) -> None:
 
 def current_policy() -> Any:  # noqa: ANN401  (of any library)
     """Return the policy of the open scope or of this thread; None if none was set."""
-    scoped = _scope_here()
-    return getattr(_thread, "policy", None) if scoped is None else scoped.policy
+    scope = _scope_here()
+    return getattr(_thread, "policy", None) if scope is None else scope.policy
 
 
 def default_policy(make: Callable[[str], Any]) -> Any:  # noqa: ANN401  (as it is made)
@@ -65,11 +65,11 @@ def default_policy(make: Callable[[str], Any]) -> Any:  # noqa: ANN401  (as it i
 def set_current_policy(policy: object) -> None:
     """Put a policy in force: in the scope that is open here, else in this thread."""
     _thread.default = None
-    scoped = _scope_here()
-    if scoped is None:
+    scope = _scope_here()
+    if scope is None:
         _thread.policy = policy
     else:
-        _scoped.set(scoped._replace(policy=policy))
+        _scope.set(scope._replace(policy=policy))
 
 
 def in_scope() -> bool:
@@ -78,16 +78,16 @@ def in_scope() -> bool:
 
 
 def _scope_here() -> _Scoped | None:
-    scoped: _Scoped | None = open_frame(_scoped.get())
-    return scoped if scoped is not None and scoped.block.thread == threading.get_ident() else None
+    scope: _Scoped | None = open_frame(_scope.get())
+    return scope if scope is not None and scope.block.thread == threading.get_ident() else None
 
 
 @contextmanager
 def policy_scope(policy: object) -> Iterator[None]:
     """Put a policy in force until the end of a `with` block, however and wherever it ends."""
     block = Block(threading.get_ident())
-    begin(_scoped, _Scoped(policy, block, open_frame(_scoped.get())))
+    begin(_scope, _Scoped(policy, block, open_frame(_scope.get())))
     try:
         yield
     finally:
-        end(_scoped, block)
+        end(_scope, block)

@@ -25,17 +25,8 @@ pyarrow; of pandas."""
 def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
     """Return the elements that are not null, as numpy's array, and whether others are null.
 
-    Parameters
-    ----------
-    x : array-like
-        Of numpy or another library: what numpy reads as an array.
-
-    Raises
-    ------
-    TypeError
-        Integers of a frame's columns would be rounded, because no dtype of numpy holds them beside
-        those of the others.
-
+    TypeError: Integers of a frame's columns would be rounded, because no dtype of numpy holds them
+    beside those of the others.
     """
     if isinstance(x, np.ndarray):
         return x, False

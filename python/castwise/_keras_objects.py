@@ -29,11 +29,8 @@ def serialize_with(value: object, of_object: Callable[[Any], object]) -> object:
 def checked_arguments(cls: type, config: object) -> dict[str, Any]:
     """Return the arguments of a class that are in a config.
 
-    Raises
-    ------
-    TypeError
-        The class does not take one of them, or needs another; the message has the class's name.
-
+    TypeError: The class does not take one of them, or needs another; the message has the class's
+    name.
     """
     if not isinstance(config, Mapping):
         raise TypeError(f"config={config!r} of {cls.__name__} must be a dict of its arguments")
@@ -71,25 +68,7 @@ def to_dictionary(
 def from_dictionary(
     config: Mapping[str, Any], classes: Mapping[str, Any], custom_objects: Mapping[str, Any] | None
 ) -> Any:  # noqa: ANN401  (of any class)
-    """Make the object that a dictionary describes.
-
-    Parameters
-    ----------
-    config : mapping
-        As `to_dictionary` or Keras made it; module and registered name may be missing.
-    classes, custom_objects : mappings of str to class
-        The classes that the config may name; the second mapping is searched first.
-
-    Raises
-    ------
-    ValueError
-        The config does not name a class, or one that is not among them, or is nested too deeply.
-    TypeError
-        The name of a class is a list or a dictionary; a custom class is missing from
-        `custom_objects`; the class cannot be made from a config, or does not take the arguments in
-        it.
-
-    """
+    """Make the object that a dictionary describes."""
     try:
         return _from_dictionary(config, classes, custom_objects or {})
     except RecursionError as error:
@@ -106,18 +85,18 @@ def _from_dictionary(
             f"config={dict(config)!r} has no 'class_name', as in "
             "{'class_name': 'DTypePolicy', 'config': {'name': 'float32'}}"
         )
-    name, registered = config["class_name"], config.get("registered_name") or None
-    for key, text in (("class_name", name), ("registered_name", registered)):
+    name, registered_name = config["class_name"], config.get("registered_name") or None
+    for key, text in (("class_name", name), ("registered_name", registered_name)):
         if not isinstance(text, Hashable):
             raise TypeError(f"config has {key}={text!r}, which must be a str")
-    cls = custom.get(registered or name) or custom.get(name)
+    cls = custom.get(registered_name or name) or custom.get(name)
     if cls is None and config.get("module", "") is None:
         raise TypeError(f"config names the custom class {name!r}; give it in custom_objects")
     cls = cls or classes.get(name)
     if cls is None:
-        known = f"use one of {', '.join(classes)}, or " if classes else ""
+        remedy = f"use one of {', '.join(classes)}, or " if classes else ""
         raise ValueError(
-            f"config names the class {name!r}, which is unknown; {known}give the class in "
+            f"config names the class {name!r}, which is unknown; {remedy}give the class in "
             "custom_objects"
         )
     arguments = config.get("config")

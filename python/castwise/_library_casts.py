@@ -1,16 +1,12 @@
-"""How other libraries cast: a table, from which `like=` and the page of conformance derive.
-
-Each row says which recipe gives a library's bits. Where none does, it says why: then a recipe that
-raises refuses the values that differ, and a row without recipe the pair. A test proves every row
-beside the libraries. NaN stays NaN in all of them; which one of several it becomes is castwise's.
-"""
+"""How other libraries cast: `library_casts.toml`, of which `like=` and a page are made."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,355 +17,105 @@ from castwise._options import Like
 from castwise._recipe import Recipe
 from castwise._spelling import suggestion
 
-Formats = tuple[str, ...]
-"""Names of formats, and kinds of them."""
-
 PLAIN = Recipe(rounding=None)
 """A cast of castwise without options."""
-
-
-class Rule(NamedTuple):
-    """How a library casts some formats to some others.
-
-    Attributes
-    ----------
-    sources, targets
-        Names of formats, or kinds of them.
-    recipe
-        What gives its bits; None if nothing does.
-    reason
-        Why the recipe raises, or why there is none.
-    unsettled
-        Magnitudes, from one up to another, for which the library has no single answer.
-
-    """
-
-    sources: Formats
-    targets: Formats
-    recipe: Recipe | None
-    reason: str = ""
-    unsettled: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class Library:
-    """How one library casts.
-
-    Attributes
-    ----------
-    name
-        As `like=` takes it.
-    call
-        The cast that is meant.
-    formats
-        Those that it has.
-    rules
-        The first that is about a pair holds; without one, castwise casts as it does without
-        options.
-    lacks
-        Pairs of its formats that it does not cast: sources and targets.
-
-    """
-
-    name: Like
-    call: str
-    formats: Formats
-    rules: tuple[Rule, ...]
-    lacks: tuple[tuple[Formats, Formats], ...] = ()
-
-    def rule(self, source: str, target: str) -> Rule | None:
-        """Return the rule about a pair of formats; None if the library does not cast it."""
-        if source not in self.formats or target not in self.formats:
-            return None
-        if source == target:
-            return Rule((source,), (target,), PLAIN)
-        if any(_among(source, left) and _among(target, right) for left, right in self.lacks):
-            return None
-        for rule in self.rules:
-            if _among(source, rule.sources) and _among(target, rule.targets):
-                return rule
-        return Rule((source,), (target,), PLAIN)
-
-
-def _among(name: str, group: Formats) -> bool:
-    return name in group or finfo(name).kind in group
-
-
-_INTS = ("int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64")
-_NARROW_INTS = ("int1", "int2", "int4", "uint1", "uint2", "uint4")
-_WIDE_INTS = ("int32", "int64", "uint32", "uint64")
-_WIDE = (*_WIDE_INTS, "float64")
-"""What float32 does not hold exactly."""
-
-_OCP = ("float8_e4m3fn", "float8_e5m2")
-_FNUZ = ("float8_e4m3fnuz", "float8_e5m2fnuz")
-_OTHER_FLOAT8 = ("float8_e3m4", "float8_e4m3", "float8_e4m3b11fnuz")
-_FLOAT6 = ("float6_e2m3fn", "float6_e3m2fn")
-_FLOAT4, _SCALE = "float4_e2m1fn", "float8_e8m0fnu"
-_SMALL = (*_OCP, *_FNUZ, *_OTHER_FLOAT8, *_FLOAT6, _FLOAT4)
-_NUMPY_FLOATS = ("float64", "float32", "float16")
-_NUMPY_COMPLEX = ("complex128", "complex64")
-_SMALL_COMPLEX = ("complex32", "bcomplex32")
-
-_BY_FLOAT32 = replace(PLAIN, through="float32")
-_SATURATED = replace(PLAIN, overflow="saturate")
-_SATURATED_BY_FLOAT32 = replace(_SATURATED, through="float32")
-_WITHIN = replace(PLAIN, overflow="raise", nan="raise")
-_NUMBERS = replace(PLAIN, nan="raise")
-
-_UNDEFINED = (
-    "C leaves floats beyond the range of an integer undefined, and NaN, so what becomes of them "
-    "depends on the machine, the compiler and the place of the element"
-)
-_LOW_BITS = "it converts to int32 first, keeps the low bits, and of what an int32 lacks anything"
-
-_TO_INTEGERS = Rule(("float",), ("int", "uint"), _WITHIN, _UNDEFINED)
-_BY_COMPLEX64 = Rule(("float64", "complex128"), _SMALL_COMPLEX, replace(PLAIN, through="complex64"))
-_INTS_BY_COMPLEX64 = Rule(_WIDE_INTS, ("bcomplex32",), replace(PLAIN, through="complex64"))
-
-_SCALE_PAST_NEAREST = "it takes 2**-127 to 1.5 * 2**-127 up to 2**-126, past the nearest"
-_NUMPY = Library(
-    "numpy",
-    "`ndarray.astype`, with ml_dtypes",
-    tuple(name for name in formats() if finfo(name).dtype is not None),
-    (
-        Rule(("float",), _NARROW_INTS, _WITHIN, _LOW_BITS),
-        _TO_INTEGERS,
-        Rule(
-            ("float64", "float32", "bfloat16"),
-            (_SCALE,),
-            None,
-            _SCALE_PAST_NEAREST,
-        ),
-        Rule(("float64",), ("bfloat16", *_SMALL), _BY_FLOAT32),
-        Rule(_WIDE_INTS, ("bfloat16", _SCALE), _BY_FLOAT32),
-        Rule(("complex32",), ("bcomplex32",), None, "it gives 1 for all but 0"),
-        Rule(("bcomplex32",), ("complex32",), None, "it gives 1 for all but 0"),
-        _BY_COMPLEX64,
-        _INTS_BY_COMPLEX64,
-    ),
-    lacks=(
-        ((_SCALE,), (*_NARROW_INTS, *_SMALL, *_SMALL_COMPLEX)),
-        ((*_NARROW_INTS, *_SMALL), (_SCALE,)),
-        (("int2", "int4", "uint1", "uint2", "uint4"), ("int1",)),
-        (("int4", "uint1", "uint2", "uint4"), ("int2",)),
-        (("uint1", "uint2", "uint4", "float6_e2m3fn"), ("int4",)),
-        (("int1", "int2", "int4", "uint2", "uint4"), ("uint1",)),
-        (("int1", "int2", "int4", "uint4"), ("uint2",)),
-        (("int1", "int2", "int4", "float6_e2m3fn"), ("uint4",)),
-        (("int4", "uint4"), ("float6_e2m3fn",)),
-    ),
-)
-
-_SIGN_DROPPED = "it drops the sign, and has a rounding of its own"
-_TORCH_RULES = (
-    _TO_INTEGERS,
-    Rule(("uint32", "uint64"), (_SCALE,), _SATURATED_BY_FLOAT32),
-    Rule(("bool", "uint"), (_SCALE,), _SATURATED),
-    Rule(("int", "float"), (_SCALE,), None, _SIGN_DROPPED),
-    Rule(("float64",), ("float16", "bfloat16", "float8_e5m2", *_FNUZ), _BY_FLOAT32),
-    Rule(_WIDE_INTS, ("bfloat16",), _BY_FLOAT32),
-    _BY_COMPLEX64,
-)
-_TORCH = Library(
-    "torch",
-    "`Tensor.to` on a CPU, from torch 2.12 on",
-    (
-        *("bool", *_INTS, *_NUMPY_FLOATS, "bfloat16", *_OCP, *_FNUZ, _SCALE),
-        *(*_NUMPY_COMPLEX, *_SMALL_COMPLEX),
-    ),
-    (
-        Rule(("float64",), ("float8_e4m3fn",), _SATURATED_BY_FLOAT32),
-        Rule(("int", "uint", "float"), ("float8_e4m3fn",), _SATURATED),
-        _INTS_BY_COMPLEX64,
-        *_TORCH_RULES,
-    ),
-)
-_TORCH_BEFORE_2_12 = Library(
-    "torch<2.12",
-    "`Tensor.to` on a CPU, before torch 2.12",
-    tuple(name for name in _TORCH.formats if name != "bcomplex32"),
-    (Rule(("float64",), ("float8_e4m3fn",), _BY_FLOAT32), *_TORCH_RULES),
-)
-
-_SHORT_INTS = ("int2", "int4", "uint2", "uint4")
-_ONNX = Library(
-    "onnx",
-    "the operator Cast with saturate=1 and round_mode=up, its defaults, in onnxruntime",
-    (
-        "bool",
-        *_SHORT_INTS,
-        *_INTS,
-        *_NUMPY_FLOATS,
-        "bfloat16",
-        *_OCP,
-        *_FNUZ,
-        _SCALE,
-    ),
-    (
-        Rule(
-            (*_OCP, _SCALE),
-            ("bool",),
-            None,
-            "it looks at the code: -0 is True, and the least number of float8_e8m0fnu False",
-        ),
-        Rule(
-            ("float",),
-            _SHORT_INTS,
-            replace(_WITHIN, rounding="nearest-away"),
-            "it converts to an integer of 32 bits first, which C leaves undefined beyond that",
-        ),
-        _TO_INTEGERS,
-        Rule(
-            _WIDE,
-            (_SCALE,),
-            replace(_SATURATED_BY_FLOAT32, rounding="towards-positive"),
-        ),
-        Rule(
-            ("bool", "int", "uint", "float"),
-            (_SCALE,),
-            replace(_SATURATED, rounding="towards-positive"),
-        ),
-        Rule(("float64",), (*_OCP, *_FNUZ), _SATURATED_BY_FLOAT32),
-        Rule(("int", "uint", "float"), (*_OCP, *_FNUZ), _SATURATED),
-        Rule(("float64",), ("float16",), _BY_FLOAT32),
-        Rule(_WIDE, ("bfloat16",), _BY_FLOAT32),
-    ),
-)
-
-_NEXT_TO_NORMAL = (2.0**-126 - 2.0**-150, 2.0**-126)
-_BESIDE_NORMAL = (
-    "it makes 0 of subnormals of float32, and of what float32 rounds up to its smallest normal "
-    "number 0 or that number: processors detect subnormals before rounding, or after"
-)
-_SOURCE_FLUSHED = replace(PLAIN, flushed="source")
-_SINGLES_FLUSHED = Rule(
-    ("float64", "complex128"),
-    ("float32", "complex64"),
-    replace(PLAIN, flushed="result"),
-    _BESIDE_NORMAL,
-    _NEXT_TO_NORMAL,
-)
-_DOUBLES_OF_FLUSHED = Rule(
-    ("float32", "bfloat16", "complex64"), ("float64", "complex128"), _SOURCE_FLUSHED
-)
-_TENSORFLOW = Library(
-    "tensorflow",
-    "`tf.cast` on a CPU",
-    (
-        "bool",
-        "int4",
-        "uint4",
-        *_INTS,
-        *_NUMPY_FLOATS,
-        "bfloat16",
-        *_OCP,
-        *_NUMPY_COMPLEX,
-    ),
-    (
-        _TO_INTEGERS,
-        _SINGLES_FLUSHED,
-        Rule(
-            ("float64",),
-            ("bfloat16",),
-            replace(_BY_FLOAT32, flushed="step"),
-            _BESIDE_NORMAL,
-            _NEXT_TO_NORMAL,
-        ),
-        _DOUBLES_OF_FLUSHED,
-        Rule(("float64", "float32"), ("bool",), _SOURCE_FLUSHED),
-        Rule(("float64",), ("float16",), _BY_FLOAT32),
-        Rule(_WIDE_INTS, ("bfloat16",), _BY_FLOAT32),
-    ),
-    lacks=(
-        (("bool", "int", "uint"), _OCP),
-        (("int4", "uint4"), ("bool", "float", "complex")),
-        (("bool", "float"), ("int4", "uint4")),
-    ),
-)
-
-_JAX = Library(
-    "jax",
-    "`Array.astype` on a CPU, not traced, with 64-bit types",
-    tuple(
-        name for name in _NUMPY.formats if name not in ("int1", "uint1", *_FLOAT6, *_SMALL_COMPLEX)
-    ),
-    (
-        Rule((_FLOAT4,), ("int", "uint"), None, "it takes 6, the largest number, for an infinity"),
-        Rule(("float",), ("int", "uint"), _SATURATED),
-        Rule(("float64", "float32"), ("bool",), _SOURCE_FLUSHED),
-        _SINGLES_FLUSHED,
-        Rule(
-            ("float64",),
-            ("float16", "bfloat16"),
-            replace(_BY_FLOAT32, flushed="step"),
-            _BESIDE_NORMAL,
-            _NEXT_TO_NORMAL,
-        ),
-        Rule(_WIDE_INTS, ("bfloat16", _SCALE), _BY_FLOAT32),
-        Rule(("float64", "float32", "bfloat16"), (_SCALE,), None, _SCALE_PAST_NEAREST),
-        _DOUBLES_OF_FLUSHED,
-        Rule(("float",), (_FLOAT4,), _NUMBERS, "NaN becomes a zero of either sign"),
-    ),
-)
-
-_NAN_TO_NUMBER = "NaN becomes a number: the largest in magnitude, an infinity, or a zero"
-_NUMKONG = Library(
-    "numkong",
-    "`numkong.astype`, on AVX-512",
-    (
-        *_INTS,
-        *_NUMPY_FLOATS,
-        "bfloat16",
-        *_OCP,
-        *_FLOAT6,
-        *_NUMPY_COMPLEX,
-    ),
-    (
-        Rule(
-            ("float",),
-            ("int", "uint"),
-            replace(_WITHIN, rounding="nearest-even"),
-            "it saturates, but not every value just beyond 64 bits, and of NaN makes 0 or the "
-            "smallest number",
-        ),
-        Rule(("uint64",), ("int64",), PLAIN),
-        Rule(("uint64",), ("int8", "int16", "int32"), replace(_SATURATED, through="int64")),
-        Rule(("int",), ("uint64",), PLAIN),
-        Rule(("int", "uint"), ("int", "uint"), _SATURATED),
-        Rule(("int64", "uint64"), ("float32", "complex64"), replace(PLAIN, through="float64")),
-        Rule(_WIDE_INTS, ("bfloat16",), _BY_FLOAT32),
-        Rule(("float64",), ("float16", "float8_e5m2"), _BY_FLOAT32),
-        Rule(("float64",), ("float8_e4m3fn",), _SATURATED_BY_FLOAT32),
-        Rule(("int", "uint"), ("float8_e4m3fn",), _SATURATED),
-        Rule(
-            ("float64",), ("bfloat16", *_FLOAT6), replace(_BY_FLOAT32, nan="raise"), _NAN_TO_NUMBER
-        ),
-        Rule(
-            ("float32", "float16", "bfloat16", "float8_e5m2"),
-            ("float8_e4m3fn",),
-            replace(_SATURATED, nan="raise"),
-            _NAN_TO_NUMBER,
-        ),
-        Rule(
-            ("float32", "bfloat16"),
-            ("float8_e5m2",),
-            _WITHIN,
-            "overflow becomes infinity or NaN, and NaN infinity or NaN",
-        ),
-        Rule(("float8_e5m2",), ("bfloat16",), None, "it gives 65536 for infinity"),
-        Rule(("float",), ("bfloat16", "float8_e5m2", *_FLOAT6), _NUMBERS, _NAN_TO_NUMBER),
-    ),
-)
-
-LIBRARIES = (_NUMPY, _TORCH, _TORCH_BEFORE_2_12, _JAX, _TENSORFLOW, _ONNX, _NUMKONG)
-"""All, in the order of the page."""
 
 ALIASES: Mapping[Like, Like] = {"onnxruntime": "onnx"}
 """The packages that `like=` takes for a library, beside its name."""
 
 DECIDED = ("rounding", "overflow", "nan", "scale", "seed")
 """The options of `cast` that a library decides, or does not have."""
+
+_TABLE = Path(__file__).with_name("library_casts.toml")
+_REFUSED_VALUE = re.compile(r".* at flat index \d+( is beyond the range of \w+)?")
+"""The beginning of what `cast` says of a value."""
+
+
+class Rule(NamedTuple):
+    """How a library casts some formats to some others: a line of the table."""
+
+    sources: tuple[str, ...]
+    targets: tuple[str, ...]
+    recipe: Recipe | None  # None where no options give the library's bits
+    reason: str = ""  # why the recipe raises, or why there is none
+    unsettled: tuple[float, float] | None = None  # magnitudes that have no single answer
+
+
+@dataclass(frozen=True)
+class Library:
+    """How one library casts; the first rule about a pair holds."""
+
+    name: Like
+    call: str  # the cast that is meant
+    formats: tuple[str, ...]
+    rules: tuple[Rule, ...]
+    lacks: tuple[tuple[tuple[str, ...], tuple[str, ...]], ...] = ()  # sources and targets
+
+    def rule(self, source: str, target: str) -> Rule | None:
+        """Return the rule about a pair of formats; None if the library does not cast it."""
+        if source not in self.formats or target not in self.formats:
+            return None
+        plain = Rule((source,), (target,), PLAIN)
+        if source == target:
+            return plain
+        if any(_among(source, left) and _among(target, right) for left, right in self.lacks):
+            return None
+        rules = (r for r in self.rules if _among(source, r.sources) and _among(target, r.targets))
+        return next(rules, plain)
+
+
+def _among(name: str, group: tuple[str, ...]) -> bool:
+    return name in group or finfo(name).kind in group
+
+
+@cache
+def libraries() -> tuple[Library, ...]:
+    """Return all, in the order of the page."""
+    import tomllib  # noqa: PLC0415  (a millisecond, for `like=` alone)
+
+    table = tomllib.loads(_TABLE.read_text("utf-8"))
+
+    def names_in(text: str) -> Iterator[str]:
+        for word in text.split():
+            if word == "*":
+                yield from (name for name in formats() if finfo(name).dtype is not None)
+            elif word in table["groups"]:
+                yield from names_in(table["groups"][word])
+            else:
+                yield word
+
+    def formats_in(text: str) -> tuple[str, ...]:
+        words = text.split()
+        exclusions = set(names_in(" ".join(w[1:] for w in words if w[0] == "-")))
+        words_of_formats = " ".join(w for w in words if w[0] != "-")
+        return tuple(name for name in names_in(words_of_formats) if name not in exclusions)
+
+    def pair_of(text: str) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        source, _, target = text.partition(" > ")
+        return formats_in(source), formats_in(target)
+
+    def rules_of(row: Mapping[str, str]) -> Iterator[Rule]:
+        common = table["common"][row["common"]] if "common" in row else ""
+        for line in (row["rules"] + common).splitlines():
+            pair, recipe, reason, *_ = (*line.split(" | "), "", "")
+            fields: dict[str, Any] = dict(text.split("=") for text in recipe.split() if "=" in text)
+            yield Rule(
+                *pair_of(pair),
+                None if recipe == "none" else Recipe(**{"rounding": None, **fields}),
+                table["reasons"][reason] if reason else "",
+                tuple(bounds) if (bounds := table["unsettled"].get(reason)) else None,
+            )
+
+    return tuple(
+        Library(
+            name,
+            row["call"],
+            formats_in(row["formats"]),
+            tuple(rules_of(row)),
+            tuple(map(pair_of, row.get("lacks", "").splitlines())),
+        )
+        for name, row in table["libraries"].items()
+    )
 
 
 def cast_like(
@@ -381,32 +127,7 @@ def cast_like(
     like: str,
     **options: Any,  # noqa: ANN401
 ) -> Any:  # noqa: ANN401
-    """Cast an array as another library casts it.
-
-    Parameters
-    ----------
-    array : ndarray
-        Of any shape.
-    source, target : str
-        The formats.
-    dtype : dtype or None
-        The target as it was given.
-    like : str
-        The name of a library.
-    **options
-        ``out``, ``order``, ``copy``, ``report`` and ``threads``, as in `castwise.cast`.
-
-    Raises
-    ------
-    TypeError
-        An option that the library decides; a pair that it does not cast.
-    ValueError
-        No library of this name; a pair, or NaN, for which no options give its result; a report of
-        a cast that rounds twice.
-    OverflowError
-        A value beyond the range, for which none do.
-
-    """
+    """Cast an array as another library casts it."""
     for name in DECIDED:
         if options.get(name) is not None:
             raise TypeError(f"{name}= does not go with like={like!r}, which decides it; give one.")
@@ -455,10 +176,6 @@ def _refuse_unsettled(array: NDArray[Any], like: str, rule: Rule) -> None:
         )
 
 
-_REFUSED_VALUE = re.compile(r".* at flat index \d+( is beyond the range of \w+)?")
-"""The beginning of what `cast` says of a value."""
-
-
 def library_named(name: object) -> Library:
     """Return a library by the name that `like=` takes; ValueError lists them."""
     by_name = _by_name()
@@ -472,5 +189,5 @@ def library_named(name: object) -> Library:
 
 @cache
 def _by_name() -> dict[str, Library]:
-    libraries: dict[str, Library] = {library.name: library for library in LIBRARIES}
-    return libraries | {alias: libraries[name] for alias, name in ALIASES.items()}
+    by_name: dict[str, Library] = {library.name: library for library in libraries()}
+    return by_name | {alias: by_name[name] for alias, name in ALIASES.items()}

@@ -21,23 +21,12 @@ _FEW = 1 << 12
 
 
 class LargestGap:
-    """The largest absolute difference of two streams of pieces.
-
-    Attributes
-    ----------
-    size
-        Infinite if only one of two is infinite or NaN.
-    place
-        Where it is first.
-    values
-        The two values there; None if nothing differs.
-
-    """
+    """The largest absolute difference of two streams of pieces."""
 
     def __init__(self) -> None:
-        self.size = 0.0
-        self.place = 0
-        self.values: tuple[float, float] | None = None
+        self.size = 0.0  # infinite if only one of two is infinite or NaN
+        self.place = 0  # where it is first
+        self.values: tuple[float, float] | None = None  # there; None if nothing differs
         self._piece: Piece | None = None
 
     def add(
@@ -63,23 +52,7 @@ class LargestGap:
 
 
 class Measures:
-    """The differences of a pair of arrays, added up over their pieces, each with one axis.
-
-    Attributes
-    ----------
-    count, different
-        Elements, and how many have other values; NaN is like any other NaN.
-    gap
-        The largest absolute difference.
-    max_rel, rel_place, rel_values
-        The largest of |a - b| / |a|, of numbers that are finite and not 0 in A.
-    max_ulp, ulp_place
-        The largest distance of A, rounded to the format of B, from B, in units in the last place
-        of that; None if one of the two is complex or B holds no floats.
-    beyond
-        How many differ by more than the tolerances.
-
-    """
+    """The differences of a pair of arrays, added up over their pieces, each with one axis."""
 
     def __init__(
         self, source: str, target: str, tolerances: tuple[float, float] | None, threads: int | None
@@ -89,9 +62,11 @@ class Measures:
         self._threads = threads
         kinds = [finfo(name).kind for name in (source, target)]
         self._complex = "complex" in kinds
+        # Elements, those with other values (NaN is like any other NaN), those beyond tolerances.
         self.count = self.different = self.beyond = 0
         self.gap = LargestGap()
-        self.max_rel = 0.0
+        self.max_rel = 0.0  # of |a - b| / |a|, of numbers that are finite and not 0 in A
+        # Of A, rounded to the format of B, from B, in units in the last place of that.
         self.max_ulp: int | None = 0 if kinds[1] == "float" and not self._complex else None
         self.ulp_place = 0
         self.rel_place = 0
@@ -129,8 +104,8 @@ class Measures:
 
         It is at most `most_ulps` from the nearest, if that is known.
         """
-        changed = report.saturated or report.overflowed or report.nan_in != report.nan_out
-        if changed or (self._tolerances is not None and report.max_abs_error):
+        has_losses = report.saturated or report.overflowed or report.nan_in != report.nan_out
+        if has_losses or (self._tolerances is not None and report.max_abs_error):
             self.add(left, right, self.compared(left, right))
             return
         start = self.count
@@ -182,7 +157,7 @@ class Measures:
         self.gap.locate()
         if self._rel_piece is not None:
             piece, self._rel_piece = self._rel_piece, None
-            if (element := self._narrowed(*piece)) is not None:
+            if (element := self._narrow(*piece)) is not None:
                 left, right, self.rel_place = element
                 self.rel_values = _plain_value(left[0]), _plain_value(right[0])
             else:
@@ -224,7 +199,7 @@ class Measures:
         shares[~(np.isfinite(ahead) & np.isfinite(behind) & (ahead != 0))] = 0
         return shares
 
-    def _narrowed(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece | None:
+    def _narrow(self, left: NDArray[Any], right: NDArray[Any], start: int) -> Piece | None:
         """Return the first element of which the largest relative difference is that of all.
 
         None if the difference of no single element is.

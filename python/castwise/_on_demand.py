@@ -7,16 +7,7 @@ from castwise._core import likely_names
 
 
 def on_demand(package: str, names: Mapping[str, Sequence[str]]) -> Callable[[str], object]:
-    """Return the `__getattr__` of a package that finds its public names in other modules.
-
-    Parameters
-    ----------
-    package : str
-        The package.
-    names : mapping of str to sequence of str
-        By module, the names that it defines.
-
-    """
+    """Return the `__getattr__` of a package that finds its public names in other modules."""
     homes = {name: module for module, defined in names.items() for name in defined}
 
     def get(name: str) -> object:

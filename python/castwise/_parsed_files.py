@@ -26,13 +26,7 @@ MOST_BYTES = 4 << 20
 def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
     """Return what a file of this machine holds.
 
-    Raises
-    ------
-    ValueError
-        It is not a regular file, or too large; or as `parsed`.
-    OSError
-        It cannot be read.
-
+    ValueError: It is not a regular file, or too large; or as `parsed`. OSError: It cannot be read.
     """
     return parsed(read_regular(path, MOST_BYTES), path)
 
@@ -40,11 +34,7 @@ def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
 def parsed(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
     """Return what the bytes of a file hold: of TOML if it is named so, else of JSON.
 
-    Raises
-    ------
-    ValueError
-        They are not UTF-8, cannot be parsed, or have a key twice.
-
+    ValueError: They are not UTF-8, cannot be parsed, or have a key twice.
     """
     text = _decoded(data, path)
     try:
@@ -56,13 +46,8 @@ def parsed(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
 def parsed_mapping(path: Path, content: str) -> dict[str, Any]:
     """Return the mapping in a `.json` or `.toml` file of this machine.
 
-    Raises
-    ------
-    ValueError, OSError
-        As `parsed_file`; or the file has another suffix.
-    TypeError
-        It holds something else; the message says that a map is one object of `content`.
-
+    ValueError, OSError: As `parsed_file`; or the file has another suffix. TypeError: It holds
+    something else; the message says that a map is one object of `content`.
     """
     if path.suffix.lower() not in SUFFIXES:
         path.stat()  # a file that is missing is no matter of suffixes

@@ -24,31 +24,19 @@ _FLUSHED = {
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """What may have made B of A: two casts at most, a factor, and zeros for subnormals.
+    """What may have made B of A: two casts at most, a factor, and zeros for subnormals."""
 
-    Attributes
-    ----------
-    rounding, overflow, nan
-        Of the cast to the format of B.
-    through
-        The format that A was cast to before; None if to no other.
-    step_rounding, step_overflow
-        Of that cast.
-    flushed
-        "source", "step", "result" or "both" ends: where subnormals became zero.
-    factor
-        What A was multiplied by, in the cast.
-
-    """
-
+    # rounding, overflow, nan: Of the cast to the format of B.
     rounding: Rounding | None = NEAREST
     overflow: Overflow = "ieee"
     nan: Nan = "keep"
-    through: str | None = None
+    through: str | None = None  # the format that A was cast to before; None if to no other
+    # step_rounding, step_overflow: Of that cast.
     step_rounding: Rounding = NEAREST
     step_overflow: Overflow = "ieee"
+    # "source", "step", "result" or "both" ends: where subnormals became zero.
     flushed: str | None = None
-    factor: float | None = None
+    factor: float | None = None  # what A was multiplied by, in the cast
 
     @property
     def cost(self) -> int:

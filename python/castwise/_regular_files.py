@@ -22,13 +22,8 @@ class NotRegularError(ValueError):
 def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
     """Open a regular file to read its bytes; links are followed.
 
-    Raises
-    ------
-    NotRegularError
-        It is a folder, pipe, socket or device.
-    OSError
-        There is no such file, or it may not be read.
-
+    NotRegularError: It is a folder, pipe, socket or device. OSError: There is no such file, or it
+    may not be read.
     """
     _check(os.stat(path).st_mode, path)  # opening a device can already do something
     descriptor = os.open(path, _FLAGS)
@@ -43,13 +38,7 @@ def open_regular(path: str | os.PathLike[str]) -> BufferedReader:
 def read_regular(path: str | os.PathLike[str], most: int) -> bytes:
     """Return the bytes of a regular file, of which there may be at most `most`.
 
-    Raises
-    ------
-    NotRegularError
-        It is not a regular file, or has more bytes.
-    OSError
-        It cannot be read.
-
+    NotRegularError: It is not a regular file, or has more bytes. OSError: It cannot be read.
     """
     data = bytearray()  # in pieces, as a file is asked for all takes the memory of all it may have
     with open_regular(path) as file:

@@ -32,34 +32,30 @@ def typed_format(name: Dtype, argument: str) -> Dtype:
     The names of the table, "fp8" and "torch.bfloat16" among them, mean the same everywhere. Where
     arrays are cast as by `astype`, numpy's further names are taken too.
 
-    Raises
-    ------
-    TypeError
-        It is a name of numpy that others give to another format: f8 counts bytes, and is float64.
-        The message calls the argument `argument`.
-
+    TypeError: It is a name of numpy that others give to another format: f8 counts bytes, and is
+    float64. The message calls the argument `argument`.
     """
     if not isinstance(name, str) or format_name(name) is not None:
         return name
     try:
-        meant = finfo(name).name
+        dtype = finfo(name).name
     except TypeError:  # a policy or "keep"; or it is refused where it is used
         return name
-    counted = _BYTE_COUNT.fullmatch(name)
-    if counted is None:
+    byte_count = _BYTE_COUNT.fullmatch(name)
+    if byte_count is None:
         bits = _OF_TORCH.get(name)
         alias = f", or '{name}{bits}', which torch calls so" if bits else ""
         raise TypeError(
-            f"{argument}: {_FOR_ARRAYS} {name!r} is numpy's name of {meant}; write {meant!r}{alias}"
+            f"{argument}: {_FOR_ARRAYS} {name!r} is numpy's name of {dtype}; write {dtype!r}{alias}"
         )
-    number = counted["nbytes"]
-    short = _KINDS.get(counted["kind"], "none") + number
+    number = byte_count["nbytes"]
+    short = _KINDS.get(byte_count["kind"], "none") + number
     unit = "bit" if number == "1" else "bits"
-    named = format_name(short) or next((row for row in formats() if row.startswith(short)), None)
-    short_hint = f", or for {number} {unit} {named!r}" if named else ""
+    nearby = format_name(short) or next((row for row in formats() if row.startswith(short)), None)
+    short_hint = f", or for {number} {unit} {nearby!r}" if nearby else ""
     raise TypeError(
         f"{argument}: {_FOR_ARRAYS} {name!r} counts bytes, as numpy does; write "
-        f"{meant!r}{short_hint}"
+        f"{dtype!r}{short_hint}"
     )
 
 
@@ -78,9 +74,9 @@ _SUGGESTED = 3
 """The most names that are suggested."""
 
 
-def suggestion(name: object, known: Iterable[str]) -> str:
+def suggestion(name: object, choices: Iterable[str]) -> str:
     """Ask for the known names that a wrong one probably means, "" if none is spelled like it."""
-    likely = likely_names(name, list(known))[:_SUGGESTED] if isinstance(name, str) else []
+    likely = likely_names(name, list(choices))[:_SUGGESTED] if isinstance(name, str) else []
     return f"did you mean {' or '.join(map(repr, likely))}? " if likely else ""
 
 
@@ -92,18 +88,18 @@ def format_hint(name: object) -> str:
     return f"{name!r} is a format, " if row == name else f"{name!r} is a format, {row}, "
 
 
-def scheme_hint(name: object, known: Iterable[str]) -> str:
+def scheme_hint(name: object, choices: Iterable[str]) -> str:
     """Say what a name that is not among the `known` schemes may mean; ends with a space, or ""."""
     if isinstance(name, str) and (meaning := gguf_type(name)) is not None:
         return f"{name!r} is {meaning}; "
     hint = format_hint(name)
     scales = "and a scheme stores scales, too: " if hint else ""
-    return f"{hint}{scales}{suggestion(name, known)}"
+    return f"{hint}{scales}{suggestion(name, choices)}"
 
 
-def nearest(wrong: Iterable[str], known: Iterable[str]) -> dict[str, str | None]:
+def nearest(wrong: Iterable[str], choices: Iterable[str]) -> dict[str, str | None]:
     """Map each wrong name to the known name that is spelled most like it, or None."""
-    names, candidates = list(wrong), list(known)
+    names, candidates = list(wrong), list(choices)
     places = nearest_texts(names, candidates)
     return {
         name: None if place is None else candidates[place]
@@ -111,6 +107,6 @@ def nearest(wrong: Iterable[str], known: Iterable[str]) -> dict[str, str | None]
     }
 
 
-def unused(hits: Mapping[str, int], seen: Iterable[str]) -> dict[str, str | None]:
+def unused(hits: Mapping[str, int], known_names: Iterable[str]) -> dict[str, str | None]:
     """Map each unused pattern, one without hits, to the seen name that is spelled most like it."""
-    return nearest([pattern for pattern, count in hits.items() if count == 0], seen)
+    return nearest([pattern for pattern, count in hits.items() if count == 0], known_names)

@@ -53,9 +53,9 @@ def standardize_dtype(dtype: object) -> str:
         return floatx()
     name = _PYTHON_TYPES.get(dtype, dtype)
     if not isinstance(name, str):
-        named = [attribute for attribute in ("name", "__name__") if hasattr(dtype, attribute)]
-        name = getattr(dtype, named[0]) if named else None
-        text = "" if named else str(dtype)
+        attributes = [attribute for attribute in ("name", "__name__") if hasattr(dtype, attribute)]
+        name = getattr(dtype, attributes[0]) if attributes else None
+        text = "" if attributes else str(dtype)
         if any(source in text for source in _TEXT_SOURCES):
             name = text.rpartition(".")[2]
     if not isinstance(name, str):

@@ -81,7 +81,7 @@ _KEYS = ("key", "idx", "name")
 
 def leaves(tree: object) -> Iterator[Leaf]:
     """Yield every leaf that is not None, in order, with its path."""
-    with _bounded(tree):
+    with _bound_depth(tree):
         yield from _leaves(tree, "")
 
 
@@ -95,7 +95,7 @@ def _leaves(tree: object, path: str) -> Iterator[Leaf]:
 
 def values(tree: object) -> list[Any]:
     """Return every leaf that is not None, in the same order; faster than `leaves`."""
-    with _bounded(tree):
+    with _bound_depth(tree):
         return _values(tree)
 
 
@@ -164,7 +164,7 @@ def map_leaves(
             return _rebuild(node, list(zip(keys, values, strict=True)))
         return tuple(values) if cls is tuple else values
 
-    with _bounded(tree, is_node):
+    with _bound_depth(tree, is_node):
         return mapped(tree, None)
 
 
@@ -194,13 +194,9 @@ def zip_leaves(
 ) -> Iterator[tuple[str, Any, Any]]:
     """Yield the leaves of two trees of equal structure in pairs; None pairs with None only.
 
-    Raises
-    ------
-    ValueError
-        The structures differ; the message has the path, and calls the trees by `names`.
-
+    ValueError: The structures differ; the message has the path, and calls the trees by `names`.
     """
-    with _bounded(left):
+    with _bound_depth(left):
         yield from _zip(left, right, names, "")
 
 
@@ -222,7 +218,7 @@ def _zip(
 
 
 @contextmanager
-def _bounded(tree: object, is_node: Callable[[Any], bool] = is_node) -> Iterator[None]:
+def _bound_depth(tree: object, is_node: Callable[[Any], bool] = is_node) -> Iterator[None]:
     """Replace the RecursionError of a tree that contains itself by an error with the path."""
     try:
         yield
@@ -253,14 +249,14 @@ def _way_into_itself(tree: object, is_node: Callable[[Any], bool]) -> str | None
 
 def _differ(left: object, right: object, names: tuple[str, str], path: str) -> str:
     where = f" at {path!r}" if path else ""
-    shown = [_named(value) for value in (left, right)]
+    texts = [_name_of(value) for value in (left, right)]
     return (
-        f"{names[0]} and {names[1]} differ in structure{where}: {shown[0]} and {shown[1]}; "
+        f"{names[0]} and {names[1]} differ in structure{where}: {texts[0]} and {texts[1]}; "
         "give trees of the same structure."
     )
 
 
-def _named(value: object) -> str:
+def _name_of(value: object) -> str:
     return (
         str(value) if isinstance(value, set) else "None" if value is None else type(value).__name__
     )

@@ -16,7 +16,7 @@ from castwise._brief import short
 from castwise._core import floatx_dtypes
 from castwise._global_state import floatx
 from castwise._standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
-from castwise.dtype_policies._configs import get, named, of_other_library
+from castwise.dtype_policies._configs import get, of_other_library, policy_named
 from castwise.dtype_policies._policy import DTypePolicy, dtype_policy
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
@@ -55,7 +55,7 @@ def set_dtype_policy(policy: DTypePolicy | str) -> None:
 
     """
     if isinstance(policy, str):
-        policy = named(policy)
+        policy = policy_named(policy)
     if not isinstance(policy, DTypePolicy):
         policy = of_other_library(policy) or policy
     if not isinstance(policy, DTypePolicy):

@@ -9,7 +9,8 @@ import castwise
 import numpy as np
 import pytest
 from castwise.autocast import Layer
-from castwise.autocast._narrow import NarrowArray, narrowed
+from castwise.autocast._narrow import NarrowArray
+from castwise.autocast._narrow import narrow as narrowed
 
 NARROW = ("bfloat16", "float8_e4m3fn", "float8_e5m2")
 VALUES = np.array([[0.5, -1.5, 2.0], [0.25, 1.0, -0.75]])

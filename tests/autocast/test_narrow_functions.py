@@ -12,7 +12,8 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
-from castwise.autocast._narrow import NarrowArray, narrowed
+from castwise.autocast._narrow import NarrowArray
+from castwise.autocast._narrow import narrow as narrowed
 from numpy.lib import stride_tricks
 
 VALUES = np.array([[0.5, np.nan, 2.0], [0.25, 1.0, -0.75], [1.5, -2.0, 0.125]])

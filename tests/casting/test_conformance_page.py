@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -11,14 +10,15 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
-from castwise import conformance
-from castwise._library_casts import LIBRARIES, Library, library_named
-from castwise.conformance import CASTS, recipe_text
+from castwise._library_casts import Library, libraries, library_named
+from libraries import CASTS
 from library_sources import PAIRS
 from oracle import Array
-from support import run_castwise
+from page import measure, recipe_text
+from processes import run_python
 
-PAGE = Path(conformance.__file__).parent / "conformance.md"
+PAGE = Path(castwise.__file__).with_name("conformance.md")
+SCRIPT = Path(__file__).parents[2] / "benches/conformance/conformance.py"
 KINDS = {"integers": ("int", "uint"), "floats": ("float",), "complex": ("complex",)}
 
 
@@ -52,7 +52,7 @@ def rows(cells: list[list[str]], library: Library) -> Iterator[tuple[str, str, l
                     yield source, target, row
 
 
-@pytest.mark.parametrize("name", [library.name for library in LIBRARIES])
+@pytest.mark.parametrize("name", [library.name for library in libraries()])
 def test_every_pair_has_the_options_of_the_table(name: str) -> None:
     library = library_named(name)
     seen = {}
@@ -78,33 +78,18 @@ def test_no_cell_is_empty_and_no_note_is_missing() -> None:
                 assert row[-2].endswith("]"), row
 
 
-def test_the_command_runs_without_any_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_script_writes_the_page() -> None:
     """The part of numpy is measured as it was, or the page is to be written anew."""
-    monkeypatch.setattr(conformance, "installed", lambda _: ([CASTS[0]], ["torch", "jax"]))
-    done = run_castwise("conformance")
-    assert done.stderr.splitlines() == [
-        "castwise: warning: torch, jax cannot be imported, so the page is without; "
-        "pip install 'castwise[test-frameworks]'"
-    ]
+    done = run_python(SCRIPT, "--library", "numpy", forked=False)
+    assert (done.returncode, done.stderr) == (0, "")
     assert sections(done.stdout)["numpy"] == sections(PAGE.read_text("utf-8"))["numpy"]
-    monkeypatch.undo()
-    arguments = ("--library", "numpy", "--json")
-    (library,) = json.loads(run_castwise("conformance", *arguments).stdout)
-    assert (library["name"], library["disagreements"]) == ("numpy", [])
-    assert sum(len(part["sources"]) for row in library["rows"] for part in row["pairs"]) == 940
+    done = run_python(SCRIPT, "--library", "toch", forked=False)
+    assert done.returncode == 2
+    assert "'toch' is not a library that is compared; did you mean 'torch'? use" in done.stderr
 
 
-def test_a_library_that_is_not_compared_is_an_error() -> None:
-    done = run_castwise("conformance", "--library", "toch", code=2)
-    assert done.stderr == (
-        "castwise: error: 'toch' is not a library that is compared; did you mean 'torch'? use one "
-        "of numpy, torch, jax, tensorflow, onnxruntime, numkong.\n"
-    )
-
-
-def test_the_command_says_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_library_that_differs_from_the_table_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     numpy = CASTS[0]
-    monkeypatch.setattr(conformance, "installed", lambda _: ([numpy], []))
     cast = numpy.cast
 
     def saturating(array: Array, target: np.dtype[Any]) -> Array | None:
@@ -114,5 +99,5 @@ def test_the_command_says_what_differs(monkeypatch: pytest.MonkeyPatch) -> None:
         return castwise.cast(array, target, overflow="saturate")
 
     monkeypatch.setattr(numpy, "cast", saturating)
-    done = run_castwise("conformance", code=1)
-    assert re.search(r"^castwise: numpy, float32 to float8_e5m2: \d+ of ", done.stderr, re.M)
+    texts = measure(numpy).disagreements
+    assert any(re.match(r"numpy, float32 to float8_e5m2: \d+ of ", text) for text in texts)

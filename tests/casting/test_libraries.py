@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import castwise
 import numpy as np
 import peers
 import pytest
-from castwise import conformance
+from agreement import disagreement
 from castwise._library_casts import library_named
-from castwise.conformance import CASTS, LibraryCast, disagreement
+from libraries import CASTS, LibraryCast
 from library_sources import NAMES, PAIRS, library_source
-from support import run_castwise
 
 OTHERS = [library for library in CASTS if library.distributions[0] != "numpy"]
 MODULES = {"onnxruntime": ("onnxruntime", "onnx")}
@@ -60,20 +58,3 @@ def test_a_row_that_is_wrong_is_found() -> None:
     said = disagreement(torch, array, wrong, "float8_e4m3fn")
     assert said is not None
     assert "1 of 2 values differ" in said
-
-
-def test_the_command_prints_the_page(monkeypatch: pytest.MonkeyPatch) -> None:
-    numpy, torch = CASTS[0], loaded(OTHERS[0])
-    monkeypatch.setattr(conformance, "installed", lambda _: ([numpy, torch], ["jax", "numkong"]))
-    done = run_castwise("conformance")
-    assert done.stderr.splitlines() == [
-        "castwise: warning: jax, numkong cannot be imported, so the page is without; "
-        "pip install 'castwise[test-frameworks]'"
-    ]
-    page = done.stdout
-    assert "## numpy" in page
-    assert "## torch" in page
-    assert os.linesep * 2 in page
-    cells = [line.split(" | ") for line in page.splitlines() if line.startswith("| ")]
-    assert {len(row) for row in cells} == {10}
-    assert all(cell.strip() for row in cells for cell in row)

@@ -9,9 +9,10 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
-from castwise._library_casts import LIBRARIES
+from agreement import disagreement
+from castwise._library_casts import libraries
 from castwise._options import Like
-from castwise.conformance import CASTS, disagreement, installed
+from libraries import CASTS, installed
 from library_sources import PAIRS, library_source
 
 X = np.array([1.0, 448.0, 1e6, -1e6, -0.3, 2.0**-9], np.float32)
@@ -140,7 +141,7 @@ def test_defaults_stay_what_they_are() -> None:
     assert castwise.cast(X, np.float32, like="torch", copy=False) is X
 
 
-@pytest.mark.parametrize("library", LIBRARIES, ids=lambda library: library.name)
+@pytest.mark.parametrize("library", libraries(), ids=lambda library: library.name)
 def test_every_rule_is_about_a_pair(library: Any) -> None:
     """A row that an earlier one hides, or of formats that the library lacks, would say nothing."""
     used = {id(library.rule(*pair)) for pair in PAIRS if library.rule(*pair) is not None}

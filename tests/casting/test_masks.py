@@ -10,7 +10,6 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint, loss_scale, quantization
-from castwise.compat.keras import quantizers
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
 
 MASKED = np.ma.masked_array([[1.0, 2.0], [3.0, 4.0]], [[True, False], [False, False]], np.float32)
@@ -66,25 +65,6 @@ CALLS: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "parts": (
         "part 'weight'",
         lambda m: quantization.QuantizedArray.from_parts({"weight": m}, "modelopt"),
-    ),
-    "keras, abs_max": ("inputs", lambda m: quantizers.abs_max_quantize(m, axis=-1)),
-    "keras, parameters": (
-        "x",
-        lambda m: quantizers.compute_quantization_parameters(m, bits=4),
-    ),
-    "keras, zero": (
-        "zero",
-        lambda m: quantizers.quantize_with_sz_map(ONES, ONES, m, np.zeros(2, int), 15),
-    ),
-    "keras, groups": (
-        "g_idx",
-        lambda m: quantizers.dequantize_with_sz_map(CODES, ONES, CODES, m),
-    ),
-    "keras, fake": ("min_vals", lambda m: quantizers.fake_quant_with_min_max_vars(ONES, m, 1.0)),
-    "keras, int4": ("arr", quantizers.pack_int4),
-    "keras, float8": (
-        "scale",
-        lambda m: quantizers.quantize_and_dequantize(ONES, m, "float8_e4m3fn", "float32"),
     ),
 }
 LISTS: dict[str, tuple[str, Callable[[Any], Any]]] = {

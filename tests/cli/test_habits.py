@@ -14,7 +14,7 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.cli._parser import COMMANDS, command_parsers, make_parser, parse_arguments
+from castwise.cli._parser import COMMANDS, parse_arguments
 from checkpoint_samples import floats, write_sharded
 from processes import run_on_terminal
 from support import run_castwise as run
@@ -74,7 +74,6 @@ def examples(command: str) -> list[list[str]]:
             "advise SRC (--budget SIZE | --bits B | --error E) [OPTIONS]",
             "one of the arguments --budget --bits --error is required",
         ),
-        ("help --man cast", "help [COMMAND] [OPTIONS]", "leave cast out"),
         ("help cats", "help [COMMAND] [OPTIONS]", "did you mean 'cast'?"),
         ("completion fsh", "completion SHELL [OPTIONS]", "did you mean 'zsh'"),
         ("cast a b --\x1b[2J", "cast SRC DST [OPTIONS]", r"--\x1b[2J is not an option"),
@@ -229,7 +228,6 @@ def test_completion_in_bash(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
         (("cast", "a", "b", "--map", "mod"), {"model.safetensors"}),
         (("cast", "a", "b", "--dtype", "bf"), {"bfloat16"}),
         (("dequantize", "a", "b", "--dtype", ""), {"bfloat16", "float16", "float32"}),
-        (("conformance", "--library", "o"), {"onnxruntime"}),
         (("quantize", "a", "b", "--scheme", "nv"), {"nvfp4"}),
         (("advise", "a", "--for", "vl"), {"vllm"}),
         (("help", "tra"), {"transcode"}),
@@ -256,22 +254,3 @@ def test_completion_without_its_package(monkeypatch: pytest.MonkeyPatch) -> None
         "castwise: error: castwise completion needs the package shtab: "
         "pip install 'castwise[completion]'\n"
     )
-
-
-def test_the_manual_has_every_command_and_option() -> None:
-    page = run("help", "--man").stdout
-    assert page.startswith(f'.TH CASTWISE 1 "" "castwise {castwise.__version__}"')
-    sections = dict(
-        zip(*(iter(re.split(r"^\.SH (.*)\n", page, flags=re.MULTILINE)[1:]),) * 2, strict=True)
-    )
-    assert {"NAME", "SYNOPSIS", "DESCRIPTION", "COMMANDS"} < set(sections)
-    parsers = command_parsers(make_parser(COMMANDS))
-    for command, parser in parsers.items():
-        section = sections[f"castwise {command}"].replace(r"\-", "-")
-        names = {name for action in parser._actions for name in action.option_strings}
-        assert names - {"-h", "--help"} <= set(re.findall(r"--?\w[\w-]*", section))
-        for example in examples(command):
-            assert f"castwise {shlex.join(example)}".split("'")[0].rstrip() in section
-    # Of macros only those of man; every other line is text, none of which is taken for one.
-    macros = {line.split()[0] for line in page.splitlines() if line[:1] in {".", "'"}}
-    assert macros == {".TH", ".SH", ".SS", ".PP", ".TP", ".nf", ".fi"}

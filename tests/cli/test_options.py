@@ -30,7 +30,7 @@ FUNCTIONS = {
     "transcode": checkpoint.transcode_file,
     "verify": checkpoint.verify,
 }
-OTHERS = {"completion", "conformance", "formats", "help"}
+OTHERS = {"completion", "formats", "help"}
 """Commands without a function."""
 
 RENAMED = {"file": "path"}

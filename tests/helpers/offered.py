@@ -1,4 +1,4 @@
-"""Packages that offer castwise containers or producers, installed in a folder of their own."""
+"""Packages that offer castwise containers or architectures, installed in a folder of their own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ import readme
 from processes import run_python
 
 CONTAINER_PAGE = readme.PACKAGE / "checkpoint" / "write_a_container.md"
-PRODUCER_PAGE = readme.PACKAGE / "quantization" / "write_a_producer.md"
 
 COMMANDS = """
 import shlex, sys

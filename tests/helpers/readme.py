@@ -18,7 +18,7 @@ from pathlib import Path
 import castwise
 import numpy as np
 from castwise import checkpoint, quantization
-from castwise._library_casts import LIBRARIES
+from castwise._library_casts import libraries as library_table
 from castwise._options import Like
 from castwise.quantization import Loading, Scheme
 from numpy.typing import NDArray
@@ -221,7 +221,7 @@ def cheatsheet() -> str:
 
 def overflows() -> str:
     """Markdown: what a float32 beyond the range of each format becomes in each library."""
-    libraries = [library.name for library in LIBRARIES]
+    libraries = [library.name for library in library_table()]
     lines = [f"| format | {' | '.join(libraries)} |", f"|---|{'---|' * len(libraries)}"]
     beyond = np.array([np.finfo(np.float32).max])
     for row in map(castwise.finfo, castwise.formats()):

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise.compat import jmp, torch
 from castwise.compat.keras.mixed_precision import LossScaleOptimizer as KerasOptimizer
 from castwise.compat.tf_keras.mixed_precision import (
@@ -177,10 +177,13 @@ def test_trees_of_different_structure() -> None:
 def test_only_the_argument_at_the_beginning_is_renamed() -> None:
     with (
         pytest.raises(ValueError, match=r"^period='minimum=growth_interval='; use minimum=1\.$"),
-        renamed(growth_interval="period", minimum="least"),
+        rename_arguments(growth_interval="period", minimum="least"),
     ):
         raise ValueError("growth_interval='minimum=growth_interval='; use minimum=1.")
-    with pytest.raises(UnicodeDecodeError), renamed(dtype="policy_name"):
+    with pytest.raises(UnicodeDecodeError), rename_arguments(dtype="policy_name"):
         b"\xff".decode()
-    with pytest.raises(KeyError, match="growth_interval=1"), renamed(growth_interval="period"):
+    with (
+        pytest.raises(KeyError, match="growth_interval=1"),
+        rename_arguments(growth_interval="period"),
+    ):
         raise KeyError("growth_interval=1")

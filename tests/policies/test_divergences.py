@@ -30,7 +30,6 @@ from castwise import autocast
 from castwise.adapters.keras import install
 from castwise.compat import jmp as our_jmp
 from castwise.compat.keras import Variable
-from castwise.compat.keras import quantizers as our_quantizers
 from castwise.compat.keras.mixed_precision import LossScaleOptimizer as KerasOptimizer
 from castwise.compat.tf_keras import layers as our_tf_layers
 from castwise.compat.tf_keras import mixed_precision
@@ -295,10 +294,6 @@ DIALECTS: dict[str, tuple[Callable[[], dict[str, Any]], Callable[[], dict[str, A
     "torch": (real_torch, our_torch),
     "Keras 3, layers": (real_keras_layers, our_keras_layers),
     "TF 2, layers": (real_tf_layers, our_tf_layer_names),
-    "Keras 3, quantizers": (
-        lambda: vars(peers.keras().quantizers),
-        lambda: names_of(our_quantizers, " ".join(our_quantizers.__all__)),
-    ),
     "castwise in Keras 3": (keras_alone, keras_with_castwise),
 }
 

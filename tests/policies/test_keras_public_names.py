@@ -9,7 +9,7 @@ import numpy as np
 import peers
 import pytest
 from castwise import autocast, dtype_policies
-from castwise.compat.keras import config, mixed_precision, quantizers
+from castwise.compat.keras import config, mixed_precision
 from public_names import missing, unneeded
 
 
@@ -48,15 +48,6 @@ CONFIG = listed(
     loading_of_code="enable_unsafe_deserialization",
 )
 """`castwise.compat.keras.config` holds what is about dtypes."""
-
-QUANTIZERS = listed(
-    what_models_are_quantized_by="QuantizationConfig Int8QuantizationConfig "
-    "Int4QuantizationConfig Float8QuantizationConfig GPTQConfig AWQConfig",
-)
-"""`castwise.compat.keras.quantizers` computes on arrays; layers and models are Keras'."""
-
-FOR_LAYERS = ("compute_quantization_parameters", "dequantize_with_sz_map", "quantize_with_sz_map")
-"""What `keras.quantizers` does not export, and Keras' layers use."""
 
 OF_CASTWISE = ("Explanation", "PathMatch")
 """What Keras 3.15 has not; the last comes with Keras 3.16."""
@@ -113,19 +104,12 @@ def test_policies(name: str) -> None:
         ("dtype_policies", castwise.compat.keras.dtype_policies, {}),
         ("mixed_precision", mixed_precision, {}),
         ("config", config, CONFIG),
-        ("quantizers", quantizers, QUANTIZERS),
     ],
 )
 def test_modules(name: str, ours: Any, names: dict[str, str]) -> None:
     original = theirs(name)
     assert missing(original, ours, names) == set()
     assert unneeded(original, ours, names) == set()
-
-
-def test_quantizers_of_castwise_alone() -> None:
-    original = set(dir(theirs("quantizers")))
-    assert set(quantizers.__all__) - original == set(FOR_LAYERS)
-    assert set(FOR_LAYERS) <= set(dir(theirs("src.quantizers")))
 
 
 @pytest.mark.parametrize(("make", "names"), [(layers, LAYERS), (variables, VARIABLES)])

@@ -134,9 +134,9 @@ def _trial(method: str, promise: Callable[[], Any]) -> Iterator[Fault]:
         yield from faults if isinstance(faults, list) else ()
     except Exception as error:  # of the adapter that is checked
         text = str(error)
-        named = [name for name in vars(Adapter) if f".{name} returned " in text]
-        if named:
-            yield named[0], text[text.index(" returned ") + 1 :]
+        methods = [name for name in vars(Adapter) if f".{name} returned " in text]
+        if methods:
+            yield methods[0], text[text.index(" returned ") + 1 :]
         else:
             yield method, f"raised {type(error).__name__}: {text}"
 
@@ -157,10 +157,10 @@ def _other_children_faults(adapter: Adapter, value: object) -> list[Fault]:
 
 def _floating_faults(adapter: Adapter, sample: object) -> list[Fault]:
     name, answer = array_format(adapter, sample), adapter.is_floating(sample)
-    expected = name is not None and finfo(name).kind == "float"
-    if answer is expected:
+    expectation = name is not None and finfo(name).kind == "float"
+    if answer is expectation:
         return []
-    return [("is_floating", f"returned {answer!r} for an array of {name}; return {expected}.")]
+    return [("is_floating", f"returned {answer!r} for an array of {name}; return {expectation}.")]
 
 
 def _format_faults(adapter: Adapter, sample: object) -> list[Fault]:
@@ -187,9 +187,9 @@ def _array_faults(adapter: Adapter, sample: Any) -> list[Fault]:
         faults.append(("to_host", f"returned shape {host.shape} for an array of shape {shape}."))
     if not _is_same(elements_of(adapter, sample), host):
         faults.append(("to_host", "returned other elements the second time."))
-    flipped = np.array(np.flip(host))
-    moved = adapter.from_host(np.array(flipped), sample)
-    faults += _result_faults(adapter, "from_host", moved, flipped)
+    reversed_elements = np.array(np.flip(host))
+    returned_array = adapter.from_host(np.array(reversed_elements), sample)
+    faults += _result_faults(adapter, "from_host", returned_array, reversed_elements)
     if not faults and not _is_same(elements_of(adapter, sample), before):
         faults.append(("from_host", "changed the array that it was to be like."))
     return faults
@@ -204,7 +204,9 @@ def _cast_faults(adapter: Adapter, sample: object) -> list[Fault]:
     casts = 0
     for target in targets:
         for options in _OPTIONS:
-            given = ", ".join([repr(target), *(f"{key}={word!r}" for key, word in options.items())])
+            arguments = ", ".join(
+                [repr(target), *(f"{key}={word!r}" for key, word in options.items())]
+            )
             try:
                 result = adapter.cast(sample, target, **options)
             except _REFUSALS:  # a class refuses what it cannot obey
@@ -212,22 +214,22 @@ def _cast_faults(adapter: Adapter, sample: object) -> list[Fault]:
             casts += 1
             if options.get("report"):
                 if not (isinstance(result, tuple) and isinstance(result[-1], CastReport)):
-                    promise = f"(array, {given}) returned no pair of an array and a CastReport."
+                    promise = f"(array, {arguments}) returned no pair of an array and a CastReport."
                     faults.append(("cast", promise))
                     continue
                 result = result[0]
-            expected = cast(host, target, **{**options, "report": False})
+            expectation = cast(host, target, **{**options, "report": False})
             faults += [
-                (method, f"(array, {given}) {promise}")
-                for method, promise in _result_faults(adapter, "cast", result, expected)
+                (method, f"(array, {arguments}) {promise}")
+                for method, promise in _result_faults(adapter, "cast", result, expectation)
             ]
     if not casts:
         faults.append(("cast", f"refused {', '.join(targets)}, whatever the options."))
     for wrong in ({"rounding": "no such"}, {"overflow": "no such"}, {"no_such": 1}):
-        faults += _accepted(adapter, sample, targets[0], wrong)
-    faults += _accepted(adapter, sample, None, {})
-    kept = adapter.cast(sample, name, copy=False)
-    if kept is not sample and not isinstance(kept, np.ndarray):
+        faults += _check_cast(adapter, sample, targets[0], wrong)
+    faults += _check_cast(adapter, sample, None, {})
+    same_array = adapter.cast(sample, name, copy=False)
+    if same_array is not sample and not isinstance(same_array, np.ndarray):
         promise = f"(array, {name!r}, copy=False) returned another array; return the array itself."
         faults.append(("cast", promise))
     if not faults and not _is_same(elements_of(adapter, sample), before):
@@ -235,7 +237,7 @@ def _cast_faults(adapter: Adapter, sample: object) -> list[Fault]:
     return faults
 
 
-def _accepted(
+def _check_cast(
     adapter: Adapter, sample: object, target: str | None, wrong: dict[str, Any]
 ) -> list[Fault]:
     """Return a fault if a cast takes a wrong option, or no dtype."""
@@ -248,7 +250,7 @@ def _accepted(
 
 
 def _result_faults(
-    adapter: Adapter, method: str, result: object, expected: NDArray[Any]
+    adapter: Adapter, method: str, result: object, expectation: NDArray[Any]
 ) -> list[Fault]:
     """Return what is wrong with an array that a method returned."""
     if not (isinstance(result, np.ndarray) or adapter.is_array(result)):
@@ -257,11 +259,11 @@ def _result_faults(
     elements: NDArray[Any] = (
         result if isinstance(result, np.ndarray) else elements_of(adapter, result)
     )
-    if elements.dtype != expected.dtype:
-        return [(method, f"returned an array of {elements.dtype}, not of {expected.dtype}.")]
-    if elements.shape != expected.shape:
-        return [(method, f"returned an array of shape {elements.shape}, not {expected.shape}.")]
-    return [] if _is_same(elements, expected) else [(method, "returned other elements.")]
+    if elements.dtype != expectation.dtype:
+        return [(method, f"returned an array of {elements.dtype}, not of {expectation.dtype}.")]
+    if elements.shape != expectation.shape:
+        return [(method, f"returned an array of shape {elements.shape}, not {expectation.shape}.")]
+    return [] if _is_same(elements, expectation) else [(method, "returned other elements.")]
 
 
 def _container_faults(
@@ -287,17 +289,17 @@ def _container_faults(
     return faults
 
 
-def _are_same(pairs: list[tuple[Any, Any]] | None, expected: list[tuple[Any, Any]]) -> bool:
+def _are_same(pairs: list[tuple[Any, Any]] | None, expectation: list[tuple[Any, Any]]) -> bool:
     return pairs is not None and [(key, id(child)) for key, child in pairs] == [
-        (key, id(child)) for key, child in expected
+        (key, id(child)) for key, child in expectation
     ]
 
 
-def _is_same(elements: NDArray[Any], expected: NDArray[Any]) -> bool:
+def _is_same(elements: NDArray[Any], expectation: NDArray[Any]) -> bool:
     """Tell whether two arrays have equal elements; a NaN equals every NaN."""
-    if elements.dtype != expected.dtype or elements.shape != expected.shape:
+    if elements.dtype != expectation.dtype or elements.shape != expectation.shape:
         return False
-    if elements.tobytes() == expected.tobytes():
+    if elements.tobytes() == expectation.tobytes():
         return True
-    both_nan = (elements != elements) & (expected != expected)  # noqa: PLR0124
-    return bool(((elements == expected) | both_nan).all())
+    both_nan = (elements != elements) & (expectation != expectation)  # noqa: PLR0124
+    return bool(((elements == expectation) | both_nan).all())

@@ -38,22 +38,8 @@ class DaskAdapter(Adapter):
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
         """Return an array of the same chunks, which casts each when it is computed.
 
-        Parameters
-        ----------
-        array : dask.array.Array
-            Nothing of it is computed.
-        dtype, **options
-            As for `castwise.cast`. With ``overflow="raise"`` and ``nan="raise"`` the computation
-            fails, with the index in the chunk. Each chunk is cast by one thread unless ``threads``
-            says otherwise, because dask has its own.
-
-        Raises
-        ------
-        TypeError
-            ``out`` is given.
-        ValueError
-            ``report=True`` or ``rounding="stochastic"``, which are about the whole array.
-
+        TypeError: ``out`` is given. ValueError: ``report=True`` or ``rounding="stochastic"``, which
+        are about the whole array.
         """
         if options.pop("out", None) is not None:
             raise TypeError("out= is not for dask's arrays, which are lazy; leave it out.")
@@ -69,13 +55,13 @@ class DaskAdapter(Adapter):
             return array.map_blocks(cast, target, dtype=target, meta=meta, **options)
         if np.ndim(scale) == 0 and not self.is_array(scale):
             return array.map_blocks(cast, target, dtype=target, meta=meta, scale=scale, **options)
-        scales = _beside(array, da.asarray(scale))
+        scales = _as_broadcast(array, da.asarray(scale))
         return da.map_blocks(
-            _scaled, array, scales, target, dtype=target, meta=meta, options=options
+            _cast_chunk, array, scales, target, dtype=target, meta=meta, options=options
         )
 
 
-def _beside(array: Any, scales: Any) -> Any:
+def _as_broadcast(array: Any, scales: Any) -> Any:
     """Return scales in the chunks of the array along which they lie."""
     dimensions = array.shape[array.ndim - scales.ndim :]
     fits = scales.ndim <= array.ndim and all(
@@ -92,7 +78,7 @@ def _beside(array: Any, scales: Any) -> Any:
     )
 
 
-def _scaled(chunk: Any, scale: Any, dtype: np.dtype[Any], options: dict[str, Any]) -> Any:
+def _cast_chunk(chunk: Any, scale: Any, dtype: np.dtype[Any], options: dict[str, Any]) -> Any:
     return cast(chunk, dtype, scale=scale, **options)
 
 

@@ -8,30 +8,17 @@ from typing import Any
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation, get
 
 
-def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
+def as_policy_map(policy_map: Any, example: Any) -> DTypePolicyMap:
     """Return a map, given as a map or as the config of one.
 
-    Parameters
-    ----------
-    policy_map : any object
-        The argument, or what an adapter has made of it.
-    shown : any object
-        The argument as it was given, for the messages.
-
-    Raises
-    ------
-    TypeError
-        It is neither a map nor a config.
-    ValueError
-        No map can be made from the config.
-
+    TypeError: It is neither a map nor a config. ValueError: No map can be made from the config.
     """
     if isinstance(policy_map, dict) and "class_name" in policy_map:
         try:
             policy_map = get(policy_map)
         except (KeyError, TypeError, ValueError) as error:
             raise ValueError(
-                f"policy_map={shown!r} is not the config of a map ({error!r}); "
+                f"policy_map={example!r} is not the config of a map ({error!r}); "
                 "castwise.dtype_policies.serialize(policy_map) makes one"
             ) from error
     if isinstance(policy_map, DTypePolicyMap):
@@ -41,7 +28,7 @@ def as_policy_map(policy_map: Any, shown: Any) -> DTypePolicyMap:
         if isinstance(policy_map, DTypePolicy | str)
         else "give DTypePolicyMap(default_policy, {path or pattern: policy, ...})"
     )
-    raise TypeError(f"policy_map={shown!r} is not a map of policies; {remedy}")
+    raise TypeError(f"policy_map={example!r} is not a map of policies; {remedy}")
 
 
 def refuse_unused(explanation: Explanation, reasons: Iterable[str] = ()) -> None:

@@ -52,29 +52,7 @@ class StoredArrayAdapter(Adapter):
         return array
 
     def cast(self, array: Any, dtype: Any = None, **options: Any) -> Any:
-        """Cast to a numpy array, or with ``out`` block by block.
-
-        Parameters
-        ----------
-        array : h5py.Dataset or zarr.Array
-            Of numbers, in any chunks.
-        dtype : dtype, optional
-            Needed where `out` holds formats that its file has no name for, as raw bytes (``V2``).
-        **options
-            As for `castwise.cast`. ``out`` has the shape of `array`; ``overflow="raise"`` and
-            ``nan="raise"`` read the array twice, so that `out` stays untouched.
-
-        Raises
-        ------
-        TypeError
-            `out` is no array, or has another dtype.
-        ValueError
-            It has another shape, or ``rounding="stochastic"``, which depends on the place of an
-            element in the whole array.
-        OverflowError, ValueError
-            What `castwise.cast` raises for a block, with its place.
-
-        """
+        """Cast to a numpy array, or with ``out`` block by block."""
         out = options.pop("out", None)
         if out is None:
             options.pop("copy", None)  # the elements that are read are new
@@ -116,7 +94,7 @@ def _into(array: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any:
             try:
                 yield place, _cast(array[place], target, {**options, "scale": factor})
             except (OverflowError, ValueError) as error:
-                raise type(error)(f"in the block {_shown(place)}: {error}") from error
+                raise type(error)(f"in the block {_index_text(place)}: {error}") from error
 
     if "raise" in (options.get("overflow"), options.get("nan")):
         for _ in blocks():
@@ -153,10 +131,10 @@ def _places(array: Any, out: Any) -> Iterator[tuple[slice, ...]]:
     if not all(array.shape):
         return iter(())
     ones = (1,) * len(array.shape)
-    written, read = _chunks(out) or ones, _chunks(array) or ones
+    out_chunks, read = _chunks(out) or ones, _chunks(array) or ones
     sizes = [
         min(size, chunk * math.ceil(other / chunk))
-        for size, chunk, other in zip(array.shape, written, read, strict=True)
+        for size, chunk, other in zip(array.shape, out_chunks, read, strict=True)
     ]
     # A block grows from the last axis on, as long as there is room.
     for axis in reversed(range(len(sizes))):
@@ -175,7 +153,7 @@ def _chunks(array: Any) -> Sequence[int] | None:
     return chunks
 
 
-def _shown(place: tuple[slice, ...]) -> str:
+def _index_text(place: tuple[slice, ...]) -> str:
     return "[" + ", ".join(f"{part.start}:{part.stop}" for part in place) + "]"
 
 

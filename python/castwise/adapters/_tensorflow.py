@@ -69,8 +69,12 @@ class TensorFlowAdapter(Adapter):
             reports.extend(report)
 
             def gradient(upstream: Any) -> Any:
-                passed = tf.cast(upstream, tensor.dtype)
-                return passed if scale is None else passed * tf.cast(scale, tensor.dtype)
+                gradient_of_tensor = tf.cast(upstream, tensor.dtype)
+                return (
+                    gradient_of_tensor
+                    if scale is None
+                    else gradient_of_tensor * tf.cast(scale, tensor.dtype)
+                )
 
             return result, gradient
 

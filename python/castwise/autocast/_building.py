@@ -33,7 +33,7 @@ class Builder(Holder):
         super().__init_subclass__(**kwargs)
         # Whether the class itself defines `build` or another base does.
         if not _is_wrapped(cls.build) and cls.build is not Builder.build:
-            cls.build = _wrapped(cls.build)  # type: ignore[method-assign]
+            cls.build = _wrap(cls.build)  # type: ignore[method-assign]
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class Builder(Holder):
         The path is set first, because the dtypes may depend on it. After an error the layer has
         no path again, and is built by the next call.
         """
-        with _one_at_a_time(self), self._located(outer):
+        with _one_at_a_time(self), self._locate(outer):
             args, kwargs = self._rules.arguments(self, args, kwargs)
             if not self.built:
                 if _is_wrapped(type(self).build):
@@ -81,7 +81,7 @@ class Builder(Holder):
     ) -> None:
         """Call a `build` once; after an error, forget the weights that it made."""
         outer = current()
-        with _one_at_a_time(self), self._located(outer):
+        with _one_at_a_time(self), self._locate(outer):
             count = len(self._variables)
             before = enter(outer.scope, self._path or "", outer.in_call)
             self._building = True
@@ -97,7 +97,7 @@ class Builder(Holder):
             self._finish()
 
     @contextmanager
-    def _located(self, outer: Frame) -> Iterator[None]:
+    def _locate(self, outer: Frame) -> Iterator[None]:
         """Set the path, if there is none yet; take it back after an error."""
         is_new = self._path is None
         if is_new:
@@ -123,7 +123,7 @@ def _one_at_a_time(layer: Builder) -> Iterator[None]:
         yield
 
 
-def _wrapped(build: Callable[..., None]) -> Callable[..., None]:
+def _wrap(build: Callable[..., None]) -> Callable[..., None]:
     """Wrap the `build` of a class so that it has all its effects or none.
 
     A subclass' `build` may call its parent's; the layer is built when the outermost has returned.

@@ -77,19 +77,19 @@ class Holder:
 
 def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
     """Yield the holder, its variables, then its layers with theirs; each once."""
-    seen: set[int] = set()
+    ids: set[int] = set()
 
     def walk(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
-        seen.add(id(holder))
+        ids.add(id(holder))
         yield holder
         members = list(held_by(holder))
         variables = [value for value in members if isinstance(value, AutoCastVariable)]
         for variable in sorted(variables, key=lambda variable: not variable.trainable):
-            if id(variable) not in seen:
-                seen.add(id(variable))
+            if id(variable) not in ids:
+                ids.add(id(variable))
                 yield variable
         for value in members:
-            if isinstance(value, Holder) and id(value) not in seen:
+            if isinstance(value, Holder) and id(value) not in ids:
                 yield from walk(value)
 
     return walk(top)
@@ -97,13 +97,13 @@ def _below(top: Holder) -> Iterator[Holder | AutoCastVariable]:
 
 def held_by(holder: Holder) -> Iterator[Holder | AutoCastVariable]:
     """Yield variables and holders in the attributes, in order: first those of `_variables`."""
-    entered: set[int] = set()
+    ids: set[int] = set()
 
     def walk(value: object) -> Iterator[Holder | AutoCastVariable]:
         if isinstance(value, AutoCastVariable | Holder):
             yield value
-        elif isinstance(value, Mapping | list | tuple) and id(value) not in entered:
-            entered.add(id(value))
+        elif isinstance(value, Mapping | list | tuple) and id(value) not in ids:
+            ids.add(id(value))
             for child in list(value.values() if isinstance(value, Mapping) else value):
                 yield from walk(child)
 

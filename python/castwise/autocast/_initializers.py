@@ -75,7 +75,7 @@ def get(identifier: object) -> Initializer | None:
     return identifier if callable(identifier) else None
 
 
-def call(make: Initializer, given: object, shape: Shape, dtype: np.dtype[Any]) -> Any:
+def call(make: Initializer, argument: object, shape: Shape, dtype: np.dtype[Any]) -> Any:
     """Return a value from an initializer. TypeError if it does not take a shape and a dtype."""
     try:
         inspect.signature(make).bind(shape, dtype=dtype)
@@ -83,7 +83,7 @@ def call(make: Initializer, given: object, shape: Shape, dtype: np.dtype[Any]) -
         pass  # written in C, without a signature
     except TypeError as error:
         raise TypeError(
-            f"initializer={given!r} cannot be called with a shape and dtype= ({error}); give a "
+            f"initializer={argument!r} cannot be called with a shape and dtype= ({error}); give a "
             "function of both, such as numpy.zeros."
         ) from None
     return make(shape, dtype=dtype)

@@ -22,7 +22,7 @@ from castwise import dtype_policies
 from castwise._floating import is_floating
 from castwise._standard_dtype import standardize_dtype
 from castwise.autocast import _structures as structures
-from castwise.autocast._narrow import narrowed
+from castwise.autocast._narrow import narrow
 from castwise.autocast._rules import Ruled, Rules
 from castwise.autocast._scope import DISABLED, FLOATS, AutocastScope, scope_of
 from castwise.dtype_policies import DTypePolicy
@@ -65,7 +65,7 @@ class KerasRules(Rules):
     def cast_inputs(self, layer: Ruled, inputs: object) -> Any:
         """Cast floats to the layer's compute dtype, by `DTypePolicy.convert_input`."""
         policy, target = layer.dtype_policy, layer.input_dtype
-        return structures.map_leaves(lambda leaf: _converted(policy, leaf, layer, target), inputs)
+        return structures.map_leaves(lambda leaf: _convert(policy, leaf, layer, target), inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the first argument's shape, or for several parameters each by its name."""
@@ -103,13 +103,13 @@ class KerasRules(Rules):
         return layer.variable_dtype if dtype is None else standardize_dtype(dtype)
 
 
-def _converted(policy: DTypePolicy, leaf: object, layer: Ruled, target: str) -> Any:
+def _convert(policy: DTypePolicy, leaf: object, layer: Ruled, target: str) -> Any:
     # The same as `convert_input`, but faster: this runs for each array of each call.
     usual = type(policy).convert_input is DTypePolicy.convert_input
     if usual and type(leaf) is np.ndarray and _is_unchanged(leaf.dtype, target):
-        return narrowed(leaf)
+        return narrow(leaf)
     try:
-        return narrowed(policy.convert_input(leaf, layer.autocast, target))
+        return narrow(policy.convert_input(leaf, layer.autocast, target))
     except TypeError as error:
         if structures.is_array(leaf) and is_floating(leaf.dtype):
             raise TypeError(

@@ -97,12 +97,12 @@ class Layer(Builder):
     ) -> None:
         self.dialect = dialect or type(self).dialect
         rules = rules_of(self.dialect)
-        refused = [
+        wrong = [
             key for key, value in unknown.items() if value is not None or not _is_of_keras(key)
         ]
-        if refused:
+        if wrong:
             raise rules.wrong_type(
-                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in refused)}; "
+                f"{type(self).__name__} does not take {', '.join(f'{key}=' for key in wrong)}; "
                 "a layer takes trainable=, dtype=, autocast=, name= and dialect=."
             )
         if not isinstance(trainable, bool):
@@ -233,15 +233,15 @@ class Layer(Builder):
                 "add_weight in __init__ or in build."
             )
         requested = experimental_autocast if autocast is None else autocast
-        stored = rules.weight_dtype(self, dtype)
+        dtype_of_weight = rules.weight_dtype(self, dtype)
         if initializer is None:
-            initializer = "glorot_uniform" if "float" in stored else "zeros"
+            initializer = "glorot_uniform" if "float" in dtype_of_weight else "zeros"
         variable: AutoCastVariable = rules.variable_class(
             initializer,
             checked_shape(() if shape is None else shape, rules.wrong_type),
-            stored,
+            dtype_of_weight,
             trainable,
-            rules.autocasts(self, stored, True if requested is None else bool(requested)),
+            rules.autocasts(self, dtype_of_weight, True if requested is None else bool(requested)),
             name=name,
             path=self._path or self._name,
         )
@@ -249,7 +249,7 @@ class Layer(Builder):
         return variable
 
     def _check_new(self, name: str, value: AutoCastVariable | Holder) -> None:
-        if self._takes_no_more() and not any(value is held for held in held_by(self)):
+        if self._takes_no_more() and not any(value is weight for weight in held_by(self)):
             kind = "weight" if isinstance(value, AutoCastVariable) else "layer"
             raise ValueError(
                 f"layer {self.name!r} is built and takes no other {kind}, as {name}={value!r}; set "

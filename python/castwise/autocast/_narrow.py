@@ -47,7 +47,7 @@ def is_narrow(dtype: np.dtype[Any]) -> bool:
     return dtype.isbuiltin == _USER_DTYPE and is_floating(dtype)
 
 
-def narrowed(value: object) -> Any:
+def narrow(value: object) -> Any:
     """View an array of a narrow dtype as a `NarrowArray`; return other values as they are.
 
     A scalar becomes an array of no axes: scalars of ml_dtypes have the rules of ml_dtypes.
@@ -76,7 +76,7 @@ class NarrowArray(np.ndarray):
 
     Examples
     --------
-    >>> x = narrowed(castwise.cast([1.0, -2.0], "bfloat16"))
+    >>> x = narrow(castwise.cast([1.0, -2.0], "bfloat16"))
     >>> np.maximum(x, 0) + 0.5
     NarrowArray([1.5, 0.5], dtype=bfloat16)
     >>> (x @ x).dtype, (x.mean() * 0.5).dtype, (x + np.ones(2, np.float32)).dtype
@@ -85,10 +85,10 @@ class NarrowArray(np.ndarray):
     """
 
     def __getitem__(self, index: Any) -> Any:
-        return narrowed(super().__getitem__(index))
+        return narrow(super().__getitem__(index))
 
     def __iter__(self) -> Iterator[Any]:
-        return map(narrowed, super().__iter__())
+        return map(narrow, super().__iter__())
 
     def __repr__(self) -> str:
         return "Narrow" + repr(plain(self)).replace("array", "Array", 1).replace(
@@ -123,14 +123,14 @@ class NarrowArray(np.ndarray):
                 options["out"] = tuple(plain(x) for x in out)
             result = getattr(ufunc, method)(*operands, **options)
         else:
-            result = _computed(ufunc, method, operands, options, dtype)
+            result = _compute(ufunc, method, operands, options, dtype)
             if out is not None:
                 _store(out, result, options.get("casting", "same_kind"))
         if out is None:
-            return _map_items(result, narrowed)
+            return _map_items(result, narrow)
         results = result if isinstance(result, tuple) else (result,)
-        given = [narrowed(x) if y is None else y for x, y in zip(results, out, strict=True)]
-        return tuple(given) if isinstance(result, tuple) else given[0]
+        outputs = [narrow(x) if y is None else y for x, y in zip(results, out, strict=True)]
+        return tuple(outputs) if isinstance(result, tuple) else outputs[0]
 
     def __array_function__(
         self,
@@ -185,7 +185,7 @@ class _Widened:
                 if wide.flags.writeable:
                     original[...] = wide
                 return original
-        return narrowed(value if dtype is None else _rounded(value, dtype))
+        return narrow(value if dtype is None else _round(value, dtype))
 
 
 def _names_a_dtype(func: object, args: Iterable[object], kwargs: Mapping[str, object]) -> bool:
@@ -212,8 +212,8 @@ def _has_own_rules(value: object) -> bool:
 
 def _is_told(method: str, options: dict[str, Any]) -> bool:
     """Tell whether a call says the dtype of the computation, or has an ``out``."""
-    masked = method == "__call__" and options.get("where", True) is not True
-    return method == "at" or masked or options.get("dtype") is not None
+    is_masked = method == "__call__" and options.get("where", True) is not True
+    return method == "at" or is_masked or options.get("dtype") is not None
 
 
 def _common(operands: list[Any]) -> np.dtype[Any] | None:
@@ -230,29 +230,29 @@ def _common(operands: list[Any]) -> np.dtype[Any] | None:
     return dtype
 
 
-def _computed(
+def _compute(
     ufunc: np.ufunc, method: str, operands: list[Any], options: dict[str, Any], dtype: np.dtype[Any]
 ) -> Any:
     if ufunc in _OF_SUMS:
-        operands = [_widened(x) for x in operands]
+        operands = [_widen(x) for x in operands]
     elif method in _STEPWISE:
-        operands = [_widened(operands[0]), *operands[1:]]
+        operands = [_widen(operands[0]), *operands[1:]]
     elif ufunc not in _INTEGER_OPERAND:
         operands = [
             cast(float(x), dtype) if isinstance(x, bool | int | float) else x for x in operands
         ]
     result = getattr(ufunc, method)(*operands, **options)
-    return _map_items(result, lambda value: _rounded(value, dtype))
+    return _map_items(result, lambda value: _round(value, dtype))
 
 
-def _widened(value: object) -> Any:
+def _widen(value: object) -> Any:
     """Return a narrow array in float32, which holds all of its values."""
     if isinstance(value, np.ndarray | np.generic) and is_narrow(value.dtype):
         return cast(value, np.float32)
     return value
 
 
-def _rounded(value: object, dtype: np.dtype[Any]) -> Any:
+def _round(value: object, dtype: np.dtype[Any]) -> Any:
     """Return an array of a float that numpy has widened."""
     if not isinstance(value, np.ndarray | np.generic) or value.dtype == dtype:
         return value
@@ -266,7 +266,7 @@ def _store(targets: tuple[Any, ...], result: object, casting: Any) -> None:
             # Widened, because numpy does not know that a narrow dtype is a float.
             np.copyto(
                 plain(target),
-                value if target.dtype == value.dtype else _widened(value),
+                value if target.dtype == value.dtype else _widen(value),
                 casting=casting,
             )
 

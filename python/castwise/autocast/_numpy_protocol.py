@@ -10,7 +10,7 @@ from numpy.lib.mixins import NDArrayOperatorsMixin
 from numpy.typing import NDArray
 
 from castwise._core import cast
-from castwise.autocast._narrow import narrowed, plain
+from castwise.autocast._narrow import narrow, plain
 
 _OF_THE_VALUE = frozenset(
     ("T", "dot", "max", "mean", "min", "reshape", "size", "sum", "tolist", "transpose")
@@ -53,7 +53,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
             if any(isinstance(target, NumpyProtocol) for target in out):
                 _refuse_in_place()
             options["out"] = out
-        return getattr(ufunc, method)(*map(_seen, inputs), **options)
+        return getattr(ufunc, method)(*map(_value_of, inputs), **options)
 
     def __array_function__(
         self,
@@ -64,7 +64,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
     ) -> Any:
         if isinstance(kwargs.get("out"), NumpyProtocol):
             _refuse_in_place()
-        return func(*_seen(args), **{name: _seen(value) for name, value in kwargs.items()})
+        return func(*_value_of(args), **{name: _value_of(value) for name, value in kwargs.items()})
 
     def __getattr__(self, name: str) -> Any:
         if name in _OF_THE_VALUE:
@@ -75,7 +75,7 @@ class NumpyProtocol(NDArrayOperatorsMixin):
 
     def astype(self, *args: object, **kwargs: object) -> Any:
         """Cast the value, as `numpy.ndarray.astype` does."""
-        return narrowed(self.value.astype(*args, **kwargs))
+        return narrow(self.value.astype(*args, **kwargs))
 
     def __getitem__(self, index: object) -> Any:
         return self.value[index]
@@ -123,14 +123,14 @@ for _operator in ("and", "or", "xor", "lshift", "rshift"):
     setattr(NumpyProtocol, f"__i{_operator}__", _not_in_place)
 
 
-def _seen(value: object) -> Any:
+def _value_of(value: object) -> Any:
     """Replace variables by their values, also in lists and tuples."""
     if isinstance(value, NumpyProtocol):
         return value.value
     if isinstance(value, list):
-        return [_seen(item) for item in value]
+        return [_value_of(item) for item in value]
     if type(value) is tuple:
-        return tuple(_seen(item) for item in value)
+        return tuple(_value_of(item) for item in value)
     return value
 
 

@@ -120,9 +120,9 @@ class AutocastScope:
         return self._numpy_dtype
 
     def __enter__(self) -> AutocastScope:
-        here, block = current(), Block(get_ident())
+        frame_here, block = current(), Block(get_ident())
         outer = open_frame(_frame.get())
-        begin(_frame, Frame(block.thread, self, here.path, here.in_call, outer, block))
+        begin(_frame, Frame(block.thread, self, frame_here.path, frame_here.in_call, outer, block))
         self._blocks.append(block)
         return self
 
@@ -201,11 +201,7 @@ def enable_auto_cast_variables(dtype: Any) -> AutocastScope:
 def numpy_dtype(name: str) -> np.dtype[Any]:
     """Return the dtype of numpy or ml_dtypes with this name.
 
-    Raises
-    ------
-    ValueError
-        Arrays cannot have such a dtype.
-
+    ValueError: Arrays cannot have such a dtype.
     """
     try:
         dtype = finfo(name).dtype

@@ -15,7 +15,7 @@ from castwise._core import cast
 from castwise._floating import is_floating
 from castwise._global_state import floatx
 from castwise.autocast import _structures as structures
-from castwise.autocast._narrow import narrowed, plain
+from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
 from castwise.autocast._rules import Ruled, Rules
 from castwise.autocast._scope import FLOATS, AutocastScope, numpy_dtype, scope_of
@@ -93,7 +93,7 @@ class TfKerasRules(Rules):
     ) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Make arrays of the first argument's leaves and cast them; it becomes positional."""
         if args:
-            inputs, further = args[0], args[1:]
+            inputs, others_after = args[0], args[1:]
         else:
             name = next(iter(inspect.signature(layer.call).parameters), None)
             if name not in kwargs:
@@ -101,13 +101,13 @@ class TfKerasRules(Rules):
                     f"layer {layer.name!r} was called without its first argument"
                     f"{f' {name!r}' if name else ''}; it is the one that is cast, so give it."
                 )
-            inputs, further = kwargs[name], ()
+            inputs, others_after = kwargs[name], ()
             kwargs = {key: value for key, value in kwargs.items() if key != name}
         inputs = structures.map_leaves(_as_array, inputs)
         if layer.compute_dtype is None and not layer.built:
             self._infer(layer, inputs)
         # Layers may cast otherwise, to plain arrays.
-        return (structures.map_leaves(narrowed, layer.cast_inputs(inputs)), *further), kwargs
+        return (structures.map_leaves(narrow, layer.cast_inputs(inputs)), *others_after), kwargs
 
     def _infer(self, layer: Ruled, inputs: object) -> None:
         """Set the policy of a layer that has left it open, from the dtype of the first input."""
@@ -119,13 +119,13 @@ class TfKerasRules(Rules):
         """Cast floating arrays to the compute dtype, if that is a float."""
         compute = layer.compute_dtype
         if not layer.autocast or compute is None or not compute.startswith(FLOATS):
-            return structures.map_leaves(narrowed, inputs)
+            return structures.map_leaves(narrow, inputs)
         dtype = numpy_dtype(compute)
 
         def converted(leaf: object) -> Any:
             if not isinstance(leaf, np.ndarray) or leaf.dtype == dtype:
-                return narrowed(leaf)
-            return narrowed(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
+                return narrow(leaf)
+            return narrow(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
 
         return structures.map_leaves(converted, inputs)
 
@@ -142,8 +142,8 @@ class TfKerasRules(Rules):
 
     def autocasts(self, layer: Ruled, dtype: str, requested: bool) -> bool:
         """Tell whether it is a float, and the layer stores and computes in different dtypes."""
-        mixed = layer.compute_dtype != layer.variable_dtype
-        return requested and mixed and dtype.startswith(FLOATS)
+        is_mixed = layer.compute_dtype != layer.variable_dtype
+        return requested and is_mixed and dtype.startswith(FLOATS)
 
     def weight_dtype(self, layer: Ruled, dtype: object) -> str:
         """Return the argument's dtype, else the layer's; set an open policy of the layer to it."""

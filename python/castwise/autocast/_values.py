@@ -23,34 +23,32 @@ _SHOWN = 8
 def numbers(argument: str, value: object, dtype: np.dtype[Any], owner: str) -> NDArray[Any]:
     """Copy a value to a new array, in the dtype of the variable `owner`.
 
-    Raises
-    ------
-    ValueError
-        `value` is not an array of numbers, or it is complex and the dtype is not.
-
+    ValueError: `value` is not an array of numbers, or it is complex and the dtype is not.
     """
     try:
         array = read_array(argument, value)
-        known = finfo(array.dtype)
+        info = finfo(array.dtype)
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"{argument}={short(value)} of {type(value).__name__} is not an array of numbers, "
             f"as variable {owner!r} is: {error}"
         ) from None
-    if known.kind == "complex" and finfo(dtype).kind != "complex":
+    if info.kind == "complex" and finfo(dtype).kind != "complex":
         raise ValueError(
             f"{argument}={short(value)} is complex, and variable {owner!r} {dtype.name}; "
             "give its real or its imaginary part."
         )
-    stored = cast(array, dtype)
+    elements = cast(array, dtype)
     # As numpy: Python's integers must not overflow, because the caller chose no dtype.
-    counts = array.dtype.kind in "iu" and stored.dtype.kind in "iu" and not hasattr(value, "dtype")
-    if counts and not np.array_equal(stored, array):
+    counts = (
+        array.dtype.kind in "iu" and elements.dtype.kind in "iu" and not hasattr(value, "dtype")
+    )
+    if counts and not np.array_equal(elements, array):
         raise ValueError(
             f"{argument}={short(value)} does not fit in {dtype.name}, which variable {owner!r} "
             "is; give dtype= or smaller numbers."
         )
-    return stored
+    return elements
 
 
 def checked_shape(

@@ -15,7 +15,7 @@ from castwise._global_state import floatx
 from castwise._standard_dtype import standardize_dtype
 from castwise.autocast import _initializers as initializers
 from castwise.autocast import _names as names
-from castwise.autocast._narrow import narrowed, plain
+from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
 from castwise.autocast._scope import current, numpy_dtype
 from castwise.autocast._values import checked_shape, natural_dtype, numbers, short
@@ -83,7 +83,7 @@ class AutoCastVariable(NumpyProtocol):
         self._regularizer: Callable[..., Any] | None = None
         self._constraint: Callable[..., Any] | None = None
         self._autocast = bool(autocast)
-        self._array = _frozen(self._first_value(initializer, shape, dtype))
+        self._array = _freeze(self._first_value(initializer, shape, dtype))
         self._true_dtype: str = self._array.dtype.name
         self._casts = self._autocast and is_floating(self._array.dtype)
 
@@ -101,7 +101,7 @@ class AutoCastVariable(NumpyProtocol):
             target = target or numpy_dtype(floatx())
             initializer = initializers.call(make, initializer, sizes, target)
         array = self._numbers(
-            "initializer", initializer, target or natural_dtype(_stored(initializer))
+            "initializer", initializer, target or natural_dtype(_array_of(initializer))
         )
         if sizes is not None and array.shape != sizes:
             raise ValueError(
@@ -181,8 +181,8 @@ class AutoCastVariable(NumpyProtocol):
     def dtype(self) -> str:
         """The dtype in which it is seen here."""
         scope = current().scope if self._casts else None
-        stored = self._true_dtype
-        return stored if scope is None else scope.dtype or stored
+        stored_dtype = self._true_dtype
+        return stored_dtype if scope is None else scope.dtype or stored_dtype
 
     @property
     def value(self) -> Any:
@@ -192,7 +192,7 @@ class AutoCastVariable(NumpyProtocol):
         scope = current().scope
         if scope is None or scope.numpy_dtype is None or scope.numpy_dtype == self._array.dtype:
             return self._array
-        return _frozen(cast(self._array, scope.numpy_dtype))
+        return _freeze(cast(self._array, scope.numpy_dtype))
 
     def read_value(self) -> Any:
         """Return the same as `value`, under TF's name."""
@@ -219,7 +219,7 @@ class AutoCastVariable(NumpyProtocol):
                 f"value={short(value)} has the shape {array.shape}, and variable {self._path!r} "
                 f"{self.shape}; the shapes must be equal."
             )
-        self._array = _frozen(array)
+        self._array = _freeze(array)
         return self._array
 
     def assign_add(self, value: object) -> Any:
@@ -234,7 +234,7 @@ class AutoCastVariable(NumpyProtocol):
         # Floats round the delta to the stored dtype first; for integers 1 - 0.5 is 0, not 1.
         keeps = is_floating(self._array.dtype)
         delta = self._numbers(
-            "value", value, self._array.dtype if keeps else natural_dtype(_stored(value))
+            "value", value, self._array.dtype if keeps else natural_dtype(_array_of(value))
         )
         try:
             np.broadcast_to(delta, self.shape)
@@ -243,10 +243,10 @@ class AutoCastVariable(NumpyProtocol):
                 f"value={short(value)} has the shape {delta.shape}, which cannot be added to "
                 f"variable {self._path!r} of the shape {self.shape}; give one that can."
             ) from None
-        return self.assign(ufunc(self._array, narrowed(delta)))
+        return self.assign(ufunc(self._array, narrow(delta)))
 
     def _numbers(self, argument: str, value: object, dtype: np.dtype[Any]) -> NDArray[Any]:
-        return numbers(argument, _stored(value), dtype, self._path)
+        return numbers(argument, _array_of(value), dtype, self._path)
 
     # As in Keras, these are logical for elements of every dtype.
 
@@ -270,7 +270,7 @@ class AutoCastVariable(NumpyProtocol):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         vars(self).update(state)
-        _frozen(self._array)  # copies of arrays, also by pickle, are writable
+        _freeze(self._array)  # copies of arrays, also by pickle, are writable
 
     def __repr__(self) -> str:
         return (
@@ -279,14 +279,14 @@ class AutoCastVariable(NumpyProtocol):
         )
 
 
-def _stored(value: object) -> Any:
+def _array_of(value: object) -> Any:
     """Return the stored value of a variable, and other values as they are."""
     return value._array if isinstance(value, AutoCastVariable) else value
 
 
-def _frozen(array: NDArray[Any]) -> Any:
+def _freeze(array: NDArray[Any]) -> Any:
     array.flags.writeable = False
-    return narrowed(array)
+    return narrow(array)
 
 
 def _callable_or_none(name: str, value: object) -> Any:

@@ -39,18 +39,8 @@ def read_card(path: Path | None) -> Any:  # noqa: ANN401  (a RepoCard of an opti
 
     Metadata that are not YAML are left out, which a warning says.
 
-    Parameters
-    ----------
-    path
-        Its path; None if there is none.
-
-    Raises
-    ------
-    CheckpointError
-        It is a folder, not UTF-8 or too long, or its tags are neither text nor a list of texts.
-    OSError
-        It cannot be read.
-
+    CheckpointError: It is a folder, not UTF-8 or too long, or its tags are neither text nor a list
+    of texts. OSError: It cannot be read.
     """
     from huggingface_hub import RepoCard  # noqa: PLC0415  (optional)
 
@@ -92,22 +82,7 @@ def write_card(
     command: str,
     base: Base | None,
 ) -> None:
-    """Write the card of a converted model, which keeps what that of the source says.
-
-    Parameters
-    ----------
-    folder
-        The converted model.
-    card
-        That of the source.
-    summary
-        What became of it.
-    command
-        The name of the command that converted it.
-    base
-        What was converted, if that is a repository of the Hub.
-
-    """
+    """Write the card of a converted model, which keeps what that of the source says."""
     data = card.data
     if _TAG not in data["tags"]:
         data["tags"].append(_TAG)

@@ -46,22 +46,7 @@ _PLAN_SIZES = frozenset(("tensors", "before", "after"))
 def conversion_sheet(
     rows: Sequence[CastRow], paths: tuple[str, str], *, shown: str, action: str, seed: int | None
 ) -> Sheet:
-    """Show what was done to tensors, the worst first, a total, and what was kept.
-
-    Parameters
-    ----------
-    rows
-        Every tensor.
-    paths
-        The source and the destination.
-    shown
-        What a row is for: `GROUPS`, `TOTALS` or `ALL`.
-    action
-        What was done, in a word.
-    seed
-        The seed of stochastic rounding; None without.
-
-    """
+    """Show what was done to tensors, the worst first, a total, and what was kept."""
     is_decoded = not _has_casts(rows)
     converted = converted_rows(rows)
     cast_rows = [row for row in rows if row.target is not None] if is_decoded else converted
@@ -119,18 +104,7 @@ def plan_sheet(
     room: tuple[int, int | None],
     left_out: Sequence[str],
 ) -> Sheet:
-    """Show a plan: what would become of the tensors, the bytes needed and free, what is left out.
-
-    Parameters
-    ----------
-    rows, paths, shown, action
-        As in `conversion_sheet`.
-    room
-        Bytes that are needed, and that are free, None if the file system does not tell.
-    left_out
-        Files that would not be copied.
-
-    """
+    """Show a plan: what tensors would become, the bytes needed and free, what is left out."""
     groups = grouped(rows, shown)
     absent = set() if len(groups) < len(rows) else {"tensors"}
     absent |= set() if any(row.shard is not None for row in rows) else {"file"}

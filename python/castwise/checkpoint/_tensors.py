@@ -110,11 +110,7 @@ def may_be_float(info: TensorInfo) -> bool:
 def format_info(name: DTypeLike) -> FormatInfo:
     """Return the row of a format, given as `castwise.cast` takes it, that numpy can hold here.
 
-    Raises
-    ------
-    TypeError
-        It is not a format, or the installed ml_dtypes has no dtype for it.
-
+    TypeError: It is not a format, or the installed ml_dtypes has no dtype for it.
     """
     info = finfo(name)
     if info.dtype is None:

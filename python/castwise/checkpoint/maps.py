@@ -52,11 +52,7 @@ def is_map_name(text: str) -> bool:
 def named_map(name: str) -> DtypeMap:
     """Return a map that comes with castwise.
 
-    Raises
-    ------
-    CheckpointError
-        There is none of that name; the message has the nearest ones, and all.
-
+    CheckpointError: There is none of that name; the message has the nearest ones, and all.
     """
     family = _families().get(name)
     if family is None:
@@ -89,18 +85,7 @@ def refuse_map_name(name: str, value: object) -> None:
 
 
 def warn_of_other_models(name: str, used: Collection[str | None], unknown: Sequence[str]) -> None:
-    """Say what a map is for if castwise does not know a model, and none of its names is of theirs.
-
-    Parameters
-    ----------
-    name
-        The name of the map.
-    used
-        The patterns that match a tensor.
-    unknown
-        The types of models that castwise does not know, "" of one without.
-
-    """
+    """Say what a map is for if castwise does not know a model and none of its names is theirs."""
     family = _families()[name]
     if not unknown or any(pattern in used for pattern in family.keep):
         return

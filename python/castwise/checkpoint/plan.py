@@ -49,11 +49,7 @@ class CastOptions:
     def checked(cls, **options: Any) -> CastOptions:  # noqa: ANN401  (as they are given)
         """Take the options, with a seed drawn if rounding needs one and none was given.
 
-        Raises
-        ------
-        ValueError
-            `castwise.cast` refuses one of them, or `like` goes with none.
-
+        ValueError: `castwise.cast` refuses one of them, or `like` goes with none.
         """
         if (like := options.get("like")) is not None:
             library_named(like)
@@ -80,11 +76,8 @@ class CastOptions:
     def for_tensor(self, name: str, source: str | None, target: str | None) -> dict[str, Any]:
         """Return the arguments of `castwise.cast` that decide the result for one tensor.
 
-        Raises
-        ------
-        CheckpointError
-            The library of `like` has no such cast, or one that is not a single rounding.
-
+        CheckpointError: The library of `like` has no such cast, or one that is not a single
+        rounding.
         """
         if self.like is not None:
             return {**_options_like(self.like, name, source or "", target or ""), "seed": None}
@@ -131,12 +124,8 @@ Decide = Callable[[Iterable[TensorInfo], str], list[Planned]]
 def plan(tensors: Iterable[TensorInfo], dtypes: DtypeMap, prefix: str = "") -> list[Planned]:
     """Decide for every tensor, by its name after the prefix of its component of the checkpoint.
 
-    Raises
-    ------
-    CheckpointError
-        Two keys match one tensor; a tensor is to be cast whose format nobody
-        knows or that holds no numbers; or complex numbers would become real ones.
-
+    CheckpointError: Two keys match one tensor; a tensor is to be cast whose format nobody knows or
+    that holds no numbers; or complex numbers would become real ones.
     """
     return [_plan_one(info, dtypes, prefix) for info in tensors]
 

@@ -236,11 +236,7 @@ def kept_lines(kept: Sequence[KeptTensors]) -> Sheet:
 def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
     """Refuse a result that lost something and would replace its source.
 
-    Raises
-    ------
-    CheckpointError
-        There is a finding of one of these kinds.
-
+    CheckpointError: There is a finding of one of these kinds.
     """
     findings = summary.findings(kinds)
     if not findings:

@@ -243,21 +243,11 @@ def survey_file(
 
 @dataclass(frozen=True, slots=True)
 class SurveyedTensor:
-    """The survey of a tensor that is open, as the matrix, or the stack of them, that is quantised.
+    """The survey of an open tensor, as the matrix or the stack of them that is quantised."""
 
-    Attributes
-    ----------
-    info
-        The tensor.
-    counts
-        Its survey.
-    pieces
-        Reads it, in pieces that are surveyed, and quantised, apart from each other.
-
-    """
-
-    info: TensorInfo
-    counts: Survey
+    info: TensorInfo  # the tensor
+    counts: Survey  # its survey
+    # Reads it, in pieces that are surveyed, and quantised, apart from each other.
     pieces: Callable[[], Iterable[NDArray[Any]]]
 
 
@@ -269,11 +259,7 @@ def predict_all(
     It is measured of few elements, and where a prediction does not know. Small tensors of a shape
     are quantised together, unless the scheme has a scale for each whole tensor.
 
-    Raises
-    ------
-    TypeError, ValueError
-        As `Survey.predict`.
-
+    TypeError, ValueError: As `Survey.predict`.
     """
     scheme = _SCHEMES.get(target)
     is_whole = scheme is not None and _has_one_scale(scheme, recipe)

@@ -24,9 +24,8 @@ COMMANDS = {
     "verify": "compare the values of two checkpoints, quantised or not",
     "diff": "what differs between two checkpoints, and what explains it",
     "formats": "every format castwise knows",
-    "conformance": "what other libraries make of every cast, and which options give the same",
     "completion": "print a script with which a shell completes commands and options",
-    "help": "print the help of a command, or a manual page of all",
+    "help": "print the help of a command",
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""
 

@@ -11,7 +11,6 @@ from castwise.checkpoint.planning import FORMATS, form_names, recipes, scheme_na
 from castwise.cli._output import OK
 from castwise.cli._parser import COMMANDS, command_parsers, describe, make_parser
 from castwise.cli._paths import local_path_argument, map_argument, path_argument
-from castwise.conformance import CASTS
 from castwise.quantization import consumers
 
 _COMPLETION = """\
@@ -31,7 +30,6 @@ _VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "--assume": castwise.formats,
     "--dtype": castwise.formats,
     "--for": lambda: (consumer.name for consumer in consumers()),
-    "--library": lambda: (library.distributions[0] for library in CASTS),
     "--recipe": recipes,
     "--scheme": scheme_names,
     "--to": form_names,

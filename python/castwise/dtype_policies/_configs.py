@@ -39,7 +39,7 @@ _OLDER_NAMES = {"Policy": DTypePolicy}
 """TF 2's names of classes in configs."""
 
 
-def named(name: str) -> DTypePolicy:
+def policy_named(name: str) -> DTypePolicy:
     """Return the policy called `name`, plain or quantized. ValueError if there is none."""
     if "_from_" not in name:
         return DTypePolicy(name)
@@ -83,7 +83,7 @@ def get(identifier: object) -> DTypePolicy:
 
     """
     if isinstance(identifier, str):
-        return named(identifier)
+        return policy_named(identifier)
     if identifier is None:
         return dtype_policy()
     if isinstance(identifier, DTypePolicy):
@@ -153,5 +153,5 @@ def deserialize(config: object, custom_objects: Mapping[str, Any] | None = None)
         return from_dictionary(config, {**_OLDER_NAMES, **CLASSES}, custom_objects)
     if isinstance(config, str):
         classes = {**CLASSES, **(custom_objects or {})}
-        return classes[config]() if config in classes else named(config)
+        return classes[config]() if config in classes else policy_named(config)
     raise TypeError(f"config={short(config)} must be a dict with 'class_name' and 'config'")

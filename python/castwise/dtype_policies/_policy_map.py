@@ -173,7 +173,7 @@ class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
             The key is not a str.
 
         """
-        value = self._checked(_text("key", key), policy)
+        value = self._check(_text("key", key), policy)
         try:
             self._policies.insert(key, value)
         except KeyError as error:
@@ -182,7 +182,7 @@ class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
                 "delete it before you set it again"
             ) from error
 
-    def _checked(self, key: str, policy: object) -> DTypePolicy:
+    def _check(self, key: str, policy: object) -> DTypePolicy:
         try:
             return get(policy)
         except (TypeError, ValueError) as error:
@@ -224,7 +224,7 @@ class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
         """Return the policy of a key; if the key is missing, set it to `default`."""
         policy: DTypePolicy | None = self._policies.get(_text("key", key))
         if policy is None:
-            policy = self._policies.setdefault(key, self._checked(key, default))
+            policy = self._policies.setdefault(key, self._check(key, default))
         return policy
 
     def clear(self) -> None:
@@ -297,8 +297,8 @@ class DTypePolicyMap(Rendered, DTypePolicy, MutableMapping[str, DTypePolicy]):
             policies = {}
         if not isinstance(policies, dict):
             raise TypeError(f"policy_map={policies!r} must be a dict of keys to policies")
-        loaded = {key: deserialize(value, custom_objects) for key, value in policies.items()}
-        return cls(**{**config, "policy_map": loaded})
+        entries = {key: deserialize(value, custom_objects) for key, value in policies.items()}
+        return cls(**{**config, "policy_map": entries})
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, DTypePolicyMap):

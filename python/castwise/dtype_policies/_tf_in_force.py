@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._global_state import floatx
 from castwise.dtype_policies._tf_policy import Policy
 
@@ -33,7 +33,7 @@ def set_global_policy(policy: Policy | str | None) -> None:
 
     """
     if policy is not None and not isinstance(policy, Policy):
-        with renamed(name="policy"):
+        with rename_arguments(name="policy"):
             policy = Policy(policy)
     compute = None if policy is None else policy.compute_dtype
     if policy is not None and compute is not None and not compute.startswith(("float", "bfloat")):

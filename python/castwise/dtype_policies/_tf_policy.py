@@ -7,7 +7,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import PolicyBase, cast
 from castwise._floating import is_floating
 from castwise._keras_objects import (
@@ -51,7 +51,7 @@ class Policy(PolicyBase):
     """The class' name in configs; a subclass without one has its Python name there."""
 
     def __init__(self, name: str) -> None:
-        with renamed(policy="name"):
+        with rename_arguments(policy="name"):
             self._set_plain(name, "tf")
 
     @classmethod

@@ -164,24 +164,24 @@ def agree(
 
     """
     vector = pack(finite, amaxes)
-    returned = reduce(vector)
-    together = vector if returned is None else returned
-    if not _is_vector(together):
+    answer = reduce(vector)
+    maxima = vector if answer is None else answer
+    if not _is_vector(maxima):
         raise TypeError(
-            f"reduce returned {together!r}, which is not a vector; let it wait until the reduction "
+            f"reduce returned {maxima!r}, which is not a vector; let it wait until the reduction "
             "is complete (torch.distributed: with async_op=False), and return None or the vector."
         )
-    if np.shape(together) != vector.shape:
+    if np.shape(maxima) != vector.shape:
         raise ValueError(
-            f"reduce returned shape {np.shape(together)} for a vector of shape {vector.shape}; "
+            f"reduce returned shape {np.shape(maxima)} for a vector of shape {vector.shape}; "
             "every rank must give as many amaxes."
         )
-    return merge(together)
+    return merge(maxima)
 
 
-def _is_vector(returned: object) -> bool:
+def _is_vector(answer: object) -> bool:
     """Tell whether a value holds numbers; numpy makes an object array of a handle."""
     try:
-        return np.asarray(returned).dtype.kind not in "OSU"
+        return np.asarray(answer).dtype.kind not in "OSU"
     except (TypeError, ValueError):
         return False

@@ -45,20 +45,20 @@ class State(NamedTuple):
     floor_steps: Any
 
 
-def counted(arrays: Arrays, counter: Any, machine: DynamicLossScale) -> tuple[Any, Any]:
+def next_counter(arrays: Arrays, counter: Any, machine: DynamicLossScale) -> tuple[Any, Any]:
     """Return the counter after a finite step, and whether the scale grows."""
     growth, interval = machine._rules["growth"], machine.growth_interval
     if growth == "Modulo":  # of integers or floats, as jmp's are
         return (counter + 1) % interval, counter == interval - 1
-    count = _incremented(arrays, counter)
+    count = _increment(arrays, counter)
     grows = count >= interval if growth == "Reached" else count == interval
     return arrays.where(grows, 0, count), grows
 
 
-def grown(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
+def grow(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
     """Return the scale after a growth; beyond the range, as the preset says."""
     rules, maximum = machine._rules, machine.maximum
-    product = arrays.multiply(scale, _rounded(machine.growth_factor, rules))
+    product = arrays.multiply(scale, _round(machine.growth_factor, rules))
     if rules["ceiling"] == "Unchanged":
         return arrays.where(arrays.isfinite(product), product, scale)
     if rules["ceiling"] == "Maximum" and maximum is not None:
@@ -66,17 +66,17 @@ def grown(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
     return product
 
 
-def reduced(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
+def reduce_scale(arrays: Arrays, scale: object, machine: DynamicLossScale) -> Any:
     """Return the scale after it backed off; a NaN stays one."""
     rules = machine._rules
     if rules["backoff"] == "Multiply":
-        lower = arrays.multiply(scale, _rounded(machine.backoff_factor, rules))
+        lower = arrays.multiply(scale, _round(machine.backoff_factor, rules))
     else:
-        lower = arrays.divide(scale, _rounded(machine.growth_factor, rules))
+        lower = arrays.divide(scale, _round(machine.growth_factor, rules))
     return lower if machine.minimum is None else arrays.maximum(lower, machine.minimum)
 
 
-def limited(arrays: Arrays, scale: Any, machine: DynamicLossScale) -> Any:
+def limit(arrays: Arrays, scale: Any, machine: DynamicLossScale) -> Any:
     """Return a scale between the limits, where the preset has them at every step; a NaN stays."""
     if machine._rules["limits"] == "AtEveryStep":
         if machine.minimum is not None:
@@ -90,26 +90,26 @@ def next_scale(
     arrays: Arrays, scale: object, counter: Any, machine: DynamicLossScale, finite: object
 ) -> tuple[Any, Any]:
     """Return the scale and the counter after a step, for presets without hysteresis."""
-    count, grows = counted(arrays, counter, machine)
-    larger = arrays.where(grows, grown(arrays, scale, machine), scale)
-    following = arrays.where(finite, larger, reduced(arrays, scale, machine))
-    return limited(arrays, following, machine), arrays.where(finite, count, 0)
+    count, grows = next_counter(arrays, counter, machine)
+    larger = arrays.where(grows, grow(arrays, scale, machine), scale)
+    following = arrays.where(finite, larger, reduce_scale(arrays, scale, machine))
+    return limit(arrays, following, machine), arrays.where(finite, count, 0)
 
 
 def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: object) -> State:
     """Return the state after a step, of any preset."""
     scale, counter, hysteresis_left, floor_steps = state
-    count, grows = counted(arrays, counter, machine)
+    count, grows = next_counter(arrays, counter, machine)
     full, by_growth = machine.hysteresis, machine._rules["restore"] == "Growth"
     after_finite = (
-        limited(arrays, arrays.where(grows, grown(arrays, scale, machine), scale), machine),
+        limit(arrays, arrays.where(grows, grow(arrays, scale, machine), scale), machine),
         count,
         arrays.where(grows, full, hysteresis_left) if by_growth else full,
         0,
     )
-    left = _decremented(arrays, hysteresis_left)
-    lower = limited(arrays, reduced(arrays, scale, machine), machine)
-    at_floor = arrays.where(lower < scale, 0, _incremented(arrays, floor_steps))
+    left = _decrement(arrays, hysteresis_left)
+    lower = limit(arrays, reduce_scale(arrays, scale, machine), machine)
+    at_floor = arrays.where(lower < scale, 0, _increment(arrays, floor_steps))
     after_nonfinite = (
         arrays.where(left > 0, scale, lower),
         0,
@@ -120,7 +120,7 @@ def next_state(arrays: Arrays, state: State, machine: DynamicLossScale, finite: 
     return State(*(arrays.where(finite, *pair) for pair in pairs))
 
 
-def _rounded(factor: float, rules: dict[str, str]) -> float:
+def _round(factor: float, rules: dict[str, str]) -> float:
     """Round a factor as the preset rounds it."""
     if rules["arithmetic"] != "Single":
         return factor
@@ -128,11 +128,11 @@ def _rounded(factor: float, rules: dict[str, str]) -> float:
         return float(np.float32(factor))
 
 
-def _incremented(arrays: Arrays, count: Any) -> Any:
+def _increment(arrays: Arrays, count: Any) -> Any:
     """Add 1, unless it is the largest number of its dtype."""
     return arrays.minimum(count, np.iinfo(count.dtype.name).max - 1) + 1
 
 
-def _decremented(arrays: Arrays, count: Any) -> Any:
+def _decrement(arrays: Arrays, count: Any) -> Any:
     """Subtract 1, unless it is the smallest number of its dtype."""
     return arrays.maximum(count, np.iinfo(count.dtype.name).min + 1) - 1

@@ -19,7 +19,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from castwise import _trees as trees
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
 from castwise.loss_scale._arithmetic import is_number, times_as_torch, unscale_in_place
 from castwise.loss_scale._unscaling import all_finite
@@ -92,7 +92,7 @@ class GradScaler:
                 if not is_number(value):
                     raise TypeError(f"{name}={value!r} is not valid; use a number.")
             try:
-                with renamed(initial_scale="init_scale"):
+                with rename_arguments(initial_scale="init_scale"):
                     self._machine = DynamicLossScale(*numbers.values(), preset="torch")
             except ValueError as error:
                 raise AssertionError(str(error)) from error
@@ -113,8 +113,8 @@ class GradScaler:
         # A torch tensor is also an iterable, of its rows.
         elsewhere = isinstance(outputs, str | bytes) or hasattr(outputs, "dtype")
         if isinstance(outputs, Iterable) and not elsewhere:
-            scaled = map(self.scale, outputs)
-            return type(outputs)(scaled) if isinstance(outputs, list | tuple) else scaled
+            products = map(self.scale, outputs)
+            return type(outputs)(products) if isinstance(outputs, list | tuple) else products
         remedy = (
             "; for tensors use castwise.adapters.torch.GradScaler" if _is_tensor(outputs) else ""
         )
@@ -284,10 +284,10 @@ class GradScaler:
             return
         self._require_use("update")
         if new_scale is not None:
-            given: Any = new_scale
-            if not is_number(given):
+            scale_argument: Any = new_scale
+            if not is_number(scale_argument):
                 raise AssertionError(f"new_scale={new_scale!r} must be a float.")
-            self._change("new_scale", "scale", float(np.reshape(given, ())))
+            self._change("new_scale", "scale", float(np.reshape(scale_argument, ())))
         else:
             flags = [finite for _, finite in self._optimizers.values() if finite is not None]
             if not flags:
@@ -359,7 +359,7 @@ class GradScaler:
         self._machine = self._machine.with_state({key: state_dict[key] for key in keys})
 
     def _change(self, argument: str, key: str, value: float) -> None:
-        with renamed(**{key: argument}):
+        with rename_arguments(**{key: argument}):
             self._machine = self._machine.with_state({**self._machine.state_dict(), key: value})
 
     def _require_use(self, method: str) -> None:

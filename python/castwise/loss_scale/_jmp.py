@@ -158,8 +158,8 @@ class DynamicLossScale(_Scaling):
         for name, value in numbers.items():
             if np.ndim(value) != 0:
                 raise TypeError(f"{name}={value!r} is not valid; use a number without axes.")
-        traced = any(map(_is_traced, (grads_finite, *numbers.values())))
-        xp = sys.modules["jax"].numpy if traced else np
+        is_traced = any(map(_is_traced, (grads_finite, *numbers.values())))
+        xp = sys.modules["jax"].numpy if is_traced else np
         with np.errstate(all="ignore"):
             scale, counter = self._step(xp, xp.asarray(grads_finite).astype(bool))
         return dataclasses.replace(self, loss_scale=scale, counter=counter)
@@ -230,8 +230,8 @@ def select_tree(pred: Any, a: Tree, b: Tree) -> Tree:
     if _is_traced(pred):
         where = sys.modules["jax"].numpy.where
         pairs = zip(trees.values(a), trees.values(b), strict=True)
-        chosen: Tree = trees.replace(a, (where(pred, *pair) for pair in pairs))
-        return chosen
+        selection: Tree = trees.replace(a, (where(pred, *pair) for pair in pairs))
+        return selection
     return a if pred else b
 
 
@@ -292,12 +292,12 @@ def _check_number(name: str, value: Any) -> None:
 
 
 def _times(tree: Tree, factor: Any) -> Tree:
-    products = (times(leaf, _beside(factor, leaf)) for leaf in trees.values(tree))
+    products = (times(leaf, _as_array_like(factor, leaf)) for leaf in trees.values(tree))
     result: Tree = trees.replace(tree, products)
     return result
 
 
-def _beside(factor: Any, leaf: Any) -> Any:
+def _as_array_like(factor: Any, leaf: Any) -> Any:
     """Return the factor; a Python number gets the dtype of a float array, also of ml_dtypes."""
     if isinstance(factor, int | float) and isinstance(leaf, np.ndarray) and is_floating(leaf.dtype):
         return np.asarray(factor).astype(leaf.dtype)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
+from castwise._keras_objects import to_dictionary
 
 Variable = TypeVar("Variable")
 Contents = TypeVar("Contents")
@@ -26,6 +27,39 @@ class ScaledOptimizer:
     """The loss scale; a subclass may compute it from variables, and assign to these."""
 
     _is_dynamic: bool = True
+
+    _read_config: ClassVar[
+        staticmethod[[Mapping[str, Any], Mapping[str, Any] | None], dict[str, Any]]
+    ]
+    """Makes the arguments of the class of a config, the inner optimizer among them."""
+
+    @classmethod
+    def from_config(
+        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
+    ) -> Self:
+        """Make the optimizer of a config, which is not changed.
+
+        Parameters
+        ----------
+        config : mapping
+            "inner_optimizer" is an optimizer, or a dict with "class_name" and "config": of the
+            framework, in `custom_objects`, or in a module that is imported. A config of TF 2.3 has
+            "optimizer" and "loss_scale".
+        custom_objects : mapping of str to class
+            Further classes that the config may name, which are searched first.
+
+        Raises
+        ------
+        KeyError
+            There is no inner optimizer.
+        TypeError, ValueError
+            Its class is not found, or does not take its config; a DynamicLossScale of TF 2.3 has
+            another multiplier than 2.
+        ImportError
+            The class is one of a framework that is not installed.
+
+        """
+        return cls(**cls._read_config(config, custom_objects))
 
     def state_dict(self) -> dict[str, Any]:
         """Return the scale and the counter, by the names of the original's checkpoints.
@@ -45,9 +79,9 @@ class ScaledOptimizer:
 
         """
         if self._is_dynamic:
-            with renamed(owner="LossScaleOptimizer"):
-                loaded = dict(state) if isinstance(state, Mapping) else state
-                self._machine = self._machine.with_state(loaded)
+            with rename_arguments(owner="LossScaleOptimizer"):
+                contents_of_state = dict(state) if isinstance(state, Mapping) else state
+                self._machine = self._machine.with_state(contents_of_state)
         elif state:
             raise ValueError(
                 f"state has the unknown key {next(iter(state))!r}; a fixed loss scale has none. "
@@ -59,6 +93,9 @@ class ArrayOptimizer(ScaledOptimizer):
     """A `ScaledOptimizer` around an optimizer of arrays."""
 
     inner_optimizer: Any
+
+    def _inner_config(self) -> dict[str, Any]:
+        return to_dictionary(self.inner_optimizer, None, lambda value: value)
 
     @property
     def learning_rate(self) -> Any:

@@ -139,8 +139,8 @@ def _unscale(
     )
     if out is not None:
         return out, finite, norm
-    moved = map(moved_as, results, sources)
-    return trees.replace(grads, moved), finite, norm
+    arrays = map(moved_as, results, sources)
+    return trees.replace(grads, arrays), finite, norm
 
 
 def _targets(grads: object, out: object) -> list[Any]:
@@ -216,13 +216,7 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
 def require_alike(tree: object, counterpart: object, names: tuple[str, str]) -> None:
     """Compare two trees, which errors call by `names`.
 
-    Raises
-    ------
-    TypeError
-        Shapes or dtypes differ.
-    ValueError
-        Structures differ.
-
+    TypeError: Shapes or dtypes differ. ValueError: Structures differ.
     """
     for path, *leaves in trees.zip_leaves(tree, counterpart, names):
         kinds = [(np.shape(leaf), getattr(leaf, "dtype", type(leaf))) for leaf in leaves]

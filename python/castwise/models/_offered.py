@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from castwise._entry_points import is_offered, loaded, offered, package_of
+from castwise._entry_points import load_entry, offered, package_of
 from castwise.models._architecture import Architecture, read_architecture
 
 GROUP = "castwise.architectures"
@@ -23,8 +23,6 @@ def offered_architecture(config: Mapping[str, Any]) -> Architecture | None:
         What it offers is no path, or no file with an architecture.
 
     """
-    if not is_offered(GROUP):
-        return None
     classes = config.get("architectures")
     names = [*(classes if isinstance(classes, list) else ()), config.get("model_type")]
     architectures = (_read(name) for name in names if isinstance(name, str))
@@ -33,12 +31,12 @@ def offered_architecture(config: Mapping[str, Any]) -> Architecture | None:
 
 @cache
 def _read(name: str) -> Architecture | None:
-    entry = offered(GROUP, {}, kind="an architecture named {}").get(name)
+    entry = offered(GROUP).get(name)
     if entry is None:
         return None
     subject = f"the architecture {name!r} of {package_of(entry)}"
     try:
-        path: Any = loaded(entry, subject)
+        path: Any = load_entry(entry, subject)
         return read_architecture(os.fspath(path))
     except (ImportError, OSError, TypeError, ValueError) as error:
         raise ValueError(f"{subject}: {error}; update or uninstall that package") from error

@@ -19,32 +19,6 @@ from castwise.rendering._sheet import (
 from castwise.rendering._text import text_lines, text_of, unused_lines
 from castwise.rendering._words import group_name, printable, shape_text, size_text
 
-__all__ = [
-    "BARS",
-    "PAGE_START",
-    "Exponents",
-    "FormatRange",
-    "Front",
-    "Histogram",
-    "Lines",
-    "MakeRows",
-    "Part",
-    "Rendered",
-    "Section",
-    "Sheet",
-    "Table",
-    "group_name",
-    "html_of",
-    "joint_axis",
-    "page_lines",
-    "printable",
-    "shape_text",
-    "size_text",
-    "text_lines",
-    "text_of",
-    "unused_lines",
-]
-
 
 class Rendered:
     """A value that prints as a table, and that notebooks show as HTML."""

@@ -24,25 +24,12 @@ _FEW = 1e-4
 
 @dataclass(frozen=True, slots=True)
 class FormatRange:
-    """Where the magnitudes of a format lie, as powers of two.
+    """Where the magnitudes of a format lie, as powers of two."""
 
-    Attributes
-    ----------
-    name
-        The format.
-    smallest
-        The exponent of its smallest number above 0.
-    normal
-        That of its smallest normal number.
-    largest
-        That of its largest finite number.
-
-    """
-
-    name: str
-    smallest: int
-    normal: int
-    largest: int
+    name: str  # the format
+    smallest: int  # the exponent of its smallest number above 0
+    normal: int  # that of its smallest normal number
+    largest: int  # that of its largest finite number
 
     @classmethod
     def of(cls, name: str) -> FormatRange:
@@ -67,19 +54,10 @@ class FormatRange:
 
 @dataclass(frozen=True, slots=True)
 class Histogram:
-    """How many elements have each exponent.
+    """How many elements have each exponent."""
 
-    Attributes
-    ----------
-    lowest
-        The first exponent.
-    counts
-        The elements of this exponent and of those above it.
-
-    """
-
-    lowest: int
-    counts: NDArray[np.uint64]
+    lowest: int  # the first exponent
+    counts: NDArray[np.uint64]  # the elements of this exponent and of those above it
 
     @classmethod
     def of(cls, exponents: NDArray[np.int64], counts: NDArray[np.uint64]) -> Histogram:
@@ -103,17 +81,7 @@ class Histogram:
         return self.lowest + len(self.counts) - 1
 
     def text(self, axis: tuple[int, int] | None = None, normal: FormatRange | None = None) -> str:
-        """Draw the histogram in 16 letters, and brackets around a format's normal range.
-
-        Parameters
-        ----------
-        axis
-            The first and last exponent of the letters; by default the histogram's own.
-        normal
-            The format whose range is marked; a bracket is left out where the range goes beyond the
-            axis.
-
-        """
+        """Draw the histogram in 16 letters, and brackets around a format's normal range."""
         if not len(self.counts):
             return ""
         low, high = axis or (self.lowest, self.highest)
@@ -135,10 +103,12 @@ class Histogram:
 
 def joint_axis(histograms: Iterable[Histogram]) -> tuple[int, int]:
     """Return the first and last exponent of several histograms, without the least 0.01 %."""
-    filled = [histogram for histogram in histograms if len(histogram.counts)]
-    if not filled:
+    histograms_with_counts = [histogram for histogram in histograms if len(histogram.counts)]
+    if not histograms_with_counts:
         return 0, 0
-    return min(map(_lowest, filled)), max(histogram.highest for histogram in filled)
+    return min(map(_lowest, histograms_with_counts)), max(
+        histogram.highest for histogram in histograms_with_counts
+    )
 
 
 def _lowest(histogram: Histogram) -> int:

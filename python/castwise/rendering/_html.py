@@ -61,16 +61,7 @@ def html_of(sheet: Sheet) -> str:
 
 
 def page_lines(title: str, sheet: Sheet) -> Iterator[str]:
-    """Make the lines of a page, which has no script and needs no other file.
-
-    Parameters
-    ----------
-    title
-        Its title.
-    sheet
-        All of its parts are shown.
-
-    """
+    """Make the lines of a page, which has no script and needs no other file."""
     yield (
         f'{PAGE_START}<html lang="en"><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width">'

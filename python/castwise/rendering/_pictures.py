@@ -147,9 +147,9 @@ def _size(nbytes: float, most: float) -> str:
 
 def _name(name: str, baseline: int) -> str:
     """Write a name to the left of the picture, cut at the left if it is long."""
-    shown = name if len(name) <= _LETTERS else f"...{name[3 - _LETTERS :]}"
+    label = name if len(name) <= _LETTERS else f"...{name[3 - _LETTERS :]}"
     return (
-        f'<text x="{_LABEL - 8}" y="{baseline}" text-anchor="end">{escape(printable(shown))}</text>'
+        f'<text x="{_LABEL - 8}" y="{baseline}" text-anchor="end">{escape(printable(label))}</text>'
     )
 
 

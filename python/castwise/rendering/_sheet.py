@@ -13,35 +13,18 @@ MakeRows = Callable[[], Iterable[Sequence[str]]]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Columns of texts, to the left, and of numbers, to the right.
+    """Columns of texts, to the left, and of numbers, to the right."""
 
-    Attributes
-    ----------
-    header
-        The names of the columns; empty for none.
-    make_rows
-        Makes the rows; called more than once.
-    text_columns
-        How many columns hold texts; None is all.
-    total
-        A row below a rule of its own.
-    spare
-        Names of columns that a narrow terminal goes without, the first first and those of a tuple
-        together; columns of zeros go before them.
-    losses
-        Names of columns whose numbers, but 0, count what was lost.
-    ranked
-        True if the first rows are the worst, so that the others may be left out.
-
-    """
-
-    header: Sequence[str]
-    make_rows: MakeRows
-    text_columns: int | None = None
-    total: Sequence[str] | None = None
+    header: Sequence[str]  # the names of the columns; empty for none
+    make_rows: MakeRows  # makes the rows; called more than once
+    text_columns: int | None = None  # how many columns hold texts; None is all
+    total: Sequence[str] | None = None  # a row below a rule of its own
+    # Names of columns that a narrow terminal goes without, the first first and those of a tuple
+    # together; columns of zeros go before them.
     spare: Sequence[str | tuple[str, ...]] = ()
+    # Names of columns whose numbers, but 0, count what was lost.
     losses: frozenset[str] = frozenset()
-    ranked: bool = False
+    ranked: bool = False  # true if the first rows are the worst, so that the others may be left out
 
     @classmethod
     def of(
@@ -60,36 +43,18 @@ class Lines:
 
 @dataclass(frozen=True, slots=True)
 class Front:
-    """Bytes against error, with the point that was chosen. Only HTML has the picture.
+    """Bytes against error, with the point that was chosen. Only HTML has the picture."""
 
-    Attributes
-    ----------
-    points
-        Bytes and error of each point, by bytes.
-    chosen
-        Those of the chosen point.
-
-    """
-
-    points: Sequence[tuple[float, float]]
-    chosen: tuple[float, float]
+    points: Sequence[tuple[float, float]]  # bytes and error of each point, by bytes
+    chosen: tuple[float, float]  # those of the chosen point
 
 
 @dataclass(frozen=True, slots=True)
 class Exponents:
-    """Histograms of exponents above the ranges of formats. Only HTML has the picture.
+    """Histograms of exponents above the ranges of formats. Only HTML has the picture."""
 
-    Attributes
-    ----------
-    histograms
-        Each with its name.
-    ranges
-        Of the formats they are to be compared with.
-
-    """
-
-    histograms: Sequence[tuple[str, Histogram]]
-    ranges: Sequence[FormatRange]
+    histograms: Sequence[tuple[str, Histogram]]  # each with its name
+    ranges: Sequence[FormatRange]  # of the formats they are to be compared with
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,23 +32,7 @@ def text_lines(
     top: int | None = None,
     colour: bool = False,
 ) -> Iterator[str]:
-    """Make the lines of a sheet.
-
-    Parameters
-    ----------
-    sheet
-        Its tables and lines are shown, and its pictures and sections left out.
-    width
-        Characters of a line, for which columns are left out and names cut at the left; None for as
-        many as there are.
-    longest
-        Characters of a cell, at most; None for as many as there are.
-    top
-        How many rows of ranked tables; None is all.
-    colour
-        Whether what was lost is coloured.
-
-    """
+    """Make the lines of a sheet."""
     for part in sheet:
         if isinstance(part, Table):
             yield from _table_lines(part, (width, longest), top, colour=colour)
@@ -95,7 +79,7 @@ def _table_lines(
             continue
         texts = []
         for column in columns:
-            cell = _shortened(row[column], widths[column])
+            cell = _shorten(row[column], widths[column])
             text = cell.ljust(widths[column]) if column < left else cell.rjust(widths[column])
             if colour and table.header and line == 0:
                 text = f"{_HEADER}{text}{_PLAIN}"
@@ -142,6 +126,6 @@ def _fitting(
     return columns, [min(widths[0], max(room(), _LEAST_CHARACTERS)), *limits[1:]]
 
 
-def _shortened(cell: str, limit: int) -> str:
+def _shorten(cell: str, limit: int) -> str:
     """Leave out the beginning of a cell that is too long for a table: names differ at the end."""
     return cell if len(cell) <= limit else f"...{cell[3 - limit :]}"

@@ -245,16 +245,16 @@ class GradientLog(Rendered):
         if not self.is_due(step):
             return None
         loss_scale = _loss_scale(loss_scale)
-        by_name = {path: _surveyed(path, gradient) for path, gradient in leaves(gradients)}
-        recorded = GradientSurvey(
+        by_name = {path: _survey_of(path, gradient) for path, gradient in leaves(gradients)}
+        gradient_survey = GradientSurvey(
             step,
             loss_scale,
             bool(unscaled),
             sum_of(by_name.values()),
             by_name if self.by_name else {},
         )
-        self._surveys[recorded.step] = recorded
-        return recorded
+        self._surveys[gradient_survey.step] = gradient_survey
+        return gradient_survey
 
     @property
     def steps(self) -> tuple[int, ...]:
@@ -289,13 +289,15 @@ class GradientLog(Rendered):
 
         """
         scales: LossScales | None = ALL
-        for recorded in self:
-            if recorded.total.infinities or recorded.total.nans:
+        for gradient_survey in self:
+            if gradient_survey.total.infinities or gradient_survey.total.nans:
                 # The highest power of two that is lower.
-                below = math.ldexp(1.0, math.frexp(math.nextafter(recorded.loss_scale, 0))[1] - 1)
+                below = math.ldexp(
+                    1.0, math.frexp(math.nextafter(gradient_survey.loss_scale, 0))[1] - 1
+                )
                 fitting: LossScales | None = LossScales(0.0, below)
             else:
-                fitting = recorded.loss_scales(self.target, share=share)
+                fitting = gradient_survey.loss_scales(self.target, share=share)
             scales = fitting and scales and scales.intersection(fitting)
         return scales
 
@@ -308,15 +310,16 @@ class GradientLog(Rendered):
             "by_name": self.by_name,
             "steps": [
                 {
-                    "step": recorded.step,
-                    "loss_scale": recorded.loss_scale.hex(),
-                    "unscaled": recorded.unscaled,
-                    "total": None if self.by_name else recorded.total.to_dict(),
+                    "step": gradient_survey.step,
+                    "loss_scale": gradient_survey.loss_scale.hex(),
+                    "unscaled": gradient_survey.unscaled,
+                    "total": None if self.by_name else gradient_survey.total.to_dict(),
                     "by_name": {
-                        name: part.to_dict() for name, part in sorted(recorded.by_name.items())
+                        name: part.to_dict()
+                        for name, part in sorted(gradient_survey.by_name.items())
                     },
                 }
-                for recorded in self
+                for gradient_survey in self
             ],
         }
 
@@ -368,9 +371,11 @@ class GradientLog(Rendered):
             _check_equal(name, getattr(self, name), getattr(other, name), "of the logs")
         both = GradientLog(self.every, self.target, self.by_name)
         both._surveys = dict(self._surveys)
-        for step, recorded in other._surveys.items():
-            known = both._surveys.get(step)
-            both._surveys[step] = recorded if known is None else known + recorded
+        for step, gradient_survey in other._surveys.items():
+            own_survey = both._surveys.get(step)
+            both._surveys[step] = (
+                gradient_survey if own_survey is None else own_survey + gradient_survey
+            )
         return both
 
     def __radd__(self, other: object) -> GradientLog:
@@ -395,21 +400,21 @@ class GradientLog(Rendered):
         if not len(self):
             return [Lines(("no step was recorded",))]
         band = FormatRange.of(self.target)
-        histograms = [_scaled_histogram(recorded) for recorded in self]
+        histograms = [_scaled_histogram(gradient_survey) for gradient_survey in self]
         low, high = joint_axis(histograms)
         axis = min(low, band.normal), max(high, band.normal)
         table = Table(
             _COLUMNS,
             lambda: (
-                self._row(recorded, histogram.text(axis, band))
-                for recorded, histogram in zip(self, histograms, strict=True)
+                self._row(gradient_survey, histogram.text(axis, band))
+                for gradient_survey, histogram in zip(self, histograms, strict=True)
             ),
             text_columns=0,
             spare=("amin_nonzero", "amax", "subnormal", "zeros", "exponents"),
             losses=frozenset(("underflow", "overflow")),
         )
         step = max(math.ceil(len(histograms) / _DRAWN), 1)
-        drawn = [
+        strips = [
             (f"step {number}", histogram)
             for number, histogram in zip(self.steps, histograms, strict=True)
         ]
@@ -419,28 +424,28 @@ class GradientLog(Rendered):
             f"fitting loss scales lose at most {100 * SHARE:g} % of what is not zero; for all "
             f"steps {self.loss_scales() or 'none'}",
         )
-        return [Exponents(drawn[::step], [band]), table, Lines(lines)]
+        return [Exponents(strips[::step], [band]), table, Lines(lines)]
 
-    def _row(self, recorded: GradientSurvey, strip: str) -> tuple[str, ...]:
-        total, prediction = recorded.total, recorded.predict(self.target)
+    def _row(self, gradient_survey: GradientSurvey, strip: str) -> tuple[str, ...]:
+        total, prediction = gradient_survey.total, gradient_survey.predict(self.target)
         special = total.infinities + total.nans
         nonzero = max(total.count - total.zeros, 1)
-        lost = prediction.overflowed + prediction.saturated + special
+        lost_count = prediction.overflowed + prediction.saturated + special
         return (
-            str(recorded.step),
-            f"{recorded.loss_scale:g}",
-            f"{recorded.amax:.2e}",
-            f"{recorded.amin_nonzero:.2e}",
+            str(gradient_survey.step),
+            f"{gradient_survey.loss_scale:g}",
+            f"{gradient_survey.amax:.2e}",
+            f"{gradient_survey.amin_nonzero:.2e}",
             *(
                 _percent(part, whole)
                 for part, whole in (
                     (total.zeros, max(total.count, 1)),
                     (prediction.underflowed, nonzero),
                     (prediction.subnormal, nonzero),
-                    (lost, nonzero),
+                    (lost_count, nonzero),
                 )
             ),
-            str(recorded.loss_scales(self.target) or "none"),
+            str(gradient_survey.loss_scales(self.target) or "none"),
             strip,
         )
 
@@ -449,14 +454,14 @@ def _percent(part: int, whole: int) -> str:
     return f"{100 * part / whole:.2f} %" if part else "0"
 
 
-def _scaled_histogram(recorded: GradientSurvey) -> Histogram:
+def _scaled_histogram(gradient_survey: GradientSurvey) -> Histogram:
     """Return the exponents of gradients with the loss scale, of which only whole binades count."""
-    factor = recorded.loss_scale if recorded.unscaled else 1.0
-    exponents, counts, _ = recorded.total.binades
+    factor = gradient_survey.loss_scale if gradient_survey.unscaled else 1.0
+    exponents, counts, _ = gradient_survey.total.binades
     return Histogram.of(exponents + math.frexp(factor)[1] - 1, counts)
 
 
-def _surveyed(path: str, gradient: Any) -> Survey:  # noqa: ANN401  (of any library)
+def _survey_of(path: str, gradient: Any) -> Survey:  # noqa: ANN401  (of any library)
     try:
         return survey(gradient)
     except TypeError as error:

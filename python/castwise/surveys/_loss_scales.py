@@ -48,11 +48,7 @@ ALL = LossScales(math.ldexp(1.0, _LEAST), math.ldexp(1.0, _MOST))
 def float_format(target: str) -> _core.FormatInfo:
     """Return a format that gradients can have.
 
-    Raises
-    ------
-    TypeError
-        castwise has no such format, or its numbers are not floats with a sign and a zero.
-
+    TypeError: castwise has no such format, or its numbers are not floats with a sign and a zero.
     """
     info = _core.finfo(target)
     if info.kind != "float" or not info.signed:
@@ -77,11 +73,13 @@ def fitting_loss_scales(
     if not len(exponents):
         return ALL
     up_to = np.cumsum(counts)
-    kept = int(exponents[np.searchsorted(up_to, share * float(up_to[-1]), side="right")])
+    largest_exponent = int(
+        exponents[np.searchsorted(up_to, share * float(up_to[-1]), side="right")]
+    )
     significand, exponent = math.frexp(divisor)
     # The divisor is at most two to this power, and equal if it is a power of two.
     exponent -= significand == 0.5  # noqa: PLR2004
-    lowest = max(math.frexp(info.smallest_subnormal)[1] - 1 - kept + exponent, _LEAST)
+    lowest = max(math.frexp(info.smallest_subnormal)[1] - 1 - largest_exponent + exponent, _LEAST)
     highest = _highest(survey.amax, info, divisor)
     if lowest > highest:
         return None

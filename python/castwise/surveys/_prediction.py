@@ -117,9 +117,9 @@ class Prediction(Rendered):
         rows = []
         for field in fields(self):
             value = getattr(self, field.name)
-            shown = f"{value:.2f}" if isinstance(value, float) else f"{value}"
-            shown = "not known" if value is None else shown
-            rows.append((field.name, shown))
+            text = f"{value:.2f}" if isinstance(value, float) else f"{value}"
+            text = "not known" if value is None else text
+            rows.append((field.name, text))
         return [Table.of((), rows, 1)]
 
     def to_dict(self) -> dict[str, Any]:
@@ -219,7 +219,7 @@ def _predict_cast(
         exact = np.zeros_like(values, dtype=bool)
         is_shift = abs(math.frexp(scale)[0]) == 0.5  # noqa: PLR2004  (a power of two)
         if info.kind == "float" and bits > _GRID_BITS and is_shift:
-            exact = _held(values * abs(scale), bits, info)
+            exact = _is_exact(values * abs(scale), bits, info)
         for sign in (1.0, -1.0):
             totals.add(sign * values, weights / 2, exact)
     return Prediction(
@@ -256,12 +256,14 @@ def _half_step(info: _core.FormatInfo) -> float:
     return math.ldexp(1.0, math.frexp(float(info.max))[1] - 2 - info.mantissa_bits)
 
 
-def _held(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool_]:
+def _is_exact(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool_]:
     """Return which numbers of so many significant bits a format holds."""
     below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
     below = np.where(values >= info.smallest_normal, 0, below)
-    held: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - below) & (values <= float(info.max))
-    return held
+    is_exact: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - below) & (
+        values <= float(info.max)
+    )
+    return is_exact
 
 
 class _Totals:
@@ -284,30 +286,30 @@ class _Totals:
             self._add(values, values * self._scale, weights, exact)
 
     def _add(
-        self, values: _Column, scaled: _Column, weights: _Column, exact: NDArray[np.bool_]
+        self, values: _Column, products: _Column, weights: _Column, exact: NDArray[np.bool_]
     ) -> None:
         info, target = self._info, self._info.dtype
-        stored = _core.cast(
+        results_of_cast = _core.cast(
             values,
             info.name if target is None else target,
             scale=self._scale,
             overflow=self._overflow,
         )
-        results = _core.cast(stored, np.float64)
+        results = _core.cast(results_of_cast, np.float64)
         limit = float(info.max)
-        lost = ~np.isfinite(results)
+        lost_part = ~np.isfinite(results)
         last = np.abs(results) == limit
-        beyond = last & (np.abs(scaled) >= limit + _half_step(info))
-        results = np.where(exact, scaled, results)
-        noise = np.where(lost, 0.0, results - scaled)
+        beyond = last & (np.abs(products) >= limit + _half_step(info))
+        results = np.where(exact, products, results)
+        noise = np.where(lost_part, 0.0, results - products)
         magnitude = np.abs(results)
-        self.overflowed += float(weights[lost].sum())
+        self.overflowed += float(weights[lost_part].sum())
         self.saturated += float(weights[beyond].sum())
         self.underflowed += float(weights[results == 0].sum())
         if info.kind == "float":
             small = (magnitude > 0) & (magnitude < info.smallest_normal)
             self.subnormal += float(weights[small].sum())
-        self.signal += float((weights * np.square(scaled * self._unit)).sum())
+        self.signal += float((weights * np.square(products * self._unit)).sum())
         self.noise += float((weights * np.square(noise * self._unit)).sum())
 
 
@@ -422,10 +424,10 @@ def _block_losses(tables: list[Blocks], response: Response, largest: float) -> t
             phase = int(eighth % 8)
             unit = math.ldexp(1.0, 2 * (int(eighth) // 8 - top))
             share = 1 / int(blocks) if eighth == table.eighths[-1] else 0.0
-            for part, known in ((share, of_largest), (1 - share, of_eighths)):
+            for part, shares in ((share, of_largest), (1 - share, of_eighths)):
                 if part:
-                    lost = _losses(known, phase, int(blocks), counts, squares)
-                    noise, zeros = noise + part * unit * lost[0], zeros + part * lost[1]
+                    lost_part = _losses(shares, phase, int(blocks), counts, squares)
+                    noise, zeros = noise + part * unit * lost_part[0], zeros + part * lost_part[1]
         # What is further below is zero, or too small to be heard.
         zeros += float(table.counts[:, DEPTHS:].sum())
     return noise / len(tables), zeros / len(tables)

@@ -43,21 +43,14 @@ class Response(NamedTuple):
 
     The last axis is the tilt of the density within a binade. Errors are squared, in units of four
     to the exponent of the maximum.
-
-    Attributes
-    ----------
-    noise, zeros : ndarray, shape (maxima, DEPTHS, tilts)
-        The mean error, and the share that becomes zero, by the binades below the maximum's.
-    mean_squares : ndarray, shape (maxima, 2, tilts)
-        Of magnitudes from 1 to the maximum, and from 1 to 2.
-    noise_of_maxima, squares_of_maxima : ndarray, shape (maxima,)
-        The mean error of the maximum itself, and its square.
-
     """
 
+    # noise, zeros: The mean error, and the share that becomes zero, by the binades below the
+    # maximum's.
     noise: _Table
     zeros: _Table
-    mean_squares: _Table
+    mean_squares: _Table  # of magnitudes from 1 to the maximum, and from 1 to 2
+    # noise_of_maxima, squares_of_maxima: The mean error of the maximum itself, and its square.
     noise_of_maxima: _Table
     squares_of_maxima: _Table
 
@@ -80,17 +73,7 @@ class Response(NamedTuple):
         ]
 
     def losses(self, phase: int, counts: _Table, squares: _Table) -> tuple[float, float]:
-        """Return the sum of squared errors of elements, and how many of them become zero.
-
-        Parameters
-        ----------
-        phase : int
-            The eighth that the maxima of their blocks are in.
-        counts, squares : ndarray of float64, shape (DEPTHS,)
-            Elements by binades below the maximum's, and the sums of their squares in units of
-            four to the exponent of the maximum; without the maxima.
-
-        """
+        """Return the sum of squared errors of elements, and how many of them become zero."""
         depths = np.arange(DEPTHS)
         means = squares * np.ldexp(1.0, 2 * depths) / np.maximum(counts, 1)
         tilts = np.interp(means, self.mean_squares[phase, 1], np.arange(len(_TILTS)))
@@ -129,17 +112,17 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     block = find_scheme(scheme).block[1] or _WIDTH
     payload = block - 1
     rows = -(-magnitudes.shape[1] // payload)
-    padded = np.zeros((number, rows * payload))
-    padded[:, : magnitudes.shape[1]] = magnitudes
+    columns = np.zeros((number, rows * payload))
+    columns[:, : magnitudes.shape[1]] = magnitudes
     blocks = np.empty((2, number, rows, block))
     blocks[:, :, :, 0] = maxima[:, None]
     # Signs by turns: some schemes have one code more below zero than above.
     signs = np.where(np.arange(rows * payload) % 2, -1.0, 1.0)
-    blocks[0, :, :, 1:] = (padded * signs).reshape(number, rows, payload)
+    blocks[0, :, :, 1:] = (columns * signs).reshape(number, rows, payload)
     blocks[1] = -blocks[0]
-    stored = np.asarray(cast(blocks, dtype))
-    values = stored.astype(np.float32)
-    results = _requantized(stored.reshape(-1, block), scheme, recipe).reshape(values.shape)
+    elements = np.asarray(cast(blocks, dtype))
+    values = elements.astype(np.float32)
+    results = _requantize(elements.reshape(-1, block), scheme, recipe).reshape(values.shape)
     errors = np.square(results.astype(float) - values).mean(axis=0)
     zero = ((results == 0) & (blocks != 0)).mean(axis=0)
 
@@ -167,9 +150,9 @@ _AS_ROWS: dict[SchemeName, SchemeName] = {
 """Schemes whose blocks have several rows, and those that do the same to a row."""
 
 
-def _requantized(
+def _requantize(
     blocks: NDArray[Any], scheme: SchemeName, recipe: Recipe | None
 ) -> NDArray[np.float32]:
     """Quantise rows, each of which is a block."""
-    quantized = quantize_slab(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
-    return np.asarray(dequantize(quantized, "float32"))
+    array_of_scheme = quantize_slab(blocks, _AS_ROWS.get(scheme, scheme), recipe=recipe)
+    return np.asarray(dequantize(array_of_scheme, "float32"))

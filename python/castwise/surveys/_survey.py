@@ -30,15 +30,13 @@ _PICTURED_BITS = 16
 def restoring(kind: str, saved: object, schema: int) -> Iterator[None]:
     """Refuse what `to_dict` did not return, or did in another version; the block reads the rest.
 
-    Raises
-    ------
-    ValueError
-        It is no mapping, or of another schema, or the block fails.
-
+    ValueError: It is no mapping, or of another schema, or the block fails.
     """
-    stated = saved.get("schema") if isinstance(saved, Mapping) else None
-    if stated != schema:
-        raise ValueError(f"saved {kind} has schema={stated!r}; this castwise reads {schema}.")
+    schema_of_saved = saved.get("schema") if isinstance(saved, Mapping) else None
+    if schema_of_saved != schema:
+        raise ValueError(
+            f"saved {kind} has schema={schema_of_saved!r}; this castwise reads {schema}."
+        )
     try:
         yield
     except (AttributeError, LookupError, OverflowError, TypeError, ValueError) as error:
@@ -281,8 +279,10 @@ class Survey(Rendered):
             f"{self.infinities:,} infinite" if self.infinities else None,
             f"{self.nans:,} NaN" if self.nans else None,
         )
-        beside = ", ".join(filter(None, special))
-        total = f"{counted(self.count, 'element')}{', of these ' if beside else ''}{beside}"
+        special_text = ", ".join(filter(None, special))
+        total = (
+            f"{counted(self.count, 'element')}{', of these ' if special_text else ''}{special_text}"
+        )
         if not rows:
             return [Lines(("no magnitudes", total))]
         header = ("binade", "", "elements", "share", "of squares")
@@ -292,7 +292,7 @@ class Survey(Rendered):
 
 def sum_of(surveys: Iterable[Survey]) -> Survey:
     """Add surveys up; of none it is that of no elements."""
-    return Survey(_core.sum_surveys([each._tables for each in surveys]))
+    return Survey(_core.sum_surveys([one_survey._tables for one_survey in surveys]))
 
 
 def pictured_ranges() -> list[FormatRange]:

@@ -60,7 +60,7 @@ use crate::runtime::{parse_threads, release};
 /// like : str, optional
 ///     The options are those that give the bits of another library's cast: "numpy" (with ml_dtypes), "torch",
 ///     "torch<2.12", "jax", "tensorflow", "onnxruntime" (or "onnx") or "numkong", also where it rounds twice; which NaN a
-///     NaN becomes is castwise's. castwise/conformance/conformance.md has the table. Goes with out, order, copy, report
+///     NaN becomes is castwise's. castwise/conformance.md has the table. Goes with out, order, copy, report
 ///     (not where the library rounds twice) and threads.
 ///
 /// Returns

@@ -138,9 +138,9 @@ def from_host(array: NDArray[Any], like: Any) -> Any:
     committed to that device if `like` is.
     """
     is_committed, sharding = getattr(like, "committed", True), like.sharding
-    (device, *others) = like.devices()
+    (device, *further_devices) = like.devices()
     is_default = sharding.memory_kind in (None, device.default_memory().kind)
-    if others or not is_default or (is_committed and array.nbytes > _SMALL):
+    if further_devices or not is_default or (is_committed and array.nbytes > _SMALL):
         return jax.device_put(array, sharding)
     if is_committed:  # 10 us; `device_put` takes 25, and 20 for each of a list
         return jax.make_array_from_callback(array.shape, sharding, lambda _: array)
@@ -161,14 +161,14 @@ def _on_host(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     else:
         options = {name: value for name, value in options.items() if name not in ("copy", "order")}
         is_small = source.size * target.itemsize <= _SMALL  # and copied by from_host
-        out = None if is_small else _aligned(source.shape, target)
+        out = None if is_small else _aligned_buffer(source.shape, target)
         outcome = _core.cast(source, target, out=out, **options)
         result = outcome[0] if options.get("report") else outcome
     cast_array = from_host(result, array)
     return (cast_array, outcome[1]) if options.get("report") else cast_array
 
 
-def _aligned(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _aligned_buffer(shape: tuple[int, ...], dtype: np.dtype[Any]) -> NDArray[Any]:
     """Allocate an array that jax uses without copying it."""
     size = math.prod(shape) * dtype.itemsize
     memory = np.empty(size + _ALIGNMENT, np.uint8)
@@ -206,9 +206,11 @@ def _elsewhere(array: Any) -> str:
 def _by_xla(array: Any, target: np.dtype[Any], options: dict[str, Any]) -> Any:
     """Cast by operations of XLA; refuse options and dtypes that it does not have."""
     # The kernels refuse names and values that are wrong, and complex to real.
-    known = {name: value for name, value in options.items() if name not in ("scale", "seed")}
-    if known.get("rounding") != "stochastic":
-        _core.cast(np.empty(0, array.dtype), target, **known)
+    options_in_trace = {
+        name: value for name, value in options.items() if name not in ("scale", "seed")
+    }
+    if options_in_trace.get("rounding") != "stochastic":
+        _core.cast(np.empty(0, array.dtype), target, **options_in_trace)
     for name, value in options.items():
         if not (value is None or value is False) and value not in _ANYWHERE.get(name, ()):
             raise ValueError(f"{name}={value!r} is for {_elsewhere(array)}.")

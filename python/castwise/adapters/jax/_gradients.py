@@ -59,8 +59,8 @@ def unscale(grads: Tree, scale: Any) -> tuple[Tree, Array]:
         grad = jnp.asarray(grad)
         return grad * inverse.astype(jnp.promote_types(grad.dtype, jnp.float32))
 
-    divided: Tree = jax.tree_util.tree_map_with_path(divide, grads)
-    return divided, all_finite((grads, divided))
+    quotients: Tree = jax.tree_util.tree_map_with_path(divide, grads)
+    return quotients, all_finite((grads, quotients))
 
 
 def all_finite(tree: Any) -> Array:
@@ -111,5 +111,5 @@ def select_tree(pred: Any, on_true: Tree, on_false: Tree) -> Tree:
             )
         return jnp.where(pred, true_leaf, false_leaf)
 
-    chosen: Tree = jax.tree_util.tree_map_with_path(choose, on_true, on_false)
-    return chosen
+    selection: Tree = jax.tree_util.tree_map_with_path(choose, on_true, on_false)
+    return selection

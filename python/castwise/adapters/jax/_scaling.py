@@ -175,7 +175,7 @@ _ARRAYS = SimpleNamespace(
 """jax's functions, with products and quotients that are rounded as the machine rounds them."""
 
 
-def _named(value: LossScale) -> Any:
+def _loss_scale_named(value: LossScale) -> Any:
     keys = map(jax.tree_util.GetAttrKey, _FIELDS)
     return list(zip(keys, value._arrays(), strict=True)), value.machine
 
@@ -183,7 +183,7 @@ def _named(value: LossScale) -> Any:
 # Where the class is defined, so that it is a pytree wherever one is unpickled.
 jax.tree_util.register_pytree_with_keys(
     LossScale,
-    _named,
+    _loss_scale_named,
     lambda machine, arrays: LossScale(**dict(zip(_FIELDS, arrays, strict=True)), machine=machine),
     lambda value: (value._arrays(), value.machine),
 )

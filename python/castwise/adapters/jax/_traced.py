@@ -48,34 +48,16 @@ _BYTE = 8
 
 @functools.partial(jax.jit, static_argnums=(1, 2, 3), inline=True)
 def convert(array: Any, target: np.dtype[Any], nearest: bool, saturate: bool) -> Any:
-    """Return the elements in another dtype.
-
-    Parameters
-    ----------
-    array : jax.Array
-        Traced or on any device.
-    target : numpy.dtype
-        One that XLA computes with. Complex, if the array is.
-    nearest : bool
-        Round to the nearest integer, not towards zero, where the target has integers.
-    saturate : bool
-        From floats to floats: give the largest value where the range ends.
-
-    Returns
-    -------
-    jax.Array
-        The derivative of a cast between floats is 1, and 0 where it saturates.
-
-    """
+    """Return the elements in another dtype."""
     inexact = jax.numpy.inexact
     if all(jax.numpy.issubdtype(dtype, inexact) for dtype in (array.dtype, target)):
         return _differentiable(target, saturate, array)
-    return _converted(array, target, nearest, saturate)
+    return _convert(array, target, nearest, saturate)
 
 
 @functools.partial(jax.custom_jvp, nondiff_argnums=(0, 1))
 def _differentiable(target: np.dtype[Any], saturate: bool, array: Any) -> Any:
-    return _converted(array, target, False, saturate)
+    return _convert(array, target, False, saturate)
 
 
 @_differentiable.defjvp  # type: ignore[untyped-decorator]
@@ -89,7 +71,7 @@ def _tangent(target: np.dtype[Any], saturate: bool, primals: Any, tangents: Any)
     return _differentiable(target, saturate, array), tangent.astype(target)
 
 
-def _converted(array: Any, target: np.dtype[Any], nearest: bool, saturate: bool) -> Any:
+def _convert(array: Any, target: np.dtype[Any], nearest: bool, saturate: bool) -> Any:
     source, row = finfo(array.dtype), finfo(target)
     if array.dtype == target and not saturate:
         return array
@@ -106,7 +88,7 @@ def _of_floats(array: Any, row: FormatInfo, nearest: bool, saturate: bool) -> An
     """Convert floats to anything but complex numbers."""
     pivot = _DOUBLE if np.float64 in (array.dtype, row.dtype) else _SINGLE
     if row.kind == "float":
-        return _from_codes(_rounded(_codes(array, pivot), pivot, row, saturate), row)
+        return _from_codes(_round(_codes(array, pivot), pivot, row, saturate), row)
     if row.kind == "bool":
         return _codes(array, pivot) & pivot.code_dtype(pivot.sign - 1) != 0
     return _integer(array.astype(pivot.dtype), row, nearest)
@@ -122,7 +104,7 @@ def _of_whole(array: Any, row: FormatInfo) -> Any:
     )
     if row.kind == "float" and not rounded_once_by_xla:
         pivot = _SINGLE if bits <= _SINGLE.bits else _DOUBLE
-        return _from_codes(_rounded(_whole_codes(array, pivot), pivot, row, False), row)
+        return _from_codes(_round(_whole_codes(array, pivot), pivot, row, False), row)
     return array.astype(row.dtype)
 
 
@@ -130,9 +112,9 @@ def _complex(array: Any, row: FormatInfo) -> Any:
     part = np.dtype(np.float64 if row.dtype == np.complex128 else np.float32)
     if finfo(array.dtype).kind == "complex":
         return jax.lax.complex(
-            _converted(array.real, part, False, False), _converted(array.imag, part, False, False)
+            _convert(array.real, part, False, False), _convert(array.imag, part, False, False)
         )
-    real = _converted(array, part, False, False)
+    real = _convert(array, part, False, False)
     return jax.lax.complex(real, jax.numpy.zeros_like(real))
 
 
@@ -166,8 +148,8 @@ def _whole_codes(array: Any, pivot: _Pivot) -> Any:
     # Beyond the pivot's precision the last bit says that something was dropped ("round to odd"),
     # and so what is left is rounded as the whole would be.
     drop = pivot.bits - pivot.mantissa_bits - 1
-    dropped = (magnitude & pivot.code_dtype((1 << drop) - 1)) != 0
-    short = (magnitude >> pivot.code_dtype(drop)) | dropped.astype(pivot.code_dtype)
+    has_low_bits = (magnitude & pivot.code_dtype((1 << drop) - 1)) != 0
+    short = (magnitude >> pivot.code_dtype(drop)) | has_low_bits.astype(pivot.code_dtype)
     far = magnitude >> pivot.code_dtype(pivot.mantissa_bits + 1) != 0
     value = where(
         far,
@@ -178,7 +160,7 @@ def _whole_codes(array: Any, pivot: _Pivot) -> Any:
     return _codes(value, pivot) | sign
 
 
-def _rounded(codes: Any, pivot: _Pivot, row: FormatInfo, saturate: bool) -> Any:
+def _round(codes: Any, pivot: _Pivot, row: FormatInfo, saturate: bool) -> Any:
     """Round codes of a pivot to the nearest codes of another float format, ties to even ones."""
     where, number = jax.numpy.where, pivot.code_dtype
     special = _special_codes(pivot, row, saturate)
@@ -191,13 +173,13 @@ def _rounded(codes: Any, pivot: _Pivot, row: FormatInfo, saturate: bool) -> Any:
 
     shift = pivot.mantissa_bits - row.mantissa_bits
     has_zero = row.specials != "exponent-only"
-    rounded = magnitude
+    magnitude_after = magnitude
     if shift:
         # Without mantissa bits the last bit is the implicit one, which is odd.
         odd = (magnitude >> number(shift)) & number(1) if row.mantissa_bits else number(1)
-        rounded = (magnitude + number((1 << (shift - 1)) - 1) + odd) >> number(shift)
+        magnitude_after = (magnitude + number((1 << (shift - 1)) - 1) + odd) >> number(shift)
     rebias = pivot.bias - row.bias
-    code = rounded - number(rebias << row.mantissa_bits)
+    code = magnitude_after - number(rebias << row.mantissa_bits)
     if not has_zero:  # halfway between its two least values, and below them
         least = np.asarray(1.5 * 2.0**-row.bias, pivot.dtype).view(number)
         code = where(magnitude < least, number(0), code)
@@ -224,8 +206,8 @@ def _subnormal(magnitude: Any, pivot: _Pivot, row: FormatInfo) -> Any:
     """Round magnitudes below the smallest normal value of a format, ties to even codes."""
     number, unit = pivot.code_dtype, pivot.code_dtype(1)
     exponent = magnitude >> number(pivot.mantissa_bits)
-    hidden = number(1 << pivot.mantissa_bits)
-    significand = (magnitude & (hidden - unit)) | hidden
+    hidden_bit = number(1 << pivot.mantissa_bits)
+    significand = (magnitude & (hidden_bit - unit)) | hidden_bit
     # What is below half of the least code becomes 0 at the largest distance, too.
     last = number(pivot.mantissa_bits - row.mantissa_bits + pivot.bias - row.bias + 1)
     distance = jax.numpy.minimum(last - jax.numpy.minimum(exponent, last), pivot.mantissa_bits + 3)

@@ -94,7 +94,7 @@ def value_and_grad(
     numbers = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     @functools.wraps(loss)
-    def differentiated(*args: Any, **kwargs: Any) -> tuple[Any, LossScale, Any, Any]:
+    def compute(*args: Any, **kwargs: Any) -> tuple[Any, LossScale, Any, Any]:
         if policy is not None:
             args, kwargs = cast_tree((args, kwargs), policy, role="compute")
         leaves, structures = [], []
@@ -102,31 +102,31 @@ def value_and_grad(
             argument_leaves, structure = jax.tree_util.tree_flatten(args[number])
             leaves.append(argument_leaves)
             structures.append(structure)
-        chosen = [[_is_differentiable(leaf) for leaf in of_one] for of_one in leaves]
+        selection = [[_is_differentiable(leaf) for leaf in of_one] for of_one in leaves]
 
-        def scaled(arrays: Any) -> tuple[Any, Any]:
-            given = list(args)
+        def scaled_loss(arrays: Any) -> tuple[Any, Any]:
+            arguments = list(args)
             for place, number in enumerate(numbers):
-                filled = _merged(chosen[place], arrays[place], leaves[place])
-                given[number] = jax.tree_util.tree_unflatten(structures[place], filled)
-            result = loss(*given, **kwargs)
+                argument = _merge(selection[place], arrays[place], leaves[place])
+                arguments[number] = jax.tree_util.tree_unflatten(structures[place], argument)
+            result = loss(*arguments, **kwargs)
             value = result[0] if has_aux else result
-            return _multiplied(value, scaling.scale), result
+            return _multiply(value, scaling.scale), result
 
         arrays = [
             [leaf for leaf, is_chosen in zip(of_one, flags, strict=True) if is_chosen]
-            for of_one, flags in zip(leaves, chosen, strict=True)
+            for of_one, flags in zip(leaves, selection, strict=True)
         ]
-        grads, result = jax.grad(scaled, has_aux=True)(arrays)
+        grads, result = jax.grad(scaled_loss, has_aux=True)(arrays)
         grads, finite = unscale(grads, scaling)
         following, applies = scaling.next(finite)
         trees = tuple(
-            jax.tree_util.tree_unflatten(structure, _merged(flags, of_one, [None] * len(flags)))
-            for structure, flags, of_one in zip(structures, chosen, grads, strict=True)
+            jax.tree_util.tree_unflatten(structure, _merge(flags, of_one, [None] * len(flags)))
+            for structure, flags, of_one in zip(structures, selection, grads, strict=True)
         )
         return result, following, applies, trees[0] if isinstance(argnums, int) else trees
 
-    return differentiated
+    return compute
 
 
 def _is_differentiable(leaf: Any) -> bool:
@@ -141,13 +141,15 @@ def _is_differentiable(leaf: Any) -> bool:
     return bool(jax.numpy.issubdtype(dtype, np.floating))
 
 
-def _merged(flags: Sequence[bool], chosen: Sequence[Any], others: Sequence[Any]) -> list[Any]:
+def _merge(flags: Sequence[bool], selection: Sequence[Any], constants: Sequence[Any]) -> list[Any]:
     """Return the chosen values where the flags say so, in their order, and the others elsewhere."""
-    remaining = iter(chosen)
-    return [next(remaining) if flag else other for flag, other in zip(flags, others, strict=True)]
+    remaining = iter(selection)
+    return [
+        next(remaining) if flag else other for flag, other in zip(flags, constants, strict=True)
+    ]
 
 
-def _multiplied(value: Any, scale: Any) -> Any:
+def _multiply(value: Any, scale: Any) -> Any:
     """Return a loss times its scale, in 32 bits at least."""
     jnp = jax.numpy
     is_number = jax.tree_util.treedef_is_leaf(jax.tree_util.tree_structure(value))

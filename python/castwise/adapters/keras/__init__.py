@@ -4,11 +4,9 @@
 policies       to_keras, from_keras: policies of one side as those of the other
 models         apply_policy_map, cast_model: change the policies of an existing model
 installation   install, uninstall: Keras' own layers take castwise's policies and casts
-gradients      survey_gradients: a callback that logs where gradients lie
 ```
 """
 
-from castwise.adapters.keras._gradient_surveys import survey_gradients
 from castwise.adapters.keras._installation import Installation, install, uninstall
 from castwise.adapters.keras._models import apply_policy_map, cast_model
 from castwise.adapters.keras._policies import from_keras, to_keras
@@ -21,7 +19,6 @@ __all__ = [
     "cast_model",
     "from_keras",
     "install",
-    "survey_gradients",
     "to_keras",
     "uninstall",
 ]

@@ -149,12 +149,8 @@ class HeldPolicy:
 def policy_of_custom_class(policy: DTypePolicy, keras_class: type) -> Any:
     """Wrap `policy` in one of a class of Keras.
 
-    Raises
-    ------
-    TypeError
-        The class of `policy` overrides `convert_input`, which returns numpy's arrays; Keras' layers
-        need tensors.
-
+    TypeError: The class of `policy` overrides `convert_input`, which returns numpy's arrays; Keras'
+    layers need tensors.
     """
     if type(policy).convert_input is not DTypePolicy.convert_input:
         raise TypeError(

@@ -53,15 +53,15 @@ def dtype_policy(original: Original) -> Any:
     from Keras, and another one was set in Keras since.
     """
     state, policy = _keras_state(), global_state.current_policy()
-    ours, theirs, taken = state.get_global_attribute(_KNOWN, (None, None, False))
-    known = policy is ours
+    ours, theirs, is_taken = state.get_global_attribute(_KNOWN, (None, None, False))
+    is_known = policy is ours
     if policy is None or (
-        known and taken and state.get_global_attribute("dtype_policy") is not theirs
+        is_known and is_taken and state.get_global_attribute("dtype_policy") is not theirs
     ):
-        converted = original()
-        config.set_dtype_policy(from_keras(converted))
-        return _remembered(converted, taken=True)
-    return theirs if known else _remembered(_global_policy(policy), taken=False)
+        policy_of_keras = original()
+        config.set_dtype_policy(from_keras(policy_of_keras))
+        return _remember(policy_of_keras, is_taken=True)
+    return theirs if is_known else _remember(_global_policy(policy), is_taken=False)
 
 
 def _global_policy(policy: DTypePolicy) -> Any:
@@ -98,14 +98,14 @@ def set_dtype_policy(original: Original, *args: Any, **kwargs: Any) -> None:
     finally:
         if not stays:
             state.set_global_attribute("dtype_policy", before)
-    _remembered(after, taken=stays)
+    _remember(after, is_taken=stays)
 
 
-def _remembered(converted: Any, taken: bool) -> Any:
+def _remember(policy_of_keras: Any, is_taken: bool) -> Any:
     """Return the same policy of Keras as before, while castwise's policy in force is the same."""
-    known = global_state.current_policy(), converted, taken
-    _keras_state().set_global_attribute(_KNOWN, known)
-    return converted
+    memory = global_state.current_policy(), policy_of_keras, is_taken
+    _keras_state().set_global_attribute(_KNOWN, memory)
+    return policy_of_keras
 
 
 def clear_session(original: Original, *args: Any, **kwargs: Any) -> None:

@@ -33,18 +33,7 @@ _OF_ML_DTYPES = 2
 
 
 def kernel_cast(x: Any, dtype: Any, backend: str) -> np.ndarray[Any, Any] | None:
-    """Cast an array as the backend would; return None where that is left to the backend.
-
-    Parameters
-    ----------
-    x : any object
-        numpy's arrays are cast, but not those of subclasses.
-    dtype : any object
-        A dtype's name, as layers give it; others are left to the backend.
-    backend : {"numpy", "jax", "torch", "tensorflow"}
-        TensorFlow flushes float32's subnormals when it makes them of float64.
-
-    """
+    """Cast an array as the backend would; return None where that is left to the backend."""
     if type(x) is not np.ndarray or type(dtype) is not str or x.size < _WORTHWHILE:
         return None
     source = x.dtype.name

@@ -75,22 +75,22 @@ def uninstall() -> None:
     Installation.switch.turn_off()
 
 
-def _hooked() -> Callable[[], None]:
+def _hook() -> Callable[[], None]:
     """Put the hooks in; return a function that takes them out again."""
     keras = require("keras")
     try:
-        hooked = _hooked_in(keras)
+        undo_hooks = _hook_in(keras)
     except (AttributeError, ImportError, KeyError, TypeError) as error:
         raise RuntimeError(
             f"The installed keras {keras.__version__} differs from those that castwise can patch "
             f"({error}), and was left as it was; install one of keras {tested_releases('keras')}."
         ) from error
-    with hooked:
+    with undo_hooks:
         hooks.adopt()
-        return hooked.pop_all().close
+        return undo_hooks.pop_all().close
 
 
-def _hooked_in(keras: Any) -> ExitStack:
+def _hook_in(keras: Any) -> ExitStack:
     """Replace Keras' functions by hooks; closing the stack puts the originals back."""
     policies = import_module("keras.src.dtype_policies")
     policy = import_module("keras.src.dtype_policies.dtype_policy")
@@ -148,7 +148,7 @@ def _replace_class_method(undo: ExitStack, cls: Any, name: str, hook: hooks.Orig
 
 
 # The switch of an earlier copy of this module, if there is one: what it installed can be undone.
-_SWITCH: Switch = globals().get("_SWITCH") or Switch(_hooked)
+_SWITCH: Switch = globals().get("_SWITCH") or Switch(_hook)
 
 
 class Installation(Turn):

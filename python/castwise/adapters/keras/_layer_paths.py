@@ -49,8 +49,8 @@ def placed_layers(model: Any) -> list[PlacedLayer]:
     ]
 
 
-def _walk(layer: Any, path: str, full: str, seen: set[int]) -> Iterator[PlacedLayer]:
-    seen.add(id(layer))
+def _walk(layer: Any, path: str, full: str, ids: set[int]) -> Iterator[PlacedLayer]:
+    ids.add(id(layer))
     longer = (full, *_ends(full)) if full.endswith(f"/{path}") else ()
     yield PlacedLayer(
         path, tuple(longer_path for longer_path in longer if len(longer_path) > len(path)), layer
@@ -59,8 +59,8 @@ def _walk(layer: Any, path: str, full: str, seen: set[int]) -> Iterator[PlacedLa
     prefix = _prefix(layer, path, children)
     above = "" if _is_functional(layer) else f"{full}/"
     for child in children:
-        if id(child) not in seen:
-            yield from _walk(child, child.path or prefix + child.name, above + child.name, seen)
+        if id(child) not in ids:
+            yield from _walk(child, child.path or prefix + child.name, above + child.name, ids)
 
 
 def _ends(path: str) -> tuple[str, ...]:

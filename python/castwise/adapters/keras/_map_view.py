@@ -37,15 +37,15 @@ class MapView:
         self.castwise_policy = castwise_policy
         self._until_built = until_built
         self._to_keras, self._from_keras = to_keras, from_keras
-        self._converted: dict[int, tuple[DTypePolicy, Any]] = {}
+        self._keras_policies: dict[int, tuple[DTypePolicy, Any]] = {}
 
-    def _seen(self, policy: DTypePolicy) -> Any:
+    def _as_keras(self, policy: DTypePolicy) -> Any:
         """Convert a policy of the map for Keras; the same policy always gives the same object."""
-        seen_policy, converted = self._converted.get(id(policy), (None, None))
+        seen_policy, policy_of_keras = self._keras_policies.get(id(policy), (None, None))
         if seen_policy is not policy:
-            converted = self._to_keras(policy)
-            self._converted[id(policy)] = policy, converted
-        return converted
+            policy_of_keras = self._to_keras(policy)
+            self._keras_policies[id(policy)] = policy, policy_of_keras
+        return policy_of_keras
 
     @property
     def name(self) -> str:
@@ -59,10 +59,10 @@ class MapView:
         """The policy of paths that no key matches, and of layers without a path."""
         if self._until_built is not None:
             return self._until_built
-        return self._seen(self.castwise_policy.default_policy)
+        return self._as_keras(self.castwise_policy.default_policy)
 
     def __getitem__(self, path: str) -> Any:
-        return self._seen(self.castwise_policy[path])
+        return self._as_keras(self.castwise_policy[path])
 
     def __setitem__(self, key: str, policy: Any) -> None:
         keras_policy = require("keras").dtype_policies.DTypePolicy

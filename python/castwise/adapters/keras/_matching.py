@@ -13,48 +13,32 @@ from castwise.dtype_policies import DTypePolicyMap, Explanation
 
 @dataclass(frozen=True, slots=True)
 class Matching:
-    """The layers of a model, each with the path under which a map has its policy.
+    """The layers of a model, each with the path under which a map has its policy."""
 
-    Attributes
-    ----------
-    explanation
-        The report on these paths.
-    layers
-        The layers with these paths.
-    renamed
-        The paths of layers that only another path of theirs matched, with that path.
-    shortened
-        The paths that a key matches, of layers whose longer paths none does, with the longest.
-    reasons
-        For unused keys that other paths of layers would match, why they do not.
-
-    """
-
-    explanation: Explanation
-    layers: list[tuple[str, Any]]
+    explanation: Explanation  # the report on these paths
+    layers: list[tuple[str, Any]]  # the layers with these paths
+    # The paths of layers that only another path of theirs matched, with that path.
     renamed: dict[str, str]
+    # The paths that a key matches, of layers whose longer paths none does, with the longest.
     shortened: dict[str, str]
+    # For unused keys that other paths of layers would match, why they do not.
     reasons: tuple[str, ...]
 
 
-def match_layers(policy_map: DTypePolicyMap, placed: list[PlacedLayer]) -> Matching:
+def match_layers(policy_map: DTypePolicyMap, layers: list[PlacedLayer]) -> Matching:
     """Look up each layer by its path, else by the paths that it has where it is not loaded.
 
-    Raises
-    ------
-    ValueError
-        Several keys match the path of a layer, or different ones the different paths of a layer; or
-        all layers are built, and no key matches any.
-
+    ValueError: Several keys match the path of a layer, or different ones the different paths of a
+    layer; or all layers are built, and no key matches any.
     """
-    all_paths = policy_map.explain(path for place in placed for path in (place.path, *place.longer))
-    paths = [_lookup(policy_map, place, all_paths) for place in placed]
+    all_paths = policy_map.explain(path for place in layers for path in (place.path, *place.longer))
+    paths = [_lookup(policy_map, place, all_paths) for place in layers]
     explanation = policy_map.explain(paths)
     _refuse_ambiguous(explanation)
-    reasons = tuple(_reasons(policy_map, explanation, placed))
-    if all(place.layer.built for place in placed):
+    reasons = tuple(_reasons(policy_map, explanation, layers))
+    if all(place.layer.built for place in layers):
         refuse_unused(explanation, reasons)
-    pairs = list(zip(paths, placed, strict=True))
+    pairs = list(zip(paths, layers, strict=True))
     return Matching(
         explanation,
         [(path, place.layer) for path, place in pairs],
@@ -64,30 +48,32 @@ def match_layers(policy_map: DTypePolicyMap, placed: list[PlacedLayer]) -> Match
     )
 
 
-def _lookup(policy_map: DTypePolicyMap, placed: PlacedLayer, all_paths: Explanation) -> str:
+def _lookup(policy_map: DTypePolicyMap, entry: PlacedLayer, all_paths: Explanation) -> str:
     """Return the path of a layer that a key matches; its own if none does."""
-    matched = [path for path in (placed.path, *placed.longer) if all_paths.paths[path].matches]
+    paths_with_match = [
+        path for path in (entry.path, *entry.longer) if all_paths.paths[path].matches
+    ]
     keys: dict[str | None, str] = {}
-    for path in matched:
+    for path in paths_with_match:
         keys.setdefault(all_paths.paths[path].key, path)
     if len(keys) > 1 and policy_map.on_overlap == "raise" and None not in keys:
         pairs = " and ".join(f"{path!r} by {key!r}" for key, path in keys.items())
         raise ValueError(
-            f"the layer {placed.path!r} is matched under two of its paths, {pairs}: it has the "
+            f"the layer {entry.path!r} is matched under two of its paths, {pairs}: it has the "
             "longer one where its model is not loaded from a config; nothing was changed. "
             'Make the keys disjoint, or use on_overlap="first" for that of its present path'
         )
-    return matched[0] if matched else placed.path
+    return paths_with_match[0] if paths_with_match else entry.path
 
 
-def _matches_only(placed: PlacedLayer, path: str, all_paths: Explanation) -> bool:
+def _matches_only(entry: PlacedLayer, path: str, all_paths: Explanation) -> bool:
     """Tell whether keys match the path of a layer, and none of its longer ones."""
-    matched = [
+    paths_with_match = [
         layer_path
-        for layer_path in (placed.path, *placed.longer)
+        for layer_path in (entry.path, *entry.longer)
         if all_paths.paths[layer_path].matches
     ]
-    return bool(placed.longer) and matched == [path] == [placed.path]
+    return bool(entry.longer) and paths_with_match == [path] == [entry.path]
 
 
 def _refuse_ambiguous(explanation: Explanation) -> None:
@@ -102,33 +88,33 @@ def _refuse_ambiguous(explanation: Explanation) -> None:
 
 
 def _reasons(
-    policy_map: DTypePolicyMap, explanation: Explanation, placed: list[PlacedLayer]
+    policy_map: DTypePolicyMap, explanation: Explanation, layers: list[PlacedLayer]
 ) -> Iterator[str]:
     """Write of unused keys that layers match by fewer names, or under another name of the model."""
-    name = placed[0].path
+    name = layers[0].path
     for key in explanation.unused:
-        alone = DTypePolicyMap("float32", {key: "float32"}, match=policy_map.match)
+        keys_map = DTypePolicyMap("float32", {key: "float32"}, match=policy_map.match)
         model_name = key.partition("/")[0]
-        shorter = {end: place.path for place in placed for end in place.shorter}
+        shorter = {end: place.path for place in layers for end in place.shorter}
         renamed = {
             model_name + path.removeprefix(name): path
-            for place in placed
+            for place in layers
             for path in (place.path, *place.longer)
             if path.startswith(f"{name}/")
         }
-        if (path := _matched(alone, shorter)) is not None:
+        if (path := _first_match(keys_map, shorter)) is not None:
             yield (
                 f"the key {key!r} matches {path!r} only without its first names, which layers of "
                 f"loaded models lack; write '(.*/)?{key}' for both"
             )
-        elif (path := _matched(alone, renamed)) is not None:
+        elif (path := _first_match(keys_map, renamed)) is not None:
             yield (
                 f"the key {key!r} matches {path!r} only in a model named {model_name!r}, and this "
                 f"one is named {name!r}; give it that name, also in its get_config"
             )
 
 
-def _matched(policy_map: DTypePolicyMap, paths: dict[str, str]) -> str | None:
+def _first_match(policy_map: DTypePolicyMap, paths: dict[str, str]) -> str | None:
     """Return what is behind the first path that a map matches."""
     matches = policy_map.explain(paths).paths
     return next((paths[path] for path, match in matches.items() if match.matches), None)

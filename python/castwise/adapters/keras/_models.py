@@ -15,7 +15,7 @@ from castwise.adapters.keras._notes import (
     paths_that_changed,
 )
 from castwise.adapters.keras._optimizers import known_variables, notes
-from castwise.adapters.keras._plan import LayerPlan, planned, policy_in_force
+from castwise.adapters.keras._plan import LayerPlan, plan_layers, policy_in_force
 from castwise.adapters.keras._policies import from_keras
 from castwise.adapters.keras._quantization import NO_SUPPORT, quantize_layers
 from castwise.adapters.keras._report import AppliedPolicies
@@ -86,9 +86,9 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
     """
     policy_map = _map(policy_map)
     _check_model(model)
-    matching, plans = planned(model, policy_map)
+    matching, plans = plan_layers(model, policy_map)
     with known_variables(model):
-        variables, overflowed = _recast_variables(plans)
+        variables, overflow_names = _recast_variables(plans)
     for plan in plans:
         plan.layer._dtype_policy = plan.policy
     quantized, skipped = quantize_layers(plans)
@@ -110,7 +110,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:
         (
             *paths_that_changed(matching),
             *notes(model, set(variables)),
-            *overflows(overflowed),
+            *overflows(overflow_names),
             *casts_that_stay(layers),
             *layers_that_stay(plans),
             *layers_not_built(plans, len(policy_map)),
@@ -166,15 +166,15 @@ def _recast_variables(
 
     Also those that overflowed.
     """
-    done: dict[int, tuple[Any, tuple[str, str]]] = {}
-    overflowed = []
+    recast_layers: dict[int, tuple[Any, tuple[str, str]]] = {}
+    overflow_names = []
     for plan in plans:
         for variable, dtype in plan.recast:
-            if id(variable) not in done:
-                done[id(variable)] = variable, (stored_dtype(variable), dtype)
+            if id(variable) not in recast_layers:
+                recast_layers[id(variable)] = variable, (stored_dtype(variable), dtype)
                 if not recast(variable, dtype):
-                    overflowed.append((variable, dtype))
-    return done, overflowed
+                    overflow_names.append((variable, dtype))
+    return recast_layers, overflow_names
 
 
 def _map(policy_map: Any) -> DTypePolicyMap:

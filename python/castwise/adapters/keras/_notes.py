@@ -20,8 +20,8 @@ def paths_that_changed(matching: Matching) -> Iterator[str]:
         if paths:
             path, other = next(iter(paths.items()))
             count = f"{len(paths)} layers are" if len(paths) > 1 else "1 layer is"
-            used = other if paths is matching.renamed else path
-            yield f"{count} {words}, such as {used!r} of the paths {path!r} and {other!r}."
+            used_path = other if paths is matching.renamed else path
+            yield f"{count} {words}, such as {used_path!r} of the paths {path!r} and {other!r}."
     for reason in matching.reasons:
         yield f"{reason[0].upper()}{reason[1:]}."
 

@@ -43,19 +43,19 @@ def known_variables(model: Any) -> Iterator[None]:
         yield
     finally:
         for optimizer, keys in keys_by_optimizer:
-            renamed = {key: optimizer._var_key(variable) for variable, key in keys}
+            new_keys = {key: optimizer._var_key(variable) for variable, key in keys}
             for name in _BY_KEY:
                 table = getattr(optimizer, name, None)
                 if table is not None:
-                    setattr(optimizer, name, _renamed(table, renamed))
+                    setattr(optimizer, name, _replace_keys(table, new_keys))
 
 
 def notes(model: Any, recast_ids: set[int]) -> Iterator[str]:
     """Yield what is left to the caller after variables of a compiled model were cast: sentences."""
     optimizers = optimizers_of(model)
     scaling = require("keras").optimizers.LossScaleOptimizer
-    scaled = any(isinstance(optimizer, scaling) for optimizer in optimizers)
-    if optimizers and model.dtype_policy.name == "mixed_float16" and not scaled:
+    has_scaling = any(isinstance(optimizer, scaling) for optimizer in optimizers)
+    if optimizers and model.dtype_policy.name == "mixed_float16" and not has_scaling:
         yield (
             "The model was compiled before it became mixed_float16, so that its optimizer scales "
             "no loss; compile it again, or wrap the optimizer in keras.optimizers."
@@ -73,7 +73,7 @@ def notes(model: Any, recast_ids: set[int]) -> Iterator[str]:
             )
 
 
-def _renamed(table: Any, renamed: dict[Any, Any]) -> Any:
+def _replace_keys(table: Any, new_keys: dict[Any, Any]) -> Any:
     if isinstance(table, dict):
-        return {renamed.get(key, key): value for key, value in table.items()}
-    return type(table)(renamed.get(key, key) for key in table)
+        return {new_keys.get(key, key): value for key, value in table.items()}
+    return type(table)(new_keys.get(key, key) for key in table)

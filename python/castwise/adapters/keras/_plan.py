@@ -13,7 +13,7 @@ from castwise.adapters.keras._policies import from_keras, to_keras
 from castwise.adapters.keras._variables import own_variables, stored_dtype
 from castwise.config import is_float_dtype
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, Explanation
-from castwise.dtype_policies._configs import named
+from castwise.dtype_policies._configs import policy_named
 from castwise.dtype_policies._policy import plain_name
 
 _CALIBRATED = ("gptq", "awq")
@@ -25,45 +25,23 @@ _SUPPORT = {"quantize", "_quantization_geometry"}
 
 @dataclass(frozen=True, slots=True)
 class LayerPlan:
-    """The planned change of one layer.
+    """The planned change of one layer."""
 
-    Attributes
-    ----------
-    path, layer
-        The layer and its path.
-    before
-        The name of its present policy.
-    policy
-        Its new policy, of Keras; if that quantizes and the layer is built, the plain policy in it.
-    recast
-        The variables that change their dtype, each with the new one.
-    quantize
-        The quantized policy, of Keras, that a built layer gets afterwards.
-    is_quantized
-        Whether the layer is built and quantized already, as its policy wants it.
-
-    """
-
+    # path, layer: The layer and its path.
     path: str
     layer: Any
-    before: str
+    before: str  # the name of its present policy
+    # Its new policy, of Keras; if that quantizes and the layer is built, the plain policy in it.
     policy: Any
+    # The variables that change their dtype, each with the new one.
     recast: tuple[tuple[Any, str], ...] = ()
-    quantize: Any = None
+    quantize: Any = None  # the quantized policy, of Keras, that a built layer gets afterwards
+    # Whether the layer is built and quantized already, as its policy wants it.
     is_quantized: bool = False
 
 
-def planned(model: Any, policy_map: DTypePolicyMap) -> tuple[Matching, list[LayerPlan]]:
-    """Plan the changes of all layers of a model.
-
-    Raises
-    ------
-    ValueError
-        As `match_layers`; a layer is already quantized in another way; a policy computes in other
-        dtypes than floats, needs calibration, or is unknown to the installed Keras; two layers
-        share a variable and have different dtypes.
-
-    """
+def plan_layers(model: Any, policy_map: DTypePolicyMap) -> tuple[Matching, list[LayerPlan]]:
+    """Plan the changes of all layers of a model."""
     matching = match_layers(policy_map, placed_layers(model))
     explanation = matching.explanation
     planner = _Planner(copy.copy(policy_map))
@@ -88,13 +66,13 @@ class _Planner:
 
     def __init__(self, policy_map: DTypePolicyMap) -> None:
         self._map = policy_map
-        self._converted: dict[DTypePolicy, Any] = {}
+        self._keras_policies: dict[DTypePolicy, Any] = {}
 
     def plan(self, path: str, layer: Any, target: DTypePolicy) -> LayerPlan:
         """Plan the change of a layer. ValueError for what is impossible."""
-        if target not in self._converted:
-            self._converted[target] = to_keras(target)
-        policy = self._converted[target]
+        if target not in self._keras_policies:
+            self._keras_policies[target] = to_keras(target)
+        policy = self._keras_policies[target]
         before = policy_in_force(layer)
         if not is_float_dtype(before.compute_dtype):
             return LayerPlan(path, layer, before.name, layer._dtype_policy)
@@ -118,7 +96,7 @@ class _Planner:
                 f"key with {before.name!r}, or load the model from before it was quantized"
             )
         if target.quantization_mode is not None:
-            policy, quantize = to_keras(named(plain_name(target))), policy
+            policy, quantize = to_keras(policy_named(plain_name(target))), policy
             if can_be_quantized(layer) and target.quantization_mode in _CALIBRATED:
                 raise ValueError(
                     f"{path!r}: policy={target.name!r} needs a data set to calibrate with; call "

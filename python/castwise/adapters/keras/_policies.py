@@ -67,14 +67,14 @@ def to_keras(policy: Any) -> Any:
     if type(policy) not in CLASSES.values():
         return policy_of_custom_class(policy, cls)
     try:
-        converted = cls(**policy.get_config())
+        policy_of_other = cls(**policy.get_config())
     except (TypeError, ValueError) as error:
         raise ValueError(
             f"policy={policy.name!r}: the installed keras {keras.__version__} refuses it; use "
             f"another policy, or another release of Keras: {error}"
         ) from error
-    _check_dtypes(policy, converted, "Keras")
-    return converted
+    _check_dtypes(policy, policy_of_other, "Keras")
+    return policy_of_other
 
 
 def from_keras(policy: Any) -> Any:
@@ -130,9 +130,9 @@ def from_keras(policy: Any) -> Any:
             f"policy={policy!r} has no name any more (get_config of a keras DTypePolicyMap "
             "without a default policy takes it away); make the policy again"
         )
-    converted = cls(**policy.get_config())
-    _check_dtypes(policy, converted, "castwise")
-    return converted
+    policy_of_other = cls(**policy.get_config())
+    _check_dtypes(policy, policy_of_other, "castwise")
+    return policy_of_other
 
 
 def _from_map(policy: Any, keras: Any) -> DTypePolicyMap:
@@ -165,11 +165,11 @@ def _release(version: str) -> tuple[int, ...]:
     return tuple(int(part) for part in version.split(".")[:2])
 
 
-def _check_dtypes(given: Any, converted: Any, reader: str) -> None:
+def _check_dtypes(original: Any, policy_of_other: Any, reader: str) -> None:
     """Refuse a name that the other side reads differently, such as "int" with TensorFlow."""
     for role in ("compute_dtype", "variable_dtype"):
-        if getattr(given, role) != getattr(converted, role):
+        if getattr(original, role) != getattr(policy_of_other, role):
             raise ValueError(
-                f"policy={given.name!r} has the {role} {getattr(given, role)}, and "
-                f"{getattr(converted, role)} where {reader} reads its name; name the dtype"
+                f"policy={original.name!r} has the {role} {getattr(original, role)}, and "
+                f"{getattr(policy_of_other, role)} where {reader} reads its name; name the dtype"
             )

@@ -68,11 +68,11 @@ def uninstall() -> None:
     TfKerasInstallation.switch.turn_off()
 
 
-def _hooked() -> Callable[[], None]:
+def _hook() -> Callable[[], None]:
     """Put the hooks in; return a function that takes them out again."""
     tf_keras = require("tf_keras")
     try:
-        return _hooked_in(tf_keras).close
+        return _hook_in(tf_keras).close
     except (AttributeError, ImportError, KeyError, TypeError) as error:
         raise RuntimeError(
             f"The installed tf_keras {tf_keras.__version__} differs from those that castwise can "
@@ -81,7 +81,7 @@ def _hooked() -> Callable[[], None]:
         ) from error
 
 
-def _hooked_in(tf_keras: Any) -> ExitStack:
+def _hook_in(tf_keras: Any) -> ExitStack:
     """Replace functions of tf_keras by hooks; closing the stack puts the originals back."""
     policies = import_module("tf_keras.src.mixed_precision.policy")
     layer = tf_keras.layers.Layer
@@ -131,7 +131,7 @@ def _cast_to_lowest(self: Any, inputs: Any) -> Any:
 
 
 # The switch of an earlier copy of this module, if there is one: what it installed can be undone.
-_SWITCH: Switch = globals().get("_SWITCH") or Switch(_hooked)
+_SWITCH: Switch = globals().get("_SWITCH") or Switch(_hook)
 
 
 class TfKerasInstallation(Turn):

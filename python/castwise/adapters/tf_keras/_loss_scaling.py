@@ -54,7 +54,7 @@ def to_tf_keras_optimizer(optimizer: LossScaleOptimizer) -> Any:
             f"optimizer={optimizer!r} is around an optimizer of another library, {inner!r}; "
             "tf_keras takes its own"
         )
-    return _moved(optimizer, original)
+    return _move(optimizer, original)
 
 
 def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
@@ -94,25 +94,25 @@ def from_tf_keras_optimizer(optimizer: Any) -> LossScaleOptimizer:
             f"optimizer={optimizer!r} is not a LossScaleOptimizer of tf_keras.mixed_precision; "
             "give one, or wrap an optimizer in LossScaleOptimizer of castwise.compat.tf_keras."
         )
-    moved: LossScaleOptimizer = _moved(optimizer, LossScaleOptimizer)
-    return moved
+    wrapper: LossScaleOptimizer = _move(optimizer, LossScaleOptimizer)
+    return wrapper
 
 
-def _moved(optimizer: Any, make: Callable[..., Any]) -> Any:
+def _move(optimizer: Any, make: Callable[..., Any]) -> Any:
     """Make another wrapper of the same inner optimizer, by `make`, in the same state."""
     inner = optimizer.inner_optimizer
     _forget_wrapper(inner)
     setattr(inner, WRAPPED, False)
     try:
-        moved = make(
+        wrapper = make(
             inner, optimizer.dynamic, optimizer.initial_scale, optimizer.dynamic_growth_steps
         )
     finally:
         setattr(inner, WRAPPED, True)
-    if moved.dynamic:
-        moved._loss_scale.current_loss_scale.assign(optimizer.loss_scale)
-        moved.dynamic_counter.assign(optimizer.dynamic_counter)
-    return moved
+    if wrapper.dynamic:
+        wrapper._loss_scale.current_loss_scale.assign(optimizer.loss_scale)
+        wrapper.dynamic_counter.assign(optimizer.dynamic_counter)
+    return wrapper
 
 
 def _forget_wrapper(inner: Any) -> None:

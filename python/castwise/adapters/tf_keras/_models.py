@@ -78,7 +78,7 @@ def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]
     notes = []
     if getattr(model, "optimizer", None) is not None:
         notes.append("The model that was given is compiled, the new one is not: compile it.")
-    return clone, AppliedPolicies(explanation, cloner.changed, variables, notes=tuple(notes))
+    return clone, AppliedPolicies(explanation, cloner.changes, variables, notes=tuple(notes))
 
 
 def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
@@ -113,19 +113,19 @@ def cast_model(model: Any, policy: Any) -> tuple[Any, AppliedPolicies]:
     'bfloat16'
 
     """
-    converted = to_tf_keras(policy)
-    if converted.compute_dtype is None:
-        raise ValueError(f"policy={converted.name!r} leaves the dtypes open; name them")
-    mixed = converted.compute_dtype != converted.variable_dtype
+    keras_policy = to_tf_keras(policy)
+    if keras_policy.compute_dtype is None:
+        raise ValueError(f"policy={keras_policy.name!r} leaves the dtypes open; name them")
+    is_mixed = keras_policy.compute_dtype != keras_policy.variable_dtype
     # TF 2 has names of dtypes, such as "half", that maps do not know.
     return apply_policy_map(
-        model, DTypePolicyMap(converted.name if mixed else converted.compute_dtype)
+        model, DTypePolicyMap(keras_policy.name if is_mixed else keras_policy.compute_dtype)
     )
 
 
 def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
     """Copy the weights to another model, cast to its dtypes; return what was cast, by name."""
-    changed = {}
+    changes = {}
     for variable, copied_variable in zip(model.weights, clone.weights, strict=True):
         if not hasattr(variable, "dtype"):
             continue  # the table of a lookup layer; see `give_state`
@@ -133,9 +133,9 @@ def _give_weights(model: Any, clone: Any) -> dict[str, tuple[str, str]]:
         value = variable.numpy()
         if source != target and is_float_dtype(source):
             value = cast(value, target)
-            changed[variable.name] = source, target
+            changes[variable.name] = source, target
         copied_variable.assign(value)
-    return changed
+    return changes
 
 
 @dataclass
@@ -144,7 +144,7 @@ class _Cloner:
 
     policy_map: DTypePolicyMap
     paths: list[str] = field(default_factory=list)
-    changed: dict[str, tuple[str, str]] = field(default_factory=dict)
+    changes: dict[str, tuple[str, str]] = field(default_factory=dict)
     _copies: dict[int, tuple[Any, Any]] = field(default_factory=dict)
 
     def pairs(self) -> Iterable[tuple[Any, Any]]:
@@ -160,7 +160,7 @@ class _Cloner:
                 "tf_keras.mixed_precision.set_global_policy(...), and load its weights"
             )
         clone = self._clone(model, prefix)
-        clone._set_dtype_policy(self._decided(path, model.dtype_policy.name))
+        clone._set_dtype_policy(self._decide(path, model.dtype_policy.name))
         return clone
 
     def _clone(self, model: Any, prefix: str) -> Any:
@@ -213,19 +213,19 @@ class _Cloner:
         if "dtype" not in config:
             return config  # an operation on tensors has the dtype of its inputs
         serialize = require("tf_keras").src.mixed_precision.policy.serialize
-        changed = {**config, "dtype": serialize(self._decided(path, before))}
+        changes = {**config, "dtype": serialize(self._decide(path, before))}
         for key, value in config.items():
             inner = value.get("config") if isinstance(value, dict) else None
             if isinstance(inner, dict) and "dtype" in inner and "name" in inner:
                 below = self._config(inner, f"{path}/{inner['name']}", None)
-                changed[key] = {**value, "config": below}
-        return changed
+                changes[key] = {**value, "config": below}
+        return changes
 
-    def _decided(self, path: str, before: str | None) -> Any:
+    def _decide(self, path: str, before: str | None) -> Any:
         policy = to_tf_keras(self.policy_map[path])
         self.paths.append(path)
         if before is not None and before != policy.name:
-            self.changed[path] = before, policy.name
+            self.changes[path] = before, policy.name
         return policy
 
 

@@ -43,11 +43,11 @@ def to_tf_keras(policy: Any) -> Any:
         policy = get(policy)
     _refuse(policy)
     try:
-        converted = original(policy.name)
+        policy_of_other = original(policy.name)
     except ValueError as error:
         raise ValueError(f"policy={policy.name!r}: TF 2 has no such policy: {error}") from error
-    _check_dtypes(policy, converted)
-    return converted
+    _check_dtypes(policy, policy_of_other)
+    return policy_of_other
 
 
 def from_tf_keras(policy: Any) -> Policy:
@@ -85,9 +85,9 @@ def from_tf_keras(policy: Any) -> Policy:
         raise TypeError(
             f"policy={policy!r} is not a policy of tf_keras; give a tf_keras.mixed_precision.Policy"
         )
-    converted = Policy(policy.name)
-    _check_dtypes(policy, converted)
-    return converted
+    policy_of_other = Policy(policy.name)
+    _check_dtypes(policy, policy_of_other)
+    return policy_of_other
 
 
 def _refuse(policy: Any) -> None:
@@ -108,11 +108,11 @@ def _refuse(policy: Any) -> None:
         )
 
 
-def _check_dtypes(given: Any, converted: Any) -> None:
+def _check_dtypes(source: Any, policy_of_other: Any) -> None:
     """Refuse a policy whose name means other dtypes in the other library."""
     for role in ("compute_dtype", "variable_dtype"):
-        if getattr(given, role) != getattr(converted, role):
+        if getattr(source, role) != getattr(policy_of_other, role):
             raise ValueError(
-                f"policy={given!r} has the {role} {getattr(given, role)}, and its name means "
-                f"{getattr(converted, role)} on the other side; name the dtype"
+                f"policy={source!r} has the {role} {getattr(source, role)}, and its name means "
+                f"{getattr(policy_of_other, role)} on the other side; name the dtype"
             )

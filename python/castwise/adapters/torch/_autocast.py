@@ -16,8 +16,8 @@ from castwise.adapters.torch._in_force import (
     Force,
     Region,
     force_of_thread,
-    forced,
     is_in_backward,
+    use_force,
 )
 from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_lazy, refuse_unused
 
@@ -125,7 +125,7 @@ class Autocast:
             for device, dtype, is_on in states:
                 stack.enter_context(torch.autocast(device, dtype=dtype, enabled=is_on))
             stack.enter_context(followed_checkpoints())
-            stack.enter_context(forced(self._force(devices, caches)))
+            stack.enter_context(use_force(self._force(devices, caches)))
             self._blocks.__dict__.setdefault("stacks", []).append(stack.pop_all())
         return self
 

@@ -62,18 +62,18 @@ def to_numpy(tensor: Tensor) -> NDArray[Any]:
         or tensor.is_conj()
         or tensor.is_neg()
     ):
-        raise ValueError(f"tensor {_hidden(tensor)}.")
+        raise ValueError(f"tensor {_hidden_kind(tensor)}.")
     return plain_array(tensor)
 
 
 def plain_array(tensor: Any) -> NDArray[Any]:
     """Do what `to_numpy` does, without its checks."""
-    known = _numpy_dtypes().get(tensor.dtype)
-    if known is None:
+    numpy_dtype_of = _numpy_dtypes().get(tensor.dtype)
+    if numpy_dtype_of is None:
         raise TypeError(
             f"tensor has dtype {tensor.dtype}, which numpy and ml_dtypes lack; convert it first."
         )
-    dtype, carrier = known
+    dtype, carrier = numpy_dtype_of
     if carrier is None:
         array: NDArray[Any] = tensor.numpy()
         return array
@@ -142,15 +142,15 @@ def from_numpy(array: NDArray[Any], *, copy: bool | None = False) -> Tensor:
 
 def numpy_dtype(dtype: Any) -> np.dtype[Any] | None:
     """Return the numpy dtype of a torch dtype; None if neither numpy nor ml_dtypes has it."""
-    known = _numpy_dtypes().get(dtype)
-    return None if known is None else known[0]
+    numpy_dtype_of = _numpy_dtypes().get(dtype)
+    return None if numpy_dtype_of is None else numpy_dtype_of[0]
 
 
 @functools.cache
 def dtype_name(dtype: Any) -> str:
     """Return the name of a torch dtype's format, else torch's own name."""
-    known = numpy_dtype(dtype)
-    return str(dtype).removeprefix("torch.") if known is None else known.name
+    numpy_dtype_of = numpy_dtype(dtype)
+    return str(dtype).removeprefix("torch.") if numpy_dtype_of is None else numpy_dtype_of.name
 
 
 def torch_dtype(dtype: Any) -> Any:
@@ -191,7 +191,7 @@ def _numpy_dtypes() -> dict[Any, tuple[np.dtype[Any], Any]]:
     return dtypes
 
 
-def _hidden(tensor: Any) -> str:
+def _hidden_kind(tensor: Any) -> str:
     """Say why numpy cannot use a tensor's memory, and what to call."""
     if tensor.requires_grad:
         return "is tracked by autograd; give tensor.detach()"

@@ -18,7 +18,7 @@ from castwise.adapters.torch._bridge import (
     to_numpy,
     torch_dtype,
 )
-from castwise.adapters.torch._pairs import NUMBERS, PAIRS, cast_to_pairs, unpacked
+from castwise.adapters.torch._pairs import NUMBERS, PAIRS, cast_to_pairs, unpack_pairs
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -100,7 +100,7 @@ def cast(tensor: Any, dtype: Any = None, *, out: Any = None, **options: Any) -> 
         raise TypeError("dtype=None says nothing to cast to; give dtype= or out=.")
     target = target_dtype(dtype)
     if not is_on_host(tensor):
-        elsewhere = _transformed if _is_transformed(tensor) else _by_torch
+        elsewhere = _transform if _is_transformed(tensor) else _by_torch
         return elsewhere(tensor, target, options)
     differentiable = target.is_floating_point or target.is_complex
     if tensor.requires_grad and differentiable and torch.is_grad_enabled():
@@ -136,8 +136,8 @@ def cast_with_loss(tensor: Any, target: Any, **options: Any) -> tuple[Any, Loss]
         return result, Loss(report.overflowed, report.underflowed)
     result = cast(tensor, target, **options)
     before, after = (_wide_elements(side, target) for side in (tensor, result))
-    lost = before.isfinite() & ~after.isfinite(), (before != 0) & (after == 0)
-    return result, Loss(*(int(mask.sum()) for mask in lost))
+    losses = before.isfinite() & ~after.isfinite(), (before != 0) & (after == 0)
+    return result, Loss(*(int(mask.sum()) for mask in losses))
 
 
 def _wide_elements(tensor: Any, target: Any) -> Any:
@@ -152,11 +152,7 @@ def _wide_elements(tensor: Any, target: Any) -> Any:
 def target_dtype(dtype: Any) -> Any:
     """Return the torch dtype that an argument means.
 
-    Raises
-    ------
-    TypeError
-        `dtype` is not a dtype, or one that torch lacks.
-
+    TypeError: `dtype` is not a dtype, or one that torch lacks.
     """
     if isinstance(dtype, torch.dtype):
         if numpy_dtype(dtype) is None:
@@ -247,7 +243,7 @@ def _by_pairs(tensor: Any, dtype: Any, out: Any, options: dict[str, Any]) -> Any
     if options.pop("copy", True) is False and tensor.dtype == target and not options:
         return tensor
     tensor = tensor.detach()
-    source = unpacked(tensor) if tensor.dtype is PAIRS else plain_array(_plain(tensor))
+    source = unpack_pairs(tensor) if tensor.dtype is PAIRS else plain_array(_plain(tensor))
     if target is PAIRS:
         return cast_to_pairs(source, out, options)
     if out is not None:
@@ -286,7 +282,7 @@ def _for_numpy(options: dict[str, Any]) -> dict[str, Any]:
     return options
 
 
-def _transformed(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
+def _transform(tensor: Any, target: Any, options: dict[str, Any]) -> Any:
     """Cast on the host, inside of torch.func's transformations."""
     _refuse_options(tensor, options)
     options = {name: value for name, value in options.items() if name in ("overflow", "rounding")}

@@ -17,7 +17,7 @@ from typing import Any
 
 from castwise._frameworks import require
 from castwise.adapters._replaced_function import ReplacedFunction
-from castwise.adapters.torch._in_force import force_of_thread, forced
+from castwise.adapters.torch._in_force import force_of_thread, use_force
 
 torch: Any = require("torch")
 
@@ -33,15 +33,15 @@ class Recomputed:
     def __init__(self, function: Callable[..., Any]) -> None:
         self._function = function
         force = force_of_thread()
-        self._force = None if force is None else force.noted()
+        self._force = None if force is None else force.note()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        with forced(self._force):
+        with use_force(self._force):
             return self._function(*args, **kwargs)
 
 
 _lock = threading.RLock()
-_replaced: list[ReplacedFunction] = []
+_REPLACEMENTS: list[ReplacedFunction] = []
 _blocks: list[object] = []
 
 
@@ -51,10 +51,10 @@ def followed_checkpoints() -> Iterator[None]:
     block = object()
     with _lock:
         if not _blocks:
-            _replaced[:] = [ReplacedFunction(_reentrant().forward, _begin_reentrant)]
-            _replaced.extend(ReplacedFunction(function, _begin) for function in _generators())
+            _REPLACEMENTS[:] = [ReplacedFunction(_reentrant().forward, _begin_reentrant)]
+            _REPLACEMENTS.extend(ReplacedFunction(function, _begin) for function in _generators())
         _blocks.append(block)
-        if len(_replaced) == 1:
+        if len(_REPLACEMENTS) == 1:
             warnings.warn(
                 f"torch {torch.__version__} has a torch.utils.checkpoint that castwise does not "
                 "know: call backward before an autocast ends.",
@@ -66,7 +66,7 @@ def followed_checkpoints() -> Iterator[None]:
     finally:
         with _lock:
             _blocks.remove(block)
-            for function in () if _blocks else _replaced:
+            for function in () if _blocks else _REPLACEMENTS:
                 function.restore()
 
 

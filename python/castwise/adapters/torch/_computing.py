@@ -21,17 +21,7 @@ class Computing(NamedTuple):
 
 
 def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
-    """Return the modules that compute in a dtype, under each of their names.
-
-    Raises
-    ------
-    TypeError
-        torch.jit has compiled the calls of one.
-    ValueError
-        torch stores a dtype but does not compute in it, or does not cast parameters to it; a module
-        has two names with different dtypes; threads of torch.nn.DataParallel would lose a dtype.
-
-    """
+    """Return the modules that compute in a dtype, under each of their names."""
     names.prefix = prefix_of(tensor_names(module))
     computing: dict[str, Computing] = {}
     seen_dtypes: dict[Any, tuple[str, Any]] = {}
@@ -41,7 +31,7 @@ def compute_dtypes(module: Any, names: NameMap) -> dict[str, Computing]:
         if seen_dtype != dtype:
             raise ValueError(
                 f"{seen_path!r} and {path!r} are one module, and are to compute in "
-                f"{_shown(seen_dtype)} and {_shown(dtype)}; give both the same dtype."
+                f"{_dtype_text(seen_dtype)} and {_dtype_text(dtype)}; give both the same dtype."
             )
         if dtype is None or _COMPILED in child._modules:
             continue
@@ -82,18 +72,15 @@ def _where(path: str) -> str:
     return f"module {path!r}" if path else "the module"
 
 
-def _shown(dtype: Any) -> str:
+def _dtype_text(dtype: Any) -> str:
     return "the dtype of its inputs" if dtype is None else dtype_name(dtype)
 
 
 def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | None]:
     """Return the dtype in which a module computes (None for that of its caller), and the key.
 
-    Raises
-    ------
-    ValueError
-        torch stores the dtype but does not compute in it, or does not cast the parameters to it.
-
+    ValueError: torch stores the dtype but does not compute in it, or does not cast the parameters
+    to it.
     """
     target, key, _ = names.module(path)
     parameters = _own_floating(path, module)
@@ -108,11 +95,11 @@ def _compute_dtype(path: str, module: Any, names: NameMap) -> tuple[Any, str | N
             f"{_where(path)} would compute in {dtype}, in which torch does not; give a dtype such "
             'as "bfloat16".'
         )
-    for named in parameters:
-        if dtype not in AUTOCAST_DTYPES and named.tensor.dtype != dtype:
+    for entry in parameters:
+        if dtype not in AUTOCAST_DTYPES and entry.tensor.dtype != dtype:
             raise ValueError(
-                f"{_where(path)} would compute in {dtype}, but {named.path!r} is "
-                f"{dtype_name(named.tensor.dtype)}, and torch's autocast casts to 16 bits only; "
+                f"{_where(path)} would compute in {dtype}, but {entry.path!r} is "
+                f"{dtype_name(entry.tensor.dtype)}, and torch's autocast casts to 16 bits only; "
                 "cast it by cast_module, or give the module another dtype."
             )
     return dtype, key
@@ -133,16 +120,16 @@ def _dtype_of_keys(parameters: list[Named], names: NameMap) -> Any:
     None where they have several, or one in which torch does not compute.
     """
     dtype = None
-    for named in parameters:
-        target = names.tensor(named).target
-        candidate = named.tensor.dtype if target is None else torch_dtype(target)
+    for entry in parameters:
+        target = names.tensor(entry).target
+        candidate = entry.tensor.dtype if target is None else torch_dtype(target)
         if target is None and candidate not in COMPUTE_DTYPES:
             return None  # its author is responsible for it
-        dtype = candidate if dtype is None else _promoted(dtype, candidate)
+        dtype = candidate if dtype is None else _promote(dtype, candidate)
     return dtype
 
 
-def _promoted(left: Any, right: Any) -> Any:
+def _promote(left: Any, right: Any) -> Any:
     """Return the dtype of a sum; torch has no sums in dtypes that it only stores."""
     if left == right or left not in COMPUTE_DTYPES:
         return left

@@ -31,7 +31,7 @@ class _Replacement:
             original = next(
                 vars(base)["forward"] for base in type(module).__mro__ if "forward" in vars(base)
             )
-            self.forward: Any = MethodType(_replaced(original, call), module)
+            self.forward: Any = MethodType(_replace(original, call), module)
         else:
             # Also the copies of modules have copies of what accelerate, for one, has put here.
             self.forward = functools.partial(call_previous, call, module, self.previous)
@@ -87,20 +87,20 @@ _state.__name__ = "__getstate__"  # by which `pickle` finds a method
 
 def _own_attributes(module: Any, attributes: Any) -> Any:
     replacement = _replacements.get(id(module))
-    own = {name: value for name, value in attributes.items() if name != "__getstate__"}
-    if replacement is not None and own.get("forward") is replacement.forward:
-        del own["forward"]
+    state = {name: value for name, value in attributes.items() if name != "__getstate__"}
+    if replacement is not None and state.get("forward") is replacement.forward:
+        del state["forward"]
         if replacement.previous is not None:
-            own["forward"] = replacement.previous
-    return own
+            state["forward"] = replacement.previous
+    return state
 
 
 @functools.lru_cache(maxsize=1024)
-def _replaced(original: Any, call: Call) -> Callable[..., Any]:
+def _replace(original: Any, call: Call) -> Callable[..., Any]:
     @functools.wraps(original)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
         if not torch.compiler.is_compiling():
-            self = _called(forward, self, sys._getframe(1).f_locals.get("self"))
+            self = _call(forward, self, sys._getframe(1).f_locals.get("self"))
         return call(self, original.__get__(self), args, kwargs)
 
     return forward
@@ -111,7 +111,7 @@ def call_previous(call: Call, module: Any, previous: Any, *args: Any, **kwargs: 
     return call(module, previous, args, kwargs)
 
 
-def _called(forward: Any, module: Any, caller: Any) -> Any:
+def _call(forward: Any, module: Any, caller: Any) -> Any:
     """Return the module that is called: this one, or a copy that has its `forward`.
 
     `torch.nn.DataParallel` copies attributes, so that the `forward` of a copy is a method of the

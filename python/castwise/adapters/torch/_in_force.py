@@ -59,7 +59,7 @@ class Force:
         self.running = running
         self.in_backward = in_backward
 
-    def noted(self) -> Force:
+    def note(self) -> Force:
         """Return what is in force now, for a call that may run again in backward."""
         return Force(self.modules, self.regions, self.running, in_backward=True)
 
@@ -74,7 +74,7 @@ def force_of_thread() -> Force | None:
 
 
 @contextmanager
-def forced(force: Force | None) -> Iterator[None]:
+def use_force(force: Force | None) -> Iterator[None]:
     """Put this in force in this thread for a block, and nothing else."""
     outer = force_of_thread()
     modules = () if force is None else force.modules
@@ -117,10 +117,10 @@ def is_in_backward() -> bool:
 def _within(devices: Any, region: Region, forward: Any, args: Any, kwargs: Any) -> Any:
     if not devices:
         return forward(*args, **kwargs)
-    enabled = region.dtype in AUTOCAST_DTYPES
-    dtype = region.dtype if enabled else None
+    is_enabled = region.dtype in AUTOCAST_DTYPES
+    dtype = region.dtype if is_enabled else None
     caches = None if region.caches else False
-    with torch.autocast(devices[0], dtype=dtype, enabled=enabled, cache_enabled=caches):
+    with torch.autocast(devices[0], dtype=dtype, enabled=is_enabled, cache_enabled=caches):
         return _within(devices[1:], region, forward, args, kwargs)
 
 

@@ -64,8 +64,8 @@ class ModuleCast:
         self.remove()
 
     def __repr__(self) -> str:
-        lost = "; ".join(f"{name!r}: {loss}" for name, loss in self.losses.items()) or None
-        return brief(self, repr(self.summary), "inputs cast" if self.hooks else None, lost)
+        loss_text = "; ".join(f"{name!r}: {loss}" for name, loss in self.losses.items()) or None
+        return brief(self, repr(self.summary), "inputs cast" if self.hooks else None, loss_text)
 
     def __str__(self) -> str:
         return "\n".join([str(self.summary), *(f"{k!r}: {v}" for k, v in self.losses.items())])
@@ -138,13 +138,17 @@ def cast_module(
     names = NameMap.of(dtype_or_policy_or_map, "variable")
     plan = list(decide(named_tensors(module), names))
     refuse_unused(names, module)
-    for named, _, target, _ in plan:
-        if target is not None and named.tensor.requires_grad and not target.is_floating_point:
+    for named_tensor, _, target, _ in plan:
+        if (
+            target is not None
+            and named_tensor.tensor.requires_grad
+            and not target.is_floating_point
+        ):
             raise TypeError(
-                f"{named.path!r} requires a gradient, which {target} cannot have; give it a "
+                f"{named_tensor.path!r} requires a gradient, which {target} cannot have; give it a "
                 'floating dtype or "keep", or call requires_grad_(False).'
             )
-    summary = names.summary({planned.named.path: planned.cast for planned in plan})
+    summary = names.summary({change.named.path: change.cast for change in plan})
     layers = list(_input_casters(module, plan, dtype_or_policy_or_map)) if inputs else []
     losses = _cast_all(plan, options)
     for child in module.modules():
@@ -157,25 +161,20 @@ def cast_module(
 def _input_casters(module: Any, plan: list[PlannedTensorCast], value: Any) -> Iterator[Any]:
     """Yield the modules that cast their inputs: those that have floating parameters.
 
-    Raises
-    ------
-    TypeError
-        torch.jit has compiled the calls of one.
-    ValueError
-        torch does not compute in the dtype of its parameters, or a policy in another than theirs.
-
+    TypeError: torch.jit has compiled the calls of one. ValueError: torch does not compute in the
+    dtype of its parameters, or a policy in another than theirs.
     """
-    for path, target in ((planned.named.path, planned.target) for planned in plan):
+    for path, target in ((change.named.path, change.target) for change in plan):
         if target is not None and target.is_floating_point and target not in COMPUTE_DTYPES:
             raise ValueError(
                 f"{path!r} would be {target}, in which torch does not compute; give inputs=False, "
                 'and run the model in an autocast, as autocast(model, "bfloat16").'
             )
-    stored, computed = (NameMap.of(value, role) for role in ("variable", "compute"))
+    variable_map, compute_map = (NameMap.of(value, role) for role in ("variable", "compute"))
     for path, child in module.named_modules():
         if not any(parameter.is_floating_point() for parameter in _parameters(child)):
             continue
-        dtypes = [names.module(path).target for names in (stored, computed)]
+        dtypes = [names.module(path).target for names in (variable_map, compute_map)]
         if dtypes[0] != dtypes[1]:
             raise ValueError(
                 f"{path!r} would have variables in {dtypes[0]} and compute in {dtypes[1]}, which "
@@ -239,7 +238,7 @@ def explain(
     else:
         tensors = list(state_tensors(module_or_state))
     plan = decide(tensors, names)
-    return names.summary({planned.named.path: planned.cast for planned in plan})
+    return names.summary({change.named.path: change.cast for change in plan})
 
 
 def named_tensors(module: Any) -> Iterator[Named]:
@@ -255,25 +254,27 @@ def _cast_all(plan: list[PlannedTensorCast], options: Mapping[str, Any]) -> dict
     """Cast every tensor once, then (or, where nothing can be refused, at once) put it in place."""
     refusable = bool(options)
     tensors: dict[int, PlannedTensorCast] = {}
-    for planned in plan:
-        if planned.target is not None:
-            tensors.setdefault(id(planned.named.tensor), planned)
+    for change in plan:
+        if change.target is not None:
+            tensors.setdefault(id(change.named.tensor), change)
     # Several tensors may share memory; its address identifies it while the old tensor is held.
-    places = Counter(planned.place for planned in tensors.values())
-    shared = {place for place, count in places.items() if count > 1}
-    done: dict[Any, tuple[Any, Any]] = {}
+    places = Counter(change.place for change in tensors.values())
+    shared_places = {place for place, count in places.items() if count > 1}
+    casts: dict[Any, tuple[Any, Any]] = {}
     pending: list[tuple[Any, Any]] = []
     losses: dict[str, Loss] = {}
-    for named, _, target, place in tensors.values():
-        tensor = named.tensor
-        if place in done:
-            value = done[place][1]
+    for named_tensor, _, target, place in tensors.values():
+        tensor = named_tensor.tensor
+        if place in casts:
+            value = casts[place][1]
         else:
-            value, loss = cast_at(tensor.detach(), target, named.path, options, cast_with_loss)
+            value, loss = cast_at(
+                tensor.detach(), target, named_tensor.path, options, cast_with_loss
+            )
             if any(loss):
-                losses[named.path] = loss
-            if place in shared:
-                done[place] = tensor.data, value
+                losses[named_tensor.path] = loss
+            if place in shared_places:
+                casts[place] = tensor.data, value
         pending.append((tensor, value))
         if not refusable:
             _put(*pending.pop())

@@ -28,14 +28,10 @@ NUMBERS = _NAME.removesuffix("_x2")
 _NUMBER: Any = finfo(NUMBERS).dtype
 
 
-def unpacked(tensor: Any) -> NDArray[Any]:
+def unpack_pairs(tensor: Any) -> NDArray[Any]:
     """Return the numbers of a tensor of pairs, with twice its last dimension.
 
-    Raises
-    ------
-    ValueError
-        It has no dimension, or its strides leave open along which one pairs lie.
-
+    ValueError: It has no dimension, or its strides leave open along which one pairs lie.
     """
     _check_dimensions("tensor", tensor.shape)
     if tensor.shape[-1] > 1 and tensor.stride(-1) != 1:
@@ -51,11 +47,7 @@ def unpacked(tensor: Any) -> NDArray[Any]:
 def cast_to_pairs(source: NDArray[Any], out: Any, options: dict[str, Any]) -> Any:
     """Cast an array to a tensor of pairs, a new one or `out`; with the report, if one is asked for.
 
-    Raises
-    ------
-    ValueError
-        The last dimension is odd, or `out` has another shape than the pairs.
-
+    ValueError: The last dimension is odd, or `out` has another shape than the pairs.
     """
     _check_dimensions("tensor", source.shape)
     if source.shape[-1] % 2:
@@ -72,11 +64,11 @@ def cast_to_pairs(source: NDArray[Any], out: Any, options: dict[str, Any]) -> An
         raise ValueError(f"out has shape {tuple(out.shape)}; give one of shape {shape}.")
     outcome = _core.cast(source, _NUMBER, **options)
     numbers, *report = outcome if options.get("report") else (outcome,)
-    packed = pack(numbers.view(np.uint8), 4)
+    bytes_of_pairs = pack(numbers.view(np.uint8), 4)
     if out is None:
-        out = torch.from_numpy(packed).view(PAIRS)
+        out = torch.from_numpy(bytes_of_pairs).view(PAIRS)
     else:
-        out.view(torch.uint8).numpy()[...] = packed
+        out.view(torch.uint8).numpy()[...] = bytes_of_pairs
     return (out, *report) if report else out
 
 

@@ -92,12 +92,12 @@ class NameMap:
     """
 
     targets: DtypeMap
-    slashed: bool
+    has_slashes: bool
     of_modules: bool
     is_uniform: bool
     """Whether one dtype or policy is for all."""
     hits: dict[str, int] = field(default_factory=dict)
-    seen: dict[str, None] = field(default_factory=dict)
+    names_seen: dict[str, None] = field(default_factory=dict)
     prefix: str = ""
     """What a wrapper around the whole model puts before every name."""
 
@@ -105,13 +105,7 @@ class NameMap:
     def of(cls, value: Any, role: str) -> NameMap:
         """Return the map for an argument.
 
-        Raises
-        ------
-        TypeError
-            As `DtypeMap.of`; or torch lacks a dtype.
-        ValueError
-            As `DtypeMap.of`.
-
+        TypeError: As `DtypeMap.of`; or torch lacks a dtype. ValueError: As `DtypeMap.of`.
         """
         policies = isinstance(value, DTypePolicyMap)
         targets = DtypeMap.of(value, role)
@@ -120,8 +114,8 @@ class NameMap:
             if target is not None and torch_dtype(target) is None:
                 raise TypeError(f"{targets.origin}: torch has no dtype {target!r}; use another.")
         keys = [key for key, _ in items]
-        slashed = any("/" in key for key in keys)
-        return cls(targets, slashed, policies, not keys, dict.fromkeys(keys, 0))
+        has_slashes = any("/" in key for key in keys)
+        return cls(targets, has_slashes, policies, not keys, dict.fromkeys(keys, 0))
 
     def tensor(self, named: Named) -> Decision:
         """Return a tensor's target. Integers, bools and complex numbers stay, unless named."""
@@ -147,7 +141,7 @@ class NameMap:
 
     def summary(self, casts: dict[str, TensorCast]) -> Summary:
         """Report on all tensors that were looked up."""
-        return Summary(casts, dict(self.hits), unused(self.hits, self.seen))
+        return Summary(casts, dict(self.hits), unused(self.hits, self.names_seen))
 
     def matches(self, path: str) -> bool:
         """Tell whether a key matches a name."""
@@ -155,11 +149,11 @@ class NameMap:
 
     def _find(self, path: str, floating: bool) -> Decision:
         decision = Decision(None)
-        for spelled in self._spellings(path):
-            decision = self.targets.decide(spelled, floating)
+        for spelling in self._spellings(path):
+            decision = self.targets.decide(spelling, floating)
             if decision.key is not None:
                 break
-        self.seen[spelled] = None
+        self.names_seen[spelling] = None
         return decision
 
     def _count(self, key: str | None) -> None:
@@ -171,7 +165,7 @@ class NameMap:
         parts = [part for part in f"{path}.".split(".") if part not in _WRAPPED]
         bare = ".".join(parts).removeprefix(self.prefix)[:-1]
         names = (path,) if bare == path else (path, bare)
-        return tuple(name.replace(".", "/") if self.slashed else name for name in names)
+        return tuple(name.replace(".", "/") if self.has_slashes else name for name in names)
 
 
 _WRAPPED = ("_orig_mod", "_fsdp_wrapped_module", "_checkpoint_wrapped_module")
@@ -196,22 +190,18 @@ def prefix_of(names: Iterable[str]) -> str:
 def decide(tensors: Iterable[Named], names: NameMap) -> Iterator[PlannedTensorCast]:
     """Yield every tensor with what a map makes of it.
 
-    Raises
-    ------
-    ValueError
-        Two keys match a name; a tensor has two names with different dtypes; a parameter of a lazy
-        module has no elements yet.
-
+    ValueError: Two keys match a name; a tensor has two names with different dtypes; a parameter of
+    a lazy module has no elements yet.
     """
     listed = list(tensors)
     names.prefix = prefix_of(named.path for named in listed)
-    chosen: dict[Any, tuple[str, Any]] = {}
+    choices: dict[Any, tuple[str, Any]] = {}
     for named in listed:
         refuse_lazy(named.path, named.tensor)
         target, key, _ = names.tensor(named)
         dtype = named.tensor.dtype if target is None else torch_dtype(target)
         place = _place(named.tensor)
-        path, other = chosen.setdefault(place, (named.path, dtype))
+        path, other = choices.setdefault(place, (named.path, dtype))
         if other != dtype:
             raise ValueError(
                 f"{path!r} and {named.path!r} are one tensor, and are to be {dtype_name(other)} "
@@ -232,7 +222,7 @@ def refuse_unused(names: NameMap, module: Any) -> None:
     modules = (path for path, _ in module.named_modules(remove_duplicate=False))
     if any(map(names.matches, [*modules, *tensor_names(module)])):
         return
-    key, nearest = next(iter(unused(names.hits, names.seen).items()))
+    key, nearest = next(iter(unused(names.hits, names.names_seen).items()))
     raise ValueError(
         f"{names.targets.origin}: no tensor or module of the model matches any of its keys, and "
         f"nothing was changed: the name nearest to {key!r} is {nearest!r}."

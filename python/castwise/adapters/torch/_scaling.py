@@ -42,16 +42,16 @@ class GradScaler(compat.GradScaler):
     @classmethod
     def from_torch(cls, scaler: Any) -> GradScaler:
         """Make one with the state of torch's, or of castwise's for numpy."""
-        converted = cls(enabled=scaler.is_enabled())
-        converted.load_state_dict(scaler.state_dict())
-        return converted
+        scaler_of_other = cls(enabled=scaler.is_enabled())
+        scaler_of_other.load_state_dict(scaler.state_dict())
+        return scaler_of_other
 
     def to_torch(self, device: str = "cpu") -> Any:
         """Make a torch.amp.GradScaler with the state of this one."""
-        converted = torch.amp.GradScaler(device, enabled=self.is_enabled())
+        scaler_of_other = torch.amp.GradScaler(device, enabled=self.is_enabled())
         if self.is_enabled():
-            converted.load_state_dict(self.state_dict())
-        return converted
+            scaler_of_other.load_state_dict(self.state_dict())
+        return scaler_of_other
 
     def _product(self, outputs: Any) -> Any:
         if not isinstance(outputs, torch.Tensor):

@@ -65,18 +65,18 @@ def cast_state_dict(
     names = NameMap.of(dtype_or_policy_or_map, role)
     # All targets are known before anything is cast; both walks have the same order.
     plan = iter(list(decide(state_tensors(state), names)))
-    done: dict[Any, Any] = {}
+    casts: dict[Any, Any] = {}
 
     def leaf_cast(leaf: Any, path: str) -> Any:
         del path
         if not isinstance(leaf, tensor_class):
             return leaf
-        named, _, target, place = next(plan)
+        tensor, _, target, place = next(plan)
         if target is None:
             return leaf
-        if place not in done:
-            done[place] = cast_at(leaf.detach(), target, named.path, options, cast)
-        return done[place]
+        if place not in casts:
+            casts[place] = cast_at(leaf.detach(), target, tensor.path, options, cast)
+        return casts[place]
 
     result: State = map_leaves(state, leaf_cast)
     return result
@@ -85,11 +85,7 @@ def cast_state_dict(
 def state_tensors(state: Any) -> Iterator[Named]:
     """Yield every tensor of a state dict, by name.
 
-    Raises
-    ------
-    TypeError
-        The state has a module in it.
-
+    TypeError: The state has a module in it.
     """
     tensor_class = torch.Tensor
     for path, leaf in leaves(state):

@@ -172,15 +172,6 @@ def source_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
     A name such as `org/name` that this machine does not have is that of a repository of the
     Hugging Face Hub. If the Hub is offline, it is read from the Hub's cache.
-
-    Raises
-    ------
-    CheckpointError, TypeError
-        As for `checked_path`.
-    FileNotFoundError
-        It could be such a name, but the packages for the Hub are not installed; or the Hub is
-        offline, and its cache does not have it.
-
     """
     checked = checked_path(path, argument)
     if not is_remote(checked) and not is_container(checked):

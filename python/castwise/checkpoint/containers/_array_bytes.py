@@ -21,11 +21,7 @@ def native(array: NDArray[Any]) -> NDArray[Any]:
 
     numpy's own `astype` misreads the swapped dtypes of ml_dtypes.
 
-    Raises
-    ------
-    TypeError
-        A swapped complex32 or bcomplex32: numpy does not say which bytes are exchanged.
-
+    TypeError: A swapped complex32 or bcomplex32: numpy does not say which bytes are exchanged.
     """
     if array.dtype.isnative:
         return array

@@ -217,11 +217,8 @@ def walk(
 
     `addresses` are those of the groups before.
 
-    Raises
-    ------
-    CheckpointError
-        A link leads by name to somewhere else, a group has two paths, or the groups are too deep.
-
+    CheckpointError: A link leads by name to somewhere else, a group has two paths, or the groups
+    are too deep.
     """
     h5py = h5py_module()
     if depth > _MAX_DEPTH:

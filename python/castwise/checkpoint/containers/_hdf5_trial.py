@@ -30,11 +30,7 @@ _SECONDS_PER_BYTE = 1e-7
 def try_reading(path: Path, begin: int, size: int) -> None:
     """Read the HDF5 file that stands at `begin` in another, in a process of its own.
 
-    Raises
-    ------
-    CheckpointError
-        That process crashed, or does not end.
-
+    CheckpointError: That process crashed, or does not end.
     """
     program = _PROGRAM.format(path=sys.path, file=str(path), begin=begin, size=size)
     try:

@@ -45,25 +45,13 @@ _NAMELESS = re.compile(r"[<>|=]?[A-Za-z](\d{1,6})")
 
 @dataclass(frozen=True, slots=True)
 class NpyHeader:
-    """What stands before the data of an array.
+    """What stands before the data of an array."""
 
-    Attributes
-    ----------
-    info
-        The tensor; its `nbytes` excludes the header.
-    dtype
-        What the bytes are to numpy (raw bytes if numpy does not know), None for objects.
-    fortran
-        True if the first axis varies fastest.
-    nbytes
-        Length of the header in bytes.
-
-    """
-
-    info: TensorInfo
+    info: TensorInfo  # the tensor; its `nbytes` excludes the header
+    # What the bytes are to numpy (raw bytes if numpy does not know), None for objects.
     dtype: np.dtype[Any] | None
-    fortran: bool
-    nbytes: int
+    fortran: bool  # true if the first axis varies fastest
+    nbytes: int  # length of the header in bytes
 
     @property
     def elements(self) -> Elements | None:
@@ -93,11 +81,7 @@ def read_npy_header(
 ) -> NpyHeader:
     """Read the header at the position of `file`, of which `size` bytes of array remain.
 
-    Raises
-    ------
-    CheckpointError
-        It is not a header of numpy's, or promises another size than there is.
-
+    CheckpointError: It is not a header of numpy's, or promises another size than there is.
     """
     fields, length = _read_fields(file, name)
     shape = check_shape(name, fields["shape"])
@@ -123,11 +107,7 @@ def read_npy_header(
 def npy_header(dtype: np.dtype[Any], shape: tuple[int, ...], name: str, *, fortran: bool) -> bytes:
     """Make the header of an array as numpy would, but with a dtype that can be read back.
 
-    Raises
-    ------
-    CheckpointError
-        `read_npy_header` would refuse the header.
-
+    CheckpointError: `read_npy_header` would refuse the header.
     """
     try:
         descr = npy.dtype_to_descr(storage_dtype(dtype))

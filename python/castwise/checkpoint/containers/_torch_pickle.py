@@ -59,11 +59,7 @@ class TorchPickle:
     def value(self) -> object:
         """Return the value that the pickle describes.
 
-        Raises
-        ------
-        CheckpointError
-            It is damaged or too large, or needs what only unpickling could make.
-
+        CheckpointError: It is damaged or too large, or needs what only unpickling could make.
         """
         instructions = _INSTRUCTIONS
         try:

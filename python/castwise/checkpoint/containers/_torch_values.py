@@ -35,25 +35,12 @@ class TorchDtype:
 
 @dataclass(frozen=True, slots=True)
 class TorchStorage:
-    """Bytes that stand elsewhere in the file.
+    """Bytes that stand elsewhere in the file."""
 
-    Attributes
-    ----------
-    key
-        Name of the storage in the file.
-    dtype
-        Dtype of its elements; None if they are bytes.
-    size
-        Number of its elements.
-    problem
-        Why tensors in it cannot be read.
-
-    """
-
-    key: str
-    dtype: str | None
-    size: int
-    problem: str | None = None
+    key: str  # name of the storage in the file
+    dtype: str | None  # dtype of its elements; None if they are bytes
+    size: int  # number of its elements
+    problem: str | None = None  # why tensors in it cannot be read
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,32 +16,19 @@ from castwise.checkpoint.containers._interface import Reader
 
 @dataclass(frozen=True, slots=True)
 class Component:
-    """The shards of one folder that belong together, which agree with their index.
+    """The shards of one folder that belong together, which agree with their index."""
 
-    Attributes
-    ----------
-    prefix
-        The folder in the checkpoint, with a slash at its end; empty for the checkpoint itself.
-    index_name
-        Path of the index in the checkpoint, None if there is a single file of weights.
-    index
-        The index as read, keys in their order.
-    shards
-        Each shard by its path in the checkpoint, in order of name: headers that were read, and
-        closed files.
-    indexed
-        For each shard, the tensors that the index expects in it.
-    has_config
-        False for an adapter beside its model, of which the configurations in the folder say
-        nothing.
-
-    """
-
+    # The folder in the checkpoint, with a slash at its end; empty for the checkpoint itself.
     prefix: str
+    # Path of the index in the checkpoint, None if there is a single file of weights.
     index_name: str | None
-    index: Mapping[str, Any]
+    index: Mapping[str, Any]  # the index as read, keys in their order
+    # Each shard by its path in the checkpoint, in order of name: headers that were read, and closed
+    # files.
     shards: Mapping[str, Reader]
+    # For each shard, the tensors that the index expects in it.
     indexed: Mapping[str, tuple[str, ...]]
+    # False for an adapter beside its model, of which the configurations in the folder say nothing.
     has_config: bool = True
 
     @property
@@ -67,31 +54,18 @@ class Checkpoint:
 
     In a `with` block the single file is open. The shards of a folder are not: each is opened in
     its own block while it is read, as there may be more of them than files can be open.
-
-    Attributes
-    ----------
-    path
-        The file or the folder.
-    components
-        The single file as the only component; or the folders that hold weights, of the folder and
-        those in it, in order of their paths.
-    is_folder
-        False for a single file.
-    other_forms
-        Paths of files and indexes that hold the tensors of a component in another form.
-    consumed
-        Paths of files that tell how tensors are stored, and hold for no others.
-    suffix
-        The suffix that decided the container of a single file; empty for a folder.
-
     """
 
-    path: Path
+    path: Path  # the file or the folder
+    # The single file as the only component; or the folders that hold weights, of the folder and
+    # those in it, in order of their paths.
     components: Sequence[Component]
-    is_folder: bool
+    is_folder: bool  # false for a single file
+    # Paths of files and indexes that hold the tensors of a component in another form.
     other_forms: frozenset[str] = frozenset()
+    # Paths of files that tell how tensors are stored, and hold for no others.
     consumed: frozenset[str] = frozenset()
-    suffix: str = ""
+    suffix: str = ""  # the suffix that decided the container of a single file; empty for a folder
 
     @classmethod
     def of_file(cls, reader: Reader, suffix: str) -> Checkpoint:

@@ -88,14 +88,6 @@ def open_folder(path: Path, excludes: Callable[[str], bool] = lambda _: False) -
 
     `excludes` says of a path whether it is as if it were not there. Neither is what is in hidden
     folders.
-
-    Raises
-    ------
-    CheckpointError
-        There are no weights; or in one folder several files without an index, several indexes, or
-        a file that the index does not list; an index is not JSON of the right form; a shard is
-        missing, outside the folder, or damaged; a tensor is not in its shard, or in an adapter too.
-
     """
     folders = weight_folders(path, excludes)
     if not folders:

@@ -84,13 +84,7 @@ class KerasReader(Hdf5Reader):
     def model(self) -> object:
         """Return the configuration of the model, as parsed; None if there is none.
 
-        Raises
-        ------
-        CheckpointError
-            It cannot be read.
-        ValueError, RecursionError
-            It cannot be parsed.
-
+        CheckpointError: It cannot be read. ValueError, RecursionError: It cannot be parsed.
         """
         member = next((entry for entry in self.members if entry.filename == _CONFIG), None)
         if member is None:

@@ -164,11 +164,7 @@ def npy_pieces(file: IO[bytes], header: NpyHeader, nbytes: int) -> Iterator[byte
 def npy_array(pieces: Iterator[bytes], header: NpyHeader) -> NDArray[Any]:
     """Return the data of a header as an array of its format, or as numpy's own dtype.
 
-    Raises
-    ------
-    CheckpointError
-        The data is a pickle, or the file ends early.
-
+    CheckpointError: The data is a pickle, or the file ends early.
     """
     info = header.info
     if header.dtype is None:

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import re
-import warnings
 from collections.abc import Mapping
-from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from castwise._entry_points import is_offered, loaded, offered, package_of
+from castwise._entry_points import load_entry, offered, package_of
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._container import Container
 
@@ -124,7 +122,7 @@ def find(suffix: str) -> Container | None:
     if suffix not in _containers and (entry := _offered_for(suffix)) is not None:
         subject = f"the container for {suffix}, {entry.value} of {package_of(entry)},"
         try:
-            _containers[suffix] = _checked(loaded(entry, subject), subject)
+            _containers[suffix] = _checked(load_entry(entry, subject), subject)
         except (ImportError, TypeError) as error:
             raise CheckpointError(str(error).removesuffix(".")) from error
     return _containers.get(suffix)
@@ -150,7 +148,9 @@ def is_built_in(suffix: str) -> bool:
 
 def suffixes(*, is_written: bool = False) -> list[str]:
     """List the suffixes of files that are read, or of those that are written."""
-    names = list(dict.fromkeys((*_containers, *_offered())))
+    names = list(
+        dict.fromkeys((*_containers, *(f".{n}" for n in offered(GROUP) if n.isidentifier())))
+    )
     return [name for name in names if _is_written(name)] if is_written else names
 
 
@@ -163,30 +163,9 @@ def _is_written(suffix: str) -> bool:
 
 
 def _offered_for(suffix: str) -> EntryPoint | None:
-    return _offered().get(suffix) if suffix else None
-
-
-@cache
-def _offered() -> dict[str, EntryPoint]:
-    """Return what packages offer for other suffixes than castwise's own."""
-    if not is_offered(GROUP):
-        return {}
-    built_in = {suffix[1:]: str(row.reader) for suffix, row in _BUILT_IN.items()}
-    choice = ", or choose with castwise.checkpoint.containers.registry.register"
-    entries = offered(GROUP, built_in, kind="a container for .{}", choice=choice)
-    by_suffix: dict[str, EntryPoint] = {}
-    for name, entry in entries.items():
-        suffix = f".{name.lower()}"
-        if not _SUFFIX.fullmatch(suffix):
-            warnings.warn(
-                f"{package_of(entry)} has a container for {name!r}, which is not a suffix without "
-                "its dot; it is not used. Update or uninstall that package.",
-                UserWarning,
-                stacklevel=2,
-            )
-        elif name not in built_in:
-            by_suffix.setdefault(suffix, entry)
-    return by_suffix
+    """Return what a package offers for a suffix; none for the end of `Qwen3-0.6B`, unsearched."""
+    name = suffix.removeprefix(".")
+    return offered(GROUP).get(name) if name.isidentifier() else None
 
 
 def _checked(container: object, subject: str) -> Container:

@@ -293,11 +293,7 @@ def _tagged(
 ) -> tuple[str | None, str, tuple[int, ...]]:
     """Return format, kind and shape of a tensor of raw bytes that the metadata gives a format.
 
-    Raises
-    ------
-    CheckpointError
-        Its shape does not fit the format.
-
+    CheckpointError: Its shape does not fit the format.
     """
     row = format_named(tag)
     if row is None:

@@ -17,21 +17,8 @@ _PATH = re.compile(f"{_PART}(?:/{_PART})*/?")
 def check_name(name: str, where: str, *, is_path: bool = False) -> None:
     """Refuse a name that, joined to a folder, is not that of an entry in it.
 
-    Parameters
-    ----------
-    name
-        The name of a file or folder.
-    where
-        What lists it, as the error begins: "memory://model lists".
-    is_path
-        True if it may have folders before it, and a slash at its end.
-
-    Raises
-    ------
-    CheckpointError
-        It is empty, `.`, `..` or absolute, or has a backslash, NUL, half of a surrogate pair, a
-        drive or, unless `is_path`, a slash.
-
+    CheckpointError: It is empty, `.`, `..` or absolute, or has a backslash, NUL, half of a
+    surrogate pair, a drive or, unless `is_path`, a slash.
     """
     if not (_PATH if is_path else _NAME).fullmatch(name):
         raise CheckpointError(

@@ -43,11 +43,7 @@ def hub_path(path: Path) -> Path | None:
 
     That is `org/name`, if this machine has neither that nor a folder `org`.
 
-    Raises
-    ------
-    FileNotFoundError
-        It could be one, but the packages for the Hub are not installed.
-
+    FileNotFoundError: It could be one, but the packages for the Hub are not installed.
     """
     name = path.as_posix()
     if _NAME.fullmatch(name) is None or os.path.lexists(path) or path.parent.is_dir():
@@ -61,11 +57,7 @@ def hub_path(path: Path) -> Path | None:
 def offline_source(path: Path) -> Path:
     """Return where the Hub's cache has what a path of the Hub names; the path itself if online.
 
-    Raises
-    ------
-    FileNotFoundError
-        The library of the Hub is offline, and the cache does not have it.
-
+    FileNotFoundError: The library of the Hub is offline, and the cache does not have it.
     """
     remote: Any = path
     if not is_hub(path) or not _is_offline():
@@ -131,13 +123,8 @@ def _spelled_url(path: Path) -> str | None:
 def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
     """Return the path of a checkpoint to write, as `checked_path`.
 
-    Raises
-    ------
-    FileNotFoundError
-        It may stand for a URL, and there is no such folder on this machine.
-    CheckpointError, TypeError
-        As for `checked_path`.
-
+    FileNotFoundError: It may stand for a URL, and there is no such folder on this machine.
+    CheckpointError, TypeError: As for `checked_path`.
     """
     checked = checked_path(path, argument)
     if not is_remote(checked) and _spelled_url(checked) and not checked.parent.is_dir():
@@ -193,13 +180,8 @@ class HubRepository:
     def prepare(self, *, overwrite: bool) -> None:
         """Refuse before the work what would be refused after it, and note what is there.
 
-        Raises
-        ------
-        CheckpointError
-            It has files that may not be replaced, or a branch that is not there is named.
-        OSError
-            The Hub is out of reach, or nobody is logged in.
-
+        CheckpointError: It has files that may not be replaced, or a branch that is not there is
+        named. OSError: The Hub is out of reach, or nobody is logged in.
         """
         if _is_offline():
             raise OSError(
@@ -228,13 +210,7 @@ class HubRepository:
     def validate(self, card: Any, path: Path) -> None:  # noqa: ANN401  (a RepoCard)
         """Refuse a card, read from `path`, whose metadata the Hub would refuse after the work.
 
-        Raises
-        ------
-        CheckpointError
-            The Hub refuses it.
-        OSError
-            The Hub is out of reach.
-
+        CheckpointError: The Hub refuses it. OSError: The Hub is out of reach.
         """
         try:
             Store(card, str(self.path)).validate()

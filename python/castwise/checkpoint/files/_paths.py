@@ -13,13 +13,8 @@ def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
 
     A URL becomes a path of its store. A TypeError calls it `argument`.
 
-    Raises
-    ------
-    CheckpointError
-        It is empty, or the packages for its store are not installed.
-    TypeError
-        It is not a path.
-
+    CheckpointError: It is empty, or the packages for its store are not installed. TypeError: It is
+    not a path.
     """
     if (remote := remote_path(path)) is not None:
         return remote

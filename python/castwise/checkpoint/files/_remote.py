@@ -71,11 +71,7 @@ _PLAIN = frozenset(
 def remote_path(path: str | os.PathLike[str]) -> Path | None:
     """Return the path that a URL names, with the methods of a `Path`; None if it is not a URL.
 
-    Raises
-    ------
-    CheckpointError
-        The packages for that kind of store are not installed.
-
+    CheckpointError: The packages for that kind of store are not installed.
     """
     if is_remote(path):
         return cast("Path", path)
@@ -381,13 +377,7 @@ def list_store(folder: Path) -> list[Path]:
 
     Without the empty object `name/` that consoles of stores make for a folder.
 
-    Raises
-    ------
-    CheckpointError
-        A name could lead out of the folder.
-    OSError
-        The folder cannot be listed.
-
+    CheckpointError: A name could lead out of the folder. OSError: The folder cannot be listed.
     """
     store, base = _store(folder)
     base, where = base.rstrip("/"), f"{folder} lists"
@@ -415,11 +405,7 @@ def list_store(folder: Path) -> list[Path]:
 def new_object(path: Path) -> Iterator[BinaryIO]:
     """Upload a new object, which is visible when the block ends without an error.
 
-    Raises
-    ------
-    OSError
-        It cannot be written.
-
+    OSError: It cannot be written.
     """
     if is_hub(path):
         raise CheckpointError(

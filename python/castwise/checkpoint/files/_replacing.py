@@ -45,13 +45,8 @@ def replacing_file(
     `is_named` other processes can open it by its name meanwhile. Without `may_replace` a file that
     appears in the last moment stays.
 
-    Raises
-    ------
-    CheckpointError
-        `destination` is there and is not a regular file, or may not be replaced.
-    OSError
-        The folder is missing or not writable, or the disk is full.
-
+    CheckpointError: `destination` is there and is not a regular file, or may not be replaced.
+    OSError: The folder is missing or not writable, or the disk is full.
     """
     if is_remote(destination):
         with new_object(destination) as upload:
@@ -87,11 +82,7 @@ def replacing_file(
 def check_absent(destination: Path) -> None:
     """Refuse to replace a file that nobody allowed to replace.
 
-    Raises
-    ------
-    CheckpointError
-        There is a file of this name.
-
+    CheckpointError: There is a file of this name.
     """
     if destination.is_file():
         raise CheckpointError(
@@ -103,11 +94,7 @@ def check_absent(destination: Path) -> None:
 def check_own_start(path: Path, start: bytes, noun: str, given: str | None = None) -> None:
     """Refuse to replace a file with contents that do not begin as castwise begins such files.
 
-    Raises
-    ------
-    CheckpointError
-        There is such a file; the message says that it is not `noun`.
-
+    CheckpointError: There is such a file; the message says that it is not `noun`.
     """
     if not path.is_file():
         return
@@ -152,27 +139,6 @@ def replacing_folder(
     """Make a new folder that takes the place of `destination` when the block ends without an error.
 
     The caller decides whether an old folder may be replaced: all that is in it goes.
-
-    Parameters
-    ----------
-    destination
-        What is made or replaced.
-    is_kept
-        Asked when the block ends with an error whether the temporary folder stays, so that
-        another run can resume. None: it never does.
-    resume
-        Begin with what such a run left.
-    may_replace
-        Whether a folder with contents may be replaced, even one that appears in the last moment.
-
-    Raises
-    ------
-    CheckpointError
-        Another resumable run is at work on the same destination; or what stands
-        under the temporary name is not a folder of this user.
-    OSError
-        The parent folder is missing or not writable, or the disk is full.
-
     """
     path = Path(os.path.realpath(destination))
     mine: list[os.stat_result] = []  # the folder, once this run has its lock
@@ -301,11 +267,7 @@ def make_shared_folder(folder: Path, destination: Path, name: str, content: byte
     Of several runs that do this at the same time, on any machine, one succeeds: a folder is not
     renamed to that of another one with contents. Nobody sees it without the file.
 
-    Raises
-    ------
-    CheckpointError
-        What is there is not a folder of this user.
-
+    CheckpointError: What is there is not a folder of this user.
     """
     if not os.path.lexists(folder):
         try:
@@ -381,11 +343,7 @@ def folder_of(file: BinaryIO) -> Path | None:
 def new_file(path: Path) -> Iterator[BinaryIO]:
     """Make a new file and bring it to the disk, or a new object of a store, which may replace one.
 
-    Raises
-    ------
-    OSError
-        There is a file of that name, or it cannot be written.
-
+    OSError: There is a file of that name, or it cannot be written.
     """
     if is_remote(path):
         with new_object(path) as uploaded:

@@ -172,13 +172,8 @@ class JoinedFiles:
 def open_file(path: Path) -> BufferedReader:
     """Open a regular file of this machine to read.
 
-    Raises
-    ------
-    CheckpointError
-        It is not a regular file.
-    OSError
-        There is no such file, or it may not be read.
-
+    CheckpointError: It is not a regular file. OSError: There is no such file, or it may not be
+    read.
     """
     try:
         return open_regular(path)
@@ -189,13 +184,7 @@ def open_file(path: Path) -> BufferedReader:
 def read_file(path: Path, most: int) -> bytes:
     """Return the bytes of a file or an object of a store, of which there may be at most `most`.
 
-    Raises
-    ------
-    CheckpointError
-        It is not a regular file, or has more bytes.
-    OSError
-        It cannot be read.
-
+    CheckpointError: It is not a regular file, or has more bytes. OSError: It cannot be read.
     """
     try:
         if not is_remote(path):

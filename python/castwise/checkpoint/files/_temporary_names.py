@@ -224,13 +224,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[int | None]:
 
     Others may hold a shared one too, if theirs is shared.
 
-    Raises
-    ------
-    BlockingIOError
-        Another run has the lock.
-    OSError
-        Nothing stands there, or a link.
-
+    BlockingIOError: Another run has the lock. OSError: Nothing stands there, or a link.
     """
     if sys.platform == "win32":
         yield None
@@ -250,11 +244,7 @@ def locked(path: Path, *, shared: bool = False) -> Iterator[int | None]:
 def lock(descriptor: int, *, shared: bool = False) -> bool:
     """Lock an open file or folder until it is closed; False if the system has no locks for it.
 
-    Raises
-    ------
-    BlockingIOError
-        Another run has the lock.
-
+    BlockingIOError: Another run has the lock.
     """
     if sys.platform == "win32":
         return False

@@ -13,7 +13,6 @@ from castwise.checkpoint.loading import loads_by_default
 from castwise.quantization import Consumer, Scheme, schemes
 from castwise.quantization.producers import (
     CONVERTED_TO,
-    OFFERED,
     WRITTEN,
     Encoding,
     Written,
@@ -79,8 +78,8 @@ def written_schemes(recipe: object) -> tuple[str, ...]:
 
 
 def most_versatile_recipe() -> str:
-    """Return the producer whose checkpoints hold the most schemes, of castwise's own."""
-    counts = Counter(row.recipe for row in WRITTEN if row.symmetric and row.recipe not in OFFERED)
+    """Return the producer whose checkpoints hold the most schemes."""
+    counts = Counter(row.recipe for row in WRITTEN if row.symmetric)
     return counts.most_common(1)[0][0]
 
 

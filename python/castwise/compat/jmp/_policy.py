@@ -9,7 +9,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import cast, dtype_word, finfo, parse_assignment, parse_dtype
 from castwise._floating import is_floating
 from castwise._trees import map_leaves
@@ -31,7 +31,7 @@ class Policy:
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
-            with renamed(dtype=field.name):
+            with rename_arguments(dtype=field.name):
                 object.__setattr__(self, field.name, _dtype(getattr(self, field.name)))
 
     def cast_to_param(self, x: Tree) -> Tree:
@@ -78,7 +78,7 @@ def get_policy(policy_name: str) -> Policy:
         raise TypeError(
             f"policy_name={policy_name!r} must be a str, such as 'params=full,compute=half'"
         )
-    with renamed(policy="policy_name", dtype=f"policy_name={policy_name!r}: dtype"):
+    with rename_arguments(policy="policy_name", dtype=f"policy_name={policy_name!r}: dtype"):
         return Policy(*parse_assignment(policy_name, half_dtype().name))
 
 

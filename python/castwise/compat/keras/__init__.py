@@ -1,4 +1,4 @@
-"""Keras 3's modules for policies, layers, loss scaling and quantizers, with castwise's objects.
+"""Keras 3's modules for policies, layers and loss scaling, with castwise's objects.
 
 >>> from castwise.compat.keras import mixed_precision
 >>> mixed_precision.Policy("mixed_float16")
@@ -6,7 +6,7 @@
 """
 
 from castwise.autocast import AutoCastVariable as Variable
-from castwise.compat.keras import config, dtype_policies, layers, mixed_precision, quantizers
+from castwise.compat.keras import config, dtype_policies, layers, mixed_precision
 from castwise.dtype_policies import DTypePolicy, FloatDTypePolicy
 
 __all__ = [
@@ -17,7 +17,6 @@ __all__ = [
     "dtype_policies",
     "layers",
     "mixed_precision",
-    "quantizers",
 ]
 
 

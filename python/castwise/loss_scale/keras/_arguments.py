@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
 from castwise._keras_objects import from_dictionary
 from castwise.loss_scale._arithmetic import number
@@ -70,8 +70,8 @@ def _check_numbers(initial_scale: Any, dynamic_growth_steps: Any) -> None:
             f"initial_scale={initial_scale!r} is not valid; use a number, as 32768.0."
         )
     with np.errstate(over="ignore"):
-        held = np.float32(number("initial_scale", initial_scale))
-    if not 0 < held < math.inf:
+        float32_scale = np.float32(number("initial_scale", initial_scale))
+    if not 0 < float32_scale < math.inf:
         raise ValueError(
             f"initial_scale={initial_scale!r} is not valid; use a positive finite number that a "
             "float32 holds."
@@ -90,7 +90,7 @@ def _check_numbers(initial_scale: Any, dynamic_growth_steps: Any) -> None:
 
 def machine(initial_scale: Any, dynamic_growth_steps: Any) -> DynamicLossScale:
     """Return the loss scale of an optimizer with these arguments, before the first step."""
-    with renamed(growth_interval="dynamic_growth_steps"):
+    with rename_arguments(growth_interval="dynamic_growth_steps"):
         return DynamicLossScale(initial_scale, dynamic_growth_steps, preset="keras")
 
 
@@ -111,10 +111,10 @@ def are_divided(grads: Sequence[Any], variables: Sequence[Any]) -> list[bool]:
     ]
 
 
-def check_variable_list(given: Sequence[Any], expected: Sequence[Any]) -> None:
+def check_variable_list(values: Sequence[Any], variable_list: Sequence[Any]) -> None:
     """Raise ValueError unless values have the number and the shapes of variables."""
     shapes, expected_shapes = [
-        [tuple(np.shape(value)) for value in side] for side in (given, expected)
+        [tuple(np.shape(value)) for value in side] for side in (values, variable_list)
     ]
     if shapes != expected_shapes:
         raise ValueError(
@@ -141,12 +141,18 @@ def _inner_from_config(config: Mapping[str, Any], custom_objects: Mapping[str, A
     """
     custom = dict(custom_objects or {})
     name, module = config.get("class_name"), config.get("module") or "__main__"
-    registered = config.get("registered_name")
+    registered_name = config.get("registered_name")
     of_keras = module.partition(".")[0] == "keras"
     keras: Any = importlib.import_module("keras") if of_keras else sys.modules.get("keras")
-    if of_keras or (keras and registered and keras.saving.get_registered_object(registered)):
+    if of_keras or (
+        keras and registered_name and keras.saving.get_registered_object(registered_name)
+    ):
         return keras.saving.deserialize_keras_object(copy.deepcopy(dict(config)), custom)
     inner_class = getattr(sys.modules.get(module), str(name), None)
-    if isinstance(inner_class, type) and _is_optimizer(inner_class) and registered not in custom:
+    if (
+        isinstance(inner_class, type)
+        and _is_optimizer(inner_class)
+        and registered_name not in custom
+    ):
         custom.setdefault(str(name), inner_class)
     return from_dictionary(config, {}, custom)

@@ -15,7 +15,7 @@ import numpy as np
 
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
-from castwise.loss_scale._optimizer import unchanged_on_failure
+from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
 from castwise.loss_scale.keras import _arguments as arguments
 
 keras: Any = require("keras")
@@ -47,7 +47,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
 
     dynamic_scale = _UntilBuilt("dynamic_scale", np.float32)
     step_counter = _UntilBuilt("step_counter", int)
-    _loaded: DynamicLossScale | None = None  # the state that was loaded before `build`
+    _state_before_build: DynamicLossScale | None = None  # the state that was loaded before `build`
 
     def __init__(
         self,
@@ -71,12 +71,12 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
         """Make the variables; TypeError if one of `var_list` is an array of numpy."""
         self._check_variables(var_list)
         super().build(var_list)
-        if self._loaded is not None:
-            self._machine = self._loaded
+        if self._state_before_build is not None:
+            self._machine = self._state_before_build
 
     def scale_loss(self, loss: Any) -> Any:
         """Multiply the loss by the scale: in float32 once built, before in the loss' dtype."""
-        if self._loaded is not None and not self.built:
+        if self._state_before_build is not None and not self.built:
             return ops.multiply(loss, self.dynamic_scale)
         return super().scale_loss(loss)
 
@@ -104,13 +104,13 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
                 f"grads={grads!r} is not valid; give a gradient, or None, for each variable."
             )
         grads = list(grads)
-        given = None if trainable_variables is None else list(trainable_variables)
-        if given is None and not self.built:
+        variables_given = None if trainable_variables is None else list(trainable_variables)
+        if variables_given is None and not self.built:
             raise ValueError(
                 "trainable_variables=None is not valid before build; give them, or call "
                 "build(trainable_variables) first."
             )
-        variables = self._trainable_variables if given is None else given
+        variables = self._trainable_variables if variables_given is None else variables_given
         self._check_variables(variables)
         arguments.check_number(grads, variables)
         _check_shapes(grads, variables)
@@ -123,14 +123,14 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
                 finite = bool(self.check_finite(grads))
                 self._take_step(finite, lambda: self._apply_divided(grads, variables), ())
             else:
-                super().apply(grads, given)
+                super().apply(grads, variables_given)
 
     def _apply_divided(self, grads: list[Any], variables: Sequence[Any]) -> None:
-        divided = [
+        quotients = [
             ops.divide(grad, self.dynamic_scale) if divide else grad
             for grad, divide in zip(grads, arguments.are_divided(grads, variables), strict=True)
         ]
-        self.inner_optimizer.apply(divided, trainable_variables=variables)
+        self.inner_optimizer.apply(quotients, trainable_variables=variables)
 
     def stateless_apply(
         self,
@@ -151,7 +151,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
         """The loss scale that the variables contain; before `build`, what they will contain."""
         machine = arguments.machine(self.initial_scale, self.dynamic_growth_steps)
         if not self.built:
-            return self._loaded or machine
+            return self._state_before_build or machine
         scale, counter = map(ops.convert_to_numpy, (self.dynamic_scale, self.step_counter))
         return machine.with_state({"dynamic_scale": float(scale), "step_counter": int(counter)})
 
@@ -161,7 +161,7 @@ class AroundKeras(keras.optimizers.LossScaleOptimizer):  # type: ignore[misc]
             self.dynamic_scale.assign(machine.scale)
             self.step_counter.assign(machine.counter)
         else:
-            self._loaded = machine
+            self._state_before_build = machine
 
     def _check_variables(self, variables: Iterable[Any]) -> None:
         """Refuse variables on which Keras' optimizers would fail in the middle of a step."""
@@ -180,7 +180,8 @@ def class_for(cls: Any, base: Any) -> Any:
     """Derive the wrapper of Keras' optimizers: castwise's (`base`), or that of a user's `cls`."""
     if cls is base:
         names = {"__module__": __name__, "_stands_for_keras": True}
-        names["from_config"] = vars(base)["from_config"]  # that of Keras' class comes before it
+        # That of Keras' class comes before it.
+        names["from_config"] = vars(ScaledOptimizer)["from_config"]
         return type("KerasLossScaleOptimizer", (AroundKeras, base), names)
     names = {name: getattr(cls, name) for name in ("__module__", "__qualname__", "__doc__")}
     return type(cls.__name__, (cls, class_for(base, base)), names)
@@ -192,14 +193,14 @@ def _check_shapes(grads: Sequence[Any], variables: Sequence[Any]) -> None:
         shape: Any = () if grad is None else np.shape(grad)
         if getattr(shape, "rank", 0) is None or None in shape:  # the rank is unknown to TensorFlow
             continue
-        expected = tuple(variable.shape)
+        own_shape = tuple(variable.shape)
         try:
-            fits = np.broadcast_shapes(tuple(shape), expected) == expected
+            fits = np.broadcast_shapes(tuple(shape), own_shape) == own_shape
         except ValueError:
             fits = False
         if not fits:
             raise ValueError(
-                f"grads[{index}] has shape {tuple(shape)}, its variable {expected}; give the "
+                f"grads[{index}] has shape {tuple(shape)}, its variable {own_shape}; give the "
                 "gradient of that variable."
             )
 
@@ -219,8 +220,8 @@ def _unchanged_on_failure(optimizer: Any, variables: Sequence[Any]) -> AbstractC
 
 
 def _is_safe(inner: Any, variables: Sequence[Any]) -> bool:
-    called = [inner, *(getattr(variable, "constraint", None) for variable in variables)]
-    if all(type(part).__module__.startswith("keras.") for part in called if part is not None):
+    parts = [inner, *(getattr(variable, "constraint", None) for variable in variables)]
+    if all(type(part).__module__.startswith("keras.") for part in parts if part is not None):
         return True
     if keras.config.backend() != "tensorflow":
         return False

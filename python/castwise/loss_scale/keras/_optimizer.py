@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
-from castwise._keras_objects import plain_number, to_dictionary
+from castwise._keras_objects import plain_number
 from castwise.loss_scale._arithmetic import is_usable
 from castwise.loss_scale._optimizer import ArrayOptimizer
 from castwise.loss_scale._unscaling import all_finite, unscale
@@ -84,7 +84,7 @@ class LossScaleOptimizer(ArrayOptimizer):
         self.initial_scale = initial_scale
         self.dynamic_growth_steps = dynamic_growth_steps
         self.name = "loss_scale_optimizer" if name is None else name
-        self.built = self._restored = False
+        self.built = self._is_restored = False
         self._trainable_variables: list[Any] = []
         self._machine = arguments.machine(initial_scale, dynamic_growth_steps)
         if hasattr(inner_optimizer, "loss_scale_factor"):
@@ -123,7 +123,7 @@ class LossScaleOptimizer(ArrayOptimizer):
 
     def scale_loss(self, loss: Any) -> Any:
         """Multiply the loss by the scale: in float32 once built, before in the loss' dtype."""
-        scale = self.dynamic_scale if self.built or self._restored else self.initial_scale
+        scale = self.dynamic_scale if self.built or self._is_restored else self.initial_scale
         with np.errstate(over="ignore", invalid="ignore"):
             return np.multiply(loss, scale)
 
@@ -203,32 +203,38 @@ class LossScaleOptimizer(ArrayOptimizer):
         grads, inner = list(grads), list(optimizer_variables[_STATE_COUNT:])
         arguments.check_number(grads, trainable_variables)
         arguments.check_variable_list(optimizer_variables, self.variables)
-        machine, trained = self._machine_of(optimizer_variables), list(trainable_variables)
+        machine, trained_values = self._machine_of(optimizer_variables), list(trainable_variables)
         if finite := self.check_finite(grads):
-            variables = self._trainable_variables or trained
-            divided = self._divide(grads, variables, np.float32(machine.scale))
-            trained, inner = self.inner_optimizer.stateless_apply(inner, divided, trained)
+            variables = self._trainable_variables or trained_values
+            quotients = self._divide(grads, variables, np.float32(machine.scale))
+            trained_values, inner = self.inner_optimizer.stateless_apply(
+                inner, quotients, trained_values
+            )
         machine, _ = machine.next(finite)
         unused = optimizer_variables[: _STATE_COUNT - 2]
-        return list(trained), [*unused, *_state_variables(machine)[_STATE_COUNT - 2 :], *inner]
+        return list(trained_values), [
+            *unused,
+            *_state_variables(machine)[_STATE_COUNT - 2 :],
+            *inner,
+        ]
 
     def finalize_variable_values(self, var_list: Sequence[Any]) -> None:
         """Return the inner optimizer's: averages into the variables, say."""
         self.inner_optimizer.finalize_variable_values(var_list)
 
     def _divide(self, grads: list[Any], variables: Sequence[Any], scale: np.float32) -> list[Any]:
-        divided = arguments.are_divided(grads, variables)
+        quotients = arguments.are_divided(grads, variables)
         # The reciprocal of a power of two is exact.
         exact = math.frexp(scale)[0] == 0.5 and is_usable(scale)  # noqa: PLR2004
-        fused = [
+        float32_grads = [
             grad if exact and divide and _is_single(grad) else None
-            for grad, divide in zip(grads, divided, strict=True)
+            for grad, divide in zip(grads, quotients, strict=True)
         ]
-        unscaled, _ = unscale(fused, float(scale) if exact else 1.0)
+        unscaled, _ = unscale(float32_grads, float(scale) if exact else 1.0)
         with np.errstate(all="ignore"):
             return [
                 quotient if quotient is not None else np.divide(grad, scale) if divide else grad
-                for grad, divide, quotient in zip(grads, divided, unscaled, strict=True)
+                for grad, divide, quotient in zip(grads, quotients, unscaled, strict=True)
             ]
 
     def _apply(self, grads: list[Any], trainable_variables: Sequence[Any] | None) -> None:
@@ -254,7 +260,7 @@ class LossScaleOptimizer(ArrayOptimizer):
 
         """
         super().load_state_dict(state)
-        self._restored = True
+        self._is_restored = True
 
     def save_own_variables(self, store: MutableMapping[str, Any]) -> None:
         """Write copies of `variables` under "0", "1", and so on."""
@@ -274,7 +280,7 @@ class LossScaleOptimizer(ArrayOptimizer):
         variables = self.variables
         values = [np.asarray(store[str(index)]) for index in range(len(store.keys()))]
         arguments.check_variable_list(values, variables)
-        self._machine, self._restored = self._machine_of(values), True
+        self._machine, self._is_restored = self._machine_of(values), True
         for variable, value in zip(variables[_STATE_COUNT:], values[_STATE_COUNT:], strict=True):
             if hasattr(variable, "assign"):
                 variable.assign(value)
@@ -304,33 +310,12 @@ class LossScaleOptimizer(ArrayOptimizer):
         """Return what `from_config` takes."""
         return {
             "name": self.name,
-            "inner_optimizer": to_dictionary(self.inner_optimizer, None, lambda value: value),
+            "inner_optimizer": self._inner_config(),
             "initial_scale": plain_number(self.initial_scale),
             "dynamic_growth_steps": plain_number(self.dynamic_growth_steps),
         }
 
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> LossScaleOptimizer:
-        """Make the optimizer of a config, which is not changed.
-
-        Parameters
-        ----------
-        config : mapping
-            "inner_optimizer" is an optimizer, or a dict with "class_name" and "config".
-        custom_objects : mapping of str to class
-            Further classes that the config may name, which are searched first.
-
-        Raises
-        ------
-        KeyError
-            There is no "inner_optimizer".
-        TypeError, ValueError
-            The class of the inner optimizer is not found, or does not take its config.
-
-        """
-        return cls(**arguments.from_config(config, custom_objects))
+    _read_config = staticmethod(arguments.from_config)
 
 
 def _state_variables(machine: DynamicLossScale) -> list[Any]:

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
 from castwise._frameworks import require
 from castwise._keras_objects import from_dictionary
@@ -52,7 +52,7 @@ def checked_machine(
     steps = number("dynamic_growth_steps", steps, int)
     if not -(2**63) <= steps < 2**63:
         raise ValueError(f"dynamic_growth_steps={steps!r} is not valid; use an int of 64 bits.")
-    with renamed(growth_interval="dynamic_growth_steps"):
+    with rename_arguments(growth_interval="dynamic_growth_steps"):
         return DynamicLossScale(initial, steps, preset="tf_keras")
 
 
@@ -65,10 +65,10 @@ def checked_pairs(grads_and_vars: Iterable[Any]) -> list[tuple[Any, Any]]:
     if not isinstance(grads_and_vars, Iterable):
         raise TypeError(f"grads_and_vars={grads_and_vars!r} {remedy}")
     pairs = []
-    for index, given in enumerate(grads_and_vars):
-        if not isinstance(given, Iterable):
-            raise TypeError(f"grads_and_vars[{index}]={given!r} {remedy}")
-        pair = tuple(given)
+    for index, item in enumerate(grads_and_vars):
+        if not isinstance(item, Iterable):
+            raise TypeError(f"grads_and_vars[{index}]={item!r} {remedy}")
+        pair = tuple(item)
         if len(pair) != 2:  # noqa: PLR2004
             raise ValueError(f"grads_and_vars[{index}]={pair!r} {remedy}")
         pairs.append(pair)
@@ -98,16 +98,16 @@ def _optimizer(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> 
         inner_class = getattr(sys.modules.get(str(module)), str(name), None)
         classes = {str(name): inner_class} if hasattr(inner_class, "apply_gradients") else {}
         return from_dictionary(config, {} if of_tf_keras else classes, custom_objects)
-    return _deserialized(config, custom_objects)
+    return _deserialize(config, custom_objects)
 
 
-def _deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
+def _deserialize(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) -> Any:
     """Make the optimizer of tf_keras, legacy or new, that a dictionary of any release describes."""
     optimizers = require("tf_keras").optimizers
     # `deserialize` changes its argument.
-    given = {**config, "config": dict(config.get("config") or {})}
+    item = {**config, "config": dict(config.get("config") or {})}
     return optimizers.deserialize(
-        given,
+        item,
         custom_objects=dict(custom_objects),
         use_legacy_format="module" not in config,
         use_legacy_optimizer="legacy" in str(config.get("module", "legacy")),
@@ -116,7 +116,7 @@ def _deserialized(config: Mapping[str, Any], custom_objects: Mapping[str, Any]) 
 
 def _from_loss_scale(config: Mapping[str, Any]) -> dict[str, Any]:
     """Convert the config of TF 2.3's loss scale to arguments."""
-    with renamed(config="loss_scale"):
+    with rename_arguments(config="loss_scale"):
         loss_scale = deserialize(config)
     if isinstance(loss_scale, FixedLossScale):
         return {"dynamic": False, "initial_scale": loss_scale.get_config()["loss_scale_value"]}

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import functools
 import types
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from contextlib import AbstractContextManager
 from typing import Any
 
@@ -41,8 +41,8 @@ def arrays() -> Arrays:
         dtype = (x if tf.is_tensor(x) else y).dtype
         return tf.where(condition, tf.convert_to_tensor(x, dtype), tf.convert_to_tensor(y, dtype))
 
-    named = {name: getattr(tf, name) for name in ("minimum", "maximum", "multiply", "divide")}
-    return types.SimpleNamespace(where=where, isfinite=tf.math.is_finite, **named)
+    functions = {name: getattr(tf, name) for name in ("minimum", "maximum", "multiply", "divide")}
+    return types.SimpleNamespace(where=where, isfinite=tf.math.is_finite, **functions)
 
 
 class LossScaleOptimizer(ScaledOptimizer):
@@ -109,12 +109,7 @@ class LossScaleOptimizer(ScaledOptimizer):
         self._loss_scale.current_loss_scale.assign(machine.scale)
         self._loss_scale.counter.assign(machine.counter)
 
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> Any:
-        """Do what `LossScaleOptimizer.from_config` does."""
-        return cls(**config_arguments(config, custom_objects))
+    _read_config = staticmethod(config_arguments)
 
     def _update(self, grads: Any) -> tuple[Any, Any]:
         """Return the operation that updates the scale, and whether the gradients apply."""
@@ -124,8 +119,8 @@ class LossScaleOptimizer(ScaledOptimizer):
         machine = DynamicLossScale(None, state.growth_steps, state.multiplier, preset="tf")
         scale, counter = next_scale(arrays(), scale, counter, machine, finite)
         with tf.control_dependencies([scale, counter]):
-            moved = state.current_loss_scale.assign(scale), state.counter.assign(counter)
-        return tf.group(*moved), finite
+            assignments = state.current_loss_scale.assign(scale), state.counter.assign(counter)
+        return tf.group(*assignments), finite
 
 
 def _restored_on_error(variables: Iterable[Any]) -> AbstractContextManager[None]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale as Machine
 from castwise._keras_objects import checked_arguments, from_dictionary
 from castwise.loss_scale._arithmetic import number, refuse_integers
@@ -148,7 +148,7 @@ class DynamicLossScale(LossScale):
         initial = _float32("initial_loss_scale", initial_loss_scale)
         factor = _float32("multiplier", multiplier)
         period = number("increment_period", increment_period, int)
-        with renamed(growth_interval="increment_period"):
+        with rename_arguments(growth_interval="increment_period"):
             self._machine = Machine(initial, period, factor, preset="tf")
 
     @property
@@ -190,7 +190,7 @@ class DynamicLossScale(LossScale):
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Load a saved state; ValueError for missing or unknown keys."""
-        with renamed(owner="DynamicLossScale"):
+        with rename_arguments(owner="DynamicLossScale"):
             self._machine = self._machine.with_state(state)
 
     def __repr__(self) -> str:
@@ -204,10 +204,10 @@ class DynamicLossScale(LossScale):
 
 def _float32(name: str, value: Any) -> float:
     """Convert an argument to float; ValueError for NaN and numbers beyond float32."""
-    converted: float = number(name, value)
-    if not abs(converted) <= _LARGEST:
+    float_value: float = number(name, value)
+    if not abs(float_value) <= _LARGEST:
         raise ValueError(f"{name}={value!r} is not valid; use a number that a float32 holds.")
-    return converted
+    return float_value
 
 
 _CLASSES = {"FixedLossScale": FixedLossScale, "DynamicLossScale": DynamicLossScale}
@@ -255,7 +255,7 @@ def get(identifier: Any, custom_objects: Mapping[str, Any] | None = None) -> Los
     """
     if identifier is None or isinstance(identifier, LossScale):
         return identifier
-    with renamed(config="identifier", loss_scale_value="identifier"):
+    with rename_arguments(config="identifier", loss_scale_value="identifier"):
         if isinstance(identifier, Mapping):
             return deserialize(identifier, custom_objects)
         if isinstance(identifier, int | float | np.number):

@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast, read_array
-from castwise._keras_objects import to_dictionary
 from castwise.loss_scale._arithmetic import reciprocal, refuse_integers, times
 from castwise.loss_scale._optimizer import ArrayOptimizer, unchanged_on_failure
 from castwise.loss_scale._unscaling import all_finite, unscale_as_originals
@@ -98,7 +97,7 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
         self._is_dynamic = dynamic
         self._optimizer = inner_optimizer
         setattr(inner_optimizer, WRAPPED, True)
-        self._scaled = self._unscaled = False
+        self._is_scaled = self._is_unscaled = False
 
     @property
     def inner_optimizer(self) -> Any:
@@ -172,11 +171,11 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
 
         """
         if callable(loss):
-            scaled: Any = _scaled(loss, lambda: self.loss_scale)
+            product: Any = _is_scaled(loss, lambda: self.loss_scale)
         else:
-            scaled = _in_its_dtype(loss, self.loss_scale)
-        self._scaled = True
-        return scaled
+            product = _in_its_dtype(loss, self.loss_scale)
+        self._is_scaled = True
+        return product
 
     def get_unscaled_gradients(self, grads: Iterable[Any]) -> list[Any]:
         """Multiply gradients by the scale's float32 reciprocal in their own dtypes; keep None.
@@ -189,11 +188,11 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
         """
         if not isinstance(grads, Iterable) or isinstance(grads, str | Mapping):
             raise TypeError(f"grads={grads!r} is not valid; give a list of gradients.")
-        self._unscaled = True
+        self._is_unscaled = True
         grads = list(grads)
         inverse = reciprocal(self.loss_scale)
         results: list[Any] = [None] * len(grads)
-        fused = []
+        indices = []
         for index, grad in enumerate(grads):
             if grad is None:
                 continue
@@ -206,14 +205,14 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
                 continue
             # One pass over all gradients whose dtype holds the reciprocal; the others one by one.
             if factor == float(inverse):
-                fused.append(index)
+                indices.append(index)
             else:
                 results[index] = cast(array, array.dtype, scale=factor)
-        if fused:
-            sources = [np.asarray(grads[index]) for index in fused]
+        if indices:
+            sources = [np.asarray(grads[index]) for index in indices]
             targets = [np.empty_like(source) for source in sources]
             unscale_as_originals(sources, float(self.loss_scale), targets)
-            for index, target in zip(fused, targets, strict=True):
+            for index, target in zip(indices, targets, strict=True):
                 results[index] = target
         return results
 
@@ -230,7 +229,7 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
             The scale is dynamic, and a gradient holds integers.
 
         """
-        calls = {"get_scaled_loss": self._scaled, "get_unscaled_gradients": self._unscaled}
+        calls = {"get_scaled_loss": self._is_scaled, "get_unscaled_gradients": self._is_unscaled}
         if missing := [name for name, was_called in calls.items() if not was_called]:
             _LOGGER.warning("apply_gradients was called without %s", " and ".join(missing))
         pairs = [pair for pair in checked_pairs(grads_and_vars) if pair[0] is not None]
@@ -257,38 +256,13 @@ class LossScaleOptimizer(ArrayOptimizer, metaclass=ABCMeta):  # classes of tf_ke
     def get_config(self) -> dict[str, Any]:
         """Return what `from_config` takes."""
         return {
-            "inner_optimizer": to_dictionary(self._optimizer, None, lambda value: value),
+            "inner_optimizer": self._inner_config(),
             "dynamic": self.dynamic,
             "initial_scale": self.initial_scale,
             "dynamic_growth_steps": self.dynamic_growth_steps,
         }
 
-    @classmethod
-    def from_config(
-        cls, config: Mapping[str, Any], custom_objects: Mapping[str, Any] | None = None
-    ) -> LossScaleOptimizer:
-        """Make the optimizer of a config, also of TF 2.3's ("optimizer" and "loss_scale").
-
-        Parameters
-        ----------
-        config : mapping
-            Not changed. "inner_optimizer" is an optimizer, or a dict with "class_name" and
-            "config": of a class of tf_keras, in `custom_objects`, or in a module that is imported.
-        custom_objects : mapping of str to class
-            Further classes of optimizers that the config may name.
-
-        Raises
-        ------
-        ValueError, TypeError
-            Another optimizer; a DynamicLossScale whose multiplier is not 2.
-        KeyError
-            There is no optimizer.
-        ImportError
-            The class is one of tf_keras, which is not installed.
-
-        """
-        optimizer: LossScaleOptimizer = cls(**config_arguments(config, custom_objects))
-        return optimizer
+    _read_config = staticmethod(config_arguments)
 
 
 def _iterations(optimizer: Any) -> Any:
@@ -300,7 +274,7 @@ def _restore_iterations(optimizer: Any, iterations: Any) -> None:
         optimizer.iterations = iterations
 
 
-def _scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:
+def _is_scaled(loss: Callable[[], Any], scale: Callable[[], np.float32]) -> Callable[[], Any]:
     return lambda: _in_its_dtype(loss(), scale())
 
 

@@ -37,7 +37,6 @@ from castwise.quantization.arrays._views import (
 from castwise.quantization.producers._layouts import ZERO, Storage
 from castwise.quantization.producers._registry import (
     find_recipe,
-    quantizing_recipes,
     written_layout,
 )
 from castwise.quantization.producers._schemes import Scheme, find_scheme, has_bias, has_global_scale
@@ -238,10 +237,9 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     if not row.recipes:
         raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
     producer = row.recipes[0] if recipe is None else recipe
-    producers = quantizing_recipes(row)
-    if producer not in producers:
+    if producer not in row.recipes:
         find_recipe(producer)
-        known = ", ".join(producers)
+        known = ", ".join(row.recipes)
         raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
     if four_over_six is not None and not row.global_scale:
         raise ValueError(
@@ -273,7 +271,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     scales = scale_dtype(views, dtype, powers=powers)
     options: dict[str, Any] = {
         "scheme": row.name,
-        "recipe": producers[producer],
+        "recipe": producer,
         "block": size[::-1] if views.is_transposed else size,
     }
     further_options: dict[str, tuple[Any, Any]] = {
@@ -309,7 +307,7 @@ def _planned(  # noqa: PLR0917  (keywords take longer to look up)
     }
     return _Plan(
         row,
-        producers[producer],
+        producer,
         views,
         not (moves or is_moved or as_one) and len(shape) > 1,
         size,

@@ -44,28 +44,14 @@ SECTIONS: tuple[str, ...] = (STATED_KEY, "compression_config")
 
 @dataclass(frozen=True, slots=True)
 class Statement:
-    """That a model is quantised, and how.
+    """That a model is quantised, and how."""
 
-    Attributes
-    ----------
-    origin
-        The file, or the key of the metadata.
-    method
-        The name of the method there.
-    recipes
-        Names of the recipes that it may mean; none if castwise does not know the method.
-    describe
-        What it says of one weight.
-    section
-        The text as parsed.
-
-    """
-
-    origin: str
-    method: str
+    origin: str  # the file, or the key of the metadata
+    method: str  # the name of the method there
+    # Names of the recipes that it may mean; none if castwise does not know the method.
     recipes: tuple[str, ...]
-    describe: Describe
-    section: Mapping[str, Any]
+    describe: Describe  # what it says of one weight
+    section: Mapping[str, Any]  # the text as parsed
 
 
 def statements(configs: Mapping[str, Any], metadata: Mapping[str, str]) -> list[Statement]:

@@ -221,11 +221,7 @@ def consumers() -> tuple[Consumer, ...]:
 def find_consumer(name: object) -> Consumer:
     """Return the consumer of a name.
 
-    Raises
-    ------
-    ValueError
-        There is none; the nearest name, and all, are given.
-
+    ValueError: There is none; the nearest name, and all, are given.
     """
     rows = {consumer.name: consumer for consumer in _CONSUMERS}
     if not isinstance(name, str) or name not in rows:

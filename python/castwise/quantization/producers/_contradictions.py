@@ -27,19 +27,11 @@ making of the model."""
 
 
 class Contradiction(NamedTuple):
-    """Two sections that differ.
+    """Two sections that differ."""
 
-    Attributes
-    ----------
-    recipes
-        Sets of recipes: they are about a weight that is stored as by one of each set.
-    text
-        What errors say of them.
-
-    """
-
+    # Sets of recipes: they are about a weight that is stored as by one of each set.
     recipes: tuple[frozenset[str], ...]
-    text: str
+    text: str  # what errors say of them
 
     def is_about(self, recipes: Iterable[str]) -> bool:
         """Return True for a weight that is stored as by one of these recipes."""

@@ -35,20 +35,7 @@ def with_foreign(
     tensors: Mapping[str, Described],
     known: Collection[str],
 ) -> dict[str, QuantizedWeight]:
-    """Return weights with what is beside each that its producer does not store there.
-
-    Parameters
-    ----------
-    weights
-        The quantised weights by payload.
-    parameters
-        The parameter that each payload is, by the names that recipes know.
-    tensors
-        All tensors, by those names.
-    known
-        The stored names of payloads, of their parts, and of what belongs to no weight.
-
-    """
+    """Return weights with what is beside each that its producer does not store there."""
     siblings = _Siblings(tensors, known, [parameters[name] for name in weights])
     checked = dict(weights)
     for payload, weight in weights.items():

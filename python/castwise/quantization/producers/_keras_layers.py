@@ -53,28 +53,15 @@ _I4 = f"int{find_scheme('int4_channel').bits}"
 
 @dataclass(frozen=True, slots=True)
 class KerasLayer:
-    """A layer as a configuration describes it.
+    """A layer as a configuration describes it."""
 
-    Attributes
-    ----------
-    kind
-        Its class.
-    mode
-        The mode of its policy, without numbers; None if it is not quantised, `_BY_SHAPE` if shapes
-        tell it.
-    block
-        The size of groups of int4, GPTQ and AWQ; None for whole channels.
-    bits
-        The bits of GPTQ's and AWQ's codes; None for others.
-    config, built
-        Its own configuration, and what it was built with.
-
-    """
-
-    kind: str
+    kind: str  # its class
+    # The mode of its policy, without numbers; None if it is not quantised, `_BY_SHAPE` if shapes
+    # tell it.
     mode: str | None
-    block: int | None
-    bits: int | None
+    block: int | None  # the size of groups of int4, GPTQ and AWQ; None for whole channels
+    bits: int | None  # the bits of GPTQ's and AWQ's codes; None for others
+    # config, built: Its own configuration, and what it was built with.
     config: Mapping[str, Any]
     built: Mapping[str, Any]
 
@@ -84,20 +71,7 @@ def stated_layers(
 ) -> dict[str, list[KerasLayer]]:
     """Return what is stated of layers, by where their variables are; nothing if none is quantised.
 
-    Parameters
-    ----------
-    model
-        The configuration of the model, as parsed.
-    names
-        The name of each layer, by the path of its variables.
-    coded
-        The paths that have a variable of bytes.
-
-    Raises
-    ------
-    ValueError
-        The configuration is nested too deep.
-
+    ValueError: The configuration is nested too deep.
     """
     by_name: dict[str, list[KerasLayer]] = {}
     for name, layer in _layers(model, 0):

@@ -21,12 +21,6 @@ GLOBAL = "global scale"
 ZERO = "zero point"
 OTHER = "other"
 
-USES = (
-    *("bias", "shape", "group index", "code map", "state", "divisor", "factor", "float8 scale"),
-    *("nested scale", "nested code map", "marker", "inputs"),
-)
-"""What decoding does with parts whose role is "other"; see `Part.use`."""
-
 
 def _coded(*codes: str) -> tuple[str, ...]:
     """Name the formats that safetensors has these codes for."""
@@ -56,112 +50,61 @@ WIDE = frozenset((*OF_REAL, *_coded("I64", "BOOL")))
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A tensor beside a payload, without which the payload cannot be decoded or used.
+    """A tensor beside a payload, without which the payload cannot be decoded or used."""
 
-    Attributes
-    ----------
-    name
-        What is added to the name of the parameter if it begins with "_" or "."; else, without a
-        "/" before it, what stands in the place of its last component.
-    role
-        "scale", "global scale", "zero point", "activation" (a scale of inputs or outputs) or
-        "other".
-    formats
-        The formats that it may have; any if empty.
-    required
-        Without it the layout is another one, or damaged.
-    distinct
-        No tensor of another meaning is named so, whatever the parameter is called.
-    use
-        What decoding does with a part whose role is "other": "bias", "shape", "group index",
-        "code map", "state", "divisor", "factor" (of what inputs are multiplied by), "float8 scale"
-        (of the float8 that values become before a product), or "nested " before a use; "marker" if
-        it tells how codes are stored, "inputs" if it is only for inputs.
-        "" if castwise cannot decode with it.
-
-    """
-
+    # What is added to the name of the parameter if it begins with "_" or "."; else, without a "/"
+    # before it, what stands in the place of its last component.
     name: str
+    # "scale", "global scale", "zero point", "activation" (a scale of inputs or outputs) or "other".
     role: str = OTHER
-    formats: tuple[str, ...] = ()
-    required: bool = False
+    formats: tuple[str, ...] = ()  # the formats that it may have; any if empty
+    required: bool = False  # without it the layout is another one, or damaged
+    # No tensor of another meaning is named so, whatever the parameter is called.
     distinct: bool = False
+    # What decoding does with a part whose role is "other": "bias", "shape", "group index", "code
+    # map", "state", "divisor", "factor" (of what inputs are multiplied by), "float8 scale" (of the
+    # float8 that values become before a product), or "nested " before a use; "marker" if it tells
+    # how codes are stored, "inputs" if it is only for inputs. "" if castwise cannot decode with it.
     use: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Storage:
-    """Where codes and scales lie in the arrays of a layout.
+    """Where codes and scales lie in the arrays of a layout."""
 
-    Attributes
-    ----------
-    container
-        The dtype of the payload; None for the dtype of a code.
-    packing
-        Where codes lie in their containers, as `castwise.quantization.pack` names it; the variants
-        that the layout may have, the one that is written first.
-    excess
-        Codes are stored with half their range added, and so are zero points that are packed.
-    unsigned
-        Codes are stored without a sign, beside zero points or a bias.
-    zeros
-        How zero points are stored: "plain", or packed like codes along "rows" or "columns".
-    zeros_add
-        What is added to a stored zero point, by variant of the layout, the default one first.
-    global_use
-        What the global scale does to the scale: "multiply" or "divide".
-    global_unit
-        A stored global scale is so many times the factor of the scales.
-    divides
-        The scales of channels and of whole tensors divide.
-    grouped
-        Schemes of groups are written so, whatever comes before it.
-    after
-        The product with the scale is divided by this.
-    transposed
-        "parts" if the payload and its scales are (in, out) and codes lie along in; "weight" if so
-        and codes lie along out; "pairs" if they are (out, in) and codes lie along out.
-    flat
-        The payload is one row of all elements.
-    split
-        Payloads have an axis for the containers of a block.
-    tile
-        Rows and columns that a payload is padded to; its scales are in tiles of 128x4.
-    fields
-        What a block of bytes holds, in order, with its bytes.
-    read_only
-        Arrays are not written so.
-    positive_zero
-        Codes of -0 decode to 0.
-    unsigned_scales
-        Scales are UE4M3 as llama.cpp reads it: 0x7F is 0, and no byte is above.
-    narrow
-        Products are rounded to the dtype of the target before a bias is added.
-    inner
-        The dtype in which the producer multiplies is the target's: scales are rounded to it first.
-
-    """
-
+    # The dtype of the payload; None for the dtype of a code.
     container: type[np.generic] | None = None
+    # Where codes lie in their containers, as `castwise.quantization.pack` names it; the variants
+    # that the layout may have, the one that is written first.
     packing: tuple[str, ...] = ("dense",)
+    # Codes are stored with half their range added, and so are zero points that are packed.
     excess: bool = False
-    unsigned: bool = False
+    unsigned: bool = False  # codes are stored without a sign, beside zero points or a bias
+    # How zero points are stored: "plain", or packed like codes along "rows" or "columns".
     zeros: str = "plain"
+    # What is added to a stored zero point, by variant of the layout, the default one first.
     zeros_add: tuple[tuple[str, int], ...] = ()
+    # What the global scale does to the scale: "multiply" or "divide".
     global_use: Literal["multiply", "divide"] = "multiply"
-    global_unit: float = 1.0
-    divides: bool = False
-    grouped: bool = False
-    after: float | None = None
+    global_unit: float = 1.0  # a stored global scale is so many times the factor of the scales
+    divides: bool = False  # the scales of channels and of whole tensors divide
+    grouped: bool = False  # schemes of groups are written so, whatever comes before it
+    after: float | None = None  # the product with the scale is divided by this
+    # "parts" if the payload and its scales are (in, out) and codes lie along in; "weight" if so and
+    # codes lie along out; "pairs" if they are (out, in) and codes lie along out.
     transposed: str = ""
-    flat: bool = False
-    split: bool = False
+    flat: bool = False  # the payload is one row of all elements
+    split: bool = False  # payloads have an axis for the containers of a block
+    # Rows and columns that a payload is padded to; its scales are in tiles of 128x4.
     tile: tuple[int, int] | None = None
+    # What a block of bytes holds, in order, with its bytes.
     fields: tuple[tuple[str, int], ...] = ()
-    read_only: bool = False
-    positive_zero: bool = False
+    read_only: bool = False  # arrays are not written so
+    positive_zero: bool = False  # codes of -0 decode to 0
+    # Scales are UE4M3 as llama.cpp reads it: 0x7F is 0, and no byte is above.
     unsigned_scales: bool = False
-    narrow: bool = False
+    narrow: bool = False  # products are rounded to the dtype of the target before a bias is added
+    # The dtype in which the producer multiplies is the target's: scales are rounded to it first.
     inner: bool = False
 
     def multiplied_as(self, other: Storage) -> Storage:
@@ -178,40 +121,23 @@ class Storage:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Layout:
-    """One way to store a quantised weight as several tensors.
+    """One way to store a quantised weight as several tensors."""
 
-    Attributes
-    ----------
-    scheme
-        What is stored; "{}" stands for tensor, channel, group or block. "" if only a configuration
-        says it.
-    payload
-        The tensor with the codes, named as a part is; "" is the parameter itself.
-    formats
-        The formats that the payload may have; any if empty.
-    parts
-        The tensors beside it, first the scale or what holds it. One that does must be there.
-    families
-        How the schemes begin that a configuration may state for it, besides its own.
-    block
-        The block that is part of the scheme's definition.
-    columns
-        Elements of the payload's last axis to those of the scale's, where this tells layouts apart.
-    parameters
-        Last components of the names of parameters stored so; any if empty.
-    storage
-        How its arrays are read and written; None if they are only recognised.
-
-    """
-
+    # What is stored; "{}" stands for tensor, channel, group or block. "" if only a configuration
+    # says it.
     scheme: str
-    payload: str
-    formats: tuple[str, ...]
+    payload: str  # the tensor with the codes, named as a part is; "" is the parameter itself
+    formats: tuple[str, ...]  # the formats that the payload may have; any if empty
+    # The tensors beside it, first the scale or what holds it. One that does must be there.
     parts: tuple[Part, ...]
+    # How the schemes begin that a configuration may state for it, besides its own.
     families: tuple[str, ...] = ()
-    block: tuple[int, ...] | None = None
+    block: tuple[int, ...] | None = None  # the block that is part of the scheme's definition
+    # Elements of the payload's last axis to those of the scale's, where this tells layouts apart.
     columns: tuple[int, int] | None = None
+    # Last components of the names of parameters stored so; any if empty.
     parameters: tuple[str, ...] = ()
+    # How its arrays are read and written; None if they are only recognised.
     storage: Storage | None = None
 
 

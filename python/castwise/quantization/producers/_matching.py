@@ -22,27 +22,14 @@ T = TypeVar("T", bound=Formatted)
 
 @dataclass(frozen=True, slots=True)
 class Match(Generic[T]):
-    """A layout that a payload and the tensors beside it fit.
+    """A layout that a payload and the tensors beside it fit."""
 
-    Attributes
-    ----------
-    layout
-        The row of the table.
-    weight
-        The parameter's name.
-    payload
-        The tensor with the codes.
-    parts
-        The tensors beside it, each with what it is; the names are those of the parts.
-    scale
-        The first scale, or what holds it; None if blocks of the payload hold their scales.
-
-    """
-
-    layout: Layout
-    weight: str
-    payload: T
+    layout: Layout  # the row of the table
+    weight: str  # the parameter's name
+    payload: T  # the tensor with the codes
+    # The tensors beside it, each with what it is; the names are those of the parts.
     parts: Mapping[str, tuple[Part, T]]
+    # The first scale, or what holds it; None if blocks of the payload hold their scales.
     scale: T | None
 
 
@@ -63,20 +50,7 @@ def matched(
     tensors: Mapping[str, T],
     named: Callable[[str], str] = lambda name: name,
 ) -> Match[T] | None:
-    """Match one layout, None if it is another.
-
-    Parameters
-    ----------
-    layout
-        What to look for.
-    name
-        The tensor that may be its payload.
-    tensors
-        All tensors by name.
-    named
-        Returns the other name that a tensor may have, which is used if there is none of its name.
-
-    """
+    """Match one layout, None if it is another."""
     payload = tensors[name]
     if layout.formats and payload.format not in layout.formats:
         return None

@@ -1,7 +1,6 @@
 """The producers, each of which has a module: what its tensors are, and what states them.
 
 A new producer is a module beside this one, and its name in the tuples here that it belongs to.
-Those that packages offer follow in each tuple.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from typing import Any
 from castwise._spelling import suggestion
 from castwise.quantization.producers._layouts import Layout
 from castwise.quantization.producers._names import tail
-from castwise.quantization.producers._offered import offered_producers
 from castwise.quantization.producers._producer import Producer, Section
 from castwise.quantization.producers._schemes import Scheme, generic_layout
 from castwise.quantization.producers._stated import StatementReader, no_statements
@@ -35,16 +33,10 @@ from castwise.quantization.producers.quark import QUARK
 from castwise.quantization.producers.torchao import TORCHAO
 from castwise.quantization.producers.unread import UNREAD
 
-_BUILT_IN = (
+PRODUCERS = (
     *(COMPRESSED_TENSORS, MODELOPT, DEEPSEEK, DEEPSEEK_V4, AUTOFP8, MISTRAL, FBGEMM, GPT_OSS),
     *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, KERAS, *UNREAD),
 )
-_OFFERED = offered_producers((*_BUILT_IN, GGUF))
-
-OFFERED = frozenset(name for row in _OFFERED for name in (row.name, *row.also))
-"""Those that packages offer, which castwise takes none of its own producers' weights for."""
-
-PRODUCERS = (*_BUILT_IN, *_OFFERED)
 """Every producer whose tensors tell how they are stored; the order is that of messages."""
 
 _ALL = (*PRODUCERS, GGUF)
@@ -54,10 +46,7 @@ TYPED = GGUF.name
 
 decoder_of_type = block_decoder  # of the types that have no layout
 
-_WRITERS = (
-    *(DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX),
-    *(producer for producer in _OFFERED if producer.writing.rows),
-)
+_WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
 WRITTEN = tuple(
     replace(row, recipe=name)
     for producer in _WRITERS
@@ -71,7 +60,7 @@ SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.state
 
 _FILES = {
     producer.configuration.config_file: producer.configuration.file_section
-    for producer in (MODELOPT, GPTQ, AWQ, *_OFFERED)
+    for producer in (MODELOPT, GPTQ, AWQ)
     if producer.configuration.config_file is not None
     and producer.configuration.file_section is not None
 }
@@ -80,14 +69,10 @@ CONFIGS = (
     "config.json",
     str(GPTQ.configuration.config_file),
     str(AWQ.configuration.config_file),
-    *(file for producer in _OFFERED if (file := producer.configuration.config_file) is not None),
 )
 """Files beside the tensors that may state how they are quantised, the most detailed first."""
 
-CONVERTED_TO = (
-    *(COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4),
-    *(producer for producer in _OFFERED if producer.transcoding.forms_to),
-)
+CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
 """The producers in whose forms stored weights can be laid, in the order of messages."""
 
 MARKERS = {row.model_marker: row.name for row in PRODUCERS if row.model_marker}
@@ -141,11 +126,7 @@ def lasts(names: Iterable[str]) -> set[str]:
 def find_recipe(name: object) -> Producer:
     """Return the producer whose layouts are known by a name.
 
-    Raises
-    ------
-    ValueError
-        There is none; the nearest name is given.
-
+    ValueError: There is none; the nearest name is given.
     """
     if not isinstance(name, str) or name not in _BY_NAME:
         hint, known = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
@@ -156,21 +137,6 @@ def find_recipe(name: object) -> Producer:
 def known_recipe(name: str | None) -> Producer | None:
     """Return the producer of a name, or None if its layouts are not known."""
     return None if name is None else _BY_NAME.get(name)
-
-
-@cache
-def quantizing_recipes(scheme: Scheme) -> Mapping[str, str]:
-    """Return the producers as which arrays are quantised, each with whose arithmetic that is."""
-    offered = (
-        producer
-        for producer in _OFFERED
-        if any(row.scheme == scheme.name for row in producer.writing.rows)
-    )
-    return {name: name for name in scheme.recipes} | {
-        name: producer.writing.arithmetic
-        for producer in offered
-        for name in (producer.name, *producer.also)
-    }
 
 
 @cache

@@ -101,11 +101,7 @@ def _rows() -> dict[str, Scheme]:
 def find_scheme(name: object) -> Scheme:
     """Return the row of a name.
 
-    Raises
-    ------
-    ValueError
-        There is none; the nearest name is given.
-
+    ValueError: There is none; the nearest name is given.
     """
     rows = _rows()
     if not isinstance(name, str) or name not in rows:

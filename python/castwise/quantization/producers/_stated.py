@@ -56,11 +56,7 @@ class Stored(Protocol):
 def json_of(name: str, array: Stored) -> dict[str, Any]:
     """Parse the bytes of a tensor as JSON of an object.
 
-    Raises
-    ------
-    ValueError
-        They are not, or too many.
-
+    ValueError: They are not, or too many.
     """
     if array.size > _MAX_STATE_BYTES:
         raise ValueError(f"{name!r} has more than {_MAX_STATE_BYTES:,} bytes.")

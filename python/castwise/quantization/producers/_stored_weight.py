@@ -53,22 +53,7 @@ class Indexed(Protocol):
 
 
 class StoredWeight(ABC):
-    """One weight, its stored tensors, and what is stated of them.
-
-    Attributes
-    ----------
-    weight
-        What was recognised: the payload, the parts with their roles, the block that is stated.
-    tensors
-        All tensors of the checkpoint by name, as headers describe them.
-    section
-        What states the method of quantisation, as its producer writes it; empty if nothing does.
-    payload
-        The name of the tensor with the codes.
-    scheme
-        What names, formats and statements tell is stored; "" if they do not.
-
-    """
+    """One weight, its stored tensors, and what is stated of them."""
 
     def __init__(
         self,
@@ -76,11 +61,11 @@ class StoredWeight(ABC):
         tensors: Mapping[str, Described],
         section: Mapping[str, Any],
     ) -> None:
-        self.weight = weight
-        self.tensors = tensors
-        self.section = section
-        self.payload = weight.payload
-        self.scheme = weight.scheme or ""
+        self.weight = weight  # the payload, the parts with their roles, the block that is stated
+        self.tensors = tensors  # all of the checkpoint by name, as headers describe them
+        self.section = section  # what states the method, as its producer writes it, or nothing
+        self.payload = weight.payload  # the name of the tensor with the codes
+        self.scheme = weight.scheme or ""  # what names, formats and statements tell is stored
 
     def unknown(self) -> Undecodable:
         """Say that its scheme is not one that its producer is known to store so."""

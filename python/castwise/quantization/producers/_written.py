@@ -27,52 +27,23 @@ def same_schemes(*schemes: str) -> tuple[Form, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A scheme as a producer's checkpoints hold it.
+    """A scheme as a producer's checkpoints hold it."""
 
-    Attributes
-    ----------
-    scheme
-        One of `castwise.quantization.schemes()`.
-    code
-        What its configuration calls that.
-    block
-        The default block, if it is not the scheme's.
-    tile
-        Rows and columns of which those of a weight must be multiples, so that nothing is padded.
-    step
-        Slabs are multiples of so many rows, beside whole blocks.
-    stacks
-        Experts may be stacked in one tensor.
-    transposed
-        Only such experts are stored so, and in an unquantised model their matrices are (in, out).
-    shares
-        What engines fuse must have the same global scale.
-    symmetric
-        False for groups that have a bias.
-    square
-        Blocks have as many rows as columns.
-    only_named
-        A weight must be named so, since its parts are named in its place.
-    as_groups
-        Channels are stored as groups of one row each.
-    recipe
-        The producer, which the registry fills in.
-
-    """
-
-    scheme: str
-    code: str = ""
-    block: tuple[int, int] | None = None
+    scheme: str  # one of `castwise.quantization.schemes()`
+    code: str = ""  # what its configuration calls that
+    block: tuple[int, int] | None = None  # the default block, if it is not the scheme's
+    # Rows and columns of which those of a weight must be multiples, so that nothing is padded.
     tile: tuple[int, int] = (1, 1)
-    step: int = 1
-    stacks: bool = False
+    step: int = 1  # slabs are multiples of so many rows, beside whole blocks
+    stacks: bool = False  # experts may be stacked in one tensor
+    # Only such experts are stored so, and in an unquantised model their matrices are (in, out).
     transposed: bool = False
-    shares: bool = False
-    symmetric: bool = True
-    square: bool = False
-    only_named: bool = False
-    as_groups: bool = False
-    recipe: str = ""
+    shares: bool = False  # what engines fuse must have the same global scale
+    symmetric: bool = True  # false for groups that have a bias
+    square: bool = False  # blocks have as many rows as columns
+    only_named: bool = False  # a weight must be named so, since its parts are named in its place
+    as_groups: bool = False  # channels are stored as groups of one row each
+    recipe: str = ""  # the producer, which the registry fills in
 
     @property
     def row(self) -> Scheme:
@@ -82,25 +53,12 @@ class Written:
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """A row, and the block that is used.
+    """A row, and the block that is used."""
 
-    Attributes
-    ----------
-    written
-        The row.
-    block
-        Rows and columns that share a scale.
-    symmetric
-        False for integers with zero points.
-    reordered
-        True if an index says in which group each column is.
-
-    """
-
-    written: Written
-    block: tuple[int, int]
-    symmetric: bool = True
-    reordered: bool = False
+    written: Written  # the row
+    block: tuple[int, int]  # rows and columns that share a scale
+    symmetric: bool = True  # false for integers with zero points
+    reordered: bool = False  # true if an index says in which group each column is
 
     @property
     def bits(self) -> int:
@@ -110,47 +68,24 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class Statements:
-    """What states how the weights of a component are stored.
+    """What states how the weights of a component are stored."""
 
-    Attributes
-    ----------
-    sections
-        Members of `config.json`.
-    files
-        Other files beside the tensors, with their texts.
-    metadata
-        The same for a file without a configuration; None if its producer has no such form.
-    edit
-        What makes the text of `config.json` follow, where its sections stay.
-
-    """
-
-    sections: Mapping[str, Any]
-    files: Mapping[str, str]
+    sections: Mapping[str, Any]  # members of `config.json`
+    files: Mapping[str, str]  # other files beside the tensors, with their texts
+    # The same for a file without a configuration; None if its producer has no such form.
     metadata: Mapping[str, str] | None
+    # What makes the text of `config.json` follow, where its sections stay.
     edit: Callable[[str], str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedModules:
-    """The modules of a component, as is to be stated of them.
+    """The modules of a component, as is to be stated of them."""
 
-    Attributes
-    ----------
-    encodings
-        How the weight of each is stored.
-    kept
-        Those that are not quantised.
-    inputs
-        True if there are scales of inputs, too.
-    embeddings
-        Those of `encodings` that are embeddings, and no linear layers.
-
-    """
-
-    encodings: Mapping[str, Encoding]
-    kept: Sequence[str]
-    inputs: bool
+    encodings: Mapping[str, Encoding]  # how the weight of each is stored
+    kept: Sequence[str]  # those that are not quantised
+    inputs: bool  # true if there are scales of inputs, too
+    # Those of `encodings` that are embeddings, and no linear layers.
     embeddings: frozenset[str] = frozenset()
 
     @property

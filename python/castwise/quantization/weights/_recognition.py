@@ -28,7 +28,7 @@ from castwise.quantization.producers._layouts import (
 from castwise.quantization.producers._matching import Match, matched, may_be_payload
 from castwise.quantization.producers._names import Described, beside, owner, tail
 from castwise.quantization.producers._producer import Producer
-from castwise.quantization.producers._registry import MARKERS, OFFERED, PRODUCERS, lasts
+from castwise.quantization.producers._registry import MARKERS, PRODUCERS, lasts
 from castwise.quantization.producers._schemes import may_hold
 from castwise.quantization.producers._shared_layouts import FP8_SCALE
 from castwise.quantization.producers._stated import Stated
@@ -132,7 +132,7 @@ class _Search:
         owners: dict[Layout, list[str]] = {}
         for recipe in recipes:
             for layout in recipe.layouts:
-                if self._may_hold(layout) and not (layout in owners and recipe.name in OFFERED):
+                if self._may_hold(layout):
                     owners.setdefault(layout, []).append(recipe.name)
         weights: dict[str, QuantizedWeight] = {}
         self._beside = set()
@@ -148,12 +148,8 @@ class _Search:
                 for layout in likely[kind]
                 if (match := matched(layout, name, self._tensors)) is not None
             ]
-            built_in = [
-                match for match in candidates if not OFFERED.issuperset(owners[match.layout])
-            ]
             if candidates:
-                # What castwise's own producers store is theirs, whatever package is installed.
-                weights[info.name] = self._weight(info, built_in or candidates, owners)
+                weights[info.name] = self._weight(info, candidates, owners)
         return weights
 
     def _may_hold(self, layout: Layout) -> bool:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from castwise._argument_names import renamed
+from castwise._argument_names import rename_arguments
 from castwise._core import mixed_compute_dtype
 from castwise._keras_objects import checked_arguments
 from castwise.autocast._layer_policy import get_layer_policy
@@ -79,9 +79,9 @@ class PolicyV1(PlainPolicy):
         super().__init__(name)
         self._automatic = isinstance(loss_scale, str) and loss_scale == AUTOMATIC
         if self._automatic:
-            mixed = mixed_compute_dtype(name, "tf")
-            loss_scale = "dynamic" if mixed == "float16" else None
-        with renamed(identifier="loss_scale"):
+            compute_dtype_of_name = mixed_compute_dtype(name, "tf")
+            loss_scale = "dynamic" if compute_dtype_of_name == "float16" else None
+        with rename_arguments(identifier="loss_scale"):
             self._loss_scale = get_loss_scale(loss_scale)
         # Only float16 needs one: other dtypes have float32's range, or are open.
         if self._loss_scale is not None and self.compute_dtype not in (None, "float16"):

@@ -10,14 +10,13 @@ from functools import cache
 from typing import Any, NamedTuple
 
 import numpy as np
-
+from agreement import disagreement, dtype_of, part_name
 from castwise._core import __version__, cpu_level, finfo, formats
 from castwise._library_casts import Library, Rule, library_named
 from castwise._recipe import Recipe
-from castwise.conformance._agreement import disagreement, dtype_of, part_name
-from castwise.conformance._conditions import CONDITIONS, answer, values
-from castwise.conformance._libraries import LibraryCast
-from castwise.conformance._standards import departures
+from conditions import CONDITIONS, answer, values
+from libraries import LibraryCast
+from standards import departures
 
 _KINDS = ("bool", "integers", "floats")
 VARIES = "varies"
@@ -85,16 +84,6 @@ class Row:
         self.pairs.setdefault(target, []).append(source)
         self.answers |= {name: text for name, text in answers.items() if text}
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "pairs": [{"sources": names, "target": name} for name, names in self.pairs.items()],
-            "answers": self.answers,
-            "options": self.about.options,
-            "reason": self.about.reason or None,
-            "standard": self.about.departs,
-        }
-
 
 @dataclass
 class Conformance:
@@ -120,17 +109,6 @@ class Conformance:
     rows: list[Row]
     count: int
     disagreements: list[str]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return plain values for JSON."""
-        return {
-            "name": self.library.name,
-            "call": self.library.call,
-            "versions": self.versions,
-            "pairs": self.count,
-            "rows": [row.to_dict() for row in self.rows],
-            "disagreements": self.disagreements,
-        }
 
 
 def measure(library: LibraryCast) -> Conformance:
@@ -177,7 +155,7 @@ def _pairs() -> Iterator[tuple[str, str]]:
 
 
 @cache
-def _ones(source: str) -> Any:  # noqa: ANN401
+def _ones(source: str) -> Any:
     """Return a value that every format has, for pairs without any condition."""
     return np.array([1], np.int8).astype(dtype_of(source))
 
@@ -270,7 +248,7 @@ def markdown(libraries: Sequence[Conformance], today: datetime.date) -> str:
     lines = [
         "# What other libraries make of every cast",
         "",
-        f"Written by `castwise conformance` on {today.isoformat()}: castwise {__version__} "
+        f"Written by `benches/conformance` on {today.isoformat()}: castwise {__version__} "
         f"({cpu_level()}), Python {platform.python_version()}, {platform.machine()}.",
         "",
         *_LEGEND.splitlines(),

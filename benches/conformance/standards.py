@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from agreement import part_name
 from castwise._core import finfo
-from castwise.conformance._agreement import part_name
 
 _IEEE = {
     "halfway": ("even",),

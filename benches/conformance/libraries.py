@@ -12,13 +12,12 @@ from importlib.metadata import PackageNotFoundError, version
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
-
 from castwise._core import finfo
 from castwise._library_casts import ALIASES
 from castwise._options import Like
 from castwise._spelling import suggestion
 from castwise.quantization import pack, unpack
+from numpy.typing import NDArray
 
 EXTRA = "test-frameworks"
 """The extra that installs all of them."""
@@ -195,7 +194,7 @@ class OnnxRuntime(LibraryCast):
         return getattr(self._onnx.TensorProto, spelled, None)
 
     @cache  # noqa: B019  (one runtime is made)
-    def _session(self, source: int, target: int) -> Any:  # noqa: ANN401
+    def _session(self, source: int, target: int) -> Any:
         """Return what runs a model of one Cast; None if onnxruntime has no such cast."""
         helper, runtime = self._onnx.helper, self._runtime
         graph = helper.make_graph(
@@ -267,13 +266,13 @@ def _packed(array: NDArray[Any]) -> NDArray[Any]:
     """Return the bytes of an array as onnxruntime stores it."""
     codes = np.ascontiguousarray(array).view(np.uint8)
     bits = _bits(array.dtype)
-    return codes if bits >= 8 else pack(codes, bits)  # noqa: PLR2004
+    return codes if bits >= 8 else pack(codes, bits)
 
 
 def _unpacked(data: NDArray[Any], dtype: np.dtype[Any], count: int) -> NDArray[Any]:
     """Return the array of what onnxruntime has stored."""
     bits = _bits(dtype)
-    if bits < 8:  # noqa: PLR2004
+    if bits < 8:
         signed = finfo(dtype).kind == "int"
         data = unpack(data, bits, columns=count, signed=signed)
     return data.view(dtype)

@@ -5,11 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
 from castwise._core import cast, finfo
 from castwise._library_casts import Rule, library_named
-from castwise.conformance._libraries import LibraryCast
+from libraries import LibraryCast
+from numpy.typing import NDArray
 
 
 def part_name(name: str) -> str:
@@ -71,7 +70,7 @@ def settled(rule: Rule, array: NDArray[Any], target: str) -> NDArray[np.bool_]:
     return kept
 
 
-def _beyond(array: NDArray[Any], target: str, rounding: Any) -> NDArray[np.bool_]:  # noqa: ANN401
+def _beyond(array: NDArray[Any], target: str, rounding: Any) -> NDArray[np.bool_]:
     """Return which numbers `overflow="raise"` refuses."""
     row = finfo(target)
     if row.kind == "float":

@@ -7,11 +7,10 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
-
+from agreement import differs, dtype_of, is_nan, part_name, parts_of
 from castwise._core import FormatInfo, cast, finfo
 from castwise._options import Rounding
-from castwise.conformance._agreement import differs, dtype_of, is_nan, part_name, parts_of
+from numpy.typing import NDArray
 
 CONDITIONS = ("halfway", "overflow", "infinity", "NaN", "subnormal", "-0")
 """The columns of the page."""
@@ -82,7 +81,7 @@ def _all_values(name: str) -> NDArray[np.float64]:
         codes = np.arange(1 << (row.bits - bool(row.signed)), dtype=np.uint64).astype(word)
         numbers = cast(codes.view(dtype), "float64")
     else:
-        powers = np.ldexp(1.0, np.arange(-1000 if row.bits > 32 else -149, 128, 7))  # noqa: PLR2004
+        powers = np.ldexp(1.0, np.arange(-1000 if row.bits > 32 else -149, 128, 7))
         steps = np.ldexp(np.arange(_STEPS, dtype=np.float64), -row.mantissa_bits)
         numbers = cast(cast((powers[:, None] * (1 + steps)).ravel(), name), "float64")
     finite: NDArray[np.float64] = np.unique(numbers[np.isfinite(numbers)])
