@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import tracemalloc
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise._core import compare
-from castwise.checkpoint.comparison._sides import in_step
+from castwise.checkpoint.comparison._sides import in_pieces
 from castwise.cli import main
 from producer_models import MODELS, Decodable, Draw, write
 
@@ -113,11 +114,10 @@ def test_other_formats(tmp_path: Path) -> None:
 
 def test_streams_are_cut_at_the_same_places() -> None:
     whole = np.arange(20)
-    one = iter(np.split(whole, [3, 3, 11]))
-    other = iter(np.split(whole, [1, 12, 19]))
-    pairs = list(in_step(one, other))
-    assert all((left == right).all() for left, right in pairs)
-    assert np.concatenate([left for left, _ in pairs]).tolist() == whole.tolist()
+    for cuts in ([3, 3, 11], [1, 12, 19], [], [7, 14]):
+        pieces = [*in_pieces(iter(np.split(whole, cuts)), repeat(7))]
+        assert [piece.size for piece in pieces] == [7, 7, 6]
+        assert np.concatenate(pieces).tolist() == whole.tolist()
 
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path) -> None:

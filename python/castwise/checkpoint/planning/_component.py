@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import json
 import logging
-from collections.abc import Callable, Mapping
-from functools import cached_property, partial
+from collections.abc import Mapping
+from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -170,14 +170,6 @@ class ComponentPlan:
             return decoding(weight, stored, stored.read, section, arithmetic, axis=axis)
         except Undecodable as error:
             raise self._refusal(f"{weight.payload!r}: {error}") from error
-
-    def decodings(self, arithmetic: Arithmetic) -> dict[str, Callable[[], Decoding]]:
-        """Return what plans how each quantised weight is read, by its name in a plain model."""
-        weights = () if self.quantization is None else self.quantization.weights
-        return {
-            self.prefix + weight.name: partial(self._decoding, weight, arithmetic)
-            for weight in weights
-        }
 
     @property
     def has_config(self) -> bool:

@@ -31,6 +31,7 @@ from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.files import handle
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.report import Report
+from castwise.quantization.weights import Decoding
 
 _Result = TypeVar("_Result")
 
@@ -60,6 +61,8 @@ class DerivedTensor:
         Lists the elements of each slab; None if only making a slab tells.
     scheme
         How its codes are quantised; None for other tensors.
+    decoding
+        How its values are decoded; None for other tensors.
 
     """
 
@@ -71,6 +74,7 @@ class DerivedTensor:
     measured: Callable[[], Report] | None = None
     counts: Callable[[], Iterable[int]] | None = None
     scheme: str | None = None
+    decoding: Decoding | None = None
 
 
 def derived_info(name: str, stored: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:

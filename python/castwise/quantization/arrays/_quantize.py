@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -28,11 +28,13 @@ from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._scale_range import amax_bounds, warn_of_scales
 from castwise.quantization.arrays._views import (
     Array,
+    StoredArray,
     Views,
     fields_of,
     format_of_bytes,
     geometry,
     scale_dtype,
+    views_of,
 )
 from castwise.quantization.producers._layouts import ZERO, Storage
 from castwise.quantization.producers._registry import (
@@ -392,20 +394,7 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
     scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
     biases = np.empty(grid, plan.dtype) if plan.bias else None
     zero = np.empty(grid, np.int8) if plan.zeros else None
-    second = None
-    if scheme.global_scale and has_global_scale(views.layout):
-        largest = 256.0 if "four_over_six" in plan.options else 448.0
-        largest_value = _core.block_amax(weight) if amax is None else amax
-        # A NaN or an infinity is named by the core, with its index.
-        safe = largest_value if math.isfinite(largest_value) else 1.0
-        level = _core.global_scale(safe, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest)
-        second = np.array(level, np.float32)
-        options = {**options, "global_scale": second, "global_max": largest, "amax": safe}
-    elif plan.block == (0, 0):
-        whole = _whole_amax(x, weight) if amax is None else amax
-        options = {**options, "amax": whole}
-    elif amax is not None:
-        raise ValueError(f"amax={amax} is not valid for {scheme.name}, which has many scales.")
+    options, second = _with_amax(plan, options, x, weight, amax)
     if zero is not None:
         options = {**options, "zero_point": zero}
     if biases is not None:
@@ -433,6 +422,54 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         stored_zero = np.zeros(views.zero_shape, zero_dtype)
         views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
     return _result(plan, data, stored_scale, second, stored_zero, stored_bias)
+
+
+def _with_amax(
+    plan: _Plan, options: dict[str, Any], x: Array, weight: Array, amax: float | None
+) -> tuple[dict[str, Any], Array | None]:
+    """Add what follows from the largest magnitude to the options of the core; the global scale."""
+    if plan.scheme.global_scale and has_global_scale(plan.views.layout):
+        largest = 256.0 if "four_over_six" in plan.options else 448.0
+        largest_value = _core.block_amax(weight) if amax is None else amax
+        # A NaN or an infinity is named by the core, with its index.
+        safe = largest_value if math.isfinite(largest_value) else 1.0
+        level = _core.global_scale(safe, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest)
+        second = np.array(level, np.float32)
+        return {**options, "global_scale": second, "global_max": largest, "amax": safe}, second
+    if plan.block == (0, 0):
+        return {**options, "amax": _whole_amax(x, weight) if amax is None else amax}, None
+    if amax is not None:
+        raise ValueError(f"amax={amax} is not valid for {plan.scheme.name}, which has many scales.")
+    return options, None
+
+
+def core_encoding(
+    x: Array, q: StoredArray, options: Mapping[str, Any], amax: float | None
+) -> dict[str, Any] | None:
+    """Return what the core encodes a matrix by, given options of `quantize_slab`.
+
+    None if its codes and scales do not lie as those of another array, or mean others.
+    """
+    rest = (True, options["scale_rule"], None, "raise", None, 0)
+    plan = _known_plan(
+        options["scheme"], options["recipe"], options["block"], -1, x.shape, x.dtype, *rest
+    )
+    views, form = plan.views, views_of(q)
+    is_alike = views is form or (
+        (views.scheme, views.storage) == (form.scheme, form.storage)
+        and (views.core_shape, views.block) == (form.core_shape, form.block)
+        and (views.packing, views.axis % 2) == (form.packing, form.axis % 2)
+    )
+    if not is_alike or plan.block != views.block or plan.bias or plan.as_one:
+        return None
+    scales = format_of_bytes(q.scale.dtype, views.scheme) or q.scale.dtype.name
+    if scales != plan.options.get("scale_format", plan.dtype.name):
+        return None
+    made, second = _with_amax(plan, plan.options, x, x, amax)
+    stored = q.global_scale
+    if second is None or stored is None:
+        return made if second is stored else None
+    return made if second == np.asarray(stored, np.float32).reshape(()) else None
 
 
 def _of_nothing(

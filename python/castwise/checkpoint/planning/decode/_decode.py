@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -234,14 +235,18 @@ class DecodePlan(ComponentPlan):
         return [weight for weight in weights if weight.payload not in names]
 
     def _weight(self, weight: QuantizedWeight) -> DerivedTensor:
-        plan = self._decoding(weight, self._decode.arithmetic)
+        unchecked = self._decoding(weight, self._decode.arithmetic)
+        check = self._check_of(weight, self._section(weight))
 
         def rows(cut: Cut) -> QuantizedArray:
             try:
-                return plan.rows(cut)
+                q = unchecked.rows(cut)
             except Undecodable as error:  # what codes are, only reading tells
                 raise self._refusal(f"{weight.payload!r}: {error}") from error
+            check(q)
+            return q
 
+        plan = replace(unchecked, rows=rows)
         losses = LossCounter() if self._decode.counts_losses else None
         nbytes = sum(self._stored[name].nbytes for name in (weight.payload, *weight.parts))
         return DerivedTensor(
@@ -249,16 +254,10 @@ class DecodePlan(ComponentPlan):
             self._decode.format,
             weight.payload,
             plan.parts,
-            partial(
-                _slabs,
-                plan,
-                rows,
-                self._check_of(weight, self._section(weight)),
-                self._decode.arithmetic,
-                losses,
-            ),
+            partial(_slabs, plan, self._decode.arithmetic, losses),
             None if losses is None else losses.report,
             counts=partial(_counts, plan),
+            decoding=plan,
         )
 
     def _check_of(self, weight: QuantizedWeight, section: Mapping[str, Any]) -> _Check:
@@ -358,13 +357,8 @@ def _counts(plan: Decoding) -> Iterator[int]:
     return ((cut.stop - cut.start) * columns for cut in plan.slabs(_SLAB_ELEMENTS))
 
 
-def _slabs(  # noqa: PLR0917
-    plan: Decoding,
-    rows: Callable[[Cut], QuantizedArray],
-    check: _Check,
-    arithmetic: Arithmetic,
-    losses: LossCounter | None,
-    name: str,
+def _slabs(
+    plan: Decoding, arithmetic: Arithmetic, losses: LossCounter | None, name: str
 ) -> Iterator[Slab]:
     dtype = numpy_dtype(name)
     if losses is not None:
@@ -377,8 +371,7 @@ def _slabs(  # noqa: PLR0917
             if losses is not None:
                 losses.add_rounded(exact, values)
             return values
-        q = rows(cut)
-        check(q)
+        q = plan.rows(cut)
         values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
         if losses is not None:
             losses.add(q, values, arithmetic)
