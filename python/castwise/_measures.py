@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from functools import cache
 from typing import Any
 
 import numpy as np
@@ -84,13 +86,13 @@ class Measures:
         self._tolerances = tolerances
         self._threads = threads
         self._is_counted = is_counted
-        kinds = [finfo(name).kind for name in (source, target)]
+        kinds, bits = _kinds(source, target)
         self._complex = "complex" in kinds
         self.count = self.different = self.beyond = 0
         self.gap = LargestGap()
         self.max_rel = 0.0
         self.max_ulp: int | None = 0 if kinds[1] == "float" and not self._complex else None
-        if is_counted and (kinds[0] != "float" or max(map(_bits, (source, target))) < _ULP_BITS):
+        if is_counted and (kinds[0] != "float" or bits < _ULP_BITS):
             self.max_ulp = None
         self.ulp_place = 0
         self.rel_place = 0
@@ -210,8 +212,11 @@ def _largest_gap(comparison: Comparison) -> tuple[float, int]:
     return math.inf, special
 
 
-def _bits(name: str) -> int:
-    return finfo(name).bits
+@cache
+def _kinds(source: str, target: str) -> tuple[Sequence[str], int]:
+    """Return the kinds of two formats, and the bits of the wider one."""
+    rows = finfo(source), finfo(target)
+    return [row.kind for row in rows], max(row.bits for row in rows)
 
 
 def _plain_value(number: Any) -> float:  # noqa: ANN401  (of any format)

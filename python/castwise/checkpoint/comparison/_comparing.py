@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import Executor
 from dataclasses import replace
 from functools import partial
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -29,7 +30,6 @@ from castwise.checkpoint.comparison._sides import (
     Side,
     StoredRows,
     common_format,
-    in_pieces,
     piece_elements,
 )
 from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts
@@ -130,8 +130,8 @@ class Comparing:
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Read two tensors in pieces of so many elements, by default as memory allows."""
         count = count or piece_elements(formats[0], PIECES_BYTES // max(self._workers, 2))
-        left = self._left.pieces(names[0], formats[0], count)
-        return zip(left, self._right.pieces(names[1], formats[1], count), strict=True)
+        left = self._left.pieces(names[0], formats[0], repeat(count))
+        return zip(left, self._right.pieces(names[1], formats[1], repeat(count)), strict=True)
 
     def _bytes_compared(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
         """Compare tensors in a format that castwise does not know, byte by byte."""
@@ -223,9 +223,14 @@ class Comparing:
         def index(place: int) -> tuple[int, ...]:
             return tuple(int(axis) for axis in np.unravel_index(place, shape))
 
-        measured = replace(
-            tensor,
-            reason=reason,
+        # `replace` looks at each field, which takes longer than to name those that stay.
+        measured = TensorDiff(
+            name,
+            reason,
+            tensor.renamed,
+            formats=tensor.formats,
+            quantized=tensor.quantized,
+            shapes=tensor.shapes,
             count=measures.count,
             different=measures.different,
             beyond=None if self._tolerances is None else measures.beyond,
@@ -253,9 +258,11 @@ class Comparing:
         if trial is not None and trial.step is not None:
             step = math.lcm(step, trial.step * self._left.shape(name)[-1])
         most = min(piece_elements(to, most), _SLAB_ELEMENTS)
-        slabs = [*replace(decoding, step=max(step // columns, 1)).slabs(most)]
+        if (step := max(step // columns, 1)) != decoding.step:
+            decoding = replace(decoding, step=step)
+        slabs = [*decoding.slabs(most)]
         counts = [(slab.stop - slab.start) * columns for slab in slabs]
-        lefts = in_pieces(self._left.pieces(name, to, counts[0] if counts else 0), counts)
+        lefts = self._left.pieces(name, to, counts)
         return ((left, (decoding, slab)) for left, slab in zip(lefts, slabs, strict=True))
 
     def _explained(
@@ -352,9 +359,9 @@ class Comparing:
         if reference.shape(origin) != side.shape(name):
             return None
         noise = least = 0.0
-        count = piece_elements(source, PIECES_BYTES)
+        counts = repeat(piece_elements(source, PIECES_BYTES))
         pieces = zip(
-            reference.pieces(origin, source, count), side.pieces(name, to, count), strict=True
+            reference.pieces(origin, source, counts), side.pieces(name, to, counts), strict=True
         )
         with np.errstate(all="ignore"):
             for exact, rounded in pieces:

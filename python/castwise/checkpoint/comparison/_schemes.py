@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -135,12 +136,14 @@ class SchemeSearch:
         """Return the trial of the likely recipe; None if there is none.
 
         A usual one that explained a tensor before, and agrees on the first rows, comes before all:
-        if there is one alone, it is tried without these.
+        if there is one alone, with a scale of its own or a shared one, it is tried without these.
         """
         candidates = self.candidates()
         known = [one for one in self._prover.known if one.cost == 1 and one in candidates]
+        known.sort(key=lambda one: not one.shares)
+        are_several = len({replace(one, shares=False) for one in known}) > 1 if known[1:] else False
         for recipe in known:
-            if len(known) > 1:
+            if are_several:
                 sample = self._sample(recipe)
                 if sample is None or self._different(recipe, *sample) != 0:
                     continue
@@ -255,10 +258,13 @@ class SchemeTrial:
         size = _slab_size(search.shape, self.step or 1)
         self.most_elements = max(_SLAB_ELEMENTS // size, 1) * size
 
-    @property
-    def quantize_options(self) -> tuple[dict[str, Any] | None, float | None]:
-        """Those of `quantize_slab` if that alone is the recipe, and the largest magnitude."""
-        return self.recipe.quantize_options, self._search.amax(self.recipe)
+    def quantize_options(self, count: int) -> tuple[dict[str, Any] | None, float | None]:
+        """Return those of `quantize_slab` of so many elements, and the largest magnitude.
+
+        None if that alone is not the recipe, or the largest magnitude is that of the elements.
+        """
+        is_own = count == self._size and not self.recipe.shares
+        return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 
     def tried(self, left: NDArray[Any], right: NDArray[Any]) -> Tried:
         """Try it on rows, and return what `take` takes."""

@@ -162,14 +162,17 @@ class Side:
         """True if a tensor of it is decoded."""
         return any(map(self.is_decoded, self.names))
 
-    def pieces(self, name: str, to: str | None, count: int = 0) -> Iterator[NDArray[Any]]:
+    def pieces(
+        self, name: str, to: str | None, counts: Iterable[int] | None = None
+    ) -> Iterator[NDArray[Any]]:
         """Read a tensor as flat arrays of a format; as bytes if the format is None.
 
-        What a map makes another format of is cast. Each has `count` elements, the last what is
+        What a map makes another format of is cast. Each has so many elements, the last what is
         left; by default those of 1 MiB.
         """
-        count = count or piece_elements(to, _PIECE_BYTES)
-        arrays = self._pieces(name, to, count)
+        if counts is None:
+            counts = repeat(piece_elements(to, _PIECE_BYTES))
+        arrays = self._pieces(name, to, next(iter(counts), 1))
         if name in self.transposed and 0 not in self.shape(name):
             rows, columns = self.info(name).shape[-2:]
             matrices = in_pieces(arrays, repeat(rows * columns))
@@ -177,7 +180,7 @@ class Side:
                 np.ascontiguousarray(matrix.reshape(rows, columns).T).reshape(-1)
                 for matrix in matrices
             )
-        return in_pieces(arrays, repeat(count))
+        return in_pieces(arrays, counts)
 
     def _pieces(self, name: str, to: str | None, count: int) -> Iterator[NDArray[Any]]:
         target = self._targets.get(name)

@@ -220,7 +220,7 @@ class _StoredPiece:
             values = cast(decoding.values(slab), plain.dtype, threads=1)
         else:
             q = decoding.rows(slab)
-            options = (None, None) if trial is None else trial.quantize_options
+            options = (None, None) if trial is None else trial.quantize_options(plain.size)
             measure = not self._measures.is_counted
             found = compare_rows(plain, q, self._arithmetic, *options, measure=measure)
             if found is None or not (found.is_made or trial is None):

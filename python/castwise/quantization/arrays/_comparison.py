@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from castwise import _core
@@ -64,6 +65,11 @@ def compare_rows(
     if views.core_shape != x.shape or views.is_transposed or not is_at_once(q) or not x.size:
         return None
     data, scale, decoding = core_decoding(q, views, x.dtype, arithmetic)
-    encoding = None if options is None else core_encoding(x, q, options, amax)
-    both = decoding, encoding
-    return RowComparison(*_core.compare_stored(x, data, scale, x.dtype, both, measure=measure))
+    encoding: dict[str, Any] | bool = False
+    if options is not None:
+        with suppress(ValueError, TypeError):  # the scheme cannot hold it
+            encoding = core_encoding(x, q, options, amax)
+    both = decoding, encoding if isinstance(encoding, dict) else None
+    found = _core.compare_stored(x, data, scale, x.dtype, both, measure=measure)
+    comparison, is_made, values = found
+    return RowComparison(comparison, is_made or encoding is True, values)

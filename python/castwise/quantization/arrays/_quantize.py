@@ -45,6 +45,8 @@ from castwise.quantization.producers._registry import (
 from castwise.quantization.producers._schemes import Scheme, find_scheme, has_bias, has_global_scale
 
 _MATRIX = 2
+_SMALL = 1 << 14
+"""Elements that are encoded, and compared with others, sooner than the core is told how."""
 
 
 def quantize(
@@ -445,31 +447,53 @@ def _with_amax(
 
 def core_encoding(
     x: Array, q: StoredArray, options: Mapping[str, Any], amax: float | None
-) -> dict[str, Any] | None:
+) -> dict[str, Any] | bool:
     """Return what the core encodes a matrix by, given options of `quantize_slab`.
 
-    None if its codes and scales do not lie as those of another array, or mean others.
+    For a small one, whether it has the codes and scales of another array; False if those of the
+    other one lie otherwise, or mean others.
     """
-    rest = (True, options["scale_rule"], None, "raise", None, 0)
-    plan = _known_plan(
-        options["scheme"], options["recipe"], options["block"], -1, x.shape, x.dtype, *rest
-    )
-    views, form = plan.views, views_of(q)
+    block, rule = options["block"], options["scale_rule"]
+    rest = (-1, x.shape, x.dtype, True, rule, None, "raise", None, 0)
+    plan = _known_plan(options["scheme"], options["recipe"], block, *rest)
+    if not _lies_alike(plan, views_of(q)):
+        return False
+    if x.size <= _SMALL:
+        made = _quantized(x, plan, amax, 1)
+        return all(
+            (one is None and other is None)
+            or (one is not None and other is not None and _have_same_bits(one, other))
+            for one, other in (
+                (made.data, q.data),
+                (made.scale, q.scale),
+                (made.global_scale, q.global_scale),
+            )
+        )
+    scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
+    if scales != plan.options.get("scale_format", plan.dtype.name):
+        return False
+    encoding, second = _with_amax(plan, plan.options, x, x, amax)
+    stored = q.global_scale
+    if second is None or stored is None:
+        return encoding if second is stored else False
+    return encoding if second == np.asarray(stored, np.float32).reshape(()) else False
+
+
+def _have_same_bits(one: Array, other: Array) -> bool:
+    """Return True if two arrays of perhaps other shapes have the same elements."""
+    return one.size == other.size and _core.have_same_bits(one.reshape(-1), other.reshape(-1))
+
+
+@lru_cache(1 << 10)
+def _lies_alike(plan: _Plan, form: Views) -> bool:
+    """Return True if codes and scales of a plan lie as others, and mean the same."""
+    views = plan.views
     is_alike = views is form or (
         (views.scheme, views.storage) == (form.scheme, form.storage)
         and (views.core_shape, views.block) == (form.core_shape, form.block)
         and (views.packing, views.axis % 2) == (form.packing, form.axis % 2)
     )
-    if not is_alike or plan.block != views.block or plan.bias or plan.as_one:
-        return None
-    scales = format_of_bytes(q.scale.dtype, views.scheme) or q.scale.dtype.name
-    if scales != plan.options.get("scale_format", plan.dtype.name):
-        return None
-    made, second = _with_amax(plan, plan.options, x, x, amax)
-    stored = q.global_scale
-    if second is None or stored is None:
-        return made if second is stored else None
-    return made if second == np.asarray(stored, np.float32).reshape(()) else None
+    return is_alike and plan.block == views.block and not (plan.bias or plan.as_one)
 
 
 def _of_nothing(

@@ -4,7 +4,7 @@
 use smallvec::{SmallVec, smallvec};
 
 use super::decode::{BlockDecoder, Decoding};
-use super::encode::{Encoded, Encoding, encode};
+use super::encode::{BlockEncoder, Encoded, Encoding, encode};
 use super::rows::Array;
 use crate::compare::{self, Comparison};
 use crate::cpu::Level;
@@ -15,7 +15,7 @@ use crate::plan::operands::Source;
 use crate::report::values::Values;
 
 /// Elements that are decoded at a time, about: with what they are made of they stay in the second cache.
-const CHUNK: usize = 1 << 16;
+const CHUNK: usize = 1 << 17;
 
 /// How a stored weight differs from a plain one.
 #[derive(Clone, Debug, Default)]
@@ -65,6 +65,7 @@ pub unsafe fn compare_stored(
     } else {
         rows.max(1)
     };
+    let mut encoder = None;
     let mut found = StoredComparison { is_encoded: encoding.is_some(), ..StoredComparison::default() };
     with_buffers(|room: &mut Room| {
         for start in (0..rows).step_by(step) {
@@ -86,8 +87,8 @@ pub unsafe fn compare_stored(
             // SAFETY: the caller's promise, for these rows; the rooms are of this thread.
             unsafe {
                 if let (true, Some(encoding)) = (found.is_encoded, encoding) {
-                    let encoding = Encoding { x: x.clone(), ..encoding.clone() };
-                    found.is_encoded = is_encoded(encoding, &decoding, room);
+                    encoder = encoder.filter(|_| count == step);
+                    found.is_encoded = is_encoded((&x, encoding), &decoding, &mut encoder, room);
                 }
                 let values = Array::dense(&mut room.values, &[count, columns], format);
                 BlockDecoder::new(decoding, &values)?.decode(values.pointer, 1)?;
@@ -118,11 +119,16 @@ fn indices(comparison: &Comparison) -> impl Iterator<Item = u64> + use<> {
         .flatten()
 }
 
-/// Whether a matrix is encoded to the codes and scales that are stored.
+/// Whether a matrix is encoded to the codes and scales that are stored. An encoder is that of another matrix of this shape.
 ///
 /// # Safety
 /// As for [`compare_stored`].
-unsafe fn is_encoded(encoding: Encoding, stored: &Decoding, room: &mut Room) -> bool {
+unsafe fn is_encoded(
+    (x, encoding): (&Array, &Encoding),
+    stored: &Decoding,
+    encoder: &mut Option<BlockEncoder>,
+    room: &mut Room,
+) -> bool {
     let Some(scale) = &stored.scale else { return false };
     let to = Encoded {
         data: Array::dense(&mut room.codes, &stored.data.shape, stored.data.format),
@@ -134,7 +140,13 @@ unsafe fn is_encoded(encoding: Encoding, stored: &Decoding, room: &mut Room) -> 
     unsafe {
         let is_same =
             |one: &Array, other: &Array| compare::have_same_bits(&one.shape, one.source(), other.source(), 1);
-        encode(encoding, &to, 1).is_ok() && is_same(&to.scale, scale) && is_same(&to.data, &stored.data)
+        let is_done = if let Some(encoder) = encoder {
+            encoder.repeat([x.pointer, to.data.pointer, to.scale.pointer], None, 1).is_ok()
+        } else {
+            *encoder = encode(Encoding { x: x.clone(), ..encoding.clone() }, &to, 1).ok();
+            encoder.is_some()
+        };
+        is_done && is_same(&to.scale, scale) && is_same(&to.data, &stored.data)
     }
 }
 
