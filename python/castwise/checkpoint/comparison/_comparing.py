@@ -49,7 +49,7 @@ _TURNED = "B has the experts of A, stored the other way round"
 _TRANSCODED = "B has the codes and scales of A, which its producer multiplies in another order"
 _LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
 """Codes of at most 8 bits lose more than the second, and no recipe as much as the first."""
-BYTES = "uint8"
+BYTES = np.dtype(np.uint8).name
 """As which tensors of formats that castwise does not know are compared."""
 
 
@@ -310,8 +310,8 @@ class Comparing:
     def _amaxes_of(self, name: str) -> tuple[float, float]:
         """Return the largest magnitude of a tensor of A, and that of all fused with it."""
         partners = self._left.model.partners(name)
-        others = (self._amax(other) for other in partners if other in self._left.names)
-        return self._amax(name), max(others, default=self._amax(name))
+        fused = (self._amax(partner) for partner in partners if partner in self._left.names)
+        return self._amax(name), max(fused, default=self._amax(name))
 
     def _amax(self, name: str) -> float:
         if name not in self._amaxes:

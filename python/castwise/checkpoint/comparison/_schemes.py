@@ -129,7 +129,7 @@ class SchemeSearch:
                 if not math.isfinite(self._amax_of_fused):
                     self._candidates = ()
                 if self._amax_of_fused == self._amax:
-                    self._candidates = [one for one in self._candidates if not one.shares]
+                    self._candidates = [recipe for recipe in self._candidates if not recipe.shares]
         return self._candidates
 
     def trial(self) -> SchemeTrial | None:
@@ -139,9 +139,11 @@ class SchemeSearch:
         if there is one alone, with a scale of its own or a shared one, it is tried without these.
         """
         candidates = self.candidates()
-        known = [one for one in self._prover.known if one.cost == 1 and one in candidates]
-        known.sort(key=lambda one: not one.shares)
-        are_several = len({replace(one, shares=False) for one in known}) > 1 if known[1:] else False
+        known = [
+            recipe for recipe in self._prover.known if recipe.cost == 1 and recipe in candidates
+        ]
+        known.sort(key=lambda recipe: not recipe.shares)
+        are_several = len(known) > 1 and len({replace(recipe, shares=False) for recipe in known}) > 1
         for recipe in known:
             if are_several:
                 sample = self._sample(recipe)

@@ -229,13 +229,12 @@ class Side:
 
     def stored(self, name: str) -> NDArray[Any] | None:
         """Read a tensor as it is stored, as a whole; None if there is none of that name."""
-        found = None
         for component in self._stored.components:
             tensors = StoredTensors(component.shards)
-            inner = name.removeprefix(component.prefix)
-            if name.startswith(component.prefix) and inner in tensors:
-                found = tensors.read(inner)
-        return found
+            inner_name = name.removeprefix(component.prefix)
+            if name.startswith(component.prefix) and inner_name in tensors:
+                return tensors.read(inner_name)
+        return None
 
     def check_unchanged(self) -> None:
         self.close()
@@ -268,14 +267,14 @@ def in_pieces(arrays: Iterator[NDArray[Any]], counts: Iterable[int]) -> Iterator
     following: NDArray[Any] | None = np.empty(0)
     for count in counts:
         parts: list[NDArray[Any]] = []
-        wanted = count
-        while wanted and following is not None:
+        missing = count
+        while missing and following is not None:
             if not following.size:
                 following = next(arrays, None)
                 continue
-            parts.append(following[:wanted])
-            following = following[wanted:]
-            wanted -= parts[-1].size
+            parts.append(following[:missing])
+            following = following[missing:]
+            missing -= parts[-1].size
         if not parts:
             return
         yield parts[0] if len(parts) == 1 else np.concatenate(parts)

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import accumulate, chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Literal, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +31,9 @@ from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.files import handle
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.report import Report
-from castwise.quantization.weights import Decoding
+
+if TYPE_CHECKING:
+    from castwise.quantization.weights import Decoding
 
 _Result = TypeVar("_Result")
 

@@ -470,7 +470,9 @@ def core_encoding(
             )
         )
     scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
-    if scales != plan.options.get("scale_format", plan.dtype.name):
+    # Where scales are rounded before they multiply, the core does not see those that are stored.
+    is_seen = not plan.views.storage.inner
+    if not is_seen or scales != plan.options.get("scale_format", plan.dtype.name):
         return False
     encoding, second = _with_amax(plan, plan.options, x, x, amax)
     stored = q.global_scale

@@ -1,8 +1,6 @@
 //! A stored weight beside a plain one: some rows at a time are encoded, compared with what is stored, decoded once in cache, and
 //! measured.
 
-use smallvec::{SmallVec, smallvec};
-
 use super::decode::{BlockDecoder, Decoding};
 use super::encode::{BlockEncoder, Encoded, Encoding, encode};
 use super::rows::Array;
@@ -11,7 +9,6 @@ use crate::cpu::Level;
 use crate::error::Error;
 use crate::exec::buffers::with_buffers;
 use crate::format::Format;
-use crate::plan::operands::Source;
 use crate::report::values::Values;
 
 /// Elements that are decoded at a time, about: with what they are made of they stay in the second cache.
@@ -147,39 +144,6 @@ unsafe fn is_encoded(
             encoder.is_some()
         };
         is_done && is_same(&to.scale, scale) && is_same(&to.data, &stored.data)
-    }
-}
-
-impl Array {
-    /// Returns rows of a matrix.
-    fn some_rows(&self, start: usize, count: usize) -> Self {
-        let mut rows = self.clone();
-        if let [length, ..] = &mut rows.shape[..] {
-            *length = count;
-            rows.pointer = self.pointer.wrapping_offset(start as isize * self.strides[0]);
-        }
-        rows
-    }
-
-    /// Returns an array in C order in memory that has room for it then.
-    fn dense(memory: &mut Vec<u64>, shape: &[usize], format: Format) -> Self {
-        let size = format.item_size();
-        let bytes = shape.iter().product::<usize>() * size;
-        let words = bytes.div_ceil(size_of::<u64>());
-        if memory.len() < words {
-            memory.resize(words, 0);
-        }
-        let mut strides: SmallVec<[isize; 4]> = smallvec![0; shape.len()];
-        let mut stride = size;
-        for (place, &length) in strides.iter_mut().zip(shape).rev() {
-            *place = stride as isize;
-            stride *= length;
-        }
-        Self { pointer: memory.as_mut_ptr().cast(), shape: shape.into(), strides, format }
-    }
-
-    fn source(&self) -> Source<'_> {
-        Source { pointer: self.pointer, strides: &self.strides, format: self.format, swapped: false }
     }
 }
 
