@@ -143,7 +143,9 @@ class SchemeSearch:
             recipe for recipe in self._prover.known if recipe.cost == 1 and recipe in candidates
         ]
         known.sort(key=lambda recipe: not recipe.shares)
-        are_several = len(known) > 1 and len({replace(recipe, shares=False) for recipe in known}) > 1
+        are_several = (
+            len(known) > 1 and len({replace(recipe, shares=False) for recipe in known}) > 1
+        )
         for recipe in known:
             if are_several:
                 sample = self._sample(recipe)
@@ -151,7 +153,7 @@ class SchemeSearch:
                     continue
             self._trial = SchemeTrial(self, recipe)
             return self._trial
-        for recipe in self.agreeing():
+        for recipe in self.agreeing(is_one_enough=True):
             self._trial = SchemeTrial(self, recipe)
             break
         return self._trial
@@ -187,8 +189,8 @@ class SchemeSearch:
         self._prover.remember(self._weight, chosen)
         return best
 
-    def agreeing(self) -> list[SchemeRecipe]:
-        """Return the recipes that agree on the first rows, the best first."""
+    def agreeing(self, *, is_one_enough: bool = False) -> list[SchemeRecipe]:
+        """Return the recipes that agree on the first rows, the best first, or that alone."""
         scores: dict[SchemeRecipe, int] = {}
         samples: dict[int | None, Matrices | None] = {}
         for candidate in self.candidates():
@@ -198,6 +200,8 @@ class SchemeSearch:
             if (sample := samples[step]) is None:
                 continue
             different = self._different(candidate, *sample)
+            if is_one_enough and different == 0 and candidate.cost == 1:
+                return [candidate]  # no later one is better
             if different is not None and different <= most_failing(sample[0].size):
                 scores[candidate] = different
         return sorted(scores, key=lambda candidate: (scores[candidate], candidate.cost))
