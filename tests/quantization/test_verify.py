@@ -202,7 +202,7 @@ def test_stored_rows_are_compared_as_decoded_ones(row: Any, shape: tuple[int, in
             assert found.comparison == compare(weight, values, measure=True)
             assert found.values == {index: values.reshape(-1)[index] for index in found.values}
             assert found.is_made <= (part == "none")
-            # Blocks with a zero point or a bias, and scales that are multiplied before, are decoded.
+            # Blocks with a zero point or a bias, and scales that are rounded, are decoded.
             is_decoded = q.zero_point is not None or q.extras or views_of(q).storage.inner
             assert found.is_made or part != "none" or is_decoded
 
