@@ -49,9 +49,8 @@ pub unsafe fn compare_stored(
     measures: bool,
 ) -> Result<StoredComparison, Error> {
     let tall = encoding.map_or(1, |encoding| encoding.block.0).max(decoding.block.0);
-    let (rows, columns) = match x.shape[..] {
-        [rows, columns] => (rows, columns),
-        _ => return refuse("x is not a matrix"),
+    let [rows, columns] = x.shape[..] else {
+        return Err(Error::InvalidOption { message: "x is not a matrix; give rows and columns.".to_owned() });
     };
     let is_cut = [decoding.block.0, encoding.map_or(1, |encoding| encoding.block.0)]
         .iter()
@@ -62,6 +61,12 @@ pub unsafe fn compare_stored(
     } else {
         rows.max(1)
     };
+    let has_rows = |array: &Array, tall: usize| array.shape.first() == Some(&rows.div_ceil(tall));
+    let of_blocks = [&decoding.scale, &decoding.zero_point, &decoding.bias];
+    let are_whole = of_blocks.into_iter().flatten().all(|array| has_rows(array, decoding.block.0.max(1)));
+    if step < rows && !(has_rows(&decoding.data, 1) && are_whole) {
+        return Err(Error::InvalidOption { message: "codes and scales have other rows than x.".to_owned() });
+    }
     let mut encoder = None;
     let mut found = StoredComparison { is_encoded: encoding.is_some(), ..StoredComparison::default() };
     with_buffers(|room: &mut Room| {
@@ -145,8 +150,4 @@ unsafe fn is_encoded(
         };
         is_done && is_same(&to.scale, scale) && is_same(&to.data, &stored.data)
     }
-}
-
-fn refuse<T>(message: &str) -> Result<T, Error> {
-    Err(Error::InvalidOption { message: message.to_owned() })
 }
