@@ -181,6 +181,13 @@ def check_losses(result: Any, before: Array, after: Array, rests: Array) -> None
     limit = np.inf if lost.size or np.isinf(error).any() else 0
     assert report.max_abs_error == max(limit, error.max(initial=0))
     assert report.max_rel_error == max(limit, quotients.max(initial=0))
+    relative = np.zeros(before.size)
+    measured = np.flatnonzero(finite & (before != 0))
+    relative[measured] = error[measured] / np.abs(before[measured])
+    far = measured[np.isinf(error[measured])]
+    relative[far] = np.abs((after[far] / 4 - before[far] / 4) / (before[far] / 4))
+    most = relative.max(initial=0)
+    assert result.largest_relative == ((most, int(relative.argmax())) if most else None)
     error[np.isinf(error)] = 0
     magnitudes = np.concatenate([sizes, error])
     if (

@@ -17,7 +17,7 @@ COMMANDS = {
     "dequantize": (("dequantize", "fp8", "out"), 450),
     "transcode": (("transcode", "fp8", "out", "--to", "modelopt"), 700),
     "verify": (("verify", "plain", "fp8"), 450),
-    "diff": (("diff", "plain", "fp8"), 650),
+    "diff": (("diff", "plain", "fp8"), 500),
 }
 
 

@@ -5,16 +5,19 @@ from __future__ import annotations
 import json
 import math
 import tracemalloc
+from dataclasses import replace
+from itertools import repeat
 from pathlib import Path
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
-from castwise import checkpoint
+from castwise import checkpoint, quantization
 from castwise._core import compare
-from castwise.checkpoint.comparison._sides import in_step
+from castwise.checkpoint.comparison._sides import in_pieces
 from castwise.cli import main
+from castwise.quantization.arrays import compare_rows, views_of
 from producer_models import MODELS, Decodable, Draw, write
 
 
@@ -113,11 +116,10 @@ def test_other_formats(tmp_path: Path) -> None:
 
 def test_streams_are_cut_at_the_same_places() -> None:
     whole = np.arange(20)
-    one = iter(np.split(whole, [3, 3, 11]))
-    other = iter(np.split(whole, [1, 12, 19]))
-    pairs = list(in_step(one, other))
-    assert all((left == right).all() for left, right in pairs)
-    assert np.concatenate([left for left, _ in pairs]).tolist() == whole.tolist()
+    for cuts in ([3, 3, 11], [1, 12, 19], [], [7, 14]):
+        pieces = [*in_pieces(iter(np.split(whole, cuts)), repeat(7))]
+        assert [piece.size for piece in pieces] == [7, 7, 6]
+        assert np.concatenate(pieces).tolist() == whole.tolist()
 
 
 def test_memory_does_not_grow_with_tensors(tmp_path: Path) -> None:
@@ -177,3 +179,36 @@ def test_progress(tmp_path: Path) -> None:
     assert seen[0].done == 0
     assert (seen[-1].done, seen[-1].name) == (4 * 10**6, None)
     assert len(seen) > 3
+
+
+@pytest.mark.parametrize("shape", [(32, 256), (528, 512)], ids=["small", "in parts"])
+@pytest.mark.parametrize("row", quantization.schemes(), ids=lambda row: row.name)
+def test_stored_rows_are_compared_as_decoded_ones(row: Any, shape: tuple[int, int]) -> None:
+    """Whether a recipe made them is told by codes and scales, and one bit of them is found."""
+    weight = (np.random.default_rng(0).standard_normal(shape)).astype(ml_dtypes.bfloat16)
+    weight[3, 5:9] = 0
+    most = float(np.abs(weight.astype(np.float32)).max())
+    known = row.global_scale or row.name.endswith("_tensor")
+    for recipe in row.recipes:
+        q = quantization.quantize(weight, row.name, recipe=recipe)
+        options = {"scheme": row.name, "recipe": recipe, "block": None, "scale_rule": None}
+        for part in ("none", "data", "scale"):
+            stored = q if part == "none" else changed(q, part)
+            amax = most if known and q.global_scale is not None else None
+            found = compare_rows(weight, stored, "peer", options, amax)
+            if found is None:
+                continue  # of columns, or of blocks of all elements in a row
+            values = quantization.dequantize(stored, weight.dtype)
+            assert found.comparison == compare(weight, values, measure=True)
+            assert found.values == {index: values.reshape(-1)[index] for index in found.values}
+            assert found.is_made <= (part == "none")
+            # Blocks with a zero point or a bias, and scales that are rounded, are decoded.
+            is_decoded = q.zero_point is not None or q.extras or views_of(q).storage.inner
+            assert found.is_made or part != "none" or is_decoded
+
+
+def changed(q: Any, part: str) -> Any:
+    """Change a bit of a part."""
+    array = getattr(q, part).copy()
+    array.reshape(-1).view(np.uint8)[0] ^= 1
+    return replace(q, **{part: array})

@@ -17,6 +17,10 @@ pub(crate) struct Comparison {
 }
 
 impl Comparison {
+    pub(crate) fn new(core: core::Comparison) -> Self {
+        Self { core }
+    }
+
     fn losses<T>(&self, read: impl FnOnce(&Losses) -> T) -> Option<T> {
         self.core.losses.as_deref().map(read)
     }
@@ -78,6 +82,13 @@ impl Comparison {
         self.losses(|losses| losses.first_lost).flatten()
     }
 
+    /// The largest difference over the magnitude in the first array, of elements that are finite in both and not zero in the
+    /// first, and the first flat index of it; None without, or if losses were not measured.
+    #[getter]
+    fn largest_relative(&self) -> Option<(f64, u64)> {
+        self.losses(|losses| losses.largest_relative).flatten()
+    }
+
     /// The root of the mean squared difference; None if losses were not measured.
     #[getter]
     fn rms_error(&self) -> Option<f64> {
@@ -108,7 +119,7 @@ pub(crate) fn compare(
         // SAFETY: that of `compare_arrays`.
         unsafe { core::compare(shape, first, second, measure, threads) }
     })?;
-    Ok(Comparison { core })
+    Ok(Comparison::new(core))
 }
 
 /// Tell whether two arrays of one shape have one format and the same bits.

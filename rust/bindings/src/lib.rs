@@ -95,8 +95,8 @@ mod _core {
     use super::policy_map::{PyPolicyMap, nearest_texts};
     #[pymodule_export]
     use super::quantization::{
-        BlockDecoder, BlockEncoder, block_amax, decode_blocks, encode_blocks, global_scale, pack_codes,
-        schemes, swizzle_scales, unpack_codes, unswizzle_scales,
+        BlockDecoder, BlockEncoder, block_amax, compare_stored, decode_blocks, encode_blocks, global_scale,
+        pack_codes, schemes, swizzle_scales, unpack_codes, unswizzle_scales,
     };
     #[pymodule_export]
     use super::report::{CastReport, restore_report};

@@ -15,11 +15,8 @@ from castwise._recipe import Recipe
 from castwise.checkpoint._tensors import format_info
 from castwise.checkpoint.comparison._recipes import Sample
 
-Pairs = Callable[[], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
-"""Reads the pieces of two tensors again, cut at the same places."""
-
-Pieces = Callable[[], Iterator[NDArray[Any]]]
-"""Reads the pieces of a tensor again."""
+Pairs = Callable[[int], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
+"""Reads two tensors again, in flat pieces of so many elements; 0 leaves that open."""
 
 _SPREAD = 1 << 14
 """Elements of a piece that are spread evenly over it."""
@@ -249,9 +246,10 @@ class Prover:
         self._failed(result, right, different, start)
         return None
 
-    def end_search(self) -> None:
-        """Search no further recipe: how B was quantised explains it."""
-        self._searches = 0
+    def try_all(self, pairs: Pairs) -> None:
+        """Try the recipe on all pieces."""
+        for left, right in pairs(0):
+            self.try_piece(left, right)
 
     def _applied(self, left: NDArray[Any]) -> tuple[NDArray[Any], CastReport | None]:
         """Return what the recipe makes of a piece, with a report if that says all."""
@@ -343,7 +341,7 @@ class Prover:
         if self._source == self._target or kinds != {"float"}:
             return None
         ends = [Recipe("towards-negative"), Recipe("towards-positive")]
-        for left, right in pairs():
+        for left, right in pairs(0):
             below, above = (end.applied(left, self._target, self._threads) for end in ends)
             others = _differing(below, right)
             if _differing(above[others], right[others]).size:
@@ -360,7 +358,7 @@ class Prover:
         recipe = self._recipe
         self._count = self._begin = self._disagreeing = 0
         self._place = None
-        for left, right in pairs():
+        for left, right in pairs(0):
             if self._recipe == recipe and self._count >= end:
                 break
             self.try_piece(left, right)

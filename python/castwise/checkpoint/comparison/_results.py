@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -19,6 +20,8 @@ from castwise.rendering import Lines, Rendered, Sheet, Table, printable, shape_t
 
 _COLUMNS = 80
 _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
+_HYPHEN = re.compile(r"-(?!\d+\b)")
+"""After which a word may be cut, as after that of an exponent it is not."""
 _FLOAT_DIGITS = 3
 
 
@@ -319,9 +322,16 @@ def _notes(tensor: TensorDiff) -> list[str]:
 @lru_cache(1 << 7)
 def _wrapped(line: str) -> Sequence[str]:
     """Cut a line for terminals: that of an explanation is one for many tensors."""
-    if len(line) <= _COLUMNS and line == line.rstrip() and line.isprintable():
+    if not line.isprintable() or line[-1:].isspace():
+        return _WRAPPER.wrap(line)
+    if len(line) <= _COLUMNS:
         return (line,)
-    return _WRAPPER.wrap(line)
+    end = line.rfind(" ", 0, _COLUMNS + 1)
+    rest = _WRAPPER.subsequent_indent + line[end + 1 :]
+    # Where it is cut once, between two words, as the wrapper would.
+    if _HYPHEN.search(line) or "  " in line or end <= 0 or len(rest) > _COLUMNS:
+        return _WRAPPER.wrap(line)
+    return line[:end], rest
 
 
 def _short_format(name: str) -> str:

@@ -143,6 +143,18 @@ class SchemeRecipe:
             quantized = multiplied_as(quantized, form)
         return dequantize(quantized, numpy_dtype(to)).reshape(matrix.shape)
 
+    @property
+    def quantize_options(self) -> dict[str, Any] | None:
+        """The options of `quantize_slab` of matrices along rows; None if it is more than that."""
+        if self.passes > 1 or self.late is not None or self.axis != -1:
+            return None
+        return {
+            "scheme": self.scheme,
+            "recipe": self.producer,
+            "block": self.block,
+            "scale_rule": self.scale_rule,
+        }
+
     def _quantized(self, matrix: NDArray[Any], amax: float | None) -> QuantizedArray:
         return quantize_slab(
             matrix,
@@ -151,7 +163,7 @@ class SchemeRecipe:
             block=self.block,
             axis=self.axis,
             scale_rule=self.scale_rule,
-            amax=amax if self.needs_amax else None,
+            amax=amax,
         )
 
     def to_dict(self) -> dict[str, Any]:

@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._core import block_amax, compare
+from castwise._core import compare
 from castwise.checkpoint.comparison._explanations import (
     CastExplanation,
     Pairs,
-    Pieces,
     first_differing,
     most_failing,
 )
-from castwise.checkpoint.comparison._row_cutter import Matrices, RowCutter, joined
 from castwise.checkpoint.comparison._scheme_recipes import MATRIX, SchemeRecipe, scheme_recipes
 from castwise.quantization import QuantizedArray, QuantizedWeight
 
@@ -34,8 +33,8 @@ Tried = tuple[int, int | None, int | None]
 _Candidates = tuple[Sequence[SchemeRecipe], bool]
 """What is tried, and whether any of it needs the largest magnitude of a tensor."""
 
-FirstRows = Callable[[int], Matrices | None]
-"""Returns the first rows of two tensors, of so many elements or all."""
+Matrices = tuple[NDArray[Any], NDArray[Any]]
+"""Some whole rows of two tensors."""
 
 
 class SchemeProver:
@@ -52,33 +51,6 @@ class SchemeProver:
         self.known: list[SchemeRecipe] = []
         self._in_vain: dict[str | None, int] = {}
         self._last: tuple[Sequence[SchemeRecipe], _Candidates] = (), ([], False)
-
-    def search(
-        self,
-        lefts: Pieces,
-        pairs: Pairs,
-        *,
-        shape: tuple[int, ...],
-        to: str,
-        weight: QuantizedWeight | None,
-        form: Callable[[], QuantizedArray | None],
-        shared_amax: Callable[[], float],
-    ) -> SchemeSearch:
-        """Prepare the search for what makes one tensor of another, whose pieces can be read.
-
-        `form` returns some rows of the second one as they are stored, None if it is plain;
-        `shared_amax` the largest magnitude of what engines fuse with the first one.
-        """
-        return SchemeSearch(
-            self,
-            lefts,
-            pairs,
-            shape=shape,
-            to=to,
-            weight=weight,
-            form=form,
-            shared_amax=shared_amax,
-        )
 
     def candidates(self, weight: QuantizedWeight | None, axes: int) -> _Candidates:
         """Return what is tried for a weight, what was found before first."""
@@ -107,24 +79,39 @@ class SchemeSearch:
     """The search for what makes a tensor of another one.
 
     A recipe that agrees on the first rows may be tried while the two are read for other reasons.
+
+    Parameters
+    ----------
+    prover
+        What was found of other tensors.
+    pairs
+        Reads the pieces of both.
+    shape, to
+        The shape of both, and the format of the second one.
+    weight
+        The second one if it is quantised.
+    form
+        Returns some rows of it as they are stored; None if it is plain.
+    amaxes
+        Returns the largest magnitude of the first one, and of that with what engines fuse with it.
+
     """
 
     def __init__(
         self,
         prover: SchemeProver,
-        lefts: Pieces,
         pairs: Pairs,
         *,
         shape: tuple[int, ...],
         to: str,
         weight: QuantizedWeight | None,
         form: Callable[[], QuantizedArray | None],
-        shared_amax: Callable[[], float],
+        amaxes: Callable[[], tuple[float, float]],
     ) -> None:
-        self._prover, self._lefts, self._pairs, self._weight = prover, lefts, pairs, weight
+        self._prover, self._pairs, self._weight = prover, pairs, weight
         self.shape, self.to, self.threads = shape, to, prover.threads
         self._candidates: Sequence[SchemeRecipe] | None = None
-        self._read_form, self._shared_amax = form, shared_amax
+        self._read_form, self._read_amaxes = form, amaxes
         self._form: list[QuantizedArray | None] = []  # when it was read, it alone
         self._amax: float | None = None
         self._amax_of_fused: float | None = None
@@ -138,25 +125,37 @@ class SchemeSearch:
             if axes >= MATRIX and all(self.shape):
                 self._candidates, needs_amax = self._prover.candidates(self._weight, axes)
             if needs_amax:
-                self._amax = max(block_amax(left.reshape(1, -1)) for left in self._lefts())
-                self._amax_of_fused = self._shared_amax()
+                self._amax, self._amax_of_fused = self._read_amaxes()
                 if not math.isfinite(self._amax_of_fused):
                     self._candidates = ()
                 if self._amax_of_fused == self._amax:
-                    self._candidates = [one for one in self._candidates if not one.shares]
+                    self._candidates = [recipe for recipe in self._candidates if not recipe.shares]
         return self._candidates
 
-    def sample_size(self) -> int:
-        """Return of how many elements the first rows are by which a recipe is chosen."""
-        if 2 * math.prod(self.shape) <= _SAMPLE_ELEMENTS:  # a sample of whole rows has more
-            return math.prod(self.shape)
-        steps = {candidate.row_step(self.shape) for candidate in self.candidates()}
-        sizes = [_slab_size(self.shape, step) for step in steps if step is not None]
-        return min(max(sizes, default=0), math.prod(self.shape))
-
     def trial(self) -> SchemeTrial | None:
-        """Return the trial of the first recipe, which takes all pieces in their order."""
-        self._trial = SchemeTrial(self) if self.candidates() else None
+        """Return the trial of the likely recipe; None if there is none.
+
+        A usual one that explained a tensor before, and agrees on the first rows, comes before all:
+        if there is one alone, with a scale of its own or a shared one, it is tried without these.
+        """
+        candidates = self.candidates()
+        known = [
+            recipe for recipe in self._prover.known if recipe.cost == 1 and recipe in candidates
+        ]
+        known.sort(key=lambda recipe: not recipe.shares)
+        are_several = (
+            len(known) > 1 and len({replace(recipe, shares=False) for recipe in known}) > 1
+        )
+        for recipe in known:
+            if are_several:
+                sample = self._sample(recipe)
+                if sample is None or self._different(recipe, *sample) != 0:
+                    continue
+            self._trial = SchemeTrial(self, recipe)
+            return self._trial
+        for recipe in self.agreeing(is_one_enough=True):
+            self._trial = SchemeTrial(self, recipe)
+            break
         return self._trial
 
     def proved(self) -> CastExplanation | None:
@@ -176,10 +175,10 @@ class SchemeSearch:
             return proved
         chosen: SchemeRecipe | None = None
         best: CastExplanation | None = None
-        for candidate in self.agreeing(self._first_rows)[:_PROVED]:
+        for candidate in self.agreeing()[:_PROVED]:
             trial = SchemeTrial(self, candidate)
-            for left, right in self._pairs():
-                trial.add(left, right)
+            for matrices in self._matrices(trial.most_elements):
+                trial.take(*trial.tried(*matrices))
                 if trial.has_failed:
                     break
             proof = trial.explanation()
@@ -190,48 +189,38 @@ class SchemeSearch:
         self._prover.remember(self._weight, chosen)
         return best
 
-    def likely(self, first_rows: FirstRows) -> tuple[SchemeRecipe | None, int]:
-        """Return the recipe that will be tried first: of those that agree on the first rows.
-
-        The number says on how many elements it was tried and is right.
-        A usual one that explained a tensor before, and agrees in all elements, comes before all.
-        """
-        for known in self._prover.known:
-            if known in self.candidates() and known.cost == 1:
-                sample = self._sample(known, first_rows)
-                if sample is not None and self._different(known, *sample) == 0:
-                    return known, sample[0].size
-        return next(iter(self.agreeing(first_rows)), None), 0
-
-    def agreeing(self, first_rows: FirstRows) -> list[SchemeRecipe]:
-        """Return the recipes that agree on the first rows, the best first."""
+    def agreeing(self, *, is_one_enough: bool = False) -> list[SchemeRecipe]:
+        """Return the recipes that agree on the first rows, the best first, or that alone."""
         scores: dict[SchemeRecipe, int] = {}
         samples: dict[int | None, Matrices | None] = {}
         for candidate in self.candidates():
             step = candidate.row_step(self.shape)
             if step not in samples:
-                samples[step] = self._sample(candidate, first_rows)
+                samples[step] = self._sample(candidate)
             if (sample := samples[step]) is None:
                 continue
             different = self._different(candidate, *sample)
+            if is_one_enough and different == 0 and candidate.cost == 1:
+                return [candidate]  # no later one is better
             if different is not None and different <= most_failing(sample[0].size):
                 scores[candidate] = different
         return sorted(scores, key=lambda candidate: (scores[candidate], candidate.cost))
 
-    def _sample(self, candidate: SchemeRecipe, first_rows: FirstRows) -> Matrices | None:
+    def _sample(self, candidate: SchemeRecipe) -> Matrices | None:
         step = candidate.row_step(self.shape)
-        sample = None if step is None else first_rows(_slab_size(self.shape, step))
+        sample = None if step is None else self._first_rows(_slab_size(self.shape, step))
         if sample is None or step == 1:
             return sample
         return sample[0][:, :_SAMPLE_COLUMNS], sample[1][:, :_SAMPLE_COLUMNS]
 
     def _first_rows(self, size: int) -> Matrices | None:
         """Read rows of so many elements, or all."""
-        rows = RowCutter(self.shape[-1], size, size)
-        for left, right in self._pairs():
-            for matrices in rows.add(left, right):
-                return matrices
-        return next(rows.end(), None)
+        return next(self._matrices(size), None)
+
+    def _matrices(self, size: int) -> Iterator[Matrices]:
+        """Read rows of so many elements at a time."""
+        shape = -1, self.shape[-1]
+        return ((left.reshape(shape), right.reshape(shape)) for left, right in self._pairs(size))
 
     def _different(
         self, candidate: SchemeRecipe, left: NDArray[Any], right: NDArray[Any]
@@ -239,9 +228,14 @@ class SchemeSearch:
         result = self.applied(candidate, left)
         return None if result is None else compare(result, right, threads=self.threads).different
 
+    def amax(self, candidate: SchemeRecipe) -> float | None:
+        """Return the largest magnitude that scales of the whole are for; None if none are."""
+        if not candidate.needs_amax:
+            return None
+        return self._amax_of_fused if candidate.shares else self._amax
+
     def applied(self, candidate: SchemeRecipe, matrix: NDArray[Any]) -> NDArray[Any] | None:
         """Return what a recipe makes of some rows; None if its scheme cannot hold them."""
-        amax = self._amax_of_fused if candidate.shares else self._amax
         weight = self._weight
         is_own = weight is None or (
             candidate.scheme == weight.scheme and candidate.producer in weight.recipes
@@ -250,72 +244,38 @@ class SchemeSearch:
             self._form.append(self._read_form())
         form = None if is_own else self._form[0]
         try:
+            amax = self.amax(candidate)
             return candidate.applied(matrix, self.to, amax, shape=self.shape, form=form)
         except (ValueError, TypeError):
             return None
 
 
 class SchemeTrial:
-    """Tries a recipe on all elements of two tensors, which come in pieces.
+    """Tries a recipe on all elements of two tensors, which come in pieces."""
 
-    Without a recipe it is the likely one by the first rows.
-    """
-
-    def __init__(self, search: SchemeSearch, recipe: SchemeRecipe | None = None) -> None:
+    def __init__(self, search: SchemeSearch, recipe: SchemeRecipe) -> None:
         self._search = search
         self._size = math.prod(search.shape)
-        self._rows: RowCutter | None = None
-        self._first: list[Matrices] = []
-        self._count = self._disagreeing = self._explained = 0
+        self._count = self._disagreeing = 0
         self._place: int | None = None
-        self.has_failed = False
         self.recipe = recipe
+        self.step = recipe.row_step(search.shape)
+        self.has_failed = self.step is None
+        size = _slab_size(search.shape, self.step or 1)
+        self.most_elements = max(_SLAB_ELEMENTS // size, 1) * size
 
-    @property
-    def explains_all(self) -> bool:
-        """True if the first rows are all, and the recipe that explained others is right there."""
-        return 0 < self._size == self._explained
+    def quantize_options(self, count: int) -> tuple[dict[str, Any] | None, float | None]:
+        """Return those of `quantize_slab` of so many elements, and the largest magnitude.
 
-    def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
-        """Try it on the next piece."""
-        self.take([self.tried(*matrices) for matrices in self.cut(left, right)])
-
-    def cut(self, left: NDArray[Any], right: NDArray[Any]) -> list[Matrices]:
-        """Return the whole rows that a piece completes."""
-        if self.has_failed:
-            return []
-        if self._rows is None:
-            self._first.append((left, right))
-            if sum(part.size for part, _ in self._first) < self._search.sample_size():
-                return []
-            left, right = (joined([*parts]) for parts in zip(*self._first, strict=True))
-            self._first = []
-            self._begin(left, right)
-        return [] if self._rows is None else [*self._rows.add(left, right)]
-
-    def _begin(self, left: NDArray[Any], right: NDArray[Any]) -> None:
-        search = self._search
-
-        def first_rows(size: int) -> Matrices:
-            shape = -1, search.shape[-1]
-            return left[:size].reshape(shape), right[:size].reshape(shape)
-
-        if self.recipe is None:
-            self.recipe, self._explained = search.likely(first_rows)
-        step = None if self.recipe is None else self.recipe.row_step(search.shape)
-        if step is None:
-            self.has_failed = True
-        else:
-            self._rows = RowCutter(search.shape[-1], _slab_size(search.shape, step), _SLAB_ELEMENTS)
+        None if that alone is not the recipe, or the largest magnitude is that of the elements.
+        """
+        is_own = count == self._size and not self.recipe.shares
+        return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 
     def tried(self, left: NDArray[Any], right: NDArray[Any]) -> Tried:
         """Try it on rows, and return what `take` takes."""
-        if self.has_failed:
-            return left.size, None, None
-        if self.explains_all:
-            return left.size, 0, None
-        assert self.recipe is not None, "it has begun"  # noqa: S101
-        result = self._search.applied(self.recipe, left)
+        left, right = (array.reshape(-1, self._search.shape[-1]) for array in (left, right))
+        result = None if self.has_failed else self._search.applied(self.recipe, left)
         if result is None:
             return left.size, None, None
         different, place = compare(result, right, threads=1).different, None
@@ -323,23 +283,20 @@ class SchemeTrial:
             place = first_differing(result.reshape(-1), right.reshape(-1))
         return left.size, different, place
 
-    def take(self, results: Iterable[Tried]) -> None:
+    def take(self, count: int, different: int | None, place: int | None) -> None:
         """Take the results of `tried` in the order of the rows."""
-        for count, different, place in results:
-            if self.has_failed or different is None:
-                self.has_failed = True
-                return
-            if place is not None and self._place is None:
-                self._place = self._count + place
-            self._count += count
-            self._disagreeing += different
-            self.has_failed = self._disagreeing > most_failing(self._size)
+        if self.has_failed or different is None:
+            self.has_failed = True
+            return
+        if place is not None and self._place is None:
+            self._place = self._count + place
+        self._count += count
+        self._disagreeing += different
+        self.has_failed = self._disagreeing > most_failing(self._size)
 
     def explanation(self) -> CastExplanation | None:
         """Return what was proved; None if the recipe does not explain the tensor."""
-        if self._rows is not None and not self.has_failed:
-            self.take([self.tried(*matrices) for matrices in self._rows.end()])
-        if self.has_failed or self.recipe is None or self._count < self._size:
+        if self.has_failed or self._count < self._size:
             return None
         place = self._place
         index = (

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import replace
 from functools import cached_property
-from itertools import islice
+from itertools import repeat
 from typing import Any
 
 import numpy as np
@@ -31,10 +30,14 @@ from castwise.checkpoint.planning import (
 )
 from castwise.quantization import QuantizedWeight
 from castwise.quantization.producers import BF16, prefixed
-from castwise.quantization.weights import Decoding
+from castwise.quantization.weights import Decoding, Slab
 
 _PIECE_BYTES = 1 << 20
 """Of a tensor: two of them, and what is computed of them, lie in the caches of a core."""
+
+
+StoredRows = tuple[Decoding, Slab]
+"""Rows of a quantised weight."""
 
 
 class Side:
@@ -50,9 +53,7 @@ class Side:
         *,
         asked: str | None = None,
         options: CastOptions | None = None,
-        piece_bytes: int = _PIECE_BYTES,
     ) -> None:
-        self._piece_bytes = piece_bytes
         self.names: dict[str, tuple[Reader, str]] = {}
         self.metadata: dict[str, str] = {}
         self.weights: dict[str, QuantizedWeight] = {}
@@ -72,8 +73,7 @@ class Side:
                         if planned.target is not None and planned.is_cast
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
-        self._source = source
-        self.decodings: dict[str, Callable[[], Decoding]] = {}
+        self._source = self._stored = source
         self.transposed: set[str] = set()
         """Tensors whose matrices are read the other way round."""
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
@@ -90,12 +90,10 @@ class Side:
         arithmetic: Arithmetic,
         threads: int | None,
         decide: Decide | None = None,
-        piece_bytes: int = _PIECE_BYTES,
     ) -> Side:
         """Return a checkpoint whose quantised weights are decoded, as `beside` names its tensors.
 
-        `decide` says what its other tensors are cast to; other tensors come in pieces of so many
-        bytes.
+        `decide` says what its other tensors are cast to.
         """
         decoding = decoding_of(dtype or BF16, arithmetic, None, threads, may_be_plain=True)
         decoding = replace(decoding, counts_losses=False)  # which no comparison reports
@@ -104,9 +102,9 @@ class Side:
             plan.warn()
         asked = None if dtype is None else decoding.format
         options = CastOptions(threads=threads)
-        side = cls(derived.source, decide, asked=asked, options=options, piece_bytes=piece_bytes)
+        side = cls(derived.source, decide, asked=asked, options=options)
+        side._stored = opened
         for plan in derived.plans:
-            side.decodings |= plan.decodings(arithmetic)
             if plan.quantization is not None:
                 weights = prefixed(plan.quantization, plan.prefix).weights
                 side.weights |= {weight.name: weight for weight in weights}
@@ -149,6 +147,12 @@ class Side:
         reader, stored_name = self.names[name]
         return reader.derived(stored_name) if isinstance(reader, DerivedReader) else None
 
+    def decoding(self, name: str) -> Decoding | None:
+        """Return how a tensor is decoded, its files open; None for one that is not quantised."""
+        derived = self._derived(name)
+        self._open(self.names[name][0])
+        return None if derived is None else derived.decoding
+
     def is_cast(self, name: str) -> bool:
         """Return True for a tensor that a map makes another format of, or codes and scales."""
         return name in self._targets or self._derived(name) is not None
@@ -158,38 +162,39 @@ class Side:
         """True if a tensor of it is decoded."""
         return any(map(self.is_decoded, self.names))
 
-    def pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
+    def pieces(
+        self, name: str, to: str | None, counts: Iterable[int] | None = None
+    ) -> Iterator[NDArray[Any]]:
         """Read a tensor as flat arrays of a format; as bytes if the format is None.
 
-        What a map makes another format of is cast.
+        What a map makes another format of is cast. Each has so many elements, the last what is
+        left; by default those of 1 MiB.
         """
-        if name not in self.transposed or not math.prod(self.shape(name)):
-            yield from self._pieces(name, to)
-            return
-        rows, columns = self.info(name).shape[-2:]
-        waiting: list[NDArray[Any]] = []
-        for piece in self._pieces(name, to):
-            waiting.append(piece)
-            if sum(part.size for part in waiting) >= rows * columns:
-                flat = np.concatenate(waiting)
-                whole = flat.size // (rows * columns) * rows * columns
-                matrices = flat[:whole].reshape(-1, rows, columns)
-                yield np.ascontiguousarray(matrices.swapaxes(-1, -2)).reshape(-1)
-                waiting = [flat[whole:]]
+        if counts is None:
+            counts = repeat(piece_elements(to, _PIECE_BYTES))
+        arrays = self._pieces(name, to, next(iter(counts), 1))
+        if name in self.transposed and 0 not in self.shape(name):
+            rows, columns = self.info(name).shape[-2:]
+            matrices = in_pieces(arrays, repeat(rows * columns))
+            arrays = (
+                np.ascontiguousarray(matrix.reshape(rows, columns).T).reshape(-1)
+                for matrix in matrices
+            )
+        return in_pieces(arrays, counts)
 
-    def _pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
+    def _pieces(self, name: str, to: str | None, count: int) -> Iterator[NDArray[Any]]:
         target = self._targets.get(name)
         if target is None:
-            yield from self._stored_pieces(name, to)
+            yield from self._stored_pieces(name, to, count)
             return
-        stored = self._stored_pieces(name, self.info(name).format)
+        stored = self._stored_pieces(name, self.info(name).format, count)
         if self._options.count_places:
             stored = iter([np.concatenate([*stored])] if math.prod(self.shape(name)) else [])
         arguments = self._options.for_tensor(name, self.info(name).format, target)
         for piece in stored:
             yield cast(piece, numpy_dtype(target), threads=self._options.threads, **arguments)
 
-    def _stored_pieces(self, name: str, to: str | None) -> Iterator[NDArray[Any]]:
+    def _stored_pieces(self, name: str, to: str | None, count: int) -> Iterator[NDArray[Any]]:
         reader, stored_name = self.names[name]
         self._open(reader)
         if to is not None and isinstance(reader, DerivedReader) and self._derived(name):
@@ -197,13 +202,12 @@ class Side:
             return
         elements = reader.elements(stored_name)
         if to is None:
-            for piece in reader.pieces(stored_name, self._piece_bytes):
+            for piece in reader.pieces(stored_name, count):
                 yield np.frombuffer(piece, np.uint8)
         elif elements is None or elements.packed or reader.arrangement(stored_name) is not None:
             yield reader.read(stored_name).reshape(-1)
         else:
             dtype = numpy_dtype(elements.format)
-            count = self._piece_bytes // dtype.itemsize
             for piece in reader.pieces(stored_name, elements.nbytes(count)):
                 raw = np.frombuffer(piece, np.uint8)
                 shape = (raw.size // dtype.itemsize,)
@@ -223,11 +227,14 @@ class Side:
             opened, self._opened = self._opened, None
             opened.__exit__(None, None, None)
 
-    def array(self, name: str) -> NDArray[Any]:
-        """Read a tensor as a whole; no other side may have its file open."""
-        reader, stored_name = self.names[name]
-        with reader:
-            return reader.read(stored_name)
+    def stored(self, name: str) -> NDArray[Any] | None:
+        """Read a tensor as it is stored, as a whole; None if there is none of that name."""
+        for component in self._stored.components:
+            tensors = StoredTensors(component.shards)
+            inner_name = name.removeprefix(component.prefix)
+            if name.startswith(component.prefix) and inner_name in tensors:
+                return tensors.read(inner_name)
+        return None
 
     def check_unchanged(self) -> None:
         self.close()
@@ -250,35 +257,24 @@ def common_format(left: str | None, right: str | None) -> str | None:
     return "float32" if kinds == {"float"} and "float64" not in (left, right) else "float64"
 
 
-def in_step(
-    lefts: Iterator[NDArray[Any]], rights: Iterator[NDArray[Any]]
-) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Cut two streams of flat arrays at the same places."""
-    left: NDArray[Any] | None = np.empty(0, np.uint8)
-    right = left
-    while True:
-        while left is not None and not left.size:
-            left = next(lefts, None)
-        while right is not None and not right.size:
-            right = next(rights, None)
-        if left is None or right is None:
+def piece_elements(name: str | None, nbytes: int) -> int:
+    """Return the elements of a format in so many bytes, or the bytes."""
+    return nbytes if name is None else nbytes // numpy_dtype(name).itemsize
+
+
+def in_pieces(arrays: Iterator[NDArray[Any]], counts: Iterable[int]) -> Iterator[NDArray[Any]]:
+    """Cut a stream of flat arrays into others of so many elements each, the last what is left."""
+    following: NDArray[Any] | None = np.empty(0)
+    for count in counts:
+        parts: list[NDArray[Any]] = []
+        missing = count
+        while missing and following is not None:
+            if not following.size:
+                following = next(arrays, None)
+                continue
+            parts.append(following[:missing])
+            following = following[missing:]
+            missing -= parts[-1].size
+        if not parts:
             return
-        count = min(left.size, right.size)
-        yield left[:count], right[:count]
-        left, right = left[count:], right[count:]
-
-
-def read_ahead(
-    pairs: Iterator[tuple[NDArray[Any], NDArray[Any]]],
-) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
-    """Read the next pair of pieces in another thread while this one is compared."""
-    begun = [*islice(pairs, 2)]
-    if len(begun) == 1:  # to start a thread takes longer than to compare a small tensor
-        yield from begun
-        return
-    with ThreadPoolExecutor(1) as pool:
-        future = pool.submit(next, pairs, None)
-        yield from begun
-        while (pair := future.result()) is not None:
-            future = pool.submit(next, pairs, None)
-            yield pair
+        yield parts[0] if len(parts) == 1 else np.concatenate(parts)

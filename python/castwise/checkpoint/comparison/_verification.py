@@ -8,8 +8,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._brief import brief, brief_fields, counted, listed
-from castwise._core import finfo
+from castwise._core import finfo, formats
 from castwise._measures import plain_number
+from castwise.checkpoint.comparison._results import TensorDiff
+from castwise.checkpoint.comparison._sides import common_format
 from castwise.checkpoint.report import SCHEMA
 from castwise.rendering import Lines, Rendered, Sheet, Table, shape_text
 
@@ -63,6 +65,27 @@ class Difference:
     formats: tuple[str, str] | None = None
 
     __repr__ = brief_fields
+
+    @classmethod
+    def of(cls, tensor: TensorDiff) -> Difference | None:
+        """Return how two tensors that were compared differ; None if they are the same."""
+        if tensor.reason == "shapes":
+            return cls(tensor.name, "shapes", shapes=tensor.shapes)
+        if tensor.reason == "formats":
+            return cls(tensor.name, "formats", formats=tensor.formats)
+        if not tensor.different:
+            return None
+        return cls(
+            tensor.name,
+            "values",
+            _common_format(*tensor.formats or (None, None)),
+            tensor.count,
+            tensor.different,
+            tensor.max_abs,
+            tensor.max_ulp,
+            tensor.max_abs_index,
+            tensor.max_abs_values,
+        )
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a number that is not finite is text."""
@@ -181,6 +204,11 @@ class Verification(Rendered):
             f"{counted(self.tensors, 'tensor')}, {conversion['cast']:,} converted, "
             f"{counted(self.values, 'value')}, {counted(len(self.differences), 'difference')}"
         )
+
+
+def _common_format(left: str | None, right: str | None) -> str | None:
+    """Return the format in which two were compared; None if castwise does not know theirs."""
+    return common_format(left, right) if {left, right} <= {*formats()} else None
 
 
 def _reason_text(difference: Difference) -> str:

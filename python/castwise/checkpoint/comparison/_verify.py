@@ -5,27 +5,20 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from typing import Any
 
-import numpy as np
-from numpy.typing import NDArray
-
-from castwise._core import compare
 from castwise._dtype_map import DtypeMap
-from castwise._measures import LargestGap
 from castwise._options import Arithmetic, Like, MapArgument, Nan, Overflow, PathArgument, Rounding
 from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._tensors import format_info
+from castwise.checkpoint.comparison._comparing import Comparing, worker_count
 from castwise.checkpoint.comparison._conversions import MapConversion
-from castwise.checkpoint.comparison._sides import Side, common_format, in_step, read_ahead
+from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.comparison._verification import Difference, Verification
 from castwise.checkpoint.containers import open_checkpoint, source_path
-from castwise.checkpoint.planning import FORMATS
 from castwise.checkpoint.report import Progress, ProgressMeter
 
-_WITH_ULPS = frozenset((*FORMATS, "float64"))
 _NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
 
 
@@ -132,6 +125,15 @@ def verify(
             stack.callback(side.close)
         shared = [name for name in left.names if name in right.names]
         meter = ProgressMeter(sum(left.info(name).nbytes for name in shared), progress)
+        comparing = Comparing(
+            left,
+            right,
+            arithmetic,
+            threads=threads,
+            pool=stack.enter_context(ThreadPoolExecutor(worker_count(threads) + 1)),
+            explains=False,
+            is_exact=conversion is not None,
+        )
         differences = [
             Difference(name, "only in the first") for name in left.names if name not in right.names
         ]
@@ -139,10 +141,7 @@ def verify(
         for name in shared:
             meter.starts(name)
             values += math.prod(left.shape(name))
-            difference = _compared(
-                name, left, right, meter, threads, converted=conversion is not None
-            )
-            if difference is not None:
+            if (difference := Difference.of(comparing.compared(name, name, meter))) is not None:
                 differences.append(difference)
             meter.finished(left.info(name).nbytes)
         meter.starts(None)
@@ -159,71 +158,3 @@ def verify(
             tuple(differences),
             None if conversion is None else conversion.to_dict(left, sources),
         )
-
-
-def _compared(
-    name: str,
-    left: Side,
-    right: Side,
-    meter: ProgressMeter,
-    threads: int | None,
-    *,
-    converted: bool,
-) -> Difference | None:
-    """Compare two tensors; None if they are the same."""
-    shapes = left.shape(name), right.shape(name)
-    if shapes[0] != shapes[1]:
-        return Difference(name, "shapes", shapes=shapes)
-    formats = left.info(name).format, right.info(name).format
-    formats = left.format(name, formats[1]), right.format(name, formats[0])
-    common = formats[0] if formats[0] == formats[1] else None
-    if not converted:
-        common = common_format(*formats)
-    stored = left.info(name).stored, right.info(name).stored
-    if common is None and (formats != (None, None) or stored[0] != stored[1]):
-        labels = [known or label for known, label in zip(formats, stored, strict=True)]
-        return Difference(name, "formats", formats=(labels[0], labels[1]))
-    kinds = {format_info(known).kind for known in formats if known is not None}
-    total = _Total(common if kinds == {"float"} else None, threads)
-    pieces = in_step(left.pieces(name, formats[0]), right.pieces(name, formats[1]))
-    for pair in read_ahead(pieces):
-        total.add(*pair)
-        part = total.count / max(math.prod(left.shape(name)), 1)
-        meter.reaches(round(part * left.info(name).nbytes), name)
-    if not total.different:
-        return None
-    index = np.unravel_index(total.gap.place, left.shape(name)) if common else (total.gap.place,)
-    return Difference(
-        name,
-        "values",
-        common,
-        total.count,
-        total.different,
-        total.gap.size,
-        total.max_ulp,
-        tuple(int(axis) for axis in index),
-        total.gap.values,
-    )
-
-
-class _Total:
-    """What differs in a pair of tensors, added up over their pieces."""
-
-    def __init__(self, format_name: str | None, threads: int | None) -> None:
-        self._threads = threads
-        self.count = 0
-        self.different = 0
-        self.gap = LargestGap()
-        self.max_ulp: int | None = 0 if format_name in _WITH_ULPS else None
-
-    def add(self, left: NDArray[Any], right: NDArray[Any]) -> None:
-        """Compare two pieces, in the format that holds both."""
-        start = self.count
-        self.count += left.size
-        comparison = compare(left, right, threads=self._threads)
-        if not comparison.different:
-            return
-        self.gap.add(comparison, left, right, start)
-        self.different += comparison.different
-        if self.max_ulp is not None and comparison.largest_ulps is not None:
-            self.max_ulp = max(self.max_ulp, comparison.largest_ulps[0])

@@ -9,113 +9,136 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future, wait
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
 
 from numpy.typing import NDArray
 
-from castwise._core import Comparison, have_same_bits
-from castwise._measures import Measures
+from castwise._core import Comparison, cast, have_same_bits
+from castwise._measures import Elements, Measures
+from castwise._options import Arithmetic
 from castwise.checkpoint.comparison._explanations import Attempt, Prover
-from castwise.checkpoint.comparison._row_cutter import Matrices
-from castwise.checkpoint.comparison._schemes import SchemeTrial
+from castwise.checkpoint.comparison._schemes import SchemeTrial, Tried
+from castwise.checkpoint.comparison._sides import StoredRows
+from castwise.quantization import dequantize
+from castwise.quantization.arrays import compare_rows
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 
 
-class PieceWalk:
-    """One walk over the pieces of two tensors.
+class _Piece(Protocol):
+    def compute(self) -> None: ...
 
-    Parameters
+
+_AnyPiece = TypeVar("_AnyPiece", bound=_Piece)
+
+
+@dataclass(frozen=True, slots=True)
+class PieceWalk:
+    """Walks over the pieces of two tensors.
+
+    Attributes
     ----------
-    measures, prover, trial
-        What learns of the pieces.
+    measures
+        What adds up how they differ.
     pool
         Where pieces are read and computed ahead; one thread more than `workers`.
     workers
         How many pieces are computed at a time.
+    moved
+        Called when a piece was taken.
 
     """
 
-    def __init__(
-        self,
-        measures: Measures,
-        prover: Prover,
-        trial: SchemeTrial | None,
-        *,
-        pool: Executor,
-        workers: int,
-    ) -> None:
-        self._measures, self._prover, self._trial = measures, prover, trial
-        self._pool, self._workers = pool, workers
+    measures: Measures
+    pool: Executor
+    workers: int
+    moved: Callable[[], None]
 
-    def over(self, pairs: Iterator[Pair], moved: Callable[[], None]) -> set[int]:
+    def over(self, pairs: Iterator[Pair], prover: Prover | None) -> set[int]:
         """Take all pieces; returns the places of the equal ones, which were not measured."""
-        measures, prover = self._measures, self._prover
+        measures = self.measures
         unmeasured: set[int] = set()
-        for place, piece in enumerate(self._computed(pairs)):
-            moved()
+        pieces = self._computed(
+            _PlainPiece(*pair, measures, None if prover is None else prover.attempt())
+            for pair in pairs
+        )
+        for place, piece in enumerate(pieces):
+            self.moved()
+            if prover is None:
+                measures.add(piece.left, piece.right, piece.compared())
+                continue
             comparison = None
             if piece.is_equal_if_plain and prover.is_plain:
                 measures.add_equal(piece.left.size)
                 prover.equal_piece(piece.left.size)
                 unmeasured.add(place)
+                continue
+            if piece.left.dtype == piece.right.dtype and prover.is_plain:
+                comparison = piece.compared()
+            report = prover.try_piece(
+                piece.left, piece.right, comparison and comparison.different, piece.attempt
+            )
+            if report is None:
+                measures.add(piece.left, piece.right, piece.compared())
             else:
-                if piece.left.dtype == piece.right.dtype and prover.is_plain:
-                    comparison = piece.compared()
-                if self._trial is not None and self._trial.explains_all:
-                    prover.end_search()
-                report = prover.try_piece(
-                    piece.left, piece.right, comparison and comparison.different, piece.attempt
-                )
-                if report is None:
-                    measures.add(piece.left, piece.right, piece.compared())
-                else:
-                    measures.add_cast(piece.left, piece.right, report, prover.most_ulps)
-            if self._trial is not None:
-                self._trial.take(piece.tried)
+                measures.add_cast(piece.left, piece.right, report, prover.most_ulps)
         measures.locate()
         return unmeasured
 
-    def _computed(self, pairs: Iterator[Pair]) -> Iterator[_Piece]:
+    def over_stored(
+        self,
+        rows: Iterator[tuple[NDArray[Any], StoredRows]],
+        arithmetic: Arithmetic,
+        trial: SchemeTrial | None,
+    ) -> None:
+        """Take rows of a plain tensor beside stored ones, which a scheme may have made of them."""
+        for piece in self._computed(
+            _StoredPiece(*pair, arithmetic, self.measures, trial) for pair in rows
+        ):
+            self.moved()
+            assert piece.comparison is not None, "it was computed"  # noqa: S101
+            self.measures.add(piece.left, piece.right, piece.comparison)
+            if trial is not None:
+                trial.take(*piece.tried)
+
+    def _computed(self, pieces: Iterator[_AnyPiece]) -> Iterator[_AnyPiece]:
         """Compute the pieces in their order, as many at a time as there are workers."""
-        first = next(pairs, None)
-        second = None if first is None else next(pairs, None)
+        first = next(pieces, None)
+        second = None if first is None else next(pieces, None)
         if first is None:
             return
         if second is None:
-            yield self._prepared(first).computed()
+            first.compute()
+            yield first
             return
-        waiting: deque[Future[_Piece]] = deque()
-        following = self._read(pairs)
+        waiting: deque[tuple[_AnyPiece, Future[None]]] = deque()
+        following = self.pool.submit(next, pieces, None)
         try:
-            waiting.extend(
-                self._pool.submit(self._prepared(pair).computed) for pair in (first, second)
-            )
+            waiting.extend((piece, self.pool.submit(piece.compute)) for piece in (first, second))
             while True:
-                while len(waiting) > self._workers:
-                    yield waiting.popleft().result()
-                pair = following.result()
-                if pair is None:
+                while len(waiting) > self.workers:
+                    yield _result(*waiting.popleft())
+                piece = following.result()
+                if piece is None:
                     break
-                following = self._read(pairs)
-                waiting.append(self._pool.submit(self._prepared(pair).computed))
+                following = self.pool.submit(next, pieces, None)
+                waiting.append((piece, self.pool.submit(piece.compute)))
             while waiting:
-                yield waiting.popleft().result()
+                yield _result(*waiting.popleft())
         finally:
-            futures: list[Future[Any]] = [following, *waiting]
+            futures: list[Future[Any]] = [following, *(future for _, future in waiting)]
             for future in futures:
                 future.cancel()
             wait(futures)  # they read what is closed next
 
-    def _read(self, pairs: Iterator[Pair]) -> Future[Pair | None]:
-        return self._pool.submit(lambda: next(pairs, None))
 
-    def _prepared(self, pair: Pair) -> _Piece:
-        matrices = [] if self._trial is None else self._trial.cut(*pair)
-        return _Piece(pair, self._measures, self._prover.attempt(), self._trial, matrices)
+def _result(piece: _AnyPiece, future: Future[None]) -> _AnyPiece:
+    future.result()
+    return piece
 
 
-class _Piece:
+class _PlainPiece:
     """A pair of pieces, and what was computed of them.
 
     Attributes
@@ -123,30 +146,28 @@ class _Piece:
     is_equal_if_plain
         Whether they are equal, if no recipe but the plain one is tried: else False.
     attempt
-        What the recipe gave that was tried when the piece came.
-    tried
-        What the trial of a scheme gave.
+        What the recipe gave that was tried when the piece came; None if none is.
 
     """
 
     def __init__(
         self,
-        pair: Pair,
+        left: NDArray[Any],
+        right: NDArray[Any],
         measures: Measures,
-        attempt: Attempt,
-        trial: SchemeTrial | None,
-        matrices: list[Matrices],
+        attempt: Attempt | None,
     ) -> None:
-        self.left, self.right = pair
-        self._measures, self._trial, self._matrices = measures, trial, matrices
+        self.left, self.right = left, right
+        self._measures, self.attempt = measures, attempt
         self._comparison: Comparison | None = None
-        self.attempt = attempt
         self.is_equal_if_plain = False
-        self.tried: list[tuple[int, int | None, int | None]] = []
 
-    def computed(self) -> _Piece:
+    def compute(self) -> None:
         """Compute what will be asked, as far as it is known before."""
         left, right, attempt = self.left, self.right, self.attempt
+        if attempt is None:
+            self.compared()
+            return
         if left.dtype == right.dtype and attempt.is_plain:
             same = have_same_bits(left, right, threads=1)
             self.is_equal_if_plain = same or not self.compared().different
@@ -154,12 +175,62 @@ class _Piece:
             attempt.make(left, right)
         if not self.is_equal_if_plain and attempt.has_failed:
             self.compared()
-        if self._trial is not None:
-            self.tried = [self._trial.tried(*matrices) for matrices in self._matrices]
-        return self
 
     def compared(self) -> Comparison:
         """Compare and measure the two."""
         if self._comparison is None:
             self._comparison = self._measures.compared(self.left, self.right, threads=1)
         return self._comparison
+
+
+class _StoredPiece:
+    """Rows of a plain tensor beside stored ones, and what was computed of them.
+
+    Attributes
+    ----------
+    right
+        The decoded elements, or those of them that differ most.
+    tried
+        What the trial of a scheme gave.
+
+    """
+
+    def __init__(
+        self,
+        left: NDArray[Any],
+        rows: StoredRows,
+        arithmetic: Arithmetic,
+        measures: Measures,
+        trial: SchemeTrial | None,
+    ) -> None:
+        self.left = left
+        self.right: Elements = {}
+        self.comparison: Comparison | None = None
+        self.tried: Tried = left.size, 0, None
+        self._rows, self._arithmetic = rows, arithmetic
+        self._measures, self._trial = measures, trial
+
+    def compute(self) -> None:
+        """Compare the two, and try the scheme."""
+        decoding, slab = self._rows
+        plain = self.left.reshape(-1, decoding.cut[-1])
+        found = values = None
+        trial = self._trial if self._trial is not None and not self._trial.has_failed else None
+        if decoding.values is not None:
+            values = cast(decoding.values(slab), plain.dtype, threads=1)
+        else:
+            q = decoding.rows(slab)
+            options = (None, None) if trial is None else trial.quantize_options(plain.size)
+            measure = not self._measures.is_counted
+            found = compare_rows(plain, q, self._arithmetic, *options, measure=measure)
+            if found is None or not (found.is_made or trial is None):
+                values = dequantize(q, plain.dtype, arithmetic=self._arithmetic, threads=1)
+        if found is not None:
+            self.comparison, is_made, self.right = found
+        else:
+            assert values is not None, "it was decoded"  # noqa: S101
+            self.right, is_made = values.reshape(-1), False
+            self.comparison = self._measures.compared(self.left, self.right, threads=1)
+        if trial is not None and not is_made:
+            assert values is not None, "it was decoded"  # noqa: S101
+            self.tried = trial.tried(plain, values)

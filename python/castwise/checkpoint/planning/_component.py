@@ -6,7 +6,7 @@ import json
 import logging
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property, partial
+from functools import cached_property
 from operator import attrgetter
 from pathlib import Path
 from typing import Any
@@ -199,14 +199,6 @@ class Derived:
     def quantization(self) -> Quantization | None:
         """What of the source is quantised; None if nothing is."""
         return self.source.quantization
-
-    def decodings(self, arithmetic: Arithmetic) -> dict[str, Callable[[], Decoding]]:
-        """Return what plans how each quantised weight is read, by its name in a plain model."""
-        weights = () if self.quantization is None else self.quantization.weights
-        return {
-            self.prefix + weight.name: partial(self.source.decoding, weight, arithmetic)
-            for weight in weights
-        }
 
     def read_config(self, path: Path, label: str) -> Config:
         """Read the `config.json` that follows the tensors; `label` is what warnings call it."""

@@ -18,7 +18,7 @@ from functools import partial
 from itertools import chain, islice
 from pathlib import Path
 from threading import Lock
-from typing import Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,6 +31,9 @@ from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.files import handle
 from castwise.checkpoint.planning._stored_tensors import StoredTensors
 from castwise.checkpoint.report import Report
+
+if TYPE_CHECKING:
+    from castwise.quantization.weights import Decoding
 
 _Result = TypeVar("_Result")
 
@@ -84,6 +87,7 @@ class DerivedTensor:
     sources: Collection[str]  # all stored tensors that it is made of
     job: WeightJob  # what makes it, and others of the same weight
     scheme: str | None = None  # how its codes are quantised; None for other tensors
+    decoding: Decoding | None = None  # how its values are decoded; None for other tensors
 
 
 def derived_info(name: str, stored: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:

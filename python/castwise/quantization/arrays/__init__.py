@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
+    from castwise.quantization.arrays._comparison import compare_rows
     from castwise.quantization.arrays._conversion import (
         DATA,
         SCALES,
@@ -38,6 +39,7 @@ else:
     __getattr__ = on_demand(
         __name__,
         {
+            "castwise.quantization.arrays._comparison": ("compare_rows",),
             "castwise.quantization.arrays._conversion": (
                 "DATA",
                 "PowerRange",
@@ -76,6 +78,7 @@ __all__ = [
     "Views",
     "blocks_of",
     "common_power",
+    "compare_rows",
     "converted_part",
     "exceeds_scales",
     "geometry",

@@ -70,18 +70,11 @@ def decoded(
         raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
     if not out.size:
         return out
-    several = q.global_scale is not None and q.global_scale.size > 1
-    if several or not _STEPS.isdisjoint(q.extras):
-        by = _by_matrices if several else _in_steps
+    if not is_at_once(q):
+        by = _in_steps if q.global_scale is None or q.global_scale.size <= 1 else _by_matrices
         return by(q, out, arithmetic=arithmetic, threads=threads)
     views = views_of(q)
-    if views.storage.inner and out.dtype == np.float64:
-        arithmetic = "exact"  # as are the recipe's products in float64
-    is_peer = arithmetic == "peer"
-    inner = views.storage.inner and is_peer
-    data, scale = views.of_data(q.data), _scales(q, views, out.dtype, inner=inner)
-    options = _decoding(q, views, inner=inner, is_peer=is_peer)
-    options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
+    data, scale, options = core_decoding(q, views, out.dtype, arithmetic)
     options["threads"] = threads
     decoder = _decode_into(q, views, out, data, scale, options)
     if (
@@ -92,6 +85,26 @@ def decoded(
     ):
         q._ready[arithmetic] = decoder
     return out
+
+
+def is_at_once(q: StoredArray) -> bool:
+    """Return True if the core decodes all of an array in one call."""
+    several = q.global_scale is not None and q.global_scale.size > 1
+    return not several and _STEPS.isdisjoint(q.extras)
+
+
+def core_decoding(
+    q: StoredArray, views: Views, dtype: np.dtype[Any], arithmetic: str
+) -> tuple[Array, Array, dict[str, Any]]:
+    """Return codes and scales in the core's form, and the options of its decoding."""
+    if views.storage.inner and dtype == np.float64:
+        arithmetic = "exact"  # as are the recipe's products in float64
+    is_peer = arithmetic == "peer"
+    inner = views.storage.inner and is_peer
+    data, scale = views.of_data(q.data), _scales(q, views, dtype, inner=inner)
+    options = _decoding(q, views, inner=inner, is_peer=is_peer)
+    options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
+    return data, scale, options
 
 
 def _decode_into(  # noqa: PLR0917

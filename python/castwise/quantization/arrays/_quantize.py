@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache, partial
@@ -28,11 +28,13 @@ from castwise.quantization.arrays._arrays import QuantizedArray
 from castwise.quantization.arrays._scale_range import amax_bounds, warn_of_scales
 from castwise.quantization.arrays._views import (
     Array,
+    StoredArray,
     Views,
     fields_of,
     format_of_bytes,
     geometry,
     scale_dtype,
+    views_of,
 )
 from castwise.quantization.producers._layouts import ZERO, Storage
 from castwise.quantization.producers._registry import (
@@ -42,6 +44,8 @@ from castwise.quantization.producers._registry import (
 from castwise.quantization.producers._schemes import Scheme, find_scheme, has_bias, has_global_scale
 
 _MATRIX = 2
+_SMALL = 1 << 14
+"""Elements that are encoded, and compared with others, sooner than the core is told how."""
 
 
 def quantize(
@@ -361,20 +365,7 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
     scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
     biases = np.empty(grid, plan.dtype) if plan.bias else None
     zero = np.empty(grid, np.int8) if plan.zeros else None
-    second = None
-    if scheme.global_scale and has_global_scale(views.layout):
-        largest = 256.0 if "four_over_six" in plan.options else 448.0
-        largest_value = _core.block_amax(weight) if amax is None else amax
-        # A NaN or an infinity is named by the core, with its index.
-        safe = largest_value if math.isfinite(largest_value) else 1.0
-        level = _core.global_scale(safe, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest)
-        second = np.array(level, np.float32)
-        options = {**options, "global_scale": second, "global_max": largest, "amax": safe}
-    elif plan.block == (0, 0):
-        whole = _whole_amax(x, weight) if amax is None else amax
-        options = {**options, "amax": whole}
-    elif amax is not None:
-        raise ValueError(f"amax={amax} is not valid for {scheme.name}, which has many scales.")
+    options, second = _with_amax(plan, options, x, weight, amax)
     if zero is not None:
         options = {**options, "zero_point": zero}
     if biases is not None:
@@ -402,6 +393,78 @@ def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> 
         stored_zero = np.zeros(views.zero_shape, zero_dtype)
         views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
     return _result(plan, data, stored_scale, second, stored_zero, stored_bias)
+
+
+def _with_amax(
+    plan: _Plan, options: dict[str, Any], x: Array, weight: Array, amax: float | None
+) -> tuple[dict[str, Any], Array | None]:
+    """Add what follows from the largest magnitude to the options of the core; the global scale."""
+    if plan.scheme.global_scale and has_global_scale(plan.views.layout):
+        largest = 256.0 if "four_over_six" in plan.options else 448.0
+        largest_value = _core.block_amax(weight) if amax is None else amax
+        # A NaN or an infinity is named by the core, with its index.
+        safe = largest_value if math.isfinite(largest_value) else 1.0
+        level = _core.global_scale(safe, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest)
+        second = np.array(level, np.float32)
+        return {**options, "global_scale": second, "global_max": largest, "amax": safe}, second
+    if plan.block == (0, 0):
+        return {**options, "amax": _whole_amax(x, weight) if amax is None else amax}, None
+    if amax is not None:
+        raise ValueError(f"amax={amax} is not valid for {plan.scheme.name}, which has many scales.")
+    return options, None
+
+
+def core_encoding(
+    x: Array, q: StoredArray, options: Mapping[str, Any], amax: float | None
+) -> dict[str, Any] | bool:
+    """Return what the core encodes a matrix by, given options of `quantize_slab`.
+
+    For a small one, whether it has the codes and scales of another array; False if those of the
+    other one lie otherwise, or mean others.
+    """
+    block, rule = options["block"], options["scale_rule"]
+    rest = (-1, x.shape, x.dtype, True, rule, None, "raise", None, 0)
+    plan = _known_plan(options["scheme"], options["recipe"], block, *rest)
+    if not _lies_alike(plan, views_of(q)):
+        return False
+    if x.size <= _SMALL:
+        made = _quantized(x, plan, amax, 1)
+        return all(
+            (one is None and other is None)
+            or (one is not None and other is not None and _have_same_bits(one, other))
+            for one, other in (
+                (made.data, q.data),
+                (made.scale, q.scale),
+                (made.global_scale, q.global_scale),
+            )
+        )
+    scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
+    # Where scales are rounded before they multiply, the core does not see those that are stored.
+    is_seen = not plan.views.storage.inner
+    if not is_seen or scales != plan.options.get("scale_format", plan.dtype.name):
+        return False
+    encoding, second = _with_amax(plan, plan.options, x, x, amax)
+    stored = q.global_scale
+    if second is None or stored is None:
+        return encoding if second is stored else False
+    return encoding if second == np.asarray(stored, np.float32).reshape(()) else False
+
+
+def _have_same_bits(one: Array, other: Array) -> bool:
+    """Return True if two arrays of perhaps other shapes have the same elements."""
+    return one.size == other.size and _core.have_same_bits(one.reshape(-1), other.reshape(-1))
+
+
+@lru_cache(1 << 10)
+def _lies_alike(plan: _Plan, form: Views) -> bool:
+    """Return True if codes and scales of a plan lie as others, and mean the same."""
+    views = plan.views
+    is_alike = views is form or (
+        (views.scheme, views.storage) == (form.scheme, form.storage)
+        and (views.core_shape, views.block) == (form.core_shape, form.block)
+        and (views.packing, views.axis % 2) == (form.packing, form.axis % 2)
+    )
+    return is_alike and plan.block == views.block and not (plan.bias or plan.as_one)
 
 
 def _of_nothing(

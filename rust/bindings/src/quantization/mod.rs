@@ -6,6 +6,7 @@ use std::ptr::with_exposed_provenance_mut;
 use std::sync::Mutex;
 
 use crate::array::{Array, Order, Plain, float32_values, shown, target_fault};
+use crate::comparison::Comparison;
 use crate::dtypes;
 use crate::error::to_python;
 use crate::keywords::Keywords;
@@ -97,12 +98,13 @@ fn apart<'a>(written: &[&Operand], read: impl Iterator<Item = &'a Operand>) -> P
     let meet = |a: &Operand, b: &Operand| meet(a.extent, b.extent);
     let among = written.iter().enumerate().any(|(index, a)| written[..index].iter().any(|b| meet(a, b)));
     if among || read.into_iter().any(|a| written.iter().any(|b| meet(a, b))) {
-        return Err(PyValueError::new_err(
-            "an array that is written shares memory with another argument; give one with memory of its own.",
-        ));
+        return Err(PyValueError::new_err(SHARED));
     }
     Ok(())
 }
+
+const SHARED: &str =
+    "an array that is written shares memory with another argument; give one with memory of its own.";
 
 /// Whether two extents have addresses in common.
 fn meet(a: (usize, usize), b: (usize, usize)) -> bool {
@@ -154,6 +156,83 @@ pub(crate) fn schemes(py: Python<'_>) -> PyResult<Bound<'_, PyList>> {
     PyList::new(py, TABLE.iter().map(row).collect::<PyResult<Vec<_>>>()?)
 }
 
+/// A decoding, and the extents of all arrays that it reads.
+struct ReadDecoding {
+    decoding: Decoding,
+    extents: Vec<(usize, usize)>,
+}
+
+impl ReadDecoding {
+    fn of(
+        data: &Bound<'_, PyAny>,
+        scale: Option<&Bound<'_, PyAny>>,
+        options: &DecodeOptions<'_>,
+        out: &Operand,
+    ) -> PyResult<Self> {
+        let DecodeOptions { bits, block, scale_divides, offset, .. } = *options;
+        let [high, global_scale, zero_point, bias, group_index, divisor] = [
+            &options.high,
+            &options.global_scale,
+            &options.zero_point,
+            &options.bias,
+            &options.group_index,
+            &options.divisor,
+        ]
+        .map(Option::as_ref);
+        let (element, code_map) = (&*options.element, options.code_map.as_ref());
+        let data = Operand::source("data", data)?;
+        let scale_format = options.scale_format.as_deref();
+        let scale =
+            optional("scale", scale)?.map(|scale| scale.seen_as("scale", scale_format)).transpose()?;
+        let (high, zero_point) = (optional("high", high)?, optional("zero_point", zero_point)?);
+        let (bias, group_index) = (optional("bias", bias)?, optional("group_index", group_index)?);
+        let divisor = optional("divisor", divisor)?;
+        let global_scale = global_scale.map(|array| global("global_scale", array, out)).transpose()?;
+        let global_use = choose(
+            "global_use",
+            &options.global_use,
+            &[("multiply", GlobalUse::Multiply), ("divide", GlobalUse::Divide), ("after", GlobalUse::After)],
+        )?;
+        let (exact, narrow) = choose(
+            "arithmetic",
+            &options.arithmetic,
+            &[("peer", (false, false)), ("exact", (true, false)), ("narrow", (false, true))],
+        )?;
+        let packing = Packing::parse(&options.layout, bits).map_err(to_python)?;
+        let format = (element != "map").then(|| named("element", element)).transpose()?;
+        let map = map_of(code_map)?;
+        if format.is_none() != map.is_some() {
+            return Err(PyValueError::new_err(
+                "element=\"map\" and code_map are given together, or neither.",
+            ));
+        }
+        let read = [&scale, &high, &zero_point, &bias, &group_index, &divisor, &global_scale];
+        let extents = read.into_iter().flatten().chain([&data]).map(|read| read.extent).collect();
+        let decoding = Decoding {
+            data: data.array,
+            high: get(high),
+            meaning: match (format, map) {
+                (Some(format), _) => Meaning::Format(format),
+                (None, map) => Meaning::Map(map.unwrap_or_default()),
+            },
+            bits,
+            packing,
+            block,
+            scale: get(scale),
+            scale_divides,
+            global_scale: get(global_scale).map(|array| (array, global_use)),
+            offset,
+            zero_point: get(zero_point),
+            bias: get(bias),
+            group_index: get(group_index),
+            divisor: get(divisor),
+            exact,
+            narrow,
+        };
+        Ok(Self { decoding, extents })
+    }
+}
+
 /// Decode packed codes with their scales.
 #[pyfunction]
 #[pyo3(
@@ -168,71 +247,22 @@ pub(crate) fn decode_blocks<'py>(
     options: Option<&Bound<'py, PyDict>>,
 ) -> PyResult<Option<BlockDecoder>> {
     let options = DecodeOptions::read(Keywords::new(py, "decode_blocks", options)?)?;
-    let DecodeOptions { bits, block, scale_divides, offset, .. } = options;
-    let [high, global_scale, zero_point, bias, group_index, divisor] = [
-        &options.high,
-        &options.global_scale,
-        &options.zero_point,
-        &options.bias,
-        &options.group_index,
-        &options.divisor,
-    ]
-    .map(Option::as_ref);
-    let (element, code_map) = (&*options.element, options.code_map.as_ref());
     let threads = options.threads.as_ref().map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let objects = [Some(data), scale, high, global_scale, zero_point, bias];
     // Before they are read for the core, so that a change meanwhile is seen; other objects are refused then.
-    let parts = objects.into_iter().flatten().filter_map(|part| part.cast().ok()).map(Part::of).collect();
+    let others =
+        [&options.high, &options.global_scale, &options.zero_point, &options.bias].map(Option::as_ref);
+    let objects = [Some(data), scale].into_iter().chain(others).flatten();
+    let parts = objects.filter_map(|part| part.cast().ok()).map(Part::of).collect();
     let first = out;
     let out = Operand::target("out", out)?;
-    let data = Operand::source("data", data)?;
-    let scale_format = options.scale_format.as_deref();
-    let scale = optional("scale", scale)?.map(|scale| scale.seen_as("scale", scale_format)).transpose()?;
-    let (high, zero_point) = (optional("high", high)?, optional("zero_point", zero_point)?);
-    let (bias, group_index) = (optional("bias", bias)?, optional("group_index", group_index)?);
-    let divisor = optional("divisor", divisor)?;
-    let global_scale = global_scale.map(|array| global("global_scale", array, &out)).transpose()?;
-    let global_use = choose(
-        "global_use",
-        &options.global_use,
-        &[("multiply", GlobalUse::Multiply), ("divide", GlobalUse::Divide), ("after", GlobalUse::After)],
-    )?;
-    let (exact, narrow) = choose(
-        "arithmetic",
-        &options.arithmetic,
-        &[("peer", (false, false)), ("exact", (true, false)), ("narrow", (false, true))],
-    )?;
-    let packing = Packing::parse(&options.layout, bits).map_err(to_python)?;
-    let format = (element != "map").then(|| named("element", element)).transpose()?;
-    let map = map_of(code_map)?;
-    if format.is_none() != map.is_some() {
-        return Err(PyValueError::new_err("element=\"map\" and code_map are given together, or neither."));
+    let ReadDecoding { decoding, extents } = ReadDecoding::of(data, scale, &options, &out)?;
+    if extents.iter().any(|&read| meet(out.extent, read)) {
+        return Err(PyValueError::new_err(SHARED));
     }
-    let read = [&scale, &high, &zero_point, &bias, &group_index, &divisor, &global_scale];
-    apart(&[&out], read.into_iter().flatten().chain([&data]))?;
-    let extents = read.into_iter().flatten().chain([&data]).map(|read| read.extent).collect();
-    let map = code_map.map(|array| array.clone().unbind()).zip(map);
-    let decoding = Decoding {
-        data: data.array,
-        high: get(high),
-        meaning: match (format, &map) {
-            (Some(format), _) => Meaning::Format(format),
-            (None, map) => Meaning::Map(map.as_ref().map_or_else(Vec::new, |map| map.1.clone())),
-        },
-        bits,
-        packing,
-        block,
-        scale: get(scale),
-        scale_divides,
-        global_scale: get(global_scale).map(|array| (array, global_use)),
-        offset,
-        zero_point: get(zero_point),
-        bias: get(bias),
-        group_index: get(group_index),
-        divisor: get(divisor),
-        exact,
-        narrow,
-    };
+    let map = options.code_map.map(Bound::unbind).zip(match &decoding.meaning {
+        Meaning::Map(map) => Some(map.clone()),
+        Meaning::Format(_) => None,
+    });
     // SAFETY: numpy vouched for pointers, shapes and strides when they were copied, and the caller keeps the arrays
     // alive. The target was checked to be writeable and to share memory with nothing. Another thread of the host may
     // write to the same arrays meanwhile, as with any numpy function: which value is read is then open.
@@ -385,7 +415,6 @@ pub(crate) fn encode_blocks<'py>(
     let options = EncodeOptions::read(Keywords::new(py, "encode_blocks", options)?)?;
     let global_scale = options.global_scale.as_ref();
     let threads = options.threads.as_ref().map_or_else(|| Ok(num_threads()), parse_threads)?;
-    let scheme = Scheme::find(&options.scheme).map_err(to_python)?;
     let objects: Vec<_> = [Some(x), Some(data), Some(scale), global_scale].into_iter().flatten().collect();
     let x = Operand::source("x", x)?;
     let data = Operand::target("data", data)?;
@@ -393,36 +422,15 @@ pub(crate) fn encode_blocks<'py>(
     let target = |argument, array: Option<_>| array.map(|array| Operand::target(argument, array)).transpose();
     let zero_point = target("zero_point", options.zero_point.as_ref())?;
     let bias = target("bias", options.bias.as_ref())?;
-    let global_scale = global_scale.map(|array| global("global_scale", array, &x)).transpose()?;
-    let packing = Packing::parse(&options.layout, scheme.bits).map_err(to_python)?;
-    let rule = options.rule.as_deref().map(ScaleRule::parse).transpose().map_err(to_python)?;
-    let four_over_six = options.four_over_six.as_deref().map(FourOverSix::parse);
-    let four_over_six = four_over_six.transpose().map_err(to_python)?;
-    let rounding = options.rounding.as_deref().map(Rounding::parse).transpose().map_err(to_python)?;
-    let nan_scales = choose("nonfinite", &options.nonfinite, &[("raise", false), ("nan", true)])?;
-    let map = map_of(options.code_map.as_ref())?;
+    let (encoding, global_extent) = read_encoding(&x, &options)?;
     {
         let written: Vec<_> =
             [Some(&data), Some(&scale), zero_point.as_ref(), bias.as_ref()].into_iter().flatten().collect();
-        apart(&written, [Some(&x), global_scale.as_ref()].into_iter().flatten())?;
+        apart(&written, [&x].into_iter())?;
+        if global_extent.is_some_and(|read| written.iter().any(|a| meet(a.extent, read))) {
+            return Err(PyValueError::new_err(SHARED));
+        }
     }
-    let encoding = Encoding {
-        x: x.array,
-        scheme,
-        recipe: options.recipe,
-        block: options.block.unwrap_or(scheme.block),
-        packing,
-        offset: options.offset,
-        rule,
-        amax: options.amax,
-        global_scale: get(global_scale),
-        global_max: options.global_max,
-        four_over_six,
-        code_map: map,
-        rounding,
-        seed: options.seed,
-        nan_scales,
-    };
     let to = Encoded { data: data.array, scale: scale.array, zero_point: get(zero_point), bias: get(bias) };
     let stored = match options.stored {
         Some(stored) => alike(&stored, &objects)?.then_some(stored),
@@ -438,6 +446,72 @@ pub(crate) fn encode_blocks<'py>(
     let is_repeatable = encoder.is_repeatable();
     let encoder = BlockEncoder { encoder: Mutex::new(encoder), shape, format, made };
     Ok(is_repeatable.then_some(encoder))
+}
+
+/// Reads an encoding of an array, and the extent of the global scale.
+fn read_encoding(x: &Operand, options: &EncodeOptions<'_>) -> PyResult<(Encoding, Option<(usize, usize)>)> {
+    let scheme = Scheme::find(&options.scheme).map_err(to_python)?;
+    let global_scale = options.global_scale.as_ref();
+    let global_scale = global_scale.map(|array| global("global_scale", array, x)).transpose()?;
+    let packing = Packing::parse(&options.layout, scheme.bits).map_err(to_python)?;
+    let rule = options.rule.as_deref().map(ScaleRule::parse).transpose().map_err(to_python)?;
+    let four_over_six = options.four_over_six.as_deref().map(FourOverSix::parse);
+    let four_over_six = four_over_six.transpose().map_err(to_python)?;
+    let rounding = options.rounding.as_deref().map(Rounding::parse).transpose().map_err(to_python)?;
+    let nan_scales = choose("nonfinite", &options.nonfinite, &[("raise", false), ("nan", true)])?;
+    let extent = global_scale.as_ref().map(|array| array.extent);
+    let encoding = Encoding {
+        x: x.array.clone(),
+        scheme,
+        recipe: options.recipe.clone(),
+        block: options.block.unwrap_or(scheme.block),
+        packing,
+        offset: options.offset,
+        rule,
+        amax: options.amax,
+        global_scale: get(global_scale),
+        global_max: options.global_max,
+        four_over_six,
+        code_map: map_of(options.code_map.as_ref())?,
+        rounding,
+        seed: options.seed,
+        nan_scales,
+    };
+    Ok((encoding, extent))
+}
+
+/// Compare a matrix with a stored one, decoded to a dtype; return how they differ, whether an encoding of the first has the
+/// stored codes and scales, and the decoded elements where they differ most, by index.
+#[pyfunction]
+#[pyo3(signature = (x, data, scale, dtype, options, *, measure=false))]
+pub(crate) fn compare_stored<'py>(
+    py: Python<'py>,
+    x: &Bound<'py, PyAny>,
+    data: &Bound<'py, PyAny>,
+    scale: &Bound<'py, PyAny>,
+    dtype: &Bound<'py, PyAny>,
+    options: (Bound<'py, PyDict>, Option<Bound<'py, PyDict>>),
+    measure: bool,
+) -> PyResult<(Comparison, bool, Bound<'py, PyDict>)> {
+    let (format, _) = dtypes::parse_argument("dtype", dtype)?;
+    let (decoding, encoding) = options;
+    let decoding = DecodeOptions::read(Keywords::new(py, "compare_stored", Some(&decoding))?)?;
+    let x = Operand::source("x", x)?;
+    let ReadDecoding { decoding, .. } = ReadDecoding::of(data, Some(scale), &decoding, &x)?;
+    let encoding = encoding.map(|options| {
+        let options = EncodeOptions::read(Keywords::new(py, "compare_stored", Some(&options))?)?;
+        Ok::<_, PyErr>(read_encoding(&x, &options)?.0)
+    });
+    let encoding = encoding.transpose()?;
+    // SAFETY: as for `decode_blocks`; nothing is written.
+    let call = || unsafe { core::compare_stored(&x.array, &decoding, format, encoding.as_ref(), measure) };
+    let bytes = x.extent.1 - x.extent.0;
+    let found = release(py, bytes, call).map_err(to_python)?;
+    let values = PyDict::new(py);
+    for (index, value) in found.values {
+        values.set_item(index, value)?;
+    }
+    Ok((Comparison::new(found.comparison), found.is_encoded, values))
 }
 
 /// Whether arrays and others are as many, and each is the same memory as the other, in C order.

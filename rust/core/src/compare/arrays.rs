@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use super::differences::{Columns, Complex, Real, SPECIAL, TileDifferences};
+use super::differences::{self, Columns, Complex, Real, SPECIAL, TileDifferences};
 use super::formats::{Codes, Common};
 use super::losses::{self, LossTile};
 use super::outcome::{Comparison, first_of, raise};
@@ -357,6 +357,10 @@ impl Comparing {
             return unsafe { self.add_values(tile, is_same, room, outcome) };
         };
         let ShortRoom { columns, left } = short;
+        if !tile.is_in_order {
+            // Of equal relative errors that with the smallest index is looked for, in each tile.
+            columns.begin();
+        }
         let losses = (self.asked == Asked::Losses).then(|| &mut **outcome.losses.get_or_insert_default());
         // SAFETY: the caller's promise.
         unsafe {
@@ -369,6 +373,10 @@ impl Comparing {
                 let is_distance = |place, most| compared.is_distance(place, most);
                 tile.add(&compared.differences, (is_difference, is_distance, |_| false), outcome);
                 outcome.equal_bits -= compared.left.len() as u64;
+            }
+            if let (Some(most), Some(losses)) = (compared.relative, &mut outcome.losses) {
+                let first = tile.first_index(|place| compared.is_relative(place, most));
+                raise(&mut losses.largest_relative, first.map(|first| (most, first)));
             }
             if compared.left.is_empty() {
                 return;
@@ -400,14 +408,42 @@ impl Comparing {
             if !is_same {
                 self.add_differences(tile, (start, count), room, outcome);
             }
+            if self.common.is_complex() && self.asked == Asked::Losses && !is_same {
+                let [x, y] = [0, 1].map(|side| room.values[side].0[..2 * count].as_chunks().0);
+                let relative = |place: usize| differences::relative_complex(x[place], y[place]);
+                let most = (0..count).map(relative).fold(0.0, f64::max);
+                let losses = outcome.losses.get_or_insert_default();
+                let known = losses.largest_relative.map_or(0.0, |known| known.0);
+                if most > known || (most == known && most > 0.0 && !tile.is_in_order) {
+                    let first = tile.first_index(|place| {
+                        let place = place.checked_sub(start).filter(|&place| place < count);
+                        place.is_some_and(|place| relative(place) == most)
+                    });
+                    raise(&mut losses.largest_relative, first.map(|first| (most, first)));
+                }
+            }
             if self.asked == Asked::Losses {
                 let losses = outcome.losses.get_or_insert_default();
                 let parts = if self.common.is_complex() { 2 } else { 1 };
                 let Room { values, rests, losses: columns, .. } = &mut *room;
                 let [before, after] = [0, 1].map(|side| &values[side].0[..count * parts]);
                 let rests = self.has_rests.then(|| [0, 1].map(|side| &rests[side].0[..count * parts]));
-                let loss_tile = LossTile { before, after, rests };
-                let is_lost = losses::add(self.level, &loss_tile, columns, losses);
+                let most = match losses.largest_relative {
+                    _ if parts == 2 => losses.report.max_rel_error,
+                    known => known.map_or(0.0, |known| known.0),
+                };
+                // Of equal ones the first, which in order is the one that is known.
+                let known = if tile.is_in_order { most } else { most.next_down().max(0.0) };
+                let loss_tile = LossTile { before, after, rests, known };
+                let (is_lost, relative) = losses::add(self.level, &loss_tile, columns, losses);
+                if let Some(most) = relative.filter(|_| parts == 1) {
+                    let first = tile.first_index(|place| {
+                        place
+                            .checked_sub(start)
+                            .is_some_and(|place| place < count && columns.quotients.0[place] == most)
+                    });
+                    raise(&mut losses.largest_relative, first.map(|first| (most, first)));
+                }
                 if is_lost && !(tile.is_in_order && losses.first_lost.is_some()) {
                     let is_lost = |part: usize| before[part].is_finite() && !after[part].is_finite();
                     let first = tile.first_index(|place| {

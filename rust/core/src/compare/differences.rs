@@ -119,3 +119,19 @@ impl Kernel for Complex<'_> {
         tile
     }
 }
+
+/// Returns the difference of two complex numbers over the magnitude of the first; 0 unless both are finite, and the first is
+/// not zero.
+pub(super) fn relative_complex(x: [f64; 2], y: [f64; 2]) -> f64 {
+    let size = x[0].hypot(x[1]);
+    if size == 0.0 || !x.into_iter().chain(y).all(f64::is_finite) {
+        return 0.0;
+    }
+    let relative = (y[0] - x[0]).hypot(y[1] - x[1]) / size;
+    if relative.is_finite() {
+        return relative;
+    }
+    // The quarters of finite numbers do not differ by more than float64 holds.
+    let [x, y] = [x, y].map(|number| number.map(|part| part / 4.0));
+    (y[0] - x[0]).hypot(y[1] - x[1]) / x[0].hypot(x[1])
+}

@@ -22,6 +22,8 @@ struct Counters<'a, const FUSED: bool, const RESTS: bool> {
     errors: &'a mut [f64],
     /// Room for these relative to the values.
     quotients: &'a mut [f64],
+    /// The largest of these before.
+    known: f64,
     losses: &'a mut Losses,
 }
 
@@ -29,6 +31,7 @@ struct Counters<'a, const FUSED: bool, const RESTS: bool> {
 struct Largest {
     root: f64,
     error: f64,
+    quotient: f64,
     /// Whether a value is finite in the first array only.
     is_lost: bool,
 }
@@ -54,7 +57,7 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
 
     #[inline(always)]
     fn run(self) -> Largest {
-        let Self { before, after, rests: [r, s], roots, errors, quotients, losses } = self;
+        let Self { before, after, rests: [r, s], roots, errors, quotients, known, losses } = self;
         let rest = |(r, s): (&f64, &f64)| if RESTS { s - r } else { 0.0 };
         let report = &mut losses.report;
         let (mut exact, mut zeroed, mut nan, mut nan_after, mut infinite, mut zeros) = (0, 0, 0, 0, 0, 0);
@@ -74,7 +77,7 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
             equal += u64::from(is_finite & is_equal);
         }
         let (mut root_largest, mut error_largest, mut overflows) = (0, 0, 0);
-        let (known, mut excess) = (report.max_rel_error, 0);
+        let mut excess = 0;
         let columns = before.iter().zip(after).zip(r.iter().zip(s)).zip(&mut *roots).zip(&mut *errors);
         for ((((&x, &y), rests), root), error) in columns {
             let is_finite = (bits(x) < INFINITY) & (bits(y) < INFINITY);
@@ -94,9 +97,17 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
             }
         }
         let mut quotient_largest = 0;
-        if !FUSED || excess > 0 {
+        if !FUSED || excess > 0 || overflows != 0 {
             for ((&root, &error), quotient) in roots.iter().zip(&*errors).zip(&mut *quotients) {
-                *quotient = if root == 0.0 { 0.0 } else { error / root };
+                *quotient = if root == 0.0 { 0.0 } else { (error / root).abs() };
+            }
+            if overflows != 0 {
+                // The quarters of finite numbers do not differ by more than float64 holds.
+                for ((&x, &y), quotient) in before.iter().zip(after).zip(&mut *quotients) {
+                    if x.is_finite() && y.is_finite() && (y - x).is_infinite() {
+                        *quotient = ((y / 4.0 - x / 4.0) / (x / 4.0)).abs();
+                    }
+                }
             }
             quotient_largest = quotients.iter().fold(0, |most, &quotient| bits(quotient).max(most));
         }
@@ -123,7 +134,8 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
         if smallest > 0.0 && (report.amin_nonzero == 0.0 || smallest < report.amin_nonzero) {
             report.amin_nonzero = smallest;
         }
-        Largest { root: number(root_largest), error: number(error_largest), is_lost }
+        let [root, error, quotient] = [root_largest, error_largest, quotient_largest].map(number);
+        Largest { root, error, quotient, is_lost }
     }
 }
 
@@ -132,7 +144,8 @@ impl<const FUSED: bool, const RESTS: bool> Kernel for Counters<'_, FUSED, RESTS>
 pub(super) struct Room {
     roots: Tile<f64>,
     errors: Tile<f64>,
-    quotients: Tile<f64>,
+    /// Errors over values, where one may exceed the largest that was known.
+    pub(super) quotients: Tile<f64>,
 }
 
 /// A tile whose losses are added.
@@ -141,12 +154,20 @@ pub(super) struct LossTile<'a> {
     pub(super) after: &'a [f64],
     /// What float64 does not hold of integers; None for formats without such numbers.
     pub(super) rests: Option<[&'a [f64]; 2]>,
+    /// The largest relative error before.
+    pub(super) known: f64,
 }
 
-/// Adds a tile to the losses. Returns whether a value is finite in the first array only.
-pub(super) fn add(level: Level, tile: &LossTile<'_>, room: &mut Room, losses: &mut Losses) -> bool {
+/// Adds a tile to the losses. Returns whether a value is finite in the first array only, and the largest relative error, if
+/// that exceeds the one before.
+pub(super) fn add(
+    level: Level,
+    tile: &LossTile<'_>,
+    room: &mut Room,
+    losses: &mut Losses,
+) -> (bool, Option<f64>) {
     let count = tile.before.len();
-    let Largest { root, error, is_lost } = match tile.rests {
+    let Largest { root, error, quotient, is_lost } = match tile.rests {
         Some(_) => count_losses::<false, true>(level, tile, room, losses),
         None if level.set() >= InstructionSet::Neon => count_losses::<true, false>(level, tile, room, losses),
         None => count_losses::<false, false>(level, tile, room, losses),
@@ -158,7 +179,7 @@ pub(super) fn add(level: Level, tile: &LossTile<'_>, room: &mut Room, losses: &m
         column[count..padded].fill(0.0);
         squares::add_f64s(sum, level, &column[..padded], largest);
     }
-    is_lost
+    (is_lost, Some(quotient).filter(|&quotient| quotient > tile.known))
 }
 
 fn count_losses<const FUSED: bool, const RESTS: bool>(
@@ -167,7 +188,7 @@ fn count_losses<const FUSED: bool, const RESTS: bool>(
     room: &mut Room,
     losses: &mut Losses,
 ) -> Largest {
-    let &LossTile { before, after, rests } = tile;
+    let &LossTile { before, after, rests, known } = tile;
     let count = before.len();
     level.run(Counters::<FUSED, RESTS> {
         before,
@@ -176,6 +197,7 @@ fn count_losses<const FUSED: bool, const RESTS: bool>(
         roots: &mut room.roots.0[..count],
         errors: &mut room.errors.0[..count],
         quotients: &mut room.quotients.0[..count],
+        known,
         losses,
     })
 }

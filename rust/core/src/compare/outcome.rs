@@ -37,6 +37,9 @@ pub struct Losses {
     pub finite_equal: u64,
     /// The flat index of the first element that is finite in the first array only.
     pub first_lost: Option<u64>,
+    /// Of elements that are finite in both arrays and not zero in the first, the largest difference over the magnitude in
+    /// the first array, as float64, and the flat index of the first such pair; none if nothing differs.
+    pub largest_relative: Option<(f64, u64)>,
     /// As of a cast from the first array to the second: `exact` counts equal values, `overflowed` finite ones that are
     /// infinite or NaN in the second, and `underflowed` those that are zero in the second only, NaN among them.
     pub report: CastReport,
@@ -58,12 +61,25 @@ impl Losses {
         self.finite += more.finite;
         self.finite_equal += more.finite_equal;
         self.first_lost = first_of(self.first_lost, more.first_lost);
+        raise(&mut self.largest_relative, more.largest_relative);
         self.report += &more.report;
     }
 }
 
 impl Comparison {
-    pub(super) fn merge(&mut self, more: &Self) {
+    /// Moves all indices up.
+    pub(crate) fn shift(&mut self, by: u64) {
+        let losses = self.losses.as_deref_mut();
+        let (lost, relative) = losses.map_or((None, None), |losses| {
+            (losses.first_lost.as_mut(), losses.largest_relative.as_mut().map(|pair| &mut pair.1))
+        });
+        let ulps = self.largest_ulps.as_mut().map(|pair| &mut pair.1);
+        let difference = self.largest_difference.as_mut().map(|pair| &mut pair.1);
+        let indices = [ulps, difference, self.first_special.as_mut(), lost, relative];
+        indices.into_iter().flatten().for_each(|index| *index += by);
+    }
+
+    pub(crate) fn merge(&mut self, more: &Self) {
         self.count += more.count;
         self.equal_bits += more.equal_bits;
         self.different += more.different;

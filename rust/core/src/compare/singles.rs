@@ -55,8 +55,11 @@ pub(super) struct Compared<'a> {
     pub(super) differences: TileDifferences,
     /// The indices of the elements that are left, which counted as equal.
     pub(super) left: &'a [u16],
+    /// The largest relative error, if it exceeds the one before.
+    pub(super) relative: Option<f64>,
     codes: [*const u8; 2],
     size: usize,
+    sources: &'a [f32],
     errors: &'a [f32],
 }
 
@@ -185,6 +188,7 @@ impl Singles {
             (sources, max_relative_error.subtract(level, sources, y.0.as_mut_ptr()))
         };
         let error = f64::from(f32::from_bits(summary.largest));
+        let mut relative = None;
         differences.difference = (differences.different > 0).then_some(error);
         if let Some(losses) = losses {
             let report = &mut losses.report;
@@ -209,11 +213,14 @@ impl Singles {
                 squares::add_f32s(&mut report.noise, level, errors, (error, grid), true);
                 let may_exceed = summary.may_exceed || smallest < f64::from(TINY);
                 if may_exceed && max_relative_error.rise(level, sources, errors) {
-                    report.max_rel_error = report.max_rel_error.max(max_relative_error.quotient());
+                    let quotient = max_relative_error.quotient();
+                    report.max_rel_error = report.max_rel_error.max(quotient);
+                    relative = Some(quotient);
                 }
             }
         }
-        Some(Compared { differences, left, codes, size: self.size, errors: &y.0[..count] })
+        let [sources, errors] = [&x.0[..count], &y.0[..count]];
+        Some(Compared { differences, left, relative, codes, size: self.size, sources, errors })
     }
 }
 
@@ -241,6 +248,12 @@ impl Compared<'_> {
     /// Returns whether elements are different, and this is how far.
     pub(super) fn is_difference(&self, index: usize, difference: f64) -> bool {
         f64::from(self.errors[index].abs()) == difference && self.distance(index).is_some()
+    }
+
+    /// Returns whether this is the relative error of an element.
+    pub(super) fn is_relative(&self, index: usize, quotient: f64) -> bool {
+        let [source, error] = [self.sources[index], self.errors[index]].map(|value| f64::from(value.abs()));
+        source > 0.0 && error / source == quotient
     }
 
     pub(super) fn is_distance(&self, index: usize, ulps: u64) -> bool {

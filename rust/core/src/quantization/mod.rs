@@ -3,6 +3,7 @@
 //! * `scheme`, `recipe`: the tables, `steps`: what recipes compute; `element`: what codes mean; `scale_rule`: powers of two
 //!   as scales; `rounded`: dtypes that producers compute in.
 //! * `decode`, `encode`: packed codes and scales to floats, and back, tile by tile.
+//! * `stored`: a stored weight beside a plain one.
 //! * `lookup`: codes to 16-bit results by tables in registers.
 //! * `packing`, `codes`, `swizzle`: orders of codes and of scales.
 //! * `rows`, `work`: arrays as rows, and the items that passes go over; `transposed`: those whose rows are not dense.
@@ -26,6 +27,7 @@ mod scale_rule;
 mod scaled;
 mod scheme;
 mod steps;
+mod stored;
 mod swizzle;
 mod transposed;
 mod work;
@@ -39,4 +41,5 @@ pub use recipe::{Family, global_scale};
 pub use rows::Array;
 pub use scale_rule::ScaleRule;
 pub use scheme::{ScaleFormat, Scheme, TABLE};
+pub use stored::{StoredComparison, compare_stored};
 pub use swizzle::swizzle;

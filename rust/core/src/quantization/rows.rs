@@ -1,11 +1,12 @@
 //! Arrays as rows: some axes of a stack, one of rows, and the axes of a row's items, in C order.
 
-use smallvec::SmallVec;
+use smallvec::{SmallVec, smallvec};
 
 use crate::cpu::Level;
 use crate::format::Format;
 use crate::layout::transfer::{Gaps, gather, scatter};
 use crate::layout::{OPERANDS, Run, SOURCE, TARGET};
+use crate::plan::operands::Source;
 
 /// An array of a host in native byte order.
 #[derive(Clone, Debug)]
@@ -25,6 +26,39 @@ pub struct Array {
 unsafe impl Send for Array {}
 // SAFETY: as above.
 unsafe impl Sync for Array {}
+
+impl Array {
+    /// Returns rows of a matrix.
+    pub(super) fn some_rows(&self, start: usize, count: usize) -> Self {
+        let mut rows = self.clone();
+        if let [length, ..] = &mut rows.shape[..] {
+            *length = count;
+            rows.pointer = self.pointer.wrapping_offset(start as isize * self.strides[0]);
+        }
+        rows
+    }
+
+    /// Returns an array in C order in memory that has room for it then.
+    pub(super) fn dense(memory: &mut Vec<u64>, shape: &[usize], format: Format) -> Self {
+        let size = format.item_size();
+        let bytes = shape.iter().product::<usize>() * size;
+        let words = bytes.div_ceil(size_of::<u64>());
+        if memory.len() < words {
+            memory.resize(words, 0);
+        }
+        let mut strides: SmallVec<[isize; 4]> = smallvec![0; shape.len()];
+        let mut stride = size;
+        for (place, &length) in strides.iter_mut().zip(shape).rev() {
+            *place = stride as isize;
+            stride *= length;
+        }
+        Self { pointer: memory.as_mut_ptr().cast(), shape: shape.into(), strides, format }
+    }
+
+    pub(super) fn source(&self) -> Source<'_> {
+        Source { pointer: self.pointer, strides: &self.strides, format: self.format, swapped: false }
+    }
+}
 
 /// One axis: its length, and bytes between items.
 type Axis = (usize, isize);

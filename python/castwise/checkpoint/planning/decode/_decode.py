@@ -294,6 +294,7 @@ def _tensor(
         weight.payload,
         plan.parts,
         WeightJob(weight.name, partial(_slabs, plan, decode, weight.name)),
+        decoding=plan,
     )
 
 

@@ -1,0 +1,387 @@
+"""Compare a tensor of one checkpoint with one of another: measure, and explain what differs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from concurrent.futures import Executor
+from dataclasses import replace
+from functools import partial
+from itertools import repeat
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import block_amax, cast
+from castwise._measures import Measures
+from castwise._options import Arithmetic
+from castwise.checkpoint._tensors import format_info, numpy_dtype
+from castwise.checkpoint.comparison._explanations import (
+    CastExplanation,
+    KnownRecipes,
+    Pairs,
+    Prover,
+)
+from castwise.checkpoint.comparison._results import TensorDiff
+from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
+from castwise.checkpoint.comparison._schemes import SchemeProver, SchemeSearch, SchemeTrial
+from castwise.checkpoint.comparison._sides import (
+    Side,
+    StoredRows,
+    common_format,
+    piece_elements,
+)
+from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts
+from castwise.checkpoint.comparison._walk import PieceWalk
+from castwise.checkpoint.planning import checked_threads
+from castwise.checkpoint.report import ProgressMeter
+from castwise.quantization import QuantizedArray
+
+PIECES_BYTES = 2 << 20
+"""Of A, in all pieces that are compared at a time. What is computed of them is several times that,
+so that the memory of a comparison does not grow with the threads."""
+_SLABS_BYTES = 12 << 20
+"""Of A, in all rows that are compared with stored ones at a time, of which nothing is computed."""
+_SLAB_ELEMENTS = 1 << 20
+_MOST_WORKERS = 8
+_TURNED = "B has the experts of A, stored the other way round"
+_TRANSCODED = "B has the codes and scales of A, which its producer multiplies in another order"
+_LEAST_DECIBELS, _MOST_DECIBELS = 1.0, 60.0
+"""Codes of at most 8 bits lose more than the second, and no recipe as much as the first."""
+BYTES = np.dtype(np.uint8).name
+"""As which tensors of formats that castwise does not know are compared."""
+
+
+def worker_count(threads: int | None) -> int:
+    """Return how many pieces are computed at a time."""
+    return min(checked_threads(threads), _MOST_WORKERS)
+
+
+class Comparing:
+    """Compares pairs of tensors of two checkpoints.
+
+    Parameters
+    ----------
+    left, right
+        The two checkpoints.
+    arithmetic
+        How quantised weights are decoded.
+    threads, pool
+        How many threads may compare, and a pool of one more than `worker_count` says.
+    reference, tolerances
+        As of `diff`.
+    explains
+        Whether what differs is measured and explained; else it is counted, in a format of both.
+    is_exact
+        Whether other formats are a difference that nothing is compared of.
+
+    """
+
+    def __init__(
+        self,
+        left: Side,
+        right: Side,
+        arithmetic: Arithmetic,
+        *,
+        threads: int | None,
+        pool: Executor,
+        reference: Side | None = None,
+        tolerances: tuple[float, float] | None = None,
+        explains: bool = True,
+        is_exact: bool = False,
+    ) -> None:
+        self._pool, self._workers, self._arithmetic = pool, worker_count(threads), arithmetic
+        self._left, self._right, self._reference = left, right, reference
+        self._schemes = SchemeProver(threads)
+        self._amaxes: dict[str, float] = {}
+        self._known = KnownRecipes()
+        self._tolerances, self._threads = tolerances, threads
+        self._explains, self._is_exact = explains, is_exact
+
+    def compared(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
+        """Compare the tensor `name` of A with `other` of B."""
+        left, right = self._left, self._right
+        shapes = left.shape(name), right.shape(other)
+        stored = left.info(name), right.info(other)
+        formats = left.format(name, stored[1].format), right.format(other, stored[0].format)
+        labels = tuple(known or info.stored for known, info in zip(formats, stored, strict=True))
+        tensor = TensorDiff(
+            name,
+            "equal",
+            None if name == other else other,
+            formats=(labels[0], labels[1]),
+            quantized=(left.is_decoded(name), right.is_decoded(other)),
+            shapes=shapes,
+            beyond=None if self._tolerances is None else 0,
+        )
+        if shapes[0] != shapes[1]:
+            return replace(tensor, reason="shapes", beyond=self._tolerances and 1)
+        if formats == (None, None) and stored[0].stored == stored[1].stored:
+            if self._explains:
+                return self._bytes_compared(tensor, name, other)
+            return self._values_compared(tensor, (name, other), (None, None), meter)
+        if common_format(*formats) is None or (self._is_exact and formats[0] != formats[1]):
+            return replace(tensor, reason="formats", beyond=self._tolerances and 1)
+        return self._values_compared(tensor, (name, other), formats, meter)
+
+    def _pairs(
+        self, names: tuple[str, str], formats: tuple[str | None, str | None], count: int = 0
+    ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
+        """Read two tensors in pieces of so many elements, by default as memory allows."""
+        count = count or piece_elements(formats[0], PIECES_BYTES // max(self._workers, 2))
+        left = self._left.pieces(names[0], formats[0], repeat(count))
+        return zip(left, self._right.pieces(names[1], formats[1], repeat(count)), strict=True)
+
+    def _bytes_compared(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
+        """Compare tensors in a format that castwise does not know, byte by byte."""
+        different, count, place = 0, 0, None
+        for left, right in self._pairs((name, other), (None, None)):
+            places = np.flatnonzero(left != right)
+            if places.size and place is None:
+                place = count + int(places[0])
+            different += places.size
+            count += left.size
+        if not different:
+            return replace(tensor, count=count)
+        return replace(
+            tensor,
+            reason="values",
+            count=count,
+            different=different,
+            beyond=self._tolerances and different,
+            max_abs_index=None if place is None else (place,),
+        )
+
+    def _values_compared(
+        self,
+        tensor: TensorDiff,
+        names: tuple[str, str],
+        formats: tuple[str | None, str | None],
+        meter: ProgressMeter,
+    ) -> TensorDiff:
+        name, other = names
+        shape = self._left.shape(name)
+        nbytes, size = self._left.info(name).nbytes, max(math.prod(shape), 1)
+        source, target = (known or BYTES for known in formats)
+        measures = Measures(
+            source, target, self._tolerances, self._threads, is_counted=not self._explains
+        )
+
+        pairs = partial(self._pairs, names, formats)
+
+        def moved() -> None:
+            meter.reaches(round(measures.count / size * nbytes), name)
+
+        search = prover = None
+        are_floats = {format_info(known).kind for known in (source, target)} == {"float"}
+        if self._explains and are_floats:
+            search = SchemeSearch(
+                self._schemes,
+                pairs,
+                shape=shape,
+                to=target,
+                weight=self._right.weights.get(other) if tensor.quantized[1] else None,
+                form=partial(self._form, other),
+                amaxes=partial(self._amaxes_of, name),
+            )
+        walk = PieceWalk(measures, self._pool, self._workers, moved)
+        is_stored = are_floats and source == target and tensor.quantized == (False, True)
+        if is_stored and self._tolerances is None and other not in self._right.transposed:
+            # Of others it is not likely that a recipe explains them.
+            trial = None if search is None else search.trial()
+            walk.over_stored(self._stored_rows(name, other, source, trial), self._arithmetic, trial)
+        else:
+            if self._explains:
+                prover = Prover(source, target, size, self._known, self._threads)
+            unmeasured = walk.over(pairs(0), prover)
+            if measures.different and unmeasured:
+                for (left, _), place in zip(pairs(0), range(max(unmeasured) + 1), strict=False):
+                    if place in unmeasured:
+                        measures.add_signal(left)
+        explanation = None
+        if other in self._right.transposed and not measures.different:
+            explanation = CastExplanation(_TURNED, {"transposed": True}, measures.count)
+        elif self._explains and (measures.different or source != target):
+            explanation = None if search is None else search.proved()
+            if prover is None and explanation is None:
+                prover = Prover(source, target, size, self._known, self._threads)
+                prover.try_all(pairs)
+            if prover is not None:
+                explanation = self._explained(
+                    tensor, prover, pairs, search, sqnr_db=measures.sqnr_db
+                )
+        ratios = None
+        if self._reference is not None and name in self._reference.names:
+            ratios = (
+                self._error_ratio(self._left, name, name, source),
+                self._error_ratio(self._right, other, name, target),
+            )
+        is_equal = not measures.different
+        reason = "values" if not is_equal else "equal" if source == target else "dtype"
+
+        def index(place: int) -> tuple[int, ...]:
+            return tuple(int(axis) for axis in np.unravel_index(place, shape))
+
+        # `replace` looks at each field, which takes longer than to name those that stay.
+        measured = TensorDiff(
+            name,
+            reason,
+            tensor.renamed,
+            formats=tensor.formats,
+            quantized=tensor.quantized,
+            shapes=tensor.shapes,
+            count=measures.count,
+            different=measures.different,
+            beyond=None if self._tolerances is None else measures.beyond,
+            max_ulp=measures.max_ulp,
+            max_abs=measures.gap.size,
+            max_abs_index=None if measures.gap.values is None else index(measures.gap.place),
+            max_abs_values=measures.gap.values,
+            max_rel=measures.max_rel,
+            max_rel_index=None if measures.rel_values is None else index(measures.rel_place),
+            max_rel_values=measures.rel_values,
+            sqnr_db=None if is_equal else measures.sqnr_db,
+            error_ratios=ratios,
+            explanation=explanation,
+        )
+        return self._with_scales(measured, name, other) if self._explains else measured
+
+    def _stored_rows(
+        self, name: str, other: str, to: str, trial: SchemeTrial | None
+    ) -> Iterator[tuple[NDArray[Any], StoredRows]]:
+        """Read a plain tensor in as many rows at a time as slabs of the other one have."""
+        decoding = self._right.decoding(other)
+        assert decoding is not None, "it is quantised"  # noqa: S101
+        columns = max(decoding.cut[-1], 1)
+        step, most = decoding.step * columns, _SLABS_BYTES // (self._workers + 2)
+        if trial is not None and trial.step is not None:
+            step = math.lcm(step, trial.step * self._left.shape(name)[-1])
+        most = min(piece_elements(to, most), _SLAB_ELEMENTS)
+        if (step := max(step // columns, 1)) != decoding.step:
+            decoding = replace(decoding, step=step)
+        slabs = [*decoding.slabs(most)]
+        counts = [(slab.stop - slab.start) * columns for slab in slabs]
+        lefts = self._left.pieces(name, to, counts)
+        return ((left, (decoding, slab)) for left, slab in zip(lefts, slabs, strict=True))
+
+    def _explained(
+        self,
+        tensor: TensorDiff,
+        prover: Prover,
+        pairs: Pairs,
+        search: SchemeSearch | None,
+        *,
+        sqnr_db: float | None,
+    ) -> CastExplanation | None:
+        """Return what makes B of A: of what fits alike a scheme if B is quantised, else a cast."""
+        is_quantized = tensor.quantized[1]
+        is_likely = is_quantized or (
+            sqnr_db is not None and _LEAST_DECIBELS < sqnr_db < _MOST_DECIBELS
+        )
+        if sqnr_db is None or not is_likely:
+            search = None
+        if search is not None and (is_quantized or prover.has_failed):
+            proved = search.proved()
+            if proved is not None:
+                return proved
+        if all(tensor.quantized) and self._is_transcoded(tensor):
+            return CastExplanation(_TRANSCODED, {"transcoded": True}, tensor.count)
+        assert tensor.shapes is not None, "they are alike"  # noqa: S101
+        found = prover.explanation(pairs, tensor.shapes[0])
+        if found is not None and found.every_element and not is_quantized:
+            return found
+        quantized = None if search is None else search.explanation()
+        both = (quantized, found) if is_quantized else (found, quantized)
+        fitting = [explanation for explanation in both if explanation is not None]
+        return min(fitting, key=lambda explanation: explanation.disagreeing, default=None)
+
+    def _is_transcoded(self, tensor: TensorDiff) -> bool:
+        """Return True if both are quantised with the same codes and scales."""
+        left = self._left.decoding(tensor.name)
+        right = self._right.decoding(tensor.renamed or tensor.name)
+        return left is not None and right is not None and have_same_parts(left, right)
+
+    def _form(self, name: str) -> QuantizedArray | None:
+        """Return some rows of a weight of B as they are stored; None if it is plain."""
+        decoding = self._right.decoding(name)
+        return None if decoding is None else first_rows(decoding)
+
+    def _amaxes_of(self, name: str) -> tuple[float, float]:
+        """Return the largest magnitude of a tensor of A, and that of all fused with it."""
+        partners = self._left.model.partners(name)
+        fused = (self._amax(partner) for partner in partners if partner in self._left.names)
+        return self._amax(name), max(fused, default=self._amax(name))
+
+    def _amax(self, name: str) -> float:
+        if name not in self._amaxes:
+            pieces = self._left.pieces(name, self._left.format(name, None))
+            self._amaxes[name] = max(
+                (block_amax(piece.reshape(1, -1)) for piece in pieces), default=0
+            )
+        return self._amaxes[name]
+
+    def _with_scales(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
+        """Add how the stored scales of two quantised weights differ, and whether that is all."""
+        left, right = self._left.weights.get(name), self._right.weights.get(other)
+        if left is None or right is None or left.scheme != right.scheme or not tensor.different:
+            return tensor
+        scales = self._stored_arrays(left.scale, right.scale)
+        shifts = None if scales is None else scale_shifts(*scales)
+        if shifts is None or set(shifts) == {0}:
+            return tensor
+        tensor = replace(tensor, scale_shifts=shifts)
+        codes = self._stored_arrays(left.payload, right.payload) if len(shifts) == 1 else None
+        if codes is None or not _same_bytes(*codes):
+            return tensor
+        text = f"B has the codes of A, and {shifts_text(shifts)}"
+        options = {"scale_shift": next(iter(shifts))}
+        return replace(tensor, explanation=CastExplanation(text, options, tensor.count))
+
+    def _stored_arrays(
+        self, left: str | None, right: str | None
+    ) -> tuple[NDArray[Any], NDArray[Any]] | None:
+        """Read a tensor of each of the two as it is stored; None if one has none of that name."""
+        ahead, behind = (
+            None if stored is None else side.stored(stored)
+            for side, stored in ((self._left, left), (self._right, right))
+        )
+        return None if ahead is None or behind is None else (ahead, behind)
+
+    def _error_ratio(self, side: Side, name: str, origin: str, to: str) -> float | None:
+        """Return the error of a tensor over that of the reference, rounded once to its format."""
+        reference = self._reference
+        if reference is None or side.is_decoded(name):
+            return None
+        source = reference.format(origin, to)
+        if source is None or common_format(source, to) is None:
+            return None
+        if reference.shape(origin) != side.shape(name):
+            return None
+        noise = least = 0.0
+        counts = repeat(piece_elements(source, PIECES_BYTES))
+        pieces = zip(
+            reference.pieces(origin, source, counts), side.pieces(name, to, counts), strict=True
+        )
+        with np.errstate(all="ignore"):
+            for exact, rounded in pieces:
+                wide = exact.astype(np.float64)
+                best = cast(exact, numpy_dtype(to), threads=self._threads).astype(np.float64)
+                noise += _energy(wide - rounded.astype(np.float64))
+                least += _energy(wide - best)
+        if not least:
+            return 1.0 if not noise else math.inf
+        return math.sqrt(noise / least)
+
+
+def _same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    if left.shape != right.shape or left.dtype != right.dtype:
+        return False
+    ahead, behind = (np.ascontiguousarray(array).view(np.uint8) for array in (left, right))
+    return bool(np.array_equal(ahead, behind))
+
+
+def _energy(errors: NDArray[np.float64]) -> float:
+    """Return the sum of squares of the errors that are finite."""
+    finite = errors[np.isfinite(errors)]
+    return float(np.dot(finite, finite))

@@ -1,0 +1,153 @@
+//! A stored weight beside a plain one: some rows at a time are encoded, compared with what is stored, decoded once in cache, and
+//! measured.
+
+use super::decode::{BlockDecoder, Decoding};
+use super::encode::{BlockEncoder, Encoded, Encoding, encode};
+use super::rows::Array;
+use crate::compare::{self, Comparison};
+use crate::cpu::Level;
+use crate::error::Error;
+use crate::exec::buffers::with_buffers;
+use crate::format::Format;
+use crate::report::values::Values;
+
+/// Elements that are decoded at a time, about: with what they are made of they stay in the second cache.
+const CHUNK: usize = 1 << 17;
+
+/// How a stored weight differs from a plain one.
+#[derive(Clone, Debug, Default)]
+pub struct StoredComparison {
+    /// Of the plain weight and the decoded one.
+    pub comparison: Comparison,
+    /// Whether the plain weight is encoded to what is stored. False without an encoding.
+    pub is_encoded: bool,
+    /// The decoded elements at the indices of the comparison.
+    pub values: Vec<(u64, f64)>,
+}
+
+/// The memory of a thread.
+#[derive(Default)]
+struct Room {
+    values: Vec<u64>,
+    codes: Vec<u64>,
+    scales: Vec<u64>,
+}
+
+/// Compares a plain matrix with a stored one, decoded to a format; and, if there is an encoding, what that makes of the plain one
+/// with what is stored. With `measures` the losses too.
+///
+/// # Errors
+/// As for [`decode`](super::decode::decode) and [`encode`](super::encode::encode), but of elements that are not finite.
+///
+/// # Safety
+/// The elements of all arrays are readable.
+pub unsafe fn compare_stored(
+    x: &Array,
+    decoding: &Decoding,
+    format: Format,
+    encoding: Option<&Encoding>,
+    measures: bool,
+) -> Result<StoredComparison, Error> {
+    let tall = encoding.map_or(1, |encoding| encoding.block.0).max(decoding.block.0);
+    let [rows, columns] = x.shape[..] else {
+        return Err(Error::InvalidOption { message: "x is not a matrix; give rows and columns.".to_owned() });
+    };
+    let is_cut = [decoding.block.0, encoding.map_or(1, |encoding| encoding.block.0)]
+        .iter()
+        .all(|&own| own > 0 && tall.is_multiple_of(own));
+    let others = [&decoding.group_index, &decoding.divisor, &decoding.high];
+    let step = if is_cut && others.iter().all(|other| other.is_none()) {
+        (CHUNK / columns.max(1) / tall).max(1) * tall
+    } else {
+        rows.max(1)
+    };
+    let has_rows = |array: &Array, tall: usize| array.shape.first() == Some(&rows.div_ceil(tall));
+    let of_blocks = [&decoding.scale, &decoding.zero_point, &decoding.bias];
+    let are_whole = of_blocks.into_iter().flatten().all(|array| has_rows(array, decoding.block.0.max(1)));
+    if step < rows && !(has_rows(&decoding.data, 1) && are_whole) {
+        return Err(Error::InvalidOption { message: "codes and scales have other rows than x.".to_owned() });
+    }
+    let mut encoder = None;
+    let mut found = StoredComparison { is_encoded: encoding.is_some(), ..StoredComparison::default() };
+    with_buffers(|room: &mut Room| {
+        for start in (0..rows).step_by(step) {
+            let count = step.min(rows - start);
+            let part = |array: &Array, tall: usize| array.some_rows(start / tall, count.div_ceil(tall));
+            let blocks = |array: &Array| part(array, decoding.block.0.max(1));
+            let x = part(x, 1);
+            let decoding = if step >= rows {
+                decoding.clone()
+            } else {
+                Decoding {
+                    data: part(&decoding.data, 1),
+                    scale: decoding.scale.as_ref().map(blocks),
+                    zero_point: decoding.zero_point.as_ref().map(blocks),
+                    bias: decoding.bias.as_ref().map(blocks),
+                    ..decoding.clone()
+                }
+            };
+            // SAFETY: the caller's promise, for these rows; the rooms are of this thread.
+            unsafe {
+                if let (true, Some(encoding)) = (found.is_encoded, encoding) {
+                    encoder = encoder.filter(|_| count == step);
+                    found.is_encoded = is_encoded((&x, encoding), &decoding, &mut encoder, room);
+                }
+                let values = Array::dense(&mut room.values, &[count, columns], format);
+                BlockDecoder::new(decoding, &values)?.decode(values.pointer, 1)?;
+                let mut more = compare::compare(&x.shape, x.source(), values.source(), measures, 1);
+                let first = (start * columns) as u64;
+                for index in indices(&more) {
+                    let place = values.pointer.wrapping_add(index as usize * format.item_size());
+                    let mut value = [0.0];
+                    Values::new(format).read(Level::active(), place, &mut value, &mut [0.0]);
+                    found.values.push((first + index, value[0]));
+                }
+                more.shift(first);
+                found.comparison.merge(&more);
+            }
+        }
+        let known: Vec<u64> = indices(&found.comparison).collect();
+        found.values.retain(|(index, _)| known.contains(index));
+        Ok(found)
+    })
+}
+
+/// Returns where elements differ most.
+fn indices(comparison: &Comparison) -> impl Iterator<Item = u64> + use<> {
+    let relative = comparison.losses.as_deref().and_then(|losses| losses.largest_relative);
+    let difference = comparison.largest_difference;
+    [difference.map(|pair| pair.1), comparison.first_special, relative.map(|pair| pair.1)]
+        .into_iter()
+        .flatten()
+}
+
+/// Whether a matrix is encoded to the codes and scales that are stored. An encoder is that of another matrix of this shape.
+///
+/// # Safety
+/// As for [`compare_stored`].
+unsafe fn is_encoded(
+    (x, encoding): (&Array, &Encoding),
+    stored: &Decoding,
+    encoder: &mut Option<BlockEncoder>,
+    room: &mut Room,
+) -> bool {
+    let Some(scale) = &stored.scale else { return false };
+    let to = Encoded {
+        data: Array::dense(&mut room.codes, &stored.data.shape, stored.data.format),
+        scale: Array::dense(&mut room.scales, &scale.shape, scale.format),
+        zero_point: None,
+        bias: None,
+    };
+    // SAFETY: the caller's promise; the rooms are of this thread.
+    unsafe {
+        let is_same =
+            |one: &Array, other: &Array| compare::have_same_bits(&one.shape, one.source(), other.source(), 1);
+        let is_done = if let Some(encoder) = encoder {
+            encoder.repeat([x.pointer, to.data.pointer, to.scale.pointer], None, 1).is_ok()
+        } else {
+            *encoder = encode(Encoding { x: x.clone(), ..encoding.clone() }, &to, 1).ok();
+            encoder.is_some()
+        };
+        is_done && is_same(&to.scale, scale) && is_same(&to.data, &stored.data)
+    }
+}
