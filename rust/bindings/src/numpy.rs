@@ -91,7 +91,7 @@ impl DerefToPyAny for PyUntypedArray {}
 impl DerefToPyAny for PyArrayDescr {}
 
 /// Returns the place of an entry of the table.
-#[inline]
+#[inline(always)]
 fn entry(py: Python<'_>, number: usize) -> *const *const c_void {
     // The module's initialisation fails where there is no table.
     let entries = numpy_table::entries(py).expect("numpy was imported with the module");

@@ -100,6 +100,7 @@ impl<'py> Arguments<'_, 'py> {
         Some(found)
     }
 
+    #[inline(always)]
     fn value(&self, place: usize) -> Borrowed<'_, 'py, PyAny> {
         // SAFETY: the caller of the function holds a reference to each argument.
         unsafe { Borrowed::from_ptr(self.py, self.values[place]) }
@@ -135,6 +136,7 @@ fn attempt<'py>(short: impl FnOnce() -> PyResult<Option<Bound<'py, PyAny>>>) -> 
 }
 
 /// Returns a result for Python: a new reference, or null with an exception set.
+#[inline(always)]
 fn to_python(result: PyResult<Bound<'_, PyAny>>) -> *mut PyObject {
     result.map_or_else(
         |error| {
