@@ -101,7 +101,8 @@ impl<F: Plain + Float> Convert<bool> for F {
 /// With `PORTABLE`, the loop is compiled for no other level: these have vectors for the pair.
 struct Floats<S, T, const PORTABLE: bool>(PhantomData<fn(S) -> T>);
 
-impl<S: Convert<T> + 'static, T: 'static, const PORTABLE: bool> SpanLoop for Floats<S, T, PORTABLE> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Convert<T> + 'static, T: 'static, const PORTABLE: bool> SpanLoop for Floats<S, T, PORTABLE> {
     const PORTABLE: bool = PORTABLE;
 
     #[inline(always)]
@@ -136,7 +137,8 @@ pub(crate) struct ToByte<F> {
 
 macro_rules! to_byte {
     ($($float:ty)*) => {$(
-        impl SpanLoop for ToByte<$float> {
+        // SAFETY: the loop writes one result for each element.
+        unsafe impl SpanLoop for ToByte<$float> {
             #[inline(always)]
             unsafe fn run(&self, Span { source, target, count, .. }: Span) {
                 let (to_byte, source) = (*self, source.cast::<$float>());

@@ -15,7 +15,10 @@ use crate::plain::Plain;
 /// Converts one machine type to another; with `NARROW`, the source has unused bits.
 struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
 
-impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> SpanLoop for Convert<S, T, NARROW> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> SpanLoop
+    for Convert<S, T, NARROW>
+{
     #[inline(always)]
     unsafe fn run(&self, Span { source, target, count, .. }: Span) {
         let (value, source, target) = (self.0, source.cast::<S>(), target.cast::<T>());

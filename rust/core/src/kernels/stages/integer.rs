@@ -60,7 +60,8 @@ impl<L: Lane> Rule<L> {
 
 struct Remap<L, S, T, const TRUTH: bool>(Rule<L>, PhantomData<fn(S) -> T>);
 
-impl<L: Lane + 'static, S: Storage, T: Storage, const TRUTH: bool> SpanLoop for Remap<L, S, T, TRUTH> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane + 'static, S: Storage, T: Storage, const TRUTH: bool> SpanLoop for Remap<L, S, T, TRUTH> {
     #[inline(always)]
     unsafe fn run(&self, Span { source, target, count, flags, .. }: Span) {
         let (rule, source, target) = (self.0, source.cast::<S>(), target.cast::<T>());

@@ -76,7 +76,10 @@ pub(crate) unsafe trait Stage: Send + Sync {
 }
 
 /// A loop over the single elements of a span.
-pub(crate) trait SpanLoop: Send + Sync + 'static {
+///
+/// # Safety
+/// As for [`Stage`].
+pub(crate) unsafe trait SpanLoop: Send + Sync + 'static {
     /// Whether it is compiled for one level only: rare ones, and those that the others have vectors for.
     const PORTABLE: bool = false;
 
@@ -95,7 +98,7 @@ impl<T: Send + Sync> Opaque for T {}
 /// What the functions of loops take.
 struct Call {
     /// Of the type that the function is for.
-    elements: *const (),
+    constants: *const (),
     span: Span,
 }
 
@@ -108,15 +111,16 @@ impl<L: SpanLoop> RawKernel for OnLevel<'_, L> {
 
     #[inline(always)]
     unsafe fn run(self) {
-        let &Call { elements, span } = self.0;
+        let &Call { constants, span } = self.0;
         // SAFETY: `Elements::run` calls the function of the loop's own type; the rest is the caller's promise.
-        unsafe { (*elements.cast::<L>()).run(span) };
+        unsafe { (*constants.cast::<L>()).run(span) };
     }
 }
 
 /// The stage of a loop over single elements. One type for all of them, of which there are hundreds.
 pub(crate) struct Elements {
-    elements: Box<dyn Opaque>,
+    /// The loop.
+    constants: Box<dyn Opaque>,
     functions: [unsafe fn(&Call); InstructionSet::COUNT],
     /// Of the loop.
     name: &'static str,
@@ -133,7 +137,7 @@ impl Elements {
         // SAFETY: a loop on a level has the layout, and is passed like, the reference that it is made of.
         let functions = functions
             .map(|function| unsafe { std::mem::transmute::<unsafe fn(_), unsafe fn(&Call)>(function) });
-        Self { elements: Box::new(elements), functions, name: type_name::<L>() }
+        Self { constants: Box::new(elements), functions, name: type_name::<L>() }
     }
 
     pub(crate) fn boxed<L: SpanLoop>(elements: L) -> Box<dyn Stage> {
@@ -149,9 +153,9 @@ impl Elements {
 // SAFETY: loops write one result for each element.
 unsafe impl Stage for Elements {
     unsafe fn run(&self, level: Level, span: Span) {
-        let elements = std::ptr::from_ref(&*self.elements).cast::<()>();
+        let constants = std::ptr::from_ref(&*self.constants).cast::<()>();
         // SAFETY: the level is there, and the function is for the type of the loop; the rest is the caller's promise.
-        unsafe { self.functions[level.set() as usize](&Call { elements, span }) };
+        unsafe { self.functions[level.set() as usize](&Call { constants, span }) };
     }
 
     fn name(&self) -> String {
@@ -208,7 +212,8 @@ impl<L, S, D> Decode<L, S, D> {
     }
 }
 
-impl<L: Lane + 'static, S: Storage, D: Decoder<L> + 'static> SpanLoop for Decode<L, S, D> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane + 'static, S: Storage, D: Decoder<L> + 'static> SpanLoop for Decode<L, S, D> {
     #[inline(always)]
     unsafe fn run(&self, span: Span) {
         let (decoder, source, target) = (self.decoder, span.source.cast::<S>(), span.target.cast::<L>());
@@ -231,7 +236,8 @@ struct Encode<P, E> {
     pivot: PhantomData<P>,
 }
 
-impl<P: Pivot<Bits: Plain> + 'static, E: Encoder<P> + 'static> SpanLoop for Encode<P, E> {
+// SAFETY: the loop writes one result for each element.
+unsafe impl<P: Pivot<Bits: Plain> + 'static, E: Encoder<P> + 'static> SpanLoop for Encode<P, E> {
     // Rare encoders, and those that vectors do not help.
     const PORTABLE: bool = !P::IN_VECTORS || (E::STOCHASTIC && E::TELLS);
 
