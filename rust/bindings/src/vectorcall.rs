@@ -138,14 +138,14 @@ fn attempt<'py>(short: impl FnOnce() -> PyResult<Option<Bound<'py, PyAny>>>) -> 
 /// Returns a result for Python: a new reference, or null with an exception set.
 #[inline(always)]
 fn to_python(result: PyResult<Bound<'_, PyAny>>) -> *mut PyObject {
-    result.map_or_else(
-        |error| {
+    match result {
+        Ok(object) => object.into_ptr(),
+        Err(error) => {
             // What an error holds is dropped as PyO3 wants it.
             Python::attach(|py| error.restore(py));
             null_mut()
-        },
-        Bound::into_ptr,
-    )
+        }
+    }
 }
 
 /// A module's function with a short way.

@@ -247,7 +247,7 @@ impl Plan {
     }
 
     /// Returns the level on which `count` elements are cast soonest, without factors.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn level_for(count: usize) -> Level {
         if count <= ONE_BY_ONE { Level::PORTABLE } else { Level::active() }
     }
