@@ -4,7 +4,7 @@
 //! x.astype(bfloat16)
 //!   numpy looks a C function up: by the target's number, in an array of the source dtype (numpy's own targets)
 //!         or a dict of it (targets of ml_dtypes)                               -> slots, replaced and put back here
-//!   entry::<SOURCE, TARGET>   one per pair, because the call does not name it
+//!   entry::<PLACE>            one per pair, because the call does not name it
 //!     few elements, overlap, another floating-point environment                -> the original function
 //!     per piece: values on which hosts differ (`HostAgreement`)                     -> the original function
 //!                all else                                                      -> `Prepared`, of the core

@@ -52,11 +52,13 @@ impl Table {
 }
 
 /// Returns the dtype of a format, if numpy or the installed `ml_dtypes` has it.
+#[inline(always)]
 pub(crate) fn descr_of(py: Python<'_>, format: Format) -> PyResult<Option<Bound<'_, PyArrayDescr>>> {
     Ok(Table::get(py)?.descrs[format.index()].as_ref().map(|descr| descr.bind(py).clone()))
 }
 
 /// Returns the format of a dtype, if it has one.
+#[inline(always)]
 pub(crate) fn format_of(descr: &Bound<'_, PyArrayDescr>) -> PyResult<Option<Format>> {
     let formats = &Table::get(descr.py())?.formats;
     // New kinds of dtypes have negative numbers, or one beyond the table.

@@ -24,9 +24,7 @@ impl<'py> Keywords<'py> {
 
     /// Reads an argument that has to be given.
     pub(crate) fn require<T: FromPyObjectOwned<'py>>(&self, name: &'static str) -> PyResult<T> {
-        self.take(name)?.ok_or_else(|| {
-            PyTypeError::new_err(format!("{}() missing 1 required keyword argument: '{name}'", self.function))
-        })
+        self.take(name)?.ok_or_else(|| self.missing(name))
     }
 
     /// Reads an argument, or returns its default.
@@ -43,19 +41,33 @@ impl<'py> Keywords<'py> {
     }
 
     fn take<T: FromPyObjectOwned<'py>>(&self, name: &'static str) -> PyResult<Option<T>> {
-        let py = self.arguments.py();
-        let key = PyString::intern(py, name);
+        let Some(value) = self.take_object(name)? else { return Ok(None) };
+        value.extract().map(Some).map_err(|error: T::Error| self.named(name, error.into()))
+    }
+
+    /// Takes an argument as it is. (Not inlined, as there are many arguments; nor is what follows.)
+    #[inline(never)]
+    fn take_object(&self, name: &'static str) -> PyResult<Option<Bound<'py, PyAny>>> {
+        let key = PyString::intern(self.arguments.py(), name);
         let Some(value) = self.arguments.get_item(&key)? else { return Ok(None) };
         self.arguments.del_item(&key)?;
-        value.extract().map(Some).map_err(|error: T::Error| {
-            let error: PyErr = error.into();
-            if !error.is_instance_of::<PyTypeError>(py) {
-                return error;
-            }
-            // As PyO3 names an argument of another type.
-            let named = PyTypeError::new_err(format!("argument '{name}': {}", error.value(py)));
-            named.set_cause(py, error.cause(py));
-            named
-        })
+        Ok(Some(value))
+    }
+
+    /// Names the argument in an error, as PyO3 names one of another type.
+    #[inline(never)]
+    fn named(&self, name: &'static str, error: PyErr) -> PyErr {
+        let py = self.arguments.py();
+        if !error.is_instance_of::<PyTypeError>(py) {
+            return error;
+        }
+        let named = PyTypeError::new_err(format!("argument '{name}': {}", error.value(py)));
+        named.set_cause(py, error.cause(py));
+        named
+    }
+
+    #[inline(never)]
+    fn missing(&self, name: &'static str) -> PyErr {
+        PyTypeError::new_err(format!("{}() missing 1 required keyword argument: '{name}'", self.function))
     }
 }

@@ -91,16 +91,16 @@ impl DerefToPyAny for PyUntypedArray {}
 impl DerefToPyAny for PyArrayDescr {}
 
 /// Returns the place of an entry of the table.
-#[inline]
+#[inline(always)]
 fn entry(py: Python<'_>, number: usize) -> *const *const c_void {
     // The module's initialisation fails where there is no table.
-    let entries = numpy_table::entries(py).expect("numpy was imported with the module");
+    let Ok(entries) = numpy_table::entries(py) else { unreachable!("numpy was imported with the module") };
     // SAFETY: the table of this ABI has the entries that `numpy_table` names.
     unsafe { entries.add(number) }
 }
 
 /// Reads a class of the table.
-#[inline]
+#[inline(always)]
 fn class(py: Python<'_>, number: usize) -> *mut ffi::PyTypeObject {
     // SAFETY: the entry is readable.
     unsafe { entry(py, number).read().cast_mut().cast() }
@@ -119,7 +119,7 @@ unsafe fn function<F: Copy>(py: Python<'_>, number: usize) -> F {
 
 // SAFETY: the class is that of these objects.
 unsafe impl PyTypeInfo for PyUntypedArray {
-    #[inline]
+    #[inline(always)]
     fn type_object_raw(py: Python<'_>) -> *mut ffi::PyTypeObject {
         class(py, ARRAY_TYPE)
     }
@@ -127,7 +127,7 @@ unsafe impl PyTypeInfo for PyUntypedArray {
 
 // SAFETY: as above.
 unsafe impl PyTypeInfo for PyArrayDescr {
-    #[inline]
+    #[inline(always)]
     fn type_object_raw(py: Python<'_>) -> *mut ffi::PyTypeObject {
         class(py, DESCR_TYPE)
     }

@@ -50,7 +50,7 @@ unsafe impl Send for Table {}
 unsafe impl Sync for Table {}
 
 /// Returns the first entry of the table, which lives as long as the process.
-#[inline]
+#[inline(always)]
 pub(crate) fn entries(py: Python<'_>) -> PyResult<*const *const c_void> {
     static TABLE: PyOnceLock<Table> = PyOnceLock::new();
     Ok(TABLE.get_or_try_init(py, || find(py))?.0)

@@ -162,21 +162,22 @@ pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
     for ((number, count), name) in
         numbers.iter_mut().zip(counts).zip(["elements", "zeros", "infinities", "NaN"])
     {
-        *number = natural(count, || format!("counts has {count} {name}"))?;
+        *number = natural(count, &|| format!("counts has {count} {name}"))?;
     }
     let [count, zeros, infinities, nans] = numbers;
     let mut core =
         core::Survey { count, zeros, infinities, nans, largest, smallest, ..core::Survey::default() };
     for (exponent, count, squares) in binades {
         let place = || format!("binades has ({exponent}, {count}, {squares})");
-        core.binades.insert(natural(exponent, place)?, restored_cell(count, squares, place)?);
+        core.binades.insert(natural(exponent, &place)?, restored_cell(count, squares, &place)?);
     }
     for (bits, count) in significant_bits {
         let place = || format!("significant_bits has ({bits}, {count})");
-        core.significant_bits.insert(bits, natural(count, place)?);
+        core.significant_bits.insert(bits, natural(count, &place)?);
     }
-    let place = |value, count| move || format!("values has ({value:?}, {count})");
-    let value = |(value, count)| Ok((value, natural(count, place(value, count))?));
+    let value = |(value, count): (f64, i128)| {
+        Ok((value, natural(count, &|| format!("values has ({value:?}, {count})"))?))
+    };
     let values = values.map(|values| values.into_iter().map(value).collect::<PyResult<Vec<(f64, u64)>>>());
     core.few = FewMagnitudes::new(values.transpose()?);
     if tables.len() != core.blocks.len() {
@@ -186,11 +187,11 @@ pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
     for (table, rows) in core.blocks.iter_mut().zip(tables) {
         for (eighth, blocks, cells) in rows {
             let place = || format!("blocks has {blocks} with maxima in the eighth {eighth}");
-            let mut row = BlockRow { blocks: natural(blocks, place)?, ..BlockRow::default() };
+            let mut row = BlockRow { blocks: natural(blocks, &place)?, ..BlockRow::default() };
             for (depth, count, squares) in cells {
                 let place = || format!("blocks, eighth {eighth}, has ({depth}, {count}, {squares})");
-                let cell = row.cells.get_mut(natural::<_, usize>(depth, place)?);
-                *cell.ok_or_else(|| out_of_range(place))? = restored_cell(count, squares, place)?;
+                let cell = row.cells.get_mut(natural::<usize>(depth, &place)?);
+                *cell.ok_or_else(|| out_of_range(&place))? = restored_cell(count, squares, &place)?;
             }
             table.rows.insert(eighth, row);
         }
@@ -200,16 +201,18 @@ pub(crate) fn restore_survey(state: State) -> PyResult<SurveyTables> {
 }
 
 /// A saved number in its type; the place says where one beyond it stands.
-fn natural<N, T: TryFrom<N>>(number: N, place: impl Fn() -> String) -> PyResult<T> {
-    T::try_from(number).map_err(|_| out_of_range(place))
+fn natural<T: TryFrom<i128>>(number: impl Into<i128>, place: &dyn Fn() -> String) -> PyResult<T> {
+    T::try_from(number.into()).map_err(|_| out_of_range(place))
 }
 
-fn out_of_range(place: impl Fn() -> String) -> PyErr {
+#[inline(never)]
+fn out_of_range(place: &dyn Fn() -> String) -> PyErr {
     PyValueError::new_err(format!("{}, which is out of range", place()))
 }
 
-fn restored_cell(count: i128, squares: i128, place: impl Fn() -> String) -> PyResult<Cell> {
-    Ok(Cell { count: natural(count, &place)?, squares: natural(squares, &place)? })
+#[inline(never)]
+fn restored_cell(count: i128, squares: i128, place: &dyn Fn() -> String) -> PyResult<Cell> {
+    Ok(Cell { count: natural(count, place)?, squares: natural(squares, place)? })
 }
 
 /// Count where the magnitudes of an array lie.

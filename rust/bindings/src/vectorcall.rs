@@ -100,6 +100,7 @@ impl<'py> Arguments<'_, 'py> {
         Some(found)
     }
 
+    #[inline(always)]
     fn value(&self, place: usize) -> Borrowed<'_, 'py, PyAny> {
         // SAFETY: the caller of the function holds a reference to each argument.
         unsafe { Borrowed::from_ptr(self.py, self.values[place]) }
@@ -135,15 +136,16 @@ fn attempt<'py>(short: impl FnOnce() -> PyResult<Option<Bound<'py, PyAny>>>) -> 
 }
 
 /// Returns a result for Python: a new reference, or null with an exception set.
+#[inline(always)]
 fn to_python(result: PyResult<Bound<'_, PyAny>>) -> *mut PyObject {
-    result.map_or_else(
-        |error| {
+    match result {
+        Ok(object) => object.into_ptr(),
+        Err(error) => {
             // What an error holds is dropped as PyO3 wants it.
             Python::attach(|py| error.restore(py));
             null_mut()
-        },
-        Bound::into_ptr,
-    )
+        }
+    }
 }
 
 /// A module's function with a short way.

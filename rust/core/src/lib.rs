@@ -79,7 +79,7 @@ pub mod report;
 mod route;
 #[expect(unsafe_code, reason = "instructions that not every CPU has")]
 mod simd;
-mod sort_few;
+pub mod sort_few;
 pub mod spelling;
 #[expect(unsafe_code, reason = "reads memory of a host, which no reference may name")]
 pub mod survey;

@@ -1,7 +1,7 @@
 //! Sorts lists of a few items, for which the standard library's sort would be 5 KB of code for each type.
 
 /// Sorts by insertion, which keeps the order of items that `are_in_order` either way.
-pub(crate) fn sort_few<T>(items: &mut [T], are_in_order: impl Fn(&T, &T) -> bool) {
+pub fn sort_few<T>(items: &mut [T], are_in_order: impl Fn(&T, &T) -> bool) {
     for end in 1..items.len() {
         for place in (1..=end).rev() {
             if are_in_order(&items[place - 1], &items[place]) {

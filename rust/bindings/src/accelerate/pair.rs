@@ -40,41 +40,56 @@ pub(super) struct Pair {
 }
 
 /// The pairs that can be taken over at most are the square of this; of those of today, ours gain for about 600.
-const SIDE: usize = 28;
+const SIDE: usize = 26;
 
 /// A pointer for each pair.
-type Pointers<T> = [[AtomicPtr<T>; SIDE]; SIDE];
+type Pointers<T> = [AtomicPtr<T>; SIDE * SIDE];
 
-/// The pairs taken over, in the order of their places in the tables below, row by row.
+/// The pairs taken over, in the order of their places in the tables below.
 static PLACES: Mutex<Vec<(Format, Format)>> = Mutex::new(Vec::new());
 
 /// The pairs; never freed, as calls may be under way.
-static PAIRS: Pointers<Pair> = [const { [const { AtomicPtr::new(ptr::null_mut()) }; SIDE] }; SIDE];
+static PAIRS: Pointers<Pair> = [const { AtomicPtr::new(ptr::null_mut()) }; SIDE * SIDE];
 
 /// Their original functions again, for faster access.
-static ORIGINALS: Pointers<c_void> = [const { [const { AtomicPtr::new(ptr::null_mut()) }; SIDE] }; SIDE];
+static ORIGINALS: Pointers<c_void> = [const { AtomicPtr::new(ptr::null_mut()) }; SIDE * SIDE];
 
-/// The function that numpy calls for the pair of a place.
+/// The function that numpy calls for the pair of a place: no more than the place, as there are hundreds.
 ///
 /// # Safety
 /// As for [`Pair::cast`]; the pair has been stored.
-unsafe extern "C" fn entry<const ROW: usize, const COLUMN: usize>(
+unsafe extern "C" fn entry<const PLACE: usize>(
     from: *mut c_void,
     to: *mut c_void,
     count: isize,
     from_array: *mut c_void,
     to_array: *mut c_void,
 ) {
-    // Both stores went before the one of this function into the slot that numpy got it from.
+    // SAFETY: the caller's promise.
+    unsafe { run(from, to, count, from_array, to_array, PLACE) }
+}
+
+/// # Safety
+/// As for [`entry`] of the place.
+#[inline(never)]
+unsafe extern "C" fn run(
+    from: *mut c_void,
+    to: *mut c_void,
+    count: isize,
+    from_array: *mut c_void,
+    to_array: *mut c_void,
+    place: usize,
+) {
+    // Both stores went before the one of the place's function into the slot that numpy got it from.
     if count < FEWEST {
-        let original = ORIGINALS[ROW][COLUMN].load(Ordering::Relaxed);
+        let original = ORIGINALS[place].load(Ordering::Relaxed);
         // SAFETY: it was stored from such a function; the caller's promise is the original's own condition.
         unsafe {
             let original = std::mem::transmute::<*mut c_void, CastFunction>(original);
             original(from, to, count, from_array, to_array);
         }
     } else {
-        let pair = PAIRS[ROW][COLUMN].load(Ordering::Relaxed);
+        let pair = PAIRS[place].load(Ordering::Relaxed);
         // SAFETY: the caller's promise; pairs are never freed.
         unsafe { Pair::cast(from, to, count, from_array, to_array, pair) }
     }
@@ -84,34 +99,32 @@ unsafe extern "C" fn entry<const ROW: usize, const COLUMN: usize>(
 macro_rules! entries {
     ($row:literal) => {
         [
-            entry::<$row, 0>,
-            entry::<$row, 1>,
-            entry::<$row, 2>,
-            entry::<$row, 3>,
-            entry::<$row, 4>,
-            entry::<$row, 5>,
-            entry::<$row, 6>,
-            entry::<$row, 7>,
-            entry::<$row, 8>,
-            entry::<$row, 9>,
-            entry::<$row, 10>,
-            entry::<$row, 11>,
-            entry::<$row, 12>,
-            entry::<$row, 13>,
-            entry::<$row, 14>,
-            entry::<$row, 15>,
-            entry::<$row, 16>,
-            entry::<$row, 17>,
-            entry::<$row, 18>,
-            entry::<$row, 19>,
-            entry::<$row, 20>,
-            entry::<$row, 21>,
-            entry::<$row, 22>,
-            entry::<$row, 23>,
-            entry::<$row, 24>,
-            entry::<$row, 25>,
-            entry::<$row, 26>,
-            entry::<$row, 27>,
+            entry::<{ $row * SIDE + 0 }>,
+            entry::<{ $row * SIDE + 1 }>,
+            entry::<{ $row * SIDE + 2 }>,
+            entry::<{ $row * SIDE + 3 }>,
+            entry::<{ $row * SIDE + 4 }>,
+            entry::<{ $row * SIDE + 5 }>,
+            entry::<{ $row * SIDE + 6 }>,
+            entry::<{ $row * SIDE + 7 }>,
+            entry::<{ $row * SIDE + 8 }>,
+            entry::<{ $row * SIDE + 9 }>,
+            entry::<{ $row * SIDE + 10 }>,
+            entry::<{ $row * SIDE + 11 }>,
+            entry::<{ $row * SIDE + 12 }>,
+            entry::<{ $row * SIDE + 13 }>,
+            entry::<{ $row * SIDE + 14 }>,
+            entry::<{ $row * SIDE + 15 }>,
+            entry::<{ $row * SIDE + 16 }>,
+            entry::<{ $row * SIDE + 17 }>,
+            entry::<{ $row * SIDE + 18 }>,
+            entry::<{ $row * SIDE + 19 }>,
+            entry::<{ $row * SIDE + 20 }>,
+            entry::<{ $row * SIDE + 21 }>,
+            entry::<{ $row * SIDE + 22 }>,
+            entry::<{ $row * SIDE + 23 }>,
+            entry::<{ $row * SIDE + 24 }>,
+            entry::<{ $row * SIDE + 25 }>,
         ]
     };
     () => {
@@ -142,8 +155,6 @@ macro_rules! entries {
             entries!(23),
             entries!(24),
             entries!(25),
-            entries!(26),
-            entries!(27),
         ]
     };
 }
@@ -186,12 +197,11 @@ impl Pair {
         // Two of numpy's types may have one format (long, long long): the first one's function serves both.
         let known = places.iter().position(|known| *known == (source, target));
         let place = known.unwrap_or(places.len());
-        let (row, column) = (place / SIDE, place % SIDE);
-        let function = ENTRIES.get(row)?[column];
+        let function = *ENTRIES.as_flattened().get(place)?;
         if known.is_none() {
             places.push((source, target));
-            ORIGINALS[row][column].store(original as *mut c_void, Ordering::Release);
-            PAIRS[row][column].store(Box::into_raw(Box::new(pair)), Ordering::Release);
+            ORIGINALS[place].store(original as *mut c_void, Ordering::Release);
+            PAIRS[place].store(Box::into_raw(Box::new(pair)), Ordering::Release);
         }
         Some(function)
     }

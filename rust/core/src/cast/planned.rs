@@ -49,7 +49,7 @@ impl PlannedCast {
     ///
     /// # Safety
     /// They are readable at the source and writable at the target, which do not overlap.
-    #[inline]
+    #[inline(always)]
     pub unsafe fn convert(&self, source: *const u8, target: *mut u8, count: usize) -> bool {
         let (plan, few) = match &self.plan {
             Held::Shared(plan, few) => (*plan, *few),

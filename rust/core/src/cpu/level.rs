@@ -154,6 +154,7 @@ impl Level {
 
     /// Returns the level in use: the best available one, unless [`Level::activate`] chose another.
     #[must_use]
+    #[inline(always)]
     pub fn active() -> Self {
         match ACTIVE.load(Ordering::Relaxed) {
             0 => {
@@ -197,6 +198,16 @@ impl Level {
                 _ => run_portable(kernel),
             }
         }
+    }
+
+    /// Returns the functions of a kernel, by the numbers of the levels that they are compiled for; each needs the features of
+    /// its level, and what the kernel's [`RawKernel::run`] needs.
+    pub(crate) fn functions<K: RawKernel>() -> [unsafe fn(K) -> K::Output; InstructionSet::COUNT] {
+        let portable: unsafe fn(K) -> K::Output = run_portable::<K>;
+        #[cfg(target_arch = "x86_64")]
+        return [portable, portable, run_avx2::<K>, run_avx512::<K>];
+        #[cfg(not(target_arch = "x86_64"))]
+        return [portable; InstructionSet::COUNT];
     }
 
     /// Runs a kernel that only moves bytes, compiled for 256-bit vectors at most: wider ones move them no faster.

@@ -51,13 +51,8 @@ pub(crate) struct Positions {
 /// As for [`Pass::process`], of all positions.
 pub(crate) unsafe fn run_pass<P: Pass>(pass: &P, positions: Positions, threads: usize) -> P::Outcome {
     let Positions { count, grain, bytes, turn } = positions;
-    let process = |range: Range<usize>| {
-        let _environment = DefaultEnvironment::enter();
-        let mut outcome = P::Outcome::default();
-        // SAFETY: the caller's promise; ranges are disjoint.
-        with_buffers(|buffers| unsafe { pass.process(range, buffers, &mut outcome) });
-        outcome
-    };
+    // SAFETY: the caller's promise; ranges are disjoint.
+    let process = |range: Range<usize>| unsafe { process(pass, range) };
     let workers = Workers::engage(threads, bytes);
     if workers.count() == 1 {
         return process(0..count);
@@ -72,4 +67,17 @@ pub(crate) unsafe fn run_pass<P: Pass>(pass: &P, positions: Positions, threads: 
         |outcome| P::merge(&mut whole, outcome),
     );
     whole
+}
+
+/// Not inlined, so that there is one piece of code for one thread and for several.
+///
+/// # Safety
+/// As for [`Pass::process`].
+#[inline(never)]
+unsafe fn process<P: Pass>(pass: &P, range: Range<usize>) -> P::Outcome {
+    let _environment = DefaultEnvironment::enter();
+    let mut outcome = P::Outcome::default();
+    // SAFETY: the caller's promise.
+    with_buffers(|buffers| unsafe { pass.process(range, buffers, &mut outcome) });
+    outcome
 }

@@ -151,7 +151,7 @@ impl SmallCast<'_> {
     }
 
     /// Returns how many elements a small cast has at most.
-    #[inline]
+    #[inline(always)]
     fn most(self, dense: bool) -> usize {
         let Parts { components, real_to_complex, .. } = self.0.parts;
         match (self.0.route.scaled, dense) {
@@ -171,7 +171,7 @@ impl SmallCast<'_> {
     /// # Safety
     /// `count` dense elements are readable at the source and writable at the target, which do not overlap; no more than a
     /// tile of them, if they are scaled.
-    #[inline]
+    #[inline(always)]
     unsafe fn cast_dense(
         self,
         source: *const u8,
@@ -228,6 +228,7 @@ impl SmallCast<'_> {
 ///
 /// # Safety
 /// As for [`Dense::convert`].
+#[inline(always)]
 unsafe fn run_dense(dense: &Dense<'_>) {
     let _environment = DefaultEnvironment::enter();
     // SAFETY: passed on.

@@ -4,6 +4,8 @@
 
 use smallvec::SmallVec;
 
+use crate::sort_few::sort_few;
+
 /// Strides that are tried to separate interleaved arrays, at most.
 const MODULI: usize = 16;
 
@@ -105,7 +107,7 @@ pub fn shares_with_itself(shape: &[usize], strides: &[isize], item: usize) -> bo
     let axes = shape.iter().zip(strides).filter(|&(&length, _)| length > 1);
     let mut axes: Vec<(i128, i128)> =
         axes.map(|(&length, &stride)| (stride.unsigned_abs() as i128, length as i128 - 1)).collect();
-    axes.sort_unstable_by(|a, b| b.cmp(a));
+    sort_few(&mut axes, |first, second| first >= second);
     meets(&axes, 0, false, item as i128, &mut 0)
 }
 

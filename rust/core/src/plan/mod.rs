@@ -86,6 +86,7 @@ impl PlanKey {
     }
 
     /// Returns the number of its options among all variants; `None` with one factor.
+    #[inline(always)]
     fn variant(&self) -> Option<usize> {
         let scaled = match self.scale {
             Scale::No => 0,
@@ -246,12 +247,12 @@ impl Plan {
     }
 
     /// Returns the level on which `count` elements are cast soonest, without factors.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn level_for(count: usize) -> Level {
         if count <= ONE_BY_ONE { Level::PORTABLE } else { Level::active() }
     }
 
-    #[inline]
+    #[inline(always)]
     fn cached(key: &PlanKey, variant: usize, level: Level) -> Result<&'static Self, Error> {
         let place =
             (level.set() as usize * Format::COUNT + key.source.index()) * Format::COUNT + key.target.index();

@@ -1,7 +1,7 @@
 //! Arithmetic on tiles of floats, an operation at a time, in the default floating-point environment.
 
 use super::real::Real;
-use crate::cpu::{Kernel, Level, RawKernel};
+use crate::cpu::{Level, RawKernel};
 use crate::kernels::tile::TILE;
 
 struct Combine<T, const OPERATION: u8, const ODD: bool> {
@@ -91,23 +91,28 @@ pub(super) struct Blocks {
     pub(super) begun: usize,
 }
 
-/// A loop over slices, compiled for a level.
-struct Loop<F>(F);
+/// Runs a loop compiled for a level, over the values that it names. (Not a closure, which would be inlined into the functions of
+/// the levels, and have their features, only if it is short.)
+macro_rules! on_level {
+    ($level:expr, <$T:ident: $Real:ident $(, $G:ident: $bound:ident)*>, $($name:ident: $type:ty = $value:expr),*; $body:block) => {{
+        struct Loop<'a, $T, $($G,)*>($($type,)* std::marker::PhantomData<&'a ($T, $($G,)*)>);
 
-impl<F: FnOnce()> Kernel for Loop<F> {
-    type Output = ();
+        impl<'a, $T: $Real, $($G: $bound,)*> $crate::cpu::Kernel for Loop<'a, $T, $($G,)*> {
+            type Output = ();
 
-    #[inline(always)]
-    fn run(self) {
-        (self.0)();
-    }
+            #[inline(always)]
+            fn run(self) {
+                let Self($($name,)* _) = self;
+                $body
+            }
+        }
+
+        let kernel = Loop::<'_, $T, $($G,)*>($($value,)* std::marker::PhantomData);
+        // SAFETY: a safe kernel has no requirements.
+        unsafe { $T::run($level, kernel) };
+    }};
 }
-
-/// Runs a loop compiled for a level.
-pub(super) fn on_level<T: Real>(level: Level, body: impl FnOnce()) {
-    // SAFETY: a safe kernel has no requirements.
-    unsafe { T::run(level, Loop(body)) };
-}
+pub(super) use on_level;
 
 struct ByBlock<'a, T, const OPERATION: u8, const ODD: bool> {
     from: *const T,

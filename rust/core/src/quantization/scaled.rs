@@ -2,12 +2,12 @@
 
 use std::marker::PhantomData;
 
-use super::arithmetic::{Area, Blocks, PIECE, on_level};
+use super::arithmetic::{Area, Blocks, PIECE};
 use super::ends::{Odd, Source, Target};
 use crate::codec::odd_bf16::MANTISSA as BF16_MANTISSA;
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::cpu::level::run_portable;
-use crate::cpu::{Level, RawKernel};
+use crate::cpu::{Kernel, Level, RawKernel};
 use crate::simd::halves::{INFINITY, SIGN, alternate_bf16};
 use crate::simd::{MOST_BYTES, Vector, unknown_one, with_vectors};
 
@@ -471,20 +471,32 @@ pub(super) unsafe fn scale(level: Level, what: Scaling<'_>) {
 
 /// Returns the negative reciprocals of divisors of magnitudes up to these, if quotients follow from products; else 0.
 pub(super) fn reciprocals(level: Level, divisors: &[f32], largest: &[f32], to: &mut Vec<f32>) {
-    // Neither they nor their products overflow or lose bits; where remainders underflow, quotients are below 2^-40, and
-    // their last bits do not matter.
-    const FAR: f32 = f32::from_bits((127 + 60) << 23);
     to.clear();
     to.resize(divisors.len(), 0.0);
-    if level == Level::PORTABLE {
-        return;
+    if level != Level::PORTABLE {
+        level.run(Reciprocals { divisors, largest, to });
     }
-    on_level::<f32>(level, || {
-        for (to, (&divisor, &largest)) in to.iter_mut().zip(divisors.iter().zip(largest)) {
+}
+
+struct Reciprocals<'a> {
+    divisors: &'a [f32],
+    largest: &'a [f32],
+    to: &'a mut [f32],
+}
+
+impl Kernel for Reciprocals<'_> {
+    type Output = ();
+
+    #[inline(always)]
+    fn run(self) {
+        // Neither they nor their products overflow or lose bits; where remainders underflow, quotients are below 2^-40, and
+        // their last bits do not matter.
+        const FAR: f32 = f32::from_bits((127 + 60) << 23);
+        for (to, (&divisor, &largest)) in self.to.iter_mut().zip(self.divisors.iter().zip(self.largest)) {
             let reciprocal = 1.0 / divisor;
             let size = divisor.abs();
             let is_safe = (size > 1.0 / FAR) & (size < FAR) & (largest * reciprocal.abs() < FAR);
             *to = if is_safe { -reciprocal } else { 0.0 };
         }
-    });
+    }
 }

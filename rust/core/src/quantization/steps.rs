@@ -111,7 +111,7 @@ pub(super) fn refill<T: Copy>(to: &mut Vec<T>, from: &[T]) {
 
 /// Replaces magnitudes by the powers of two of their blocks.
 pub(super) fn powers<T: Real>(level: Level, values: &mut [T], addend: u64, largest: &Largest) {
-    on_level::<T>(level, || {
+    on_level!(level, <T: Real>, values: &'a mut [T] = values, addend: u64 = addend, largest: &'a Largest = largest; {
         for value in values {
             *value = T::from_f64(power(power_code(value.to_f64(), addend, largest)));
         }

@@ -20,7 +20,7 @@ use crate::cpu::Level;
 use crate::format::{FloatSpec, Format, Kind, Specials};
 use crate::kernels::request::{Request, holds_exactly, pivot_format, pivot_spec};
 use crate::kernels::stages::assemble;
-use crate::kernels::stages::stage::{Decode, Span, Stage};
+use crate::kernels::stages::stage::{Decode, Elements, Span, Stage};
 use crate::kernels::tile::Tile;
 use crate::route::Route;
 
@@ -62,7 +62,7 @@ pub(crate) fn reader(format: Format, level: Level) -> Option<Box<dyn Stage>> {
     let single = pivot_format::<Binary32>()?;
     let upper = FloatSpec { mantissa_bits: Binary32::MANTISSA - u16::BITS, ..pivot_spec::<Binary32>() };
     if format.float() == Some(upper) {
-        return Some(Box::new(Decode::<u32, u16, _>::new(Bf16Decoder)));
+        return Some(Elements::boxed(Decode::<u32, u16, _>::new(Bf16Decoder)));
     }
     let route = Route::new(&Request::plain(format, single), level).ok()?;
     match (route.decode, route.encode) {

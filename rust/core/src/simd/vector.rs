@@ -55,6 +55,9 @@ pub(crate) unsafe trait Vector: Copy + Send + Sync + 'static {
     /// As for the kernel's [`RawKernel::run`].
     unsafe fn run<K: RawKernel>(self, kernel: K) -> K::Output;
 
+    /// Returns the function that [`Vector::run`] calls, for a level that is there.
+    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output;
+
     unsafe fn load(source: *const u8) -> Self::Integers;
     unsafe fn store(target: *mut u8, a: Self::Integers);
 

@@ -6,7 +6,7 @@ use std::ops::Range;
 use smallvec::SmallVec;
 
 use super::outcome::{Blocks, Cell, SQUARE_BITS, Survey};
-use super::piece::{AddPiece, Others, PIECE, STRIP, Tables};
+use super::piece::{AddPiece, Others, PIECE, Piece, STRIP, Tables};
 use super::tables::{LOWEST, MOST_ELEMENTS, PackedTable, RowBinades};
 use crate::cpu::Level;
 use crate::exec::operand::Operand;
@@ -15,6 +15,7 @@ use crate::layout::transfer::Gaps;
 use crate::layout::{OPERANDS, Run, SOURCE};
 use crate::plan::operands::Source;
 use crate::report::values::Values;
+use crate::simd::{Vector, with_vectors};
 
 /// Rows of a square, which are surveyed together.
 const BAND: usize = STRIP;
@@ -119,8 +120,12 @@ impl SurveyedArray {
                     self.values.read(self.level, codes, values, &mut rests[..count]);
                 }
                 survey.few.add_values(values);
-                let piece = AddPiece { values, tables, row, smallest: &mut smallest };
-                let others = self.level.run(piece);
+                let mut piece = Piece { values, tables, row, smallest: &mut smallest };
+                // SAFETY: the vectors are there, and the kernel has no other requirements.
+                let others = unsafe {
+                    with_vectors!(self.level, vectors => vectors.run(AddPiece::<true>(&mut piece)))
+                };
+                let others = others.unwrap_or_else(|| Level::PORTABLE.run(AddPiece::<false>(&mut piece)));
                 add_others(&others, values, survey);
             }
             for (square, first) in tables.squares.iter_mut().zip((0..count).step_by(STRIP)) {

@@ -109,8 +109,8 @@ impl Tables {
     }
 }
 
-/// Adds a piece of a row, which begins with a block of each kind.
-pub(super) struct AddPiece<'a> {
+/// A piece of a row, which begins with a block of each kind.
+pub(super) struct Piece<'a> {
     pub(super) values: &'a [f64],
     pub(super) tables: &'a mut Tables,
     pub(super) row: &'a mut RowBinades,
@@ -118,12 +118,15 @@ pub(super) struct AddPiece<'a> {
     pub(super) smallest: &'a mut u64,
 }
 
-impl Kernel for AddPiece<'_> {
+/// Adds a piece. Without `WINDOWS` that takes longer, and a fifth of the code.
+pub(super) struct AddPiece<'a, 'b, const WINDOWS: bool>(pub(super) &'b mut Piece<'a>);
+
+impl<const WINDOWS: bool> Kernel for AddPiece<'_, '_, WINDOWS> {
     type Output = Others;
 
     #[inline(always)]
     fn run(self) -> Others {
-        let Self { values, tables, row, smallest } = self;
+        let Piece { values, tables, row, smallest } = self.0;
         let count = values.len().min(PIECE);
         let values = &values[..count];
         for table in [&mut tables.of16, &mut tables.of32, &mut tables.of128] {
@@ -137,13 +140,13 @@ impl Kernel for AddPiece<'_> {
         if most == 0 {
             return others;
         }
-        *smallest = least.min(*smallest);
+        **smallest = least.min(**smallest);
         let end = count.next_multiple_of(STRIP);
         tables.columns.magnitudes[count..end].fill(0);
         tables.columns.words[count..end].fill(0);
         for strip in 0..end / STRIP {
             let elements = STRIP.min(count - strip * STRIP);
-            add_strip(tables, (strip, elements), field_of(least), row);
+            add_strip::<WINDOWS>(tables, (strip, elements), field_of(least), row);
         }
         others
     }
@@ -179,7 +182,12 @@ fn split<const ALL: bool>(values: &[f64], columns: &mut Columns, others: &mut Ot
 
 /// Adds a strip of a piece, of so many elements, which are in this field or higher ones.
 #[inline(always)]
-fn add_strip(tables: &mut Tables, (strip, elements): (usize, usize), lowest: usize, row: &mut RowBinades) {
+fn add_strip<const WINDOWS: bool>(
+    tables: &mut Tables,
+    (strip, elements): (usize, usize),
+    lowest: usize,
+    row: &mut RowBinades,
+) {
     let magnitudes = &tables.columns.magnitudes[strip * STRIP..(strip + 1) * STRIP];
     let (mut maxima, mut bits) = ([0; STRIP / NARROW], 0);
     for (maximum, magnitudes) in maxima.iter_mut().zip(magnitudes.as_chunks::<NARROW>().0) {
@@ -194,7 +202,7 @@ fn add_strip(tables: &mut Tables, (strip, elements): (usize, usize), lowest: usi
     let lowest = lowest.min(highest);
     let strip = Strip { number: strip, elements, maxima, maximum, lowest };
     let count = match (highest - lowest) / STEP {
-        _ if elements <= FEW => add_one_by_one(tables, &strip, row),
+        _ if !WINDOWS || elements <= FEW => add_one_by_one(tables, &strip, row),
         0 | 1 => add_windows::<2>(tables, &strip, row),
         2 => add_windows::<3>(tables, &strip, row),
         3 | 4 => add_windows::<5>(tables, &strip, row),

@@ -8,6 +8,7 @@ use std::io;
 
 use super::items::copy_items;
 use super::positioned::{read_exact_at, write_all_at};
+use castwise_core::sort_few::sort_few;
 
 /// Items further apart are read one by one.
 const PAGE_BYTES: usize = 4096;
@@ -90,7 +91,8 @@ pub fn rearrange<E>(
 /// Returns the axes longer than 1 from the one that varies fastest; repeated ones at the end.
 fn by_stride(shape: &[usize], strides: &[usize]) -> Vec<usize> {
     let mut axes: Vec<usize> = (0..shape.len()).filter(|&axis| shape[axis] > 1).collect();
-    axes.sort_by_key(|&axis| if strides[axis] == 0 { usize::MAX } else { strides[axis] });
+    let step = |axis: usize| strides[axis].wrapping_sub(1);
+    sort_few(&mut axes, |&near, &far| step(near) <= step(far));
     axes
 }
 

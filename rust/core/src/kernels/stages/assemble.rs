@@ -2,7 +2,7 @@
 
 #![deny(unsafe_code)]
 
-use super::stage::{Decode, Encode, EncodeProduct, Stage};
+use super::stage::{Decode, Elements, EncodeProduct, InBlocks, Stage};
 use crate::codec::decode::{
     Decoder, FloatDecoder, IntegerDecoder, OddIntegerDecoder, PowerDecoder, Through32, TruncatedDecoder,
 };
@@ -28,7 +28,7 @@ struct Lanes;
 
 impl<P: Pivot<Bits: Plain>> Maker<P> for Lanes {
     fn make<E: Encoder<P> + 'static>(self, encoder: E, size: usize) -> Box<dyn Stage> {
-        Box::new(Encode::<P, E>::new(encoder, size))
+        InBlocks::boxed::<P, E>(encoder, size)
     }
 }
 
@@ -165,16 +165,16 @@ where
     D: Decoder<P::Lane> + 'static,
 {
     match source.item_size() {
-        1 if SIZES & SIZE_1 != 0 => Some(Box::new(Decode::<P::Lane, u8, D>::new(decoder))),
-        2 if SIZES & SIZE_2 != 0 => Some(Box::new(Decode::<P::Lane, u16, D>::new(decoder))),
+        1 if SIZES & SIZE_1 != 0 => Some(Elements::boxed(Decode::<P::Lane, u8, D>::new(decoder))),
+        2 if SIZES & SIZE_2 != 0 => Some(Elements::boxed(Decode::<P::Lane, u16, D>::new(decoder))),
         4 if SIZES == SIZE_8 && size_of::<P::Lane>() == 4 => {
-            Some(Box::new(Decode::<P::Lane, u32, D>::new(decoder)))
+            Some(Elements::boxed(Decode::<P::Lane, u32, D>::new(decoder)))
         }
         4 if SIZES & SIZE_4 != 0 && size_of::<P::Lane>() > 4 => {
-            Some(Box::new(Decode::<P::Lane, u32, D>::new(decoder)))
+            Some(Elements::boxed(Decode::<P::Lane, u32, D>::new(decoder)))
         }
         8 if SIZES == SIZE_8 && size_of::<P::Lane>() == 8 => {
-            Some(Box::new(Decode::<P::Lane, u64, D>::new(decoder)))
+            Some(Elements::boxed(Decode::<P::Lane, u64, D>::new(decoder)))
         }
         _ => None,
     }

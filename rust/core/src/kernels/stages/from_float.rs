@@ -7,12 +7,10 @@ use std::marker::PhantomData;
 
 use num_traits::Float;
 
-use super::stage::{Span, Stage};
+use super::stage::{Elements, Span, SpanLoop, Stage};
 use crate::codec::encode::unclamped_range;
 use crate::codec::options::Overflow;
 use crate::codec::pivot::{narrow, widen};
-use crate::cpu::level::run_portable;
-use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 use crate::plain::Plain;
 
@@ -100,14 +98,15 @@ impl<F: Plain + Float> Convert<bool> for F {
     }
 }
 
-struct ConvertLoop<S, T>(Span, PhantomData<fn(S) -> T>);
+/// With `PORTABLE`, the loop is compiled for no other level: these have vectors for the pair.
+struct Floats<S, T, const PORTABLE: bool>(PhantomData<fn(S) -> T>);
 
-impl<S: Convert<T>, T> RawKernel for ConvertLoop<S, T> {
-    type Output = ();
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Convert<T> + 'static, T: 'static, const PORTABLE: bool> SpanLoop for Floats<S, T, PORTABLE> {
+    const PORTABLE: bool = PORTABLE;
 
     #[inline(always)]
-    unsafe fn run(self) {
-        let Span { source, target, count, .. } = self.0;
+    unsafe fn run(&self, Span { source, target, count, .. }: Span) {
         let (source, target) = (source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
@@ -116,24 +115,12 @@ impl<S: Convert<T>, T> RawKernel for ConvertLoop<S, T> {
     }
 }
 
-/// With `PORTABLE`, the loop is compiled for no other level: these have vectors for the pair.
-struct Floats<S, T, const PORTABLE: bool>(PhantomData<fn(S) -> T>);
-
-// SAFETY: the loop writes one result for each element.
-unsafe impl<S: Convert<T>, T, const PORTABLE: bool> Stage for Floats<S, T, PORTABLE> {
-    unsafe fn run(&self, level: Level, span: Span) {
-        let convert = ConvertLoop::<S, T>(span, PhantomData);
-        // SAFETY: the caller's promise.
-        unsafe { if PORTABLE { run_portable(convert) } else { level.run_raw(convert) } };
-    }
-}
-
 fn boxed<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
-    Box::new(Floats::<S, T, false>(PhantomData))
+    Elements::boxed(Floats::<S, T, false>(PhantomData))
 }
 
 fn portable<S: Convert<T> + 'static, T: 'static>() -> Box<dyn Stage> {
-    Box::new(Floats::<S, T, true>(PhantomData))
+    Elements::boxed(Floats::<S, T, true>(PhantomData))
 }
 
 /// Truncation into integers of fewer bits than the byte that they are stored in.
@@ -148,29 +135,17 @@ pub(crate) struct ToByte<F> {
     pub(crate) code_mask: i32,
 }
 
-struct ToByteLoop<F>(ToByte<F>, Span);
-
 macro_rules! to_byte {
     ($($float:ty)*) => {$(
-        impl RawKernel for ToByteLoop<$float> {
-            type Output = ();
-
+        // SAFETY: the loop writes one result for each element.
+        unsafe impl SpanLoop for ToByte<$float> {
             #[inline(always)]
-            unsafe fn run(self) {
-                let Self(to_byte, Span { source, target, count, .. }) = self;
-                let source = source.cast::<$float>();
+            unsafe fn run(&self, Span { source, target, count, .. }: Span) {
+                let (to_byte, source) = (*self, source.cast::<$float>());
                 for i in 0..count {
                     // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
                     unsafe { target.add(i).write(to_byte.code(source.add(i).read_unaligned())) };
                 }
-            }
-        }
-
-        // SAFETY: the loop writes one result for each element.
-        unsafe impl Stage for ToByte<$float> {
-            unsafe fn run(&self, level: Level, span: Span) {
-                // SAFETY: the caller's promise.
-                unsafe { level.run_raw(ToByteLoop(*self, span)) };
             }
         }
 
@@ -230,7 +205,7 @@ where
 pub(crate) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (64, Kind::Float(_)) => Some(boxed::<f32, f64>()),
-        (..8, Kind::Integer { .. }) => Some(Box::new(ToByte::<f32>::new(target, overflow)?)),
+        (..8, Kind::Integer { .. }) => Some(Elements::boxed(ToByte::<f32>::new(target, overflow)?)),
         _ => to_integer::<f32>(target),
     }
 }
@@ -239,7 +214,7 @@ pub(crate) fn from_float32(target: Format, overflow: Overflow) -> Option<Box<dyn
 pub(crate) fn from_float64(target: Format, overflow: Overflow) -> Option<Box<dyn Stage>> {
     match (target.row().bits, target.kind()) {
         (32, Kind::Float(_)) => Some(boxed::<f64, f32>()),
-        (..8, Kind::Integer { .. }) => Some(Box::new(ToByte::<f64>::new(target, overflow)?)),
+        (..8, Kind::Integer { .. }) => Some(Elements::boxed(ToByte::<f64>::new(target, overflow)?)),
         _ => to_integer::<f64>(target),
     }
 }

@@ -7,26 +7,21 @@ use std::marker::PhantomData;
 
 use num_traits::AsPrimitive;
 
-use super::stage::{Span, Stage};
+use super::stage::{Elements, Span, SpanLoop, Stage};
 use crate::codec::decode::IntegerValue;
-use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 use crate::plain::Plain;
 
 /// Converts one machine type to another; with `NARROW`, the source has unused bits.
 struct Convert<S, T, const NARROW: bool>(IntegerValue<u8>, PhantomData<fn(S) -> T>);
 
-struct ConvertLoop<S, T, const NARROW: bool>(IntegerValue<u8>, Span, PhantomData<fn(S) -> T>);
-
-impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> RawKernel
-    for ConvertLoop<S, T, NARROW>
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> SpanLoop
+    for Convert<S, T, NARROW>
 {
-    type Output = ();
-
     #[inline(always)]
-    unsafe fn run(self) {
-        let Self(value, Span { source, target, count, .. }, _) = self;
-        let (source, target) = (source.cast::<S>(), target.cast::<T>());
+    unsafe fn run(&self, Span { source, target, count, .. }: Span) {
+        let (value, source, target) = (self.0, source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
             unsafe {
@@ -35,16 +30,6 @@ impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> RawKerne
                 target.add(i).write_unaligned(number.as_());
             }
         }
-    }
-}
-
-// SAFETY: the loop writes one result for each element.
-unsafe impl<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool> Stage
-    for Convert<S, T, NARROW>
-{
-    unsafe fn run(&self, level: Level, span: Span) {
-        // SAFETY: the caller's promise.
-        unsafe { level.run_raw(ConvertLoop::<S, T, NARROW>(self.0, span, PhantomData)) };
     }
 }
 
@@ -73,7 +58,7 @@ trait Native:
         fn convert<S: Native + AsPrimitive<T>, T: Copy + 'static, const NARROW: bool>(
             source: Format,
         ) -> Box<dyn Stage> {
-            Box::new(Convert::<S, T, NARROW>(IntegerValue::new(source.row()), PhantomData))
+            Elements::boxed(Convert::<S, T, NARROW>(IntegerValue::new(source.row()), PhantomData))
         }
         Some(match (target.kind(), target.row().bits) {
             (Kind::Integer { .. }, 8) if Self::UNSIGNED || NARROW => convert::<Self, u8, NARROW>(source),

@@ -3,12 +3,11 @@
 
 use std::marker::PhantomData;
 
-use super::stage::{Span, Stage, Storage};
+use super::stage::{Elements, Span, SpanLoop, Stage, Storage};
 use crate::codec::decode::IntegerValue;
 use crate::codec::encode::{INEXACT, OVERFLOW};
 use crate::codec::lane::Lane;
 use crate::codec::options::Overflow;
-use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind};
 
 /// The constants of one pair.
@@ -61,15 +60,11 @@ impl<L: Lane> Rule<L> {
 
 struct Remap<L, S, T, const TRUTH: bool>(Rule<L>, PhantomData<fn(S) -> T>);
 
-struct RemapLoop<L, S, T, const TRUTH: bool>(Rule<L>, Span, PhantomData<fn(S) -> T>);
-
-impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> RawKernel for RemapLoop<L, S, T, TRUTH> {
-    type Output = ();
-
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane + 'static, S: Storage, T: Storage, const TRUTH: bool> SpanLoop for Remap<L, S, T, TRUTH> {
     #[inline(always)]
-    unsafe fn run(self) {
-        let Self(rule, Span { source, target, count, flags, .. }, _) = self;
-        let (source, target) = (source.cast::<S>(), target.cast::<T>());
+    unsafe fn run(&self, Span { source, target, count, flags, .. }: Span) {
+        let (rule, source, target) = (self.0, source.cast::<S>(), target.cast::<T>());
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made the pointers valid.
             unsafe {
@@ -78,14 +73,6 @@ impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> RawKernel for RemapLoop
                 flags.add(i).write(flag);
             }
         }
-    }
-}
-
-// SAFETY: the loop writes one result for each element.
-unsafe impl<L: Lane, S: Storage, T: Storage, const TRUTH: bool> Stage for Remap<L, S, T, TRUTH> {
-    unsafe fn run(&self, level: Level, span: Span) {
-        // SAFETY: the caller's promise.
-        unsafe { level.run_raw(RemapLoop::<L, S, T, TRUTH>(self.0, span, PhantomData)) };
     }
 }
 
@@ -121,7 +108,7 @@ impl Pair {
 
     fn by<L: Lane + 'static, S: Storage, T: Storage, const TRUTH: bool>(self) -> Option<Box<dyn Stage>> {
         let rule = Rule::<L>::new(self.source, self.target, self.overflow)?;
-        Some(Box::new(Remap::<L, S, T, TRUTH>(rule, PhantomData)))
+        Some(Elements::boxed(Remap::<L, S, T, TRUTH>(rule, PhantomData)))
     }
 }
 

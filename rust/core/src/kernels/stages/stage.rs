@@ -14,7 +14,8 @@ use crate::codec::encode::Encoder;
 use crate::codec::lane::Lane;
 use crate::codec::pivot::{Binary64, Pivot};
 use crate::codec::product::{Factor, Product, odd_product};
-use crate::cpu::{Level, RawKernel};
+use crate::cpu::level::run_portable;
+use crate::cpu::{InstructionSet, Level, RawKernel};
 use crate::plain::Plain;
 
 /// The memory of one call of a stage: `count` elements at each pointer that the stage uses.
@@ -74,6 +75,94 @@ pub(crate) unsafe trait Stage: Send + Sync {
     }
 }
 
+/// A loop over the single elements of a span.
+///
+/// # Safety
+/// As for [`Stage`].
+pub(crate) unsafe trait SpanLoop: Send + Sync + 'static {
+    /// Whether it is compiled for one level only: rare ones, and those that the others have vectors for.
+    const PORTABLE: bool = false;
+
+    /// Runs it; always inlined. It may write over the elements, but not over itself.
+    ///
+    /// # Safety
+    /// As for [`Stage::run`].
+    unsafe fn run(&self, span: Span);
+}
+
+/// Any loop or step, whose type only its functions know.
+pub(crate) trait Opaque: Send + Sync {}
+
+impl<T: Send + Sync> Opaque for T {}
+
+/// What the functions of loops take.
+struct Call {
+    /// Of the type that the function is for.
+    constants: *const (),
+    span: Span,
+}
+
+/// A loop on a level.
+#[repr(transparent)]
+struct OnLevel<'a, L>(&'a Call, PhantomData<L>);
+
+impl<L: SpanLoop> RawKernel for OnLevel<'_, L> {
+    type Output = ();
+
+    #[inline(always)]
+    unsafe fn run(self) {
+        let &Call { constants, span } = self.0;
+        // SAFETY: `Elements::run` calls the function of the loop's own type; the rest is the caller's promise.
+        unsafe { (*constants.cast::<L>()).run(span) };
+    }
+}
+
+/// The stage of a loop over single elements. One type for all of them, of which there are hundreds.
+pub(crate) struct Elements {
+    /// The loop.
+    constants: Box<dyn Opaque>,
+    functions: [unsafe fn(&Call); InstructionSet::COUNT],
+    /// Of the loop.
+    name: &'static str,
+}
+
+impl Elements {
+    pub(crate) fn new<L: SpanLoop>(elements: L) -> Self {
+        let functions = if L::PORTABLE {
+            let portable: unsafe fn(_) = run_portable::<OnLevel<'_, L>>;
+            [portable; InstructionSet::COUNT]
+        } else {
+            Level::functions::<OnLevel<'_, L>>()
+        };
+        // SAFETY: a loop on a level has the layout, and is passed like, the reference that it is made of.
+        let functions = functions
+            .map(|function| unsafe { std::mem::transmute::<unsafe fn(_), unsafe fn(&Call)>(function) });
+        Self { constants: Box::new(elements), functions, name: type_name::<L>() }
+    }
+
+    pub(crate) fn boxed<L: SpanLoop>(elements: L) -> Box<dyn Stage> {
+        Self::new(elements).into_stage()
+    }
+
+    #[inline(never)]
+    fn into_stage(self) -> Box<dyn Stage> {
+        Box::new(self)
+    }
+}
+
+// SAFETY: loops write one result for each element.
+unsafe impl Stage for Elements {
+    unsafe fn run(&self, level: Level, span: Span) {
+        let constants = std::ptr::from_ref(&*self.constants).cast::<()>();
+        // SAFETY: the level is there, and the function is for the type of the loop; the rest is the caller's promise.
+        unsafe { self.functions[level.set() as usize](&Call { constants, span }) };
+    }
+
+    fn name(&self) -> String {
+        short_name(self.name)
+    }
+}
+
 /// Returns a type's name without the paths of its modules.
 pub(crate) fn short_name(name: &str) -> String {
     let mut short = String::new();
@@ -123,75 +212,45 @@ impl<L, S, D> Decode<L, S, D> {
     }
 }
 
-struct DecodeLoop<L, S, D> {
-    decoder: D,
-    span: Span,
-    types: PhantomData<fn(S) -> L>,
-}
-
-impl<L: Lane, S: Storage, D: Decoder<L>> RawKernel for DecodeLoop<L, S, D> {
-    type Output = ();
-
+// SAFETY: the loop writes one result for each element.
+unsafe impl<L: Lane + 'static, S: Storage, D: Decoder<L> + 'static> SpanLoop for Decode<L, S, D> {
     #[inline(always)]
-    unsafe fn run(self) {
-        let (source, target) = (self.span.source.cast::<S>(), self.span.target.cast::<L>());
-        for i in 0..self.span.count {
+    unsafe fn run(&self, span: Span) {
+        let (decoder, source, target) = (self.decoder, span.source.cast::<S>(), span.target.cast::<L>());
+        for i in 0..span.count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
             unsafe {
                 let code = source.add(i).read_unaligned().widen();
-                target.add(i).write_unaligned(self.decoder.decode(code));
+                target.add(i).write_unaligned(decoder.decode(code));
             }
         }
-    }
-}
-
-// SAFETY: the loop writes one result for each element.
-unsafe impl<L: Lane, S: Storage, D: Decoder<L>> Stage for Decode<L, S, D> {
-    unsafe fn run(&self, level: Level, span: Span) {
-        // SAFETY: the caller's promise.
-        unsafe {
-            level.run_raw(DecodeLoop { decoder: self.decoder, span, types: PhantomData::<fn(S) -> L> });
-        };
     }
 }
 
 /// Elements per block: their codes pass through a buffer of lanes.
 const BLOCK: usize = 512;
 
-/// Pivot lanes to target bytes, with flags if the encoder gives them.
-pub(crate) struct Encode<P, E> {
+/// Pivot lanes to codes as wide, with flags if the encoder gives them.
+struct Encode<P, E> {
     encoder: E,
-    /// Bytes of a code in memory.
-    size: usize,
     pivot: PhantomData<P>,
 }
 
-impl<P, E> Encode<P, E> {
-    pub(crate) fn new(encoder: E, size: usize) -> Self {
-        Self { encoder, size, pivot: PhantomData }
-    }
-}
-
-/// Codes as wide as lanes.
-struct EncodeLoop<P, E> {
-    encoder: E,
-    span: Span,
-    pivot: PhantomData<P>,
-}
-
-impl<P: Pivot<Bits: Plain>, E: Encoder<P>> RawKernel for EncodeLoop<P, E> {
-    type Output = ();
+// SAFETY: the loop writes one result for each element.
+unsafe impl<P: Pivot<Bits: Plain> + 'static, E: Encoder<P> + 'static> SpanLoop for Encode<P, E> {
+    // Rare encoders, and those that vectors do not help.
+    const PORTABLE: bool = !P::IN_VECTORS || (E::STOCHASTIC && E::TELLS);
 
     #[inline(always)]
-    unsafe fn run(self) {
-        let Span { source, target, count, draws, flags, .. } = self.span;
-        let (source, target) = (source.cast::<P::Bits>(), target.cast::<P::Lane>());
+    unsafe fn run(&self, span: Span) {
+        let Span { source, target, count, draws, flags, .. } = span;
+        let (encoder, source, target) = (self.encoder, source.cast::<P::Bits>(), target.cast::<P::Lane>());
         let draws = draws.cast::<P::Lane>();
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made the pointers valid.
             unsafe {
                 let draw = if E::STOCHASTIC { draws.add(i).read().into_random() } else { 0 };
-                let encoded = self.encoder.encode(source.add(i).read_unaligned(), draw);
+                let encoded = encoder.encode(source.add(i).read_unaligned(), draw);
                 target.add(i).write_unaligned(encoded.code);
                 if E::TELLS {
                     flags.add(i).write(encoded.flags);
@@ -218,30 +277,36 @@ impl<L: Lane, T: Storage> RawKernel for NarrowLoop<L, T> {
     }
 }
 
-impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Encode<P, E> {
-    /// # Safety
-    /// As for [`Stage::run`], with room for codes as wide as lanes.
-    unsafe fn encode(&self, level: Level, span: Span) {
-        let kernel = EncodeLoop::<P, E> { encoder: self.encoder, span, pivot: PhantomData };
-        // Rare encoders, and those that vectors do not help, are compiled for one level only.
-        let in_vectors = P::IN_VECTORS && !(E::STOCHASTIC && E::TELLS);
-        // SAFETY: the caller's promise.
-        unsafe {
-            if in_vectors {
-                level.run_raw(kernel);
-            } else {
-                Level::PORTABLE.run_raw(kernel);
-            }
-        }
+/// Pivot lanes to target bytes, block by block.
+pub(crate) struct InBlocks {
+    encode: Elements,
+    /// Bytes of an element, and of a code: as a lane, and in memory.
+    from: usize,
+    lane: usize,
+    to: usize,
+}
+
+impl InBlocks {
+    pub(crate) fn boxed<P: Pivot<Bits: Plain> + 'static, E: Encoder<P> + 'static>(
+        encoder: E,
+        to: usize,
+    ) -> Box<dyn Stage> {
+        let encode = Elements::new(Encode::<P, E> { encoder, pivot: PhantomData });
+        Self { encode, from: size_of::<P::Bits>(), lane: size_of::<P::Lane>(), to }.into_stage()
+    }
+
+    #[inline(never)]
+    fn into_stage(self) -> Box<dyn Stage> {
+        Box::new(self)
     }
 }
 
 // SAFETY: the loops write one result for each element, block by block.
-unsafe impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Stage for Encode<P, E> {
+unsafe impl Stage for InBlocks {
     unsafe fn run(&self, level: Level, span: Span) {
-        let mut codes = MaybeUninit::<[P::Lane; BLOCK]>::uninit();
+        let Self { encode, from, lane, to } = self;
+        let mut codes = MaybeUninit::<[u64; BLOCK]>::uninit();
         let mut no_flags = MaybeUninit::<[u8; BLOCK]>::uninit();
-        let lane = size_of::<P::Lane>();
         for start in (0..span.count).step_by(BLOCK) {
             let count = BLOCK.min(span.count - start);
             let flags = if span.flags.is_null() {
@@ -249,8 +314,8 @@ unsafe impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Stage for Encode<P, E> {
             } else {
                 span.flags.wrapping_add(start)
             };
-            let source = span.source.wrapping_add(start * size_of::<P::Bits>());
-            let target = span.target.wrapping_add(start * self.size);
+            let source = span.source.wrapping_add(start * from);
+            let target = span.target.wrapping_add(start * to);
             let draws = span.draws.wrapping_add(start * lane);
             let span = Span { source, target, count, draws, flags, scales: std::ptr::null() };
             // One pointer for both: it stays valid while the other is in use.
@@ -259,18 +324,24 @@ unsafe impl<P: Pivot<Bits: Plain>, E: Encoder<P>> Stage for Encode<P, E> {
             let wide = Span { target: codes, ..span };
             // SAFETY: the caller's promise, for some of the elements; the buffers have room for as many.
             unsafe {
-                if self.size == lane {
-                    self.encode(level, span);
+                if to == lane {
+                    encode.run(level, span);
                     continue;
                 }
-                self.encode(level, wide);
-                match self.size {
-                    1 => level.run_raw(NarrowLoop::<P::Lane, u8>(narrow, PhantomData)),
-                    2 => level.run_raw(NarrowLoop::<P::Lane, u16>(narrow, PhantomData)),
-                    _ => level.run_raw(NarrowLoop::<P::Lane, u32>(narrow, PhantomData)),
+                encode.run(level, wide);
+                match (lane, to) {
+                    (4, 1) => level.run_raw(NarrowLoop::<u32, u8>(narrow, PhantomData)),
+                    (4, _) => level.run_raw(NarrowLoop::<u32, u16>(narrow, PhantomData)),
+                    (_, 1) => level.run_raw(NarrowLoop::<u64, u8>(narrow, PhantomData)),
+                    (_, 2) => level.run_raw(NarrowLoop::<u64, u16>(narrow, PhantomData)),
+                    _ => level.run_raw(NarrowLoop::<u64, u32>(narrow, PhantomData)),
                 }
             }
         }
+    }
+
+    fn name(&self) -> String {
+        self.encode.name()
     }
 }
 

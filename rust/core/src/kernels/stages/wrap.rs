@@ -3,10 +3,9 @@
 
 use std::marker::PhantomData;
 
-use super::stage::{Span, Stage, Storage};
+use super::stage::{Elements, Span, SpanLoop, Stage, Storage};
 use crate::codec::decode::IntegerValue;
 use crate::codec::lane::Lane;
-use crate::cpu::{Level, RawKernel};
 use crate::format::{Format, Kind, Specials};
 
 /// A function from codes to bytes.
@@ -46,15 +45,11 @@ struct Bytes<S, F> {
     codes: PhantomData<fn(S)>,
 }
 
-struct BytesLoop<S, F>(F, Span, PhantomData<fn(S)>);
-
-impl<S: Storage, F: ToByte<S>> RawKernel for BytesLoop<S, F> {
-    type Output = ();
-
+// SAFETY: the loop writes one result for each element.
+unsafe impl<S: Storage, F: ToByte<S>> SpanLoop for Bytes<S, F> {
     #[inline(always)]
-    unsafe fn run(self) {
-        let Self(function, Span { source, target, count, .. }, _) = self;
-        let source = source.cast::<S>();
+    unsafe fn run(&self, Span { source, target, count, .. }: Span) {
+        let (function, source) = (self.function, source.cast::<S>());
         for i in 0..count {
             // SAFETY: `i < count`, for which `Stage::run`'s caller has made both pointers valid.
             unsafe { target.add(i).write(function.byte(source.add(i).read_unaligned())) };
@@ -62,16 +57,8 @@ impl<S: Storage, F: ToByte<S>> RawKernel for BytesLoop<S, F> {
     }
 }
 
-// SAFETY: the loop writes one result for each element.
-unsafe impl<S: Storage, F: ToByte<S>> Stage for Bytes<S, F> {
-    unsafe fn run(&self, level: Level, span: Span) {
-        // SAFETY: the caller's promise.
-        unsafe { level.run_raw(BytesLoop::<S, F>(self.function, span, PhantomData)) };
-    }
-}
-
 fn boxed<S: Storage, F: ToByte<S>>(function: F) -> Box<dyn Stage> {
-    Box::new(Bytes { function, codes: PhantomData })
+    Elements::boxed(Bytes { function, codes: PhantomData })
 }
 
 fn wrap<S: Lane + Storage>(source: Format, target: Format) -> Box<dyn Stage> {

@@ -4,7 +4,7 @@ use super::table::Table;
 use crate::cpu::Level;
 use crate::kernels::request::{Count, Request};
 use crate::kernels::stages::stage::Stage;
-use crate::kernels::vectors::vector_loop::{InSteps, Step};
+use crate::kernels::vectors::vector_loop::{Step, in_steps};
 use crate::simd::{TABLE_BYTES, Tables, Vectors, with_vectors};
 
 /// Makes the stage for a request without a factor whose results depend on the source code alone, on a level with
@@ -29,11 +29,11 @@ fn of_table(table: &Table, size: usize, level: Level) -> Option<Box<dyn Stage>> 
     }
     let planes = &table.planes;
     with_vectors!(Tables, level, vectors: V => match (size, table.sets_last_two(size)) {
-        (1, _) => Some(InSteps::<V, _, 1>::boxed(vectors, ToByte(planes[0]))),
-        (2, _) => Some(InSteps::<V, _, 2>::boxed(vectors, ToMore([planes[0], planes[1]]))),
-        (4, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToMore([planes[2], planes[3]]))),
-        (4, false) => Some(InSteps::<V, _, 4>::boxed(vectors, ToFour([planes[0], planes[1], planes[2], planes[3]]))),
-        (_, true) => Some(InSteps::<V, _, 8>::boxed(vectors, ToMore([planes[6], planes[7]]))),
+        (1, _) => Some(in_steps::<V, _, 1>(vectors, ToByte(planes[0]))),
+        (2, _) => Some(in_steps::<V, _, 2>(vectors, ToMore([planes[0], planes[1]]))),
+        (4, true) => Some(in_steps::<V, _, 4>(vectors, ToMore([planes[2], planes[3]]))),
+        (4, false) => Some(in_steps::<V, _, 4>(vectors, ToFour([planes[0], planes[1], planes[2], planes[3]]))),
+        (_, true) => Some(in_steps::<V, _, 8>(vectors, ToMore([planes[6], planes[7]]))),
         _ => None,
     })?
 }

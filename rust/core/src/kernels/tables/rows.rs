@@ -13,7 +13,7 @@ use smallvec::SmallVec;
 
 use super::table::Table;
 use crate::kernels::stages::stage::Stage;
-use crate::kernels::vectors::vector_loop::{InSteps, Step};
+use crate::kernels::vectors::vector_loop::{Step, in_steps};
 use crate::simd::{Avx2, Vector, short_tables};
 
 type Integers = <Avx2 as Vector>::Integers;
@@ -230,9 +230,9 @@ enum AnySteps {
 /// Makes the stage of tables with at most so many classes.
 fn with_steps<const STEPS: usize>(vectors: Avx2, rows: &AnySteps) -> Option<Box<dyn Stage>> {
     Some(match rows {
-        AnySteps::One(rows) => InSteps::<Avx2, _, 1>::boxed(vectors, rows.with_steps::<STEPS>()?),
-        AnySteps::Two(rows) => InSteps::<Avx2, _, 2>::boxed(vectors, rows.with_steps::<STEPS>()?),
-        AnySteps::LastTwo(rows) => InSteps::<Avx2, _, 4>::boxed(vectors, rows.with_steps::<STEPS>()?),
+        AnySteps::One(rows) => in_steps::<Avx2, _, 1>(vectors, rows.with_steps::<STEPS>()?),
+        AnySteps::Two(rows) => in_steps::<Avx2, _, 2>(vectors, rows.with_steps::<STEPS>()?),
+        AnySteps::LastTwo(rows) => in_steps::<Avx2, _, 4>(vectors, rows.with_steps::<STEPS>()?),
     })
 }
 
@@ -244,7 +244,7 @@ pub(super) fn stage(vectors: Avx2, table: &Table, size: usize) -> Option<Box<dyn
         1 => AnySteps::One(Rows::of(&[a])?),
         2 => AnySteps::Two(Rows::of(&[a, b])?),
         4 if table.sets_last_two(size) => AnySteps::LastTwo(Rows::of(&[c, d])?),
-        4 => return Some(InSteps::<Avx2, _, 4>::boxed(vectors, Rows::<Row, 4, 4>::of(&[a, b, c, d])?)),
+        4 => return Some(in_steps::<Avx2, _, 4>(vectors, Rows::<Row, 4, 4>::of(&[a, b, c, d])?)),
         _ => return None,
     };
     with_steps::<2>(vectors, &rows)

@@ -13,7 +13,7 @@
 
 use super::float_source::Floats;
 use super::to_byte::{SignPlace, with_signs};
-use super::vector_loop::{InSteps, Step, quarters};
+use super::vector_loop::{Step, in_steps, quarters};
 use crate::codec::odd_bf16::OddBf16Rule;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -131,8 +131,8 @@ pub(super) fn stage<F: Floats>(request: &Request, source: F, level: Level) -> Op
 
 fn signed<F: Floats>(vectors: Avx2, source: F, grid: Grid, rule: OddBf16Rule) -> Box<dyn Stage> {
     if SignPlace::of(&rule).is_top() {
-        InSteps::<Avx2, _, 1>::boxed(vectors, MagicCodes::<F, true> { source, grid, rule })
+        in_steps::<Avx2, _, 1>(vectors, MagicCodes::<F, true> { source, grid, rule })
     } else {
-        InSteps::<Avx2, _, 1>::boxed(vectors, MagicCodes::<F, false> { source, grid, rule })
+        in_steps::<Avx2, _, 1>(vectors, MagicCodes::<F, false> { source, grid, rule })
     }
 }

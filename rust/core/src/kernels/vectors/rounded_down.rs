@@ -11,7 +11,7 @@
 
 use super::float_source::{F32Source, Floats};
 use super::to_byte::{SignPlace, by_sign, with_signs};
-use super::vector_loop::{InSteps, Step, quarters};
+use super::vector_loop::{Step, in_steps, quarters};
 use crate::codec::odd_bf16::OddBf16Rule;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -121,7 +121,7 @@ fn boxed<const SIGNED: bool, const TOP: bool>(
         Rounding::NearestAway => (1 << (shift - 1), scale, HALF),
         _ => (0, scale, 0.0),
     };
-    InSteps::<Avx2, _, 1>::boxed(
+    in_steps::<Avx2, _, 1>(
         vectors,
         RoundedDown::<SIGNED, TOP> {
             rule,

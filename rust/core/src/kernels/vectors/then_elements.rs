@@ -1,6 +1,6 @@
 //! Whole registers by one loop, and the remaining elements, or all of a few, one by one by another.
 
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{Step, in_steps};
 use crate::cpu::Level;
 use crate::kernels::stages::stage::{Span, Stage};
 use crate::simd::Vector;
@@ -23,7 +23,7 @@ impl Registers {
         step: S,
         fewest: usize,
     ) -> Self {
-        let stage = InSteps::<V, _, SIZE>::boxed(vectors, step);
+        let stage = in_steps::<V, _, SIZE>(vectors, step);
         Self { stage, step: V::BYTES, from: S::FROM, to: SIZE, fewest }
     }
 

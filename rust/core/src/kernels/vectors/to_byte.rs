@@ -1,7 +1,7 @@
 //! Floats of 16 and 32 bits to floats of 8 bits or fewer, a register of codes at a time.
 
 use super::float_source::{Floats, OddBf16};
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{Step, in_steps};
 use crate::codec::odd_bf16::{MANTISSA, OddBf16Rule, PowerRule};
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
@@ -289,5 +289,5 @@ pub(super) fn rounded_stage<V: Vector, F: Floats>(
 
 /// Makes the stage of a rule.
 pub(super) fn boxed<V: Vector, F: Floats, C: Codes<V>>(vectors: V, source: F, codes: C) -> Box<dyn Stage> {
-    InSteps::<V, _, 1>::boxed(vectors, ToBytes { source, codes })
+    in_steps::<V, _, 1>(vectors, ToBytes { source, codes })
 }

@@ -1,7 +1,7 @@
 //! Floats of 16, 32 and 64 bits to float32.
 
 use super::float_source::Floats;
-use super::vector_loop::{InSteps, Step, quarters};
+use super::vector_loop::{Step, in_steps, quarters};
 use crate::codec::encode::SpecialCodes;
 use crate::codec::options::Rounding;
 use crate::codec::pivot::{Binary32, FloatPivot};
@@ -121,7 +121,7 @@ unsafe impl<V: Vector, F: Floats> Step<V, 4> for ToLimited<F> {
 
 /// Makes the stage to float32 that changes NaN only.
 pub(super) fn stage<V: Vector, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
-    InSteps::<V, _, 4>::boxed(vectors, ToF32::new(source))
+    in_steps::<V, _, 4>(vectors, ToF32::new(source))
 }
 
 /// Makes the stage to float32 that limits infinities and replaces NaN.
@@ -133,5 +133,5 @@ pub(super) fn limited_stage<V: Vector, F: Floats>(
     let codes = SpecialCodes::new(&request.target.float()?, &request.options, Rounding::NearestEven);
     let [nan, negative_nan] = codes.nan.map(|code| code as u32);
     let limit = codes.infinity[0] as u32;
-    Some(InSteps::<V, _, 4>::boxed(vectors, ToLimited { source, limit, nan, nan_sign: nan ^ negative_nan }))
+    Some(in_steps::<V, _, 4>(vectors, ToLimited { source, limit, nan, nan_sign: nan ^ negative_nan }))
 }

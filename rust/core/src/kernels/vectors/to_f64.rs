@@ -2,7 +2,7 @@
 
 use super::float_source::Floats;
 use super::to_f32::{canonical, four};
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{Step, in_steps};
 use crate::codec::pivot::{Binary32, FloatPivot};
 use crate::kernels::stages::stage::Stage;
 use crate::simd::Conversions;
@@ -37,5 +37,5 @@ unsafe impl<V: Conversions, F: Floats> Step<V, 8> for ToF64<F> {
 
 /// Makes the stage to float64.
 pub(super) fn stage<V: Conversions, F: Floats>(vectors: V, source: F) -> Box<dyn Stage> {
-    InSteps::<V, _, 8>::boxed(vectors, ToF64(source))
+    in_steps::<V, _, 8>(vectors, ToF64(source))
 }

@@ -6,7 +6,7 @@ use std::marker::PhantomData;
 use super::factor::{Rounded, Times};
 use super::float_source::{F32Source, Floats, truncated_quickly};
 use super::to_f32::four;
-use super::vector_loop::{InSteps, Step, quarters};
+use super::vector_loop::{Step, in_steps, quarters};
 use crate::codec::options::{Overflow, Rounding};
 use crate::format::Format;
 use crate::kernels::request::Request;
@@ -98,26 +98,24 @@ pub(super) fn stage<V: Conversions, F: Floats>(
 ) -> Option<Box<dyn Stage>> {
     match (bits, signed) {
         (8, _) => Some(to_8(vectors, source, signed)),
-        (16, true) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, true>(source))),
-        (16, false) => Some(InSteps::<V, _, 2>::boxed(vectors, ToIntegers::<F, false>(source))),
-        (32, true) => Some(InSteps::<V, _, 4>::boxed(vectors, ToIntegers::<F, true>(source))),
+        (16, true) => Some(in_steps::<V, _, 2>(vectors, ToIntegers::<F, true>(source))),
+        (16, false) => Some(in_steps::<V, _, 2>(vectors, ToIntegers::<F, false>(source))),
+        (32, true) => Some(in_steps::<V, _, 4>(vectors, ToIntegers::<F, true>(source))),
         (32, false) if F::SIZE != 2 || F::SHIFTED => {
-            Some(InSteps::<V, _, 4>::boxed(vectors, ToIntegers::<F, false>(source)))
+            Some(in_steps::<V, _, 4>(vectors, ToIntegers::<F, false>(source)))
         }
         // Other sources of 16 bits reach wider integers through float32.
-        (64, true) if F::SIZE != 2 => Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, true>(source))),
-        (64, false) if F::SIZE != 2 => {
-            Some(InSteps::<V, _, 8>::boxed(vectors, ToIntegers::<F, false>(source)))
-        }
+        (64, true) if F::SIZE != 2 => Some(in_steps::<V, _, 8>(vectors, ToIntegers::<F, true>(source))),
+        (64, false) if F::SIZE != 2 => Some(in_steps::<V, _, 8>(vectors, ToIntegers::<F, false>(source))),
         _ => None,
     }
 }
 
 fn to_8<V: Conversions, F: Floats>(vectors: V, source: F, signed: bool) -> Box<dyn Stage> {
     if signed {
-        InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, true>(source))
+        in_steps::<V, _, 1>(vectors, ToIntegers::<F, true>(source))
     } else {
-        InSteps::<V, _, 1>::boxed(vectors, ToIntegers::<F, false>(source))
+        in_steps::<V, _, 1>(vectors, ToIntegers::<F, false>(source))
     }
 }
 
@@ -162,7 +160,7 @@ pub(super) fn low_bits<V: Conversions>(
 ) -> Option<Box<dyn Stage>> {
     let wraps = V::DOUBTS && overflow != Overflow::Saturate;
     let to_byte = ToByte::<f32>::new(target, overflow).filter(|_| wraps)?;
-    Some(InSteps::<V, _, 1>::boxed(vectors, ToLowBits(to_byte)))
+    Some(in_steps::<V, _, 1>(vectors, ToLowBits(to_byte)))
 }
 
 /// A rounding to 32-bit integers.

@@ -5,7 +5,7 @@ use std::marker::PhantomData;
 use super::float_source::{F32Source, Floats};
 use super::shapes::Shape;
 use super::u16_codes::{AwayF16Codes, Bf16Codes, F16Codes, Specials, U16Codes, finish_visible_nan};
-use super::vector_loop::{InSteps, Step};
+use super::vector_loop::{Step, in_steps};
 use crate::codec::options::Rounding;
 use crate::kernels::request::Request;
 use crate::kernels::stages::stage::Stage;
@@ -72,7 +72,7 @@ unsafe impl<V: Vector> Step<V, 2> for Recoded {
 
 /// Makes the stage from a format of 16 bits to itself, where the options change values.
 pub(super) fn recoded_stage<V: Vector>(vectors: V, request: &Request) -> Option<Box<dyn Stage>> {
-    Some(InSteps::<V, _, 2>::boxed(vectors, Recoded(Specials::of(request)?)))
+    Some(in_steps::<V, _, 2>(vectors, Recoded(Specials::of(request)?)))
 }
 
 /// Makes the stage to bf16 in the default rounding.
@@ -126,8 +126,8 @@ fn boxed<V: Vector, F: Floats, H: U16Codes>(vectors: V, source: F, specials: Spe
     let is_slow = F::MOST.is_some();
     let overflows = F::MOST.is_none_or(|most| most > H::MOST);
     if overflows && (is_slow || specials.limits()) {
-        InSteps::<V, _, 2>::boxed(vectors, ToU16::<F, H, true> { source, specials, halves })
+        in_steps::<V, _, 2>(vectors, ToU16::<F, H, true> { source, specials, halves })
     } else {
-        InSteps::<V, _, 2>::boxed(vectors, ToU16::<F, H, false> { source, specials, halves })
+        in_steps::<V, _, 2>(vectors, ToU16::<F, H, false> { source, specials, halves })
     }
 }

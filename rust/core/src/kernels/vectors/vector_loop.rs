@@ -1,10 +1,11 @@
 //! The loop over whole registers, and what converts the elements that do not fill one.
 
 use std::any::type_name;
+use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 
 use crate::cpu::{Level, RawKernel};
-use crate::kernels::stages::stage::{Span, Stage, short_name};
+use crate::kernels::stages::stage::{Opaque, Span, Stage, short_name};
 use crate::simd::{MOST_BYTES, Rest, Vector, fence, prefetch, rarely};
 use crate::tuning::{ALIGNED_STORES, CACHE_LINE, PREFETCH, STREAM_RESULTS};
 
@@ -38,66 +39,44 @@ pub(crate) unsafe trait Step<V: Vector, const SIZE: usize>:
     unsafe fn step(ready: Self::Ready, source: *const u8) -> [V::Integers; SIZE];
 }
 
-/// The loop of a step on one level.
-pub(crate) struct InSteps<V, S, const SIZE: usize> {
-    step: S,
+/// Makes the loop of a step on one level.
+pub(crate) fn in_steps<V: Vector, S: Step<V, SIZE>, const SIZE: usize>(
     vectors: V,
-}
-
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> InSteps<V, S, SIZE> {
-    pub(crate) fn boxed(vectors: V, step: S) -> Box<dyn Stage> {
-        const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
-        InRounds::boxed(
-            Box::new(Self { step, vectors }),
-            type_name::<S>(),
-            [S::FROM, SIZE],
-            S::ZEROS,
-            vectors,
-        )
-    }
+    step: S,
+) -> Box<dyn Stage> {
+    const { assert!(S::FROM <= MOST_SIZE && SIZE <= MOST_SIZE, "there is room for a step") };
+    let with_zeros = if S::ZEROS { Some(StepLoop::<V, S, SIZE, true>::function()) } else { None };
+    let loops = [Some(StepLoop::<V, S, SIZE, false>::function()), with_zeros];
+    InRounds::boxed(Box::new(step), loops, type_name::<S>(), [S::FROM, SIZE], vectors)
 }
 
 /// Elements that fill registers.
-#[derive(Clone, Copy)]
 struct Round {
+    /// Of the type that the loop is for.
+    step: *const (),
     source: *const u8,
     target: *mut u8,
     steps: usize,
     /// Whether results go past the caches; the target is aligned then.
     streams: bool,
-    /// Whether a zero as wide follows each result.
-    zeros: bool,
 }
 
-/// What the compiler makes for each step and level: the loop over whole registers.
-trait Steps: Send + Sync {
-    /// # Safety
-    /// The elements of all steps are readable, and their results writable, as [`Stage::run`] has it. Zeros are asked for
-    /// only where [`Step::ZEROS`].
-    unsafe fn run(&self, round: Round);
-}
-
-impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize> Steps for InSteps<V, S, SIZE> {
-    unsafe fn run(&self, round: Round) {
-        let Self { step, vectors } = self;
-        // The vectors are those of the level that the stage was made for, whichever level is in use now.
-        // SAFETY: the caller's promise.
-        unsafe {
-            if S::ZEROS && round.zeros {
-                vectors.run(StepLoop::<V, S, SIZE, true> { step, round, _vectors: *vectors });
-            } else {
-                vectors.run(StepLoop::<V, S, SIZE, false> { step, round, _vectors: *vectors });
-            }
-        }
-    }
-}
+/// A loop over whole registers, which the compiler makes for each step and level.
+///
+/// # Safety
+/// The level is there, the step is of the loop's type, and the elements of all steps are readable, and their results
+/// writable, as [`Stage::run`] has it.
+type Loop = unsafe fn(&Round);
 
 /// With `ZEROS`, a zero follows each result.
-struct StepLoop<'a, V, S, const SIZE: usize, const ZEROS: bool> {
-    step: &'a S,
-    round: Round,
-    /// Their features are there.
-    _vectors: V,
+#[repr(transparent)]
+struct StepLoop<'a, V, S, const SIZE: usize, const ZEROS: bool>(&'a Round, PhantomData<(V, S)>);
+
+impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> StepLoop<'_, V, S, SIZE, ZEROS> {
+    fn function() -> Loop {
+        // SAFETY: a loop has the layout, and is passed like, the reference that it is made of.
+        unsafe { std::mem::transmute::<unsafe fn(Self), Loop>(V::function::<Self>()) }
+    }
 }
 
 impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKernel
@@ -107,10 +86,10 @@ impl<V: Vector, S: Step<V, SIZE>, const SIZE: usize, const ZEROS: bool> RawKerne
 
     #[inline(always)]
     unsafe fn run(self) {
-        let Self { step, round: Round { source, target, steps, streams, .. }, .. } = self;
-        // SAFETY: the vectors are there, so the level's features are; the caller vouches for the elements of all steps.
+        let &Round { step, source, target, steps, streams } = self.0;
+        // SAFETY: the level is there, so its features are; the caller vouches for the step, and the elements of all steps.
         unsafe {
-            let ready = step.ready();
+            let ready = (*step.cast::<S>()).ready();
             for i in 0..steps {
                 let target = target.add(i * V::BYTES * SIZE * if ZEROS { 2 } else { 1 });
                 let source = source.add(i * V::BYTES * S::FROM);
@@ -197,14 +176,14 @@ impl<V: Vector> RawKernel for Unpad<V> {
 
 /// What the loops of all steps of a level share: elements that do not fill registers, and the choice of stores.
 struct InRounds<V> {
-    steps: Box<dyn Steps>,
+    step: Box<dyn Opaque>,
+    /// The loop of the step, and the one with zeros if there is one.
+    loops: [Option<Loop>; 2],
     /// Of the step.
     name: &'static str,
     /// Bytes of a source element and of a result.
     from: usize,
     to: usize,
-    /// [`Step::ZEROS`].
-    zeros: bool,
     vectors: V,
 }
 
@@ -219,16 +198,29 @@ fn streams<V: Vector>(source: *const u8, target: *const u8, bytes: usize) -> boo
 type Room = MaybeUninit<Rest<{ 2 * MOST_BYTES * MOST_SIZE }>>;
 
 impl<V: Vector> InRounds<V> {
-    /// One function a level: `InSteps::boxed`, of which there are hundreds, has none of this code.
+    /// One function a level: `in_steps`, of which there are hundreds, has none of this code.
     #[inline(never)]
     fn boxed(
-        steps: Box<dyn Steps>,
+        step: Box<dyn Opaque>,
+        loops: [Option<Loop>; 2],
         name: &'static str,
         [from, to]: [usize; 2],
-        zeros: bool,
         vectors: V,
     ) -> Box<dyn Stage> {
-        Box::new(Self { steps, name, from, to, zeros, vectors })
+        Box::new(Self { step, loops, name, from, to, vectors })
+    }
+
+    /// Runs one of the loops, given whether zeros follow, for which there is one.
+    ///
+    /// # Safety
+    /// The elements of all steps are readable, and their results writable, as [`Stage::run`] has it.
+    unsafe fn run_loop(&self, zeros: bool, source: *const u8, target: *mut u8, steps: usize, streams: bool) {
+        let step = std::ptr::from_ref(&*self.step).cast::<()>();
+        if let Some(function) = self.loops[usize::from(zeros)] {
+            // SAFETY: the vectors are those of the level that the stage was made for, whichever level is in use now, and the
+            // step is the loop's; the rest is the caller's promise.
+            unsafe { function(&Round { step, source, target, steps, streams }) };
+        }
     }
 
     /// Returns the elements before the first aligned one; 0 where alignment does not pay or is impossible.
@@ -267,14 +259,12 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
             }
             if whole > head {
                 let steps = (whole - head) / V::BYTES;
-                self.steps.run(Round { source: first, target: aligned, steps, streams, zeros: false });
+                self.run_loop(false, first, aligned, steps, streams);
             }
             if padded == 0 {
                 return;
             }
-            let round =
-                Round { source: elements, target: results, steps: padded, streams: false, zeros: false };
-            self.steps.run(round);
+            self.run_loop(false, elements, results, padded, false);
             padded = 0;
             for (start, count) in parts.into_iter().filter(|part| part.1 > 0) {
                 let room = results.add(padded * V::BYTES * to).cast_const();
@@ -285,11 +275,11 @@ unsafe impl<V: Vector> Stage for InRounds<V> {
     }
 
     unsafe fn run_with_zeros(&self, _level: Level, Span { source, target, count, .. }: Span) -> usize {
-        let steps = if self.zeros { count / V::BYTES } else { 0 };
+        let steps = if self.loops[1].is_some() { count / V::BYTES } else { 0 };
         if steps > 0 {
             let streams = streams::<V>(source, target, count * (self.from + 2 * self.to));
             // SAFETY: the caller's promise, for whole registers.
-            unsafe { self.steps.run(Round { source, target, steps, streams, zeros: true }) };
+            unsafe { self.run_loop(true, source, target, steps, streams) };
         }
         steps * V::BYTES
     }

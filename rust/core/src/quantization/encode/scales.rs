@@ -131,9 +131,10 @@ impl<T: Real> Scales<T> {
         let has_zero = properties.has_zero_scale;
         let (nothing, nan) = (T::default(), T::from_f32(f32::NAN));
         // Loops that own what they need, and take no branches, are vectorised.
-        let numbers = scale.iter_mut().zip(amax.iter());
-        on_level::<T>(level, move || {
-            for (scale, &amax) in numbers {
+        on_level!(level, <T: Real>, scale: &'a mut [T] = scale, amax: &'a [T] = amax,
+            numbers: (T, T, T) = (nothing, zero, nan), has_zero: bool = has_zero; {
+            let (nothing, zero, nan) = numbers;
+            for (scale, &amax) in scale.iter_mut().zip(amax) {
                 let known = *scale;
                 let finite = if (amax == nothing) & has_zero { zero } else { known };
                 *scale = if amax.is_finite() { finite } else { nan };
@@ -145,9 +146,9 @@ impl<T: Real> Scales<T> {
         self.stored.round(scale, bytes);
         if zero != nothing && properties.replaces_zeros {
             let mut has_zeros = false;
-            let (numbers, result) = (scale.iter_mut(), &mut has_zeros);
-            on_level::<T>(level, move || {
-                *result = numbers.fold(false, |has_zeros, scale| {
+            on_level!(level, <T: Real>, scale: &'a mut [T] = scale, zero: T = zero, nothing: T = nothing,
+                result: &'a mut bool = &mut has_zeros; {
+                *result = scale.iter_mut().fold(false, |has_zeros, scale| {
                     let (known, is_zero) = (*scale, *scale == nothing);
                     *scale = if is_zero { zero } else { known };
                     has_zeros | is_zero
@@ -190,9 +191,10 @@ impl<T: Real> Scales<T> {
         let none = if self.numbers.multiplies { nothing } else { T::from_f32(f32::INFINITY) };
         let properties = self.recipe.steps.properties;
         let (is_affine, needs_scale) = (properties.affine, !properties.outlasts_zeros);
-        let numbers = factors.iter_mut().zip(scale.iter().zip(amax.iter()));
-        on_level::<T>(self.numbers.level, move || {
-            for (factor, (&scale, &amax)) in numbers {
+        on_level!(self.numbers.level, <T: Real>, factors: &'a mut [T] = factors, scale: &'a [T] = scale, amax: &'a [T] = amax,
+            none: T = none, properties: (bool, bool) = (is_affine, needs_scale); {
+            let (nothing, (is_affine, needs_scale)) = (T::default(), properties);
+            for (factor, (&scale, &amax)) in factors.iter_mut().zip(scale.iter().zip(amax)) {
                 let known = *factor;
                 let is_zero = !is_affine & ((amax == nothing) | (needs_scale & (scale == nothing)));
                 *factor = if is_zero | !amax.is_finite() { none } else { known };

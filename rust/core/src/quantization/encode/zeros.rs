@@ -51,8 +51,9 @@ impl Zeros {
         let scales = if of_blocks && self.has_bytes { &scales[operands.places.clone()] } else { &[] };
         let mut is_any = scales.contains(&0);
         if !of_blocks {
-            let is_any = &mut is_any;
-            on_level::<T>(self.level, move || {
+            on_level!(self.level, <T: Real, B: Bits>, area: Area<*const B> = area, negative: B = negative,
+                is_any: &'a mut bool = &mut is_any; {
+                let Area { rows, columns, .. } = area;
                 for row in 0..rows {
                     let from = area.row(row);
                     for column in 0..columns {

@@ -40,6 +40,10 @@ unsafe impl Vector for Avx2 {
         unsafe { level::run_avx2(kernel) }
     }
 
+    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
+        level::run_avx2::<K>
+    }
+
     operations! {
         fn load(source: *const u8) -> Integers { arch::_mm256_loadu_si256(source.cast()) }
         fn store(target: *mut u8, a: Integers) { arch::_mm256_storeu_si256(target.cast(), a) }

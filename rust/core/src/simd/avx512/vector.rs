@@ -61,6 +61,10 @@ unsafe impl Vector for Avx512 {
         unsafe { level::run_avx512(kernel) }
     }
 
+    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
+        level::run_avx512::<K>
+    }
+
     operations! {
         fn load_first(source: *const u8, count: usize) -> Integers {
             arch::_mm512_maskz_loadu_epi8(first(count), source.cast())

@@ -42,6 +42,10 @@ unsafe impl Vector for Neon {
         unsafe { level::run_portable(kernel) }
     }
 
+    fn function<K: RawKernel>() -> unsafe fn(K) -> K::Output {
+        level::run_portable::<K>
+    }
+
     operations! {
         fn load(source: *const u8) -> Integers { arch::vld1q_u8(source) }
         fn store(target: *mut u8, a: Integers) { arch::vst1q_u8(target, a) }

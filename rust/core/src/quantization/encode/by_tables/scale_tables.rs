@@ -63,8 +63,9 @@ impl ScaleTables {
     pub(super) fn have_all<T: Real>(&self, level: Level, most: u16, shorts: &[u16], stored: &[u8]) -> bool {
         let (zeros_only, (low, high)) = (self.zeros_only, self.known);
         let mut all = true;
-        let result = &mut all;
-        on_level::<T>(level, move || {
+        on_level!(level, <T: Real>, shorts: &'a [u16] = shorts, stored: &'a [u8] = stored, zeros_only: bool = zeros_only,
+            known: (u8, u8) = (low, high), result: &'a mut bool = &mut all; {
+            let (low, high) = known;
             // That of 0 has a table, too.
             let beyond = |scale: u8| (scale < low) & (scale != 0) | (scale > high);
             let beyond = stored.iter().fold(false, |any, &scale| any | beyond(scale));
@@ -243,7 +244,8 @@ pub(super) fn find_powers<T: Real>(scales: &Scales<T>, shorts: &[u16], stored: &
     // Codes have so few bits that a mantissa of bf16 has all that their rules look at.
     let added = (scales.numbers.power_addend >> (52 - MANTISSA)) as u16;
     let (exponent, zero) = (scales.element_exponent() as u16, scales.zero_scale() as u8);
-    on_level::<T>(scales.numbers.level, || {
+    on_level!(scales.numbers.level, <T: Real>, stored: &'a mut [u8] = stored, shorts: &'a [u16] = shorts, added: u16 = added,
+        exponent: u16 = exponent, zero: u8 = zero; {
         for (byte, &amax) in stored.iter_mut().zip(shorts) {
             let power = ((amax + added) >> MANTISSA).saturating_sub(exponent);
             *byte = if amax == 0 { zero } else { power as u8 };
