@@ -34,6 +34,7 @@ from castwise.checkpoint.advice._candidates import (
 )
 from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
+from castwise.checkpoint.advice._result import check_result
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -42,6 +43,7 @@ from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
     TABLES,
     CheckpointModel,
+    UnloadableError,
     checked_architecture,
     checked_threads,
     is_scheme,
@@ -127,11 +129,11 @@ def advise(
     importance
         How much the loss of the model grows with the relative squared error of each weight: a
         mapping from names to numbers that are not negative, or its file (JSON, npz or
-        safetensors). The unit is free. All are alike by default, but a head, and an embedding that
-        is one too, counts as much as all others together; else each weight that may change needs a
-        number, and other names are ignored. Of use are the loss with only that weight
-        quantised over its relative squared error, and its Fisher trace times the mean of its
-        squared elements (the loss grows by half the trace times the mean squared error: Dong and
+        safetensors). The unit is free. By default each counts by the logarithm of its elements, but
+        a head, and an embedding that is one too, as much as all others together; else each weight
+        that may change needs a number, and other names are ignored. Of use are the loss with only
+        that weight quantised over its relative squared error, and its Fisher trace times the mean
+        of its squared elements (the loss grows by half the trace times the mean squared error: Dong and
         others, HAWQ-V2, arXiv 1911.03852).
     ignore
         Regular expressions of weights, or of their modules, whose error does not count, such as
@@ -202,6 +204,8 @@ def advise(
             embeddings=embeddings,
             architecture=checked_architecture(architecture),
         )
+        if limits is not None and limits.consumer.form is not None:
+            check_result(opened, candidates, _any_schemes(candidates))  # before weights are read
         weights = _importances(importance, candidates)
         weights |= dict.fromkeys(_ignored(ignore, candidates), 0.0)
         grouped = _groups(groups, candidates)
@@ -217,13 +221,23 @@ def advise(
             problems.sort(key=_Problem.least_bytes)
             return _best([partial(problem.advice, stated, str(source)) for problem in problems])
 
-        preferred = candidates.by_default()
-        try:
-            advice = best_of(preferred)
-        except CheckpointError:
-            if preferred is candidates:
-                raise
-            advice = best_of(candidates)
+        def loadable(rows: Candidates) -> Advice:
+            """Choose, and choose again without the schemes of weights that would not be loaded."""
+            while True:
+                advice = best_of(rows)
+                if not advice.quantizes:
+                    return advice
+                try:
+                    check_result(opened, rows, advice.map)
+                except UnloadableError as refusal:
+                    unloaded = _unloaded(advice, refusal)
+                    if not unloaded:
+                        raise
+                    rows = rows.without(unloaded)
+                else:
+                    return advice
+
+        advice = _first_loadable(loadable, candidates)
         advice = replace(advice, stays=_stays(opened, candidates))
     if limits is not None and limits.consumer.form is not None and not advice.quantizes:
         raise CheckpointError(
@@ -231,6 +245,39 @@ def advise(
             f"of quantised models only; use {limits.consumer.name}'s own converter, or limit more"
         )
     return advice
+
+
+def _any_schemes(candidates: Candidates) -> dict[str, str]:
+    """Return a scheme for each weight that may get one."""
+    schemes = {name: [*filter(is_scheme, sizes)] for name, sizes in candidates.nbytes.items()}
+    return {_key(name): targets[0] for name, targets in schemes.items() if targets}
+
+
+def _first_loadable(loadable: Callable[[Candidates], Advice], candidates: Candidates) -> Advice:
+    """Return advice with what is loaded by default, mixed or of one scheme, or with the rest."""
+    refusals: list[CheckpointError] = []
+    preferred = candidates.by_default()
+    for rows in [preferred] if preferred is candidates else [preferred, candidates]:
+        for parts in ([rows], rows.alone()):
+            try:
+                return _best([partial(loadable, part) for part in parts])
+            except CheckpointError as refusal:
+                refusals.append(refusal)
+                if not isinstance(refusal, UnloadableError):
+                    break
+    raise refusals[0]
+
+
+def _unloaded(advice: Advice, refusal: UnloadableError) -> dict[str, str]:
+    """Return the schemes of weights in modules that would not be loaded."""
+    modules = {problem.module for problem in refusal.problems}
+    return {
+        name: choice.target
+        for choice in advice.choices
+        if is_scheme(choice.target)
+        for name in choice.tensors
+        if not modules.isdisjoint((text := name.removesuffix(WEIGHT), text.rpartition("/")[2]))
+    }
 
 
 def _stays(opened: Checkpoint, candidates: Candidates) -> tuple[KeptTensors, ...]:
@@ -383,10 +430,12 @@ def _importances(
 ) -> dict[str, float]:
     """Return how much the error of each weight counts."""
     if importance is None:
-        # No norm or sum is between the error of a head and the logits: `benches/real` has figures.
-        heads = {name for name in candidates.tensors if candidates.model.is_head(name)}
-        rest = max(len(candidates.tensors) - len(heads), 1)
-        return {name: float(rest if name in heads else 1) for name in candidates.tensors}
+        # `benches/real` has figures. No norm or sum is between the error of a head and the logits.
+        infos = candidates.tensors
+        numbers = {name: math.log1p(math.prod(info.shape)) for name, info in infos.items()}
+        heads = [name for name in infos if candidates.model.is_head(name)]
+        rest = sum(numbers[name] for name in infos if name not in heads) or 1.0
+        return numbers | dict.fromkeys(heads, rest)
     origin, rows = "importance", importance
     if not isinstance(rows, Mapping):
         path = checked_path(rows, "importance")
