@@ -78,6 +78,7 @@ class QuantizeArguments(SharedArguments, total=False):
     block: Block | None
     dtype_map: MapArgument | None
     ignore: str | Sequence[str]
+    quantize_embeddings: bool
     architecture: PathArgument | None
 
 

@@ -13,7 +13,7 @@ from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._numbers import is_integer
 from castwise._options import ConsumerName, FindingKind, WrittenRecipe, WrittenScheme
 from castwise._spelling import typed_values
-from castwise._wording import argument, function, is_for_command
+from castwise._wording import argument, function, given, is_for_command
 from castwise.checkpoint._arguments import Block, MapArgument, PathArgument, QuantizeArguments
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files import checked_path
@@ -33,6 +33,7 @@ from castwise.checkpoint.preview import CastPlan
 from castwise.checkpoint.report import LOSSES, Progress
 from castwise.checkpoint.requests import DeriveRequest, Make, RunOptions, carry_out
 from castwise.checkpoint.summary import CastSummary
+from castwise.quantization import consumers
 
 
 @overload
@@ -72,6 +73,7 @@ def quantize_file(
     block: Block | None = None,
     dtype_map: MapArgument | None = None,
     ignore: str | Sequence[str] = (),
+    quantize_embeddings: bool = False,
     architecture: PathArgument | None = None,
     threads: int | None = None,
     overwrite: bool = False,
@@ -125,6 +127,8 @@ def quantize_file(
         is that of linear layers.
     ignore
         Regular expressions that match the whole names of weights, or of their modules, to leave.
+    quantize_embeddings
+        Whether embeddings and heads get the scheme, too. Else those alone do that the map names.
     architecture
         A file with what the parameters of the model are, where castwise does not know the class or
         the type that `config.json` states.
@@ -178,6 +182,7 @@ class QuantizeRequest(DeriveRequest):
     block: int | tuple[int, int] | None
     dtype_map: Mapping[str, Any] | str | os.PathLike[str] | None
     ignore: str | Sequence[str]
+    quantize_embeddings: bool
     architecture: str | os.PathLike[str] | None
 
     def __post_init__(self) -> None:
@@ -194,6 +199,7 @@ class QuantizeRequest(DeriveRequest):
             self.dtype_map,
             consumer=self.consumer,
             ignore=self.ignore,
+            embeddings=checked_embeddings(self.quantize_embeddings or False, self.consumer),
             architecture=self.architecture,
             threads=threads,
         )
@@ -203,6 +209,7 @@ class QuantizeRequest(DeriveRequest):
             "block": None if encode.block is None else list(encode.block),
             "map": dict(encode.mapping),
             "ignore": list(encode.ignore),
+            **({"embeddings": True} if encode.embeddings else {}),
             **architecture_option(encode.architecture),
         }
         return RunOptions(threads=encode.threads, asked=asked), partial(
@@ -219,6 +226,7 @@ def checked_encode(
     ignore: object,
     threads: object,
     consumer: object = None,
+    embeddings: bool = False,
     architecture: PathArgument | None = None,
 ) -> Encode:
     """Check what is to be quantised, and how."""
@@ -269,6 +277,7 @@ def checked_encode(
         checked_threads(threads),
         map_name,
         consumer=None if reader is None else reader.name,
+        embeddings=embeddings,
         architecture=checked_architecture(architecture),
     )
     for name in names:
@@ -276,18 +285,35 @@ def checked_encode(
     return encode
 
 
-def _mapping(given: object) -> tuple[dict[str, Any], str]:
+def checked_embeddings(value: object, consumer: object) -> bool:
+    """Return whether embeddings and heads may get schemes; None: if the consumer loads them so."""
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(
+            f"{given('quantize_embeddings', value)} is not valid; use True, False or None"
+        )
+    loads_them = consumer is None or consumer_named(consumer).embeddings
+    if value and not loads_them:
+        loaders = ", ".join(row.name for row in consumers() if row.embeddings)
+        raise CheckpointError(
+            f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
+            "loads no embeddings and heads that are quantised; leave it out, or name who does "
+            f"({argument('consumer')}): {loaders}"
+        )
+    return loads_them if value is None else value
+
+
+def _mapping(source: object) -> tuple[dict[str, Any], str]:
     """Return the values of a map by its patterns, and what errors call it."""
-    if given is None:
+    if source is None:
         return {}, "map"
-    if isinstance(given, Mapping):
-        return typed_values(given), "map"
-    if not isinstance(given, str | os.PathLike):
+    if isinstance(source, Mapping):
+        return typed_values(source), "map"
+    if not isinstance(source, str | os.PathLike):
         raise TypeError(
             "dtype_map must be a mapping of regular expressions, the path of one, or the name of a "
-            f"map, not {given!r}"
+            f"map, not {source!r}"
         )
-    path = checked_path(given, "dtype_map")
+    path = checked_path(source, "dtype_map")
     return mapping_in(path), str(path)
 
 

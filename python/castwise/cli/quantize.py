@@ -20,7 +20,8 @@ Quantise the weights of a checkpoint, a file or a folder of shards, and write it
 producer's tools do, bit for bit: codes and scales under its names, what states them in
 config.json (and hf_quant_config.json), the index. Linear layers and stacked experts
 are quantised; embeddings, norms, routers, heads and adapters stay unless the --map
-names them, and all other tensors stay as they are, byte for byte.
+names them (or --quantize-embeddings says yes), and all other tensors stay as they are,
+byte for byte.
 
 DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
 itself, which a loss leaves as it was. Weights pass through memory in slabs of whole
@@ -89,6 +90,13 @@ def define(parser: argparse.ArgumentParser) -> None:
         default=[],
         help="leave the weights whose whole names, or whose modules', match; as often as needed",
     )
+    target.add_argument(
+        "--quantize-embeddings",
+        metavar="yes|no",
+        choices=("yes", "no"),
+        default="no",
+        help="whether embeddings and heads become that, too (default: those that the --map names)",
+    )
     _arguments.add_arguments(target, "--architecture")
     _arguments.add_losses(parser)
     _arguments.add_conversion_output(parser)
@@ -129,6 +137,7 @@ def _quantize_file(options: argparse.Namespace, shared: dict[str, Any]) -> CastS
         block=options.block,
         dtype_map=options.map,
         ignore=options.ignore,
+        quantize_embeddings=options.quantize_embeddings == "yes",
         architecture=options.architecture,
         **shared,
     )

@@ -50,11 +50,10 @@ from castwise.checkpoint.planning import (
     pattern_of,
     statement_sizes,
 )
-from castwise.checkpoint.quantizing import checked_encode
+from castwise.checkpoint.quantizing import checked_embeddings, checked_encode
 from castwise.checkpoint.report import KeptTensors, Progress, kept_tensors
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 from castwise.models import WEIGHT
-from castwise.quantization import consumers
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -175,33 +174,17 @@ def advise(
 
     """
     limit = _Limit.of(budget, bits, error)
-    if quantize_embeddings is not None and not isinstance(quantize_embeddings, bool):
-        raise TypeError(
-            f"{given('quantize_embeddings', quantize_embeddings)} is not valid; "
-            "use True, False or None"
-        )
     path = source_path(source, "source")
     workers = checked_threads(threads)
     with open_checkpoint(path) as opened:
         limits = None if consumer is None else limits_of(opened, consumer, recipe)
-        embeddings = quantize_embeddings
-        loads_them = limits is None or limits.consumer.embeddings
-        if embeddings is None:
-            embeddings = loads_them
-        elif embeddings and not loads_them:
-            loaders = ", ".join(row.name for row in consumers() if row.embeddings)
-            raise CheckpointError(
-                f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
-                "loads no embeddings and heads that are quantised; leave it out, or name who does "
-                f"({argument('consumer')}): {loaders}"
-            )
         candidates = find_candidates(
             opened,
             formats,
             recipe,
             workers,
             limits,
-            embeddings=embeddings,
+            embeddings=checked_embeddings(quantize_embeddings, consumer),
             architecture=checked_architecture(architecture),
         )
         if limits is not None and limits.consumer.form is not None:
@@ -223,19 +206,21 @@ def advise(
 
         def loadable(rows: Candidates) -> Advice:
             """Choose, and choose again without the schemes of weights that would not be loaded."""
-            while True:
-                advice = best_of(rows)
-                if not advice.quantizes:
-                    return advice
+            advice = best_of(rows)
+            while advice.quantizes:
                 try:
                     check_result(opened, rows, advice.map)
+                    break
                 except UnloadableError as refusal:
                     unloaded = _unloaded(advice, refusal)
                     if not unloaded:
                         raise
                     rows = rows.without(unloaded)
-                else:
-                    return advice
+                    try:
+                        advice = best_of(rows)
+                    except CheckpointError:  # what is left does not fit
+                        raise refusal from None
+            return advice
 
         advice = _first_loadable(loadable, candidates)
         advice = replace(advice, stays=_stays(opened, candidates))

@@ -42,38 +42,17 @@ _INDEX_ENTRY = 12
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the weights of a checkpoint may become.
-
-    Attributes
-    ----------
-    tensors
-        The weights that are asked about, by their names.
-    nbytes
-        For each of them, the bytes of what it may become, by "keep", format or scheme: codes,
-        scales, and their entries in headers and the index at most.
-    recipe
-        The producer of the schemes.
-    limits
-        What limits them to what a consumer loads; None if no consumer was named.
-    model
-        What the tensors are.
-    embeddings
-        Whether embeddings and heads may get schemes.
-    has_formats
-        Whether the caller named formats.
-    architecture
-        What the parameters are, as a user says; None if nobody does.
-
-    """
+    """What the weights of a checkpoint may become."""
 
     tensors: Mapping[str, TensorInfo]
     nbytes: Mapping[str, Mapping[str, int]]
+    """Of each weight by "keep", format or scheme: codes, scales, and their entries at most."""
     recipe: str
-    limits: Limits | None
+    limits: Limits | None  # None if no consumer was named
     model: CheckpointModel
-    embeddings: bool
-    has_formats: bool
-    architecture: Architecture | None
+    embeddings: bool  # whether embeddings and heads may get schemes
+    has_formats: bool  # whether the caller named formats
+    architecture: Architecture | None  # as a user says; None if nobody does
 
     def _schemes(self) -> set[str]:
         return {target for sizes in self.nbytes.values() for target in sizes if is_scheme(target)}
@@ -271,16 +250,9 @@ def _part_bytes(part: DerivedTensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EntrySizes:
-    """The entries of tensors in the headers of shards, and in an index.
+    """The entries of tensors in the headers of shards, and in an index."""
 
-    Attributes
-    ----------
-    index_bytes
-        Bytes of an entry in an index beside the name of the tensor, at most; None without index.
-
-    """
-
-    index_bytes: int | None
+    index_bytes: int | None  # beside the name of the tensor, at most; None without an index
 
     @classmethod
     def of(cls, source: Checkpoint) -> EntrySizes:

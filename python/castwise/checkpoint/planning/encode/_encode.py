@@ -483,8 +483,8 @@ class EncodePlan(ComponentPlan):
             )
         tables = (name for name in self.chosen if self.model.role(name) in _LOOKED_UP)
         name = next(tables, None)
-        recipe = self._encode.recipe
-        if name is not None and find_recipe(recipe).writing.embeddings == "named":
+        recipe, is_for_any = self._encode.recipe, self._encode.consumer is None
+        if is_for_any and name is not None and find_recipe(recipe).writing.embeddings == "named":
             _LOGGER.warning(
                 "%s: %r is an embedding, and no library loads one that is quantised as by %s: "
                 "castwise decodes it (%s)",
