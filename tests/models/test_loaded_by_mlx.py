@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import pkgutil
 import random
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +18,14 @@ from castwise import checkpoint
 from castwise.quantization.producers import find_consumer
 
 peers.need("torch", "transformers", "mlx_lm")
-import loading
-import mlx.core as mx
-import mlx_lm.models
-import tiny
-from mlx.utils import tree_flatten
-from mlx_lm.utils import MODEL_REMAPPING, load_model
+with warnings.catch_warnings():
+    warnings.simplefilter("ignore")
+    import loading
+    import mlx.core as mx
+    import mlx_lm.models
+    import tiny
+    from mlx.utils import tree_flatten
+    from mlx_lm.utils import MODEL_REMAPPING, load_model
 
 SCHEMES = ("int4_group", "int8_group", "mxfp4", "mxfp8_e4m3", "nvfp4")
 PARTS = {"weight", "scales", "biases"}

@@ -243,8 +243,9 @@ def _first_loadable(loadable: Callable[[Candidates], Advice], candidates: Candid
     refusals: list[CheckpointError] = []
     preferred = candidates.by_default()
     for rows in [preferred] if preferred is candidates else [preferred, candidates]:
-        for parts in ([rows], rows.alone()):
+        for is_alone in (False, True):
             try:
+                parts = rows.alone() if is_alone else [rows]
                 return _best([partial(loadable, part) for part in parts])
             except CheckpointError as refusal:
                 refusals.append(refusal)
@@ -417,10 +418,10 @@ def _importances(
     if importance is None:
         # `benches/real` has figures. No norm or sum is between the error of a head and the logits.
         infos = candidates.tensors
-        numbers = {name: math.log1p(math.prod(info.shape)) for name, info in infos.items()}
+        counts = {name: math.log1p(math.prod(info.shape)) for name, info in infos.items()}
         heads = [name for name in infos if candidates.model.is_head(name)]
-        rest = sum(numbers[name] for name in infos if name not in heads) or 1.0
-        return numbers | dict.fromkeys(heads, rest)
+        rest = sum(counts[name] for name in infos if name not in heads) or 1.0
+        return counts | dict.fromkeys(heads, rest)
     origin, rows = "importance", importance
     if not isinstance(rows, Mapping):
         path = checked_path(rows, "importance")

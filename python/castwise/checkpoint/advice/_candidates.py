@@ -55,7 +55,7 @@ class Candidates:
     architecture: Architecture | None  # as a user says; None if nobody does
 
     def _schemes(self) -> set[str]:
-        return {target for sizes in self.nbytes.values() for target in sizes if is_scheme(target)}
+        return {*filter(is_scheme, {target for sizes in self.nbytes.values() for target in sizes})}
 
     def by_default(self) -> Candidates:
         """Return these without the schemes that the consumer loads only with an option."""

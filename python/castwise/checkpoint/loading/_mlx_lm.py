@@ -42,9 +42,7 @@ def mlx_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps mlx-lm from loading a checkpoint, whose names must all be the model's."""
     section = view.section("quantization", "quantization_config")
     is_own = "group_size" in section and "quant_method" not in section
-    is_gpt_oss = (
-        section.get("quant_method") == "mxfp4" and _type(view) == "gpt_oss"
-    )
+    is_gpt_oss = section.get("quant_method") == "mxfp4" and _type(view) == "gpt_oss"
     if not is_own and not is_gpt_oss:
         if any(module.is_quantized for module in view.modules):
             yield LoadingProblem(
@@ -77,8 +75,7 @@ def _module_problems(
     elif module.is_expert and _type(view) not in _STACKS_SCALES:
         yield LoadingProblem(
             module.name,
-            f"mlx-lm stacks the weights of experts of {_type(view)}, and not "
-            "their scales",
+            f"mlx-lm stacks the weights of experts of {_type(view)}, and not their scales",
             leave(),
         )
     elif module.parameter.axes.endswith("in out"):
