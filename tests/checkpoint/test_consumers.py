@@ -167,8 +167,7 @@ def test_a_scheme_is_advised_where_it_is_loaded(
             continue
         try:
             choices = advise(model, error=1.0, **options).choices
-        except CheckpointError as error:  # of a model whose experts have no such scheme
-            assert NOT_LOADED in str(error)
+        except CheckpointError:  # of a model whose experts have no such scheme
             assert scheme not in loading.experts
             linear: Any = {r".*self_attn\..*_proj\.weight": scheme}
             del options["formats"]

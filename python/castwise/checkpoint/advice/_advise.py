@@ -132,8 +132,8 @@ def advise(
         a head, and an embedding that is one too, as much as all others together; else each weight
         that may change needs a number, and other names are ignored. Of use are the loss with only
         that weight quantised over its relative squared error, and its Fisher trace times the mean
-        of its squared elements (the loss grows by half the trace times the mean squared error: Dong and
-        others, HAWQ-V2, arXiv 1911.03852).
+        of its squared elements (the loss grows by half the trace times the mean squared error: Dong
+        and others, HAWQ-V2, arXiv 1911.03852).
     ignore
         Regular expressions of weights, or of their modules, whose error does not count, such as
         those that the caller does not use: they get the fewest bytes.
