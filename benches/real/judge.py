@@ -116,10 +116,13 @@ class Judge:
     def noise(self, name: str, target: str) -> tuple[float, int]:
         """The relative squared error of a weight, and its bytes."""
         if (name, target) not in self._noise:
-            found = self._stored(name, target)
-            weight = self.model.weights[name].astype(np.float64)
-            error = float(((found[0] - weight) ** 2).sum() / (weight**2).sum())
-            self._noise[name, target] = error, found[1]
+            decoded, nbytes = self._stored(name, target)
+            weight = self.model.weights[name]
+            noise, signal = (
+                sum(float(np.square(rows, dtype=np.float64).sum()) for rows in values)
+                for values in (map(np.subtract, decoded, weight), weight)
+            )
+            self._noise[name, target] = noise / signal, nbytes
         return self._noise[name, target]
 
     def _tensors(self, choice: Choice) -> dict[str, torch.Tensor]:

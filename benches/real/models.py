@@ -600,7 +600,7 @@ def whisper() -> RealModel:
     if missing:
         raise ValueError(f"{package}: no tensors for {sorted(missing)}")
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    features = torch.from_numpy(_whisper_features(voices(4, 6.0)))
+    features = torch.from_numpy(_whisper_features(voices(12, 6.0)))
     tokens = _greedy(model, tensors, features)
 
     def answer(changed: dict[str, torch.Tensor]) -> torch.Tensor:

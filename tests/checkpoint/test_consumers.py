@@ -24,6 +24,7 @@ from plain_models import CONFIGS, TEXT, same_results
 from whole_models import QWEN, TOKENS, write
 
 ROOT = Path(__file__).parents[2]
+NOT_LOADED = "would not be loaded as it would be written"
 ALL = consumers()
 CELLS = [(consumer, loading) for consumer in ALL for loading in consumer.loads]
 WIDTH, HEAD, EXPERTS, LAYERS = 256, 128, 3, 2
@@ -153,7 +154,7 @@ def test_advice_is_carried_out(
 
 @pytest.mark.parametrize(("consumer", "loading"), CELLS, ids=named)
 def test_a_scheme_is_advised_where_it_is_loaded(
-    model: Path, consumer: Consumer, loading: Loading
+    model: Path, tmp_path: Path, consumer: Consumer, loading: Loading
 ) -> None:
     symmetric = {row.scheme for row in WRITTEN if row.recipe == loading.recipe and row.symmetric}
     if loading.recipe == "gpt-oss":  # of experts in one tensor, which this model has not
@@ -164,7 +165,15 @@ def test_a_scheme_is_advised_where_it_is_loaded(
             with pytest.raises(CheckpointError, match=f"{consumer.name} does not load it as"):
                 advise(model, error=1.0, **options)
             continue
-        choices = advise(model, error=1.0, **options).choices
+        try:
+            choices = advise(model, error=1.0, **options).choices
+        except CheckpointError:  # of a model whose experts have no such scheme
+            assert scheme not in loading.experts
+            linear: Any = {r".*self_attn\..*_proj\.weight": scheme}
+            del options["formats"]
+            with pytest.raises(CheckpointError, match=NOT_LOADED):
+                checkpoint.quantize_file(model, tmp_path / "q", dtype_map=linear, **options)
+            continue
         names = {name for choice in choices for name in choice.tensors}
         assert {choice.target for choice in choices} == {scheme}
         assert any(".experts." in name for name in names) == (scheme in loading.experts)
@@ -197,7 +206,12 @@ def test_a_recipe_of_one_scheme_gets_the_best_alone(model: Path, tmp_path: Path)
     several: Any = ("fp8_channel", "fp8_block", "nvfp4", "mxfp8_e4m3", "int8_channel")
     size = advise(model, bits=9.0, recipe="modelopt", formats=["mxfp8_e4m3"]).nbytes
     best = advise(model, budget=size, recipe="modelopt", formats=several)
-    alone = [advise(model, budget=size, recipe="modelopt", formats=[name]) for name in several]
+    alone = []
+    for name in several:
+        try:
+            alone.append(advise(model, budget=size, recipe="modelopt", formats=[name]))
+        except CheckpointError:  # nobody loads all of it, and the rest is too large
+            assert name not in best.map.values()
     assert best == min(alone, key=lambda advice: advice.error)
     least = advise(model, error=best.error, recipe="modelopt", formats=several)
     assert least.nbytes <= best.nbytes
@@ -217,13 +231,41 @@ def test_experts_in_one_tensor_have_the_recipe_of_their_model(tmp_path: Path) ->
     source.mkdir()
     checkpoint.save(source / "model.safetensors", tensors)
     (source / "config.json").write_text(json.dumps({"model_type": "gpt_oss"}))
-    for consumer in ("transformers", "vllm", "sglang", "tensorrt-llm", "llama.cpp"):
+    for consumer in ("transformers", "vllm", "sglang", "tensorrt-llm"):
         advice = advise(source, error=1.0, consumer=consumer)  # type: ignore[arg-type]
         assert (advice.recipe, set(advice.map.values())) == ("gpt-oss", {"mxfp4"})
         (choice,) = advice.choices  # all of them, or none
         assert set(choice.tensors) == set(tensors)
     with pytest.raises(CheckpointError, match="recipe 'compressed-tensors' is not one that llama"):
         advise(source, error=1.0, consumer="llama.cpp", recipe="compressed-tensors")
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("model.norm.weight", "lacks what becomes 'output_norm.weight' of qwen3moe: 'model.norm"),
+        ("tokenizer.json", "tokenizer.json is missing, and a GGUF file has the tokens"),
+        ("model.layers.0.mlp.gate.weight", "'model.layers.0.mlp.gate.weight'; add it, or mend"),
+    ],
+)
+def test_advice_for_llama_is_refused_as_transcode_does(
+    model: Path, tmp_path: Path, name: str, text: str
+) -> None:
+    """Before weights are read, as what castwise transcode would say of what is advised."""
+    for_llama: Any = {"error": 1.0, "consumer": "llama.cpp"}
+    assert set(advise(model, **for_llama).map.values()) == {"mxfp4"}
+    quantised = tmp_path / "quantised"
+    tensors = {key: value for key, value in weights().items() if key != name}
+    source = write(tmp_path / "model", tensors, CONFIG)
+    (source / name).unlink(missing_ok=True)
+    seen: list[Any] = []
+    with pytest.raises(CheckpointError, match=text) as advised:
+        advise(source, progress=seen.append, **for_llama)
+    checkpoint.quantize_file(source, quantised, "mxfp4", recipe="compressed-tensors")
+    with pytest.raises(CheckpointError) as refused:
+        checkpoint.transcode_file(quantised, tmp_path / "model.gguf", "gguf")
+    assert str(advised.value) == str(refused.value).replace(str(quantised), str(source))
+    assert not seen
 
 
 @pytest.mark.parametrize(

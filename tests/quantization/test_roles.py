@@ -206,6 +206,46 @@ def test_an_embedding_is_named_as_a_target_or_refused(
     checkpoint.quantize_file(source, tmp_path / "mlx", "mxfp4", **named, recipe="mlx")
 
 
+@pytest.mark.parametrize(
+    ("recipe", "consumer"), [("compressed-tensors", None), ("mlx", "mlx-lm"), (None, "llama.cpp")]
+)
+def test_embeddings_and_heads_get_the_scheme_too(
+    tmp_path: Path, recipe: Any, consumer: Any, caplog: pytest.LogCaptureFixture
+) -> None:
+    """All that a library would look up, and no table of positions; --ignore leaves one again."""
+    shapes = {EMBEDDING: (96, 64), "lm_head.weight": (96, 64), Q: (64, 64)}
+    source = write(tmp_path / "model", shapes, model_type="llama", tie_word_embeddings=False)
+    options: Any = {"recipe": recipe, "consumer": consumer, "overwrite": True}
+    found = []
+    for flags in (
+        {},
+        {"quantize_embeddings": True},
+        {"quantize_embeddings": True, "ignore": EMBEDDING},
+    ):
+        caplog.clear()
+        result = tmp_path / "small"
+        checkpoint.quantize_file(source, result, "mxfp4", **options, **flags)
+        quantization = checkpoint.inspect(result).quantization
+        assert quantization is not None
+        found.append({weight.name for weight in quantization.weights})
+        warned = "no library loads one" in caplog.text
+        assert warned == (consumer is None and EMBEDDING in found[-1])
+        checkpoint.dequantize_file(result, tmp_path / "plain", overwrite=True)
+        assert checkpoint.load(tmp_path / "plain").keys() == shapes.keys()
+    assert found == [{Q}, set(shapes), {Q, "lm_head.weight"}]
+
+
+def test_embeddings_are_not_quantised_for_who_loads_none(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = write(tmp_path / "model", {EMBEDDING: (96, 64), Q: (64, 64)}, model_type="llama")
+    words = ["quantize", str(source), str(tmp_path / "small"), "--scheme", "mxfp4"]
+    assert main([*words, "--quantize-embeddings", "yes", "--for", "vllm"]) == 2
+    text = "--quantize-embeddings yes: vllm loads no embeddings and heads that are quantised; leave"
+    assert text in capsys.readouterr().err
+    assert not (tmp_path / "small").exists()
+
+
 def test_a_router_that_a_map_names_is_refused_where_no_library_replaces_it(tmp_path: Path) -> None:
     """`Qwen3MoeTopKRouter` has a parameter `weight`, and is no `nn.Linear`."""
     gate = f"{LAYER}mlp.gate.weight"

@@ -68,6 +68,13 @@ def share_argument(text: str) -> float:
     return share
 
 
+def yes_argument(text: str) -> bool:
+    """Parse "yes" or "no"."""
+    if text not in ("yes", "no"):
+        raise argparse.ArgumentTypeError(f"{text!r} is neither yes nor no")
+    return text == "yes"
+
+
 def block_argument(text: str) -> int | tuple[int, int]:
     """Parse the columns, or rows x columns, of a block."""
     numbers = text.lower().split("x")
@@ -122,6 +129,7 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
     "map": map_argument,
     "path": path_argument,
     "share": share_argument,
+    "yes or no": yes_argument,
 }
 """What reads the text of an option, by `parse` of its field."""
 
@@ -159,7 +167,7 @@ def add_option(
     if option.metavar in ("SRC", "DST"):
         parser.add_argument(field.name, **values)
         return
-    if field.default is False:
+    if field.default is False and option.parse is None:
         values = {"help": text, "action": "store_true"}
     elif field.default == ():
         values |= {"action": "append", "default": []}

@@ -12,7 +12,8 @@ Quantise the weights of a checkpoint, a file or a folder of shards, and write it
 producer's tools do, bit for bit: codes and scales under its names, what states them in
 config.json (and hf_quant_config.json), the index. Linear layers and stacked experts
 are quantised; embeddings, norms, routers, heads and adapters stay unless the --map
-names them, and all other tensors stay as they are, byte for byte.
+names them (or --quantize-embeddings says yes), and all other tensors stay as they are,
+byte for byte.
 
 DST appears, or with --overwrite is replaced, when it is complete; it may be SRC
 itself, which a loss leaves as it was. Weights pass through memory in slabs of whole

@@ -25,6 +25,18 @@ TOLERANCE = 0.1
 """Of logarithms of probabilities: llama.cpp rounds what it multiplies by MXFP4 to 8 bits. Those of
 other models differ by units."""
 
+TOLERANCE_OF_PARTS = 0.15
+"""With inputs in bfloat16 beside those of 8 bits."""
+
+PARTS = {
+    "embedding": r"model\.embed_tokens\.weight",
+    "head": r"lm_head\.weight",
+    "attention": r".*self_attn\..*_proj\.weight",
+    "feed forward": r".*mlp\..*_proj\.weight",
+    "last layer": r"model\.layers\.1\..*_proj\.weight",
+    "all": r"model\.embed_tokens\.weight|lm_head\.weight|.*_proj\.weight",
+}
+
 SIZES: dict[str, Any] = {
     "num_hidden_layers": 2,
     "hidden_size": 128,
@@ -136,11 +148,11 @@ def save_tokenizer(folder: Path) -> None:
     fast.save_pretrained(folder)
 
 
-def save(name: str, folder: Path, seed: int = 0) -> None:
-    """Write a model with random weights, plain ones and quantised to MXFP4, and as GGUF."""
-    kind, config, recipe = MODELS[name]
+def save_first(name: str, folder: Path, seed: int = 0, **options: Any) -> None:
+    """Write a model with random weights in bfloat16, and its tokenizer."""
+    kind, config, _ = MODELS[name]
     torch.manual_seed(seed)
-    made = getattr(transformers, f"{kind}Config")(**SIZES | config)
+    made = getattr(transformers, f"{kind}Config")(**SIZES | config | options)
     model = getattr(transformers, f"{kind}ForCausalLM")(made).to(torch.bfloat16)
     with torch.no_grad():
         for key, one in model.named_parameters():
@@ -148,10 +160,16 @@ def save(name: str, folder: Path, seed: int = 0) -> None:
             one.copy_(drawn + ("norm" in key))
         # Bytes that are no characters are never the likeliest: llama.cpp would not answer them.
         model.lm_head.weight[94:256] = 0
+    model.save_pretrained(folder)
+    save_tokenizer(folder)
+
+
+def save(name: str, folder: Path, seed: int = 0) -> None:
+    """Write a model, plain and quantised to MXFP4, and as GGUF."""
+    recipe = MODELS[name][2]
     for part in ("first", "plain", "mxfp4"):
         (folder / part).mkdir(parents=True)
-    model.save_pretrained(folder / "first")
-    save_tokenizer(folder / "first")
+    save_first(name, folder / "first", seed)
     quantised = folder / "mxfp4"
     checkpoint.quantize_file(folder / "first", quantised, "mxfp4", recipe=recipe, overwrite=True)
     if "of compressed-tensors" in name:
@@ -242,6 +260,30 @@ def test_as_llama_computes_them(folder: Path) -> None:
     found = theirs(folder / "model.gguf", PROMPT)
     assert max(differences(found, folder / "plain", PROMPT)) < TOLERANCE
     assert min(map(len, found)) == SHOWN
+
+
+@pytest.mark.parametrize("tied", [False, True])
+@pytest.mark.parametrize("name", [name for name in MODELS if MODELS[name][0] != "GptOss"])
+def test_parts_as_llama_computes_them(name: str, tied: bool, tmp_path: Path) -> None:
+    """Whatever weights are MXFP4, those of tokens too, it computes as transformers does."""
+    first, found = tmp_path / "first", dict[str, float]()
+    save_first(name, first, tie_word_embeddings=tied)
+    for part, pattern in PARTS.items():
+        if part == "head" and tied:
+            continue
+        folder = tmp_path / part
+        folder.mkdir()
+        quantised, path = folder / "quantised", folder / "model.gguf"
+        maps: Any = {"dtype_map": {pattern: "mxfp4"}, "consumer": "llama.cpp"}
+        checkpoint.quantize_file(first, quantised, recipe="compressed-tensors", **maps)
+        checkpoint.transcode_file(quantised, path, "gguf")
+        checkpoint.dequantize_file(quantised, folder / "plain", "float32")
+        read = {tensor.name: tensor.tensor_type for tensor in gguf.GGUFReader(path).tensors}
+        if part in {"embedding", "head"}:
+            token_tensor = {"embedding": "token_embd.weight", "head": "output.weight"}[part]
+            assert read[token_tensor] == gguf.GGMLQuantizationType.MXFP4
+        found[part] = max(differences(theirs(path, PROMPT), folder / "plain", PROMPT))
+    assert max(found.values()) < TOLERANCE_OF_PARTS, found
 
 
 def test_advised_for_it(folder: Path, tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import re
 import shlex
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -70,7 +70,7 @@ class Alternative(NamedTuple):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {"target": self.target, "nbytes": self.nbytes, "error": self.error}
+        return self._asdict()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,15 +128,11 @@ class Choice:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a ratio that is infinite is None."""
-        return {
+        others = {"cheaper": self.cheaper, "dearer": self.dearer}
+        return {row.name: getattr(self, row.name) for row in fields(self)} | {
             "tensors": list(self.tensors),
-            "target": self.target,
-            "nbytes_before": self.nbytes_before,
-            "nbytes": self.nbytes,
-            "error": self.error,
             "sqnr_db": self.sqnr_db if math.isfinite(self.sqnr_db) else None,
-            "cheaper": None if self.cheaper is None else self.cheaper.to_dict(),
-            "dearer": None if self.dearer is None else self.dearer.to_dict(),
+            **{name: other and other.to_dict() for name, other in others.items()},
             "exponents": [list(pair) for pair in self.exponents.items()],
         }
 
@@ -350,7 +346,7 @@ class Advice(Rendered):
             "nbytes_gap": self.nbytes_gap,
             "choices": [choice.to_dict() for choice in self.choices],
             "stays": [stay.to_dict() for stay in self.stays],
-            "front": [{"nbytes": point.nbytes, "error": point.error} for point in self.front],
+            "front": [point._asdict() for point in self.front],
         }
 
 

@@ -33,6 +33,7 @@ from castwise.checkpoint.advice._candidates import (
 )
 from castwise.checkpoint.advice._consumers import limits_of
 from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
+from castwise.checkpoint.advice._result import check_result
 from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
 from castwise.checkpoint.arrays import load
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -41,6 +42,7 @@ from castwise.checkpoint.files import checked_path, read_file
 from castwise.checkpoint.planning import (
     TABLES,
     CheckpointModel,
+    UnloadableError,
     checked_architecture,
     checked_threads,
     is_scheme,
@@ -48,11 +50,10 @@ from castwise.checkpoint.planning import (
     statement_sizes,
 )
 from castwise.checkpoint.report import KeptTensors, Progress, kept_tensors
-from castwise.checkpoint.requests import checked_encode
+from castwise.checkpoint.requests import checked_embeddings, checked_encode
 from castwise.checkpoint.requests.options import Quantize
 from castwise.checkpoint.running import OtherFiles, Patterns, size_in_bytes
 from castwise.models import WEIGHT
-from castwise.quantization import consumers
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
@@ -127,12 +128,12 @@ def advise(
     importance
         How much the loss of the model grows with the relative squared error of each weight: a
         mapping from names to numbers that are not negative, or its file (JSON, npz or
-        safetensors). The unit is free. All are alike by default, but a head, and an embedding that
-        is one too, counts as much as all others together; else each weight that may change needs a
-        number, and other names are ignored. Of use are the loss with only that weight
-        quantised over its relative squared error, and its Fisher trace times the mean of its
-        squared elements (the loss grows by half the trace times the mean squared error: Dong and
-        others, HAWQ-V2, arXiv 1911.03852).
+        safetensors). The unit is free. By default each counts by the logarithm of its elements, but
+        a head, and an embedding that is one too, as much as all others together; else each weight
+        that may change needs a number, and other names are ignored. Of use are the loss with only
+        that weight quantised over its relative squared error, and its Fisher trace times the mean
+        of its squared elements (the loss grows by half the trace times the mean squared error: Dong
+        and others, HAWQ-V2, arXiv 1911.03852).
     ignore
         Regular expressions of weights, or of their modules, whose error does not count, such as
         those that the caller does not use: they get the fewest bytes.
@@ -173,35 +174,21 @@ def advise(
 
     """
     limit = _Limit.of(budget, bits, error)
-    if quantize_embeddings is not None and not isinstance(quantize_embeddings, bool):
-        raise TypeError(
-            f"{given('quantize_embeddings', quantize_embeddings)} is not valid; "
-            "use True, False or None"
-        )
     path = source_path(source, "source")
     workers = checked_threads(threads)
     with open_checkpoint(path) as opened:
         limits = None if consumer is None else limits_of(opened, consumer, recipe)
-        embeddings = quantize_embeddings
-        loads_them = limits is None or limits.consumer.embeddings
-        if embeddings is None:
-            embeddings = loads_them
-        elif embeddings and not loads_them:
-            loaders = ", ".join(row.name for row in consumers() if row.embeddings)
-            raise CheckpointError(
-                f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
-                "loads no embeddings and heads that are quantised; leave it out, or name who does "
-                f"({argument('consumer')}): {loaders}"
-            )
         candidates = find_candidates(
             opened,
             formats,
             recipe,
             workers,
             limits,
-            embeddings=embeddings,
+            embeddings=checked_embeddings(quantize_embeddings, consumer),
             architecture=checked_architecture(architecture),
         )
+        if limits is not None and limits.consumer.form is not None:
+            check_result(opened, candidates, _any_schemes(candidates))  # before weights are read
         weights = _importances(importance, candidates)
         weights |= dict.fromkeys(_ignored(ignore, candidates), 0.0)
         grouped = _groups(groups, candidates)
@@ -217,13 +204,25 @@ def advise(
             problems.sort(key=_Problem.least_bytes)
             return _best([partial(problem.advice, stated, str(source)) for problem in problems])
 
-        preferred = candidates.by_default()
-        try:
-            advice = best_of(preferred)
-        except CheckpointError:
-            if preferred is candidates:
-                raise
-            advice = best_of(candidates)
+        def loadable(rows: Candidates) -> Advice:
+            """Choose, and choose again without the schemes of weights that would not be loaded."""
+            advice = best_of(rows)
+            while advice.quantizes:
+                try:
+                    check_result(opened, rows, advice.map)
+                    break
+                except UnloadableError as refusal:
+                    unloaded = _unloaded(advice, refusal)
+                    if not unloaded:
+                        raise
+                    rows = rows.without(unloaded)
+                    try:
+                        advice = best_of(rows)
+                    except CheckpointError:  # what is left does not fit
+                        raise refusal from None
+            return advice
+
+        advice = _first_loadable(loadable, candidates)
         advice = replace(advice, stays=_stays(opened, candidates))
     if limits is not None and limits.consumer.form is not None and not advice.quantizes:
         raise CheckpointError(
@@ -231,6 +230,40 @@ def advise(
             f"of quantised models only; use {limits.consumer.name}'s own converter, or limit more"
         )
     return advice
+
+
+def _any_schemes(candidates: Candidates) -> dict[str, str]:
+    """Return a scheme for each weight that may get one."""
+    schemes = {name: [*filter(is_scheme, sizes)] for name, sizes in candidates.nbytes.items()}
+    return {_key(name): targets[0] for name, targets in schemes.items() if targets}
+
+
+def _first_loadable(loadable: Callable[[Candidates], Advice], candidates: Candidates) -> Advice:
+    """Return advice with what is loaded by default, mixed or of one scheme, or with the rest."""
+    refusals: list[CheckpointError] = []
+    preferred = candidates.by_default()
+    for rows in [preferred] if preferred is candidates else [preferred, candidates]:
+        for is_alone in (False, True):
+            try:
+                parts = rows.alone() if is_alone else [rows]
+                return _best([partial(loadable, part) for part in parts])
+            except CheckpointError as refusal:
+                refusals.append(refusal)
+                if not isinstance(refusal, UnloadableError):
+                    break
+    raise refusals[0]
+
+
+def _unloaded(advice: Advice, refusal: UnloadableError) -> dict[str, str]:
+    """Return the schemes of weights in modules that would not be loaded."""
+    modules = {problem.module for problem in refusal.problems}
+    return {
+        name: choice.target
+        for choice in advice.choices
+        if is_scheme(choice.target)
+        for name in choice.tensors
+        if not modules.isdisjoint((text := name.removesuffix(WEIGHT), text.rpartition("/")[2]))
+    }
 
 
 def _stays(opened: Checkpoint, candidates: Candidates) -> tuple[KeptTensors, ...]:
@@ -383,10 +416,12 @@ def _importances(
 ) -> dict[str, float]:
     """Return how much the error of each weight counts."""
     if importance is None:
-        # No norm or sum is between the error of a head and the logits: `benches/real` has figures.
-        heads = {name for name in candidates.tensors if candidates.model.is_head(name)}
-        rest = max(len(candidates.tensors) - len(heads), 1)
-        return {name: float(rest if name in heads else 1) for name in candidates.tensors}
+        # `benches/real` has figures. No norm or sum is between the error of a head and the logits.
+        infos = candidates.tensors
+        counts = {name: math.log1p(math.prod(info.shape)) for name, info in infos.items()}
+        heads = [name for name in infos if candidates.model.is_head(name)]
+        rest = sum(counts[name] for name in infos if name not in heads) or 1.0
+        return counts | dict.fromkeys(heads, rest)
     origin, rows = "importance", importance
     if not isinstance(rows, Mapping):
         path = checked_path(rows, "importance")

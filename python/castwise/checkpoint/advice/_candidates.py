@@ -42,47 +42,33 @@ _INDEX_ENTRY = 12
 
 @dataclass(frozen=True, slots=True)
 class Candidates:
-    """What the weights of a checkpoint may become.
-
-    Attributes
-    ----------
-    tensors
-        The weights that are asked about, by their names.
-    nbytes
-        For each of them, the bytes of what it may become, by "keep", format or scheme: codes,
-        scales, and their entries in headers and the index at most.
-    recipe
-        The producer of the schemes.
-    limits
-        What limits them to what a consumer loads; None if no consumer was named.
-    model
-        What the tensors are.
-    embeddings
-        Whether embeddings and heads may get schemes.
-    has_formats
-        Whether the caller named formats.
-
-    """
+    """What the weights of a checkpoint may become."""
 
     tensors: Mapping[str, TensorInfo]
     nbytes: Mapping[str, Mapping[str, int]]
+    """Of each weight by "keep", format or scheme: codes, scales, and their entries at most."""
     recipe: str
-    limits: Limits | None
+    limits: Limits | None  # None if no consumer was named
     model: CheckpointModel
-    embeddings: bool
-    has_formats: bool
+    embeddings: bool  # whether embeddings and heads may get schemes
+    has_formats: bool  # whether the caller named formats
+    architecture: Architecture | None  # as a user says; None if nobody does
+
+    def _schemes(self) -> set[str]:
+        return {*filter(is_scheme, {target for sizes in self.nbytes.values() for target in sizes})}
 
     def by_default(self) -> Candidates:
         """Return these without the schemes that the consumer loads only with an option."""
-        targets = {target for sizes in self.nbytes.values() for target in sizes}
         if self.limits is None:
             return self
-        optional = {
-            target
-            for target in targets
-            if is_scheme(target) and not self.limits.loads_by_default(target)
-        }
+        loads = self.limits.loads_by_default
+        optional = {scheme for scheme in self._schemes() if not loads(scheme)}
         return self._without(optional) if optional else self
+
+    def alone(self) -> list[Candidates]:
+        """Return these with each scheme alone."""
+        schemes = self._schemes()
+        return [self._without(schemes - {scheme}) for scheme in sorted(schemes)]
 
     def alternatives(self) -> list[Candidates]:
         """Return what checkpoints may hold that can be stated, and loaded.
@@ -90,10 +76,9 @@ class Candidates:
         Of a producer that states one scheme that is each alone. Where experts may not stay beside
         quantised weights, they either get a scheme, or no weight does.
         """
-        targets = {target for sizes in self.nbytes.values() for target in sizes}
-        schemes = {target for target in targets if is_scheme(target)}
+        schemes = self._schemes()
         if self.recipe not in SEVERAL and len(schemes) > 1:
-            return [self._without(schemes - {scheme}) for scheme in sorted(schemes)]
+            return self.alone()
         experts = [
             name
             for name, info in self.tensors.items()
@@ -103,20 +88,26 @@ class Candidates:
             return [self]
         unquantised = self._without(schemes)
         shared = schemes.intersection(*(self.nbytes[name] for name in experts))
-        return [self._without(targets - schemes, experts), unquantised] if shared else [unquantised]
+        others = {target for sizes in self.nbytes.values() for target in sizes} - schemes
+        return [self._without(others, experts), unquantised] if shared else [unquantised]
+
+    def without(self, targets: Mapping[str, str]) -> Candidates:
+        """Return these without one target of each of some weights."""
+        nbytes = dict(self.nbytes)
+        for name, target in targets.items():
+            nbytes[name] = {other: size for other, size in nbytes[name].items() if other != target}
+        return replace(self, nbytes=nbytes)
 
     def _without(self, targets: set[str], names: Iterable[str] | None = None) -> Candidates:
         """Return these without targets, of all weights or of some."""
-        limited = {*self.nbytes} if names is None else {*names}
+        limited = self.nbytes if names is None else names
         nbytes = {
             name: {
-                target: size
-                for target, size in sizes.items()
-                if target not in targets or name not in limited
+                target: size for target, size in self.nbytes[name].items() if target not in targets
             }
-            for name, sizes in self.nbytes.items()
+            for name in limited
         }
-        return replace(self, nbytes=nbytes)
+        return replace(self, nbytes={**self.nbytes, **nbytes})
 
 
 def find_candidates(
@@ -199,7 +190,16 @@ def find_candidates(
         | {target: size for target, size in sizes[name].items() if size < kept}
         for name in tensors
     }
-    return Candidates(tensors, all_sizes, recipe, limits, model, embeddings, formats is not None)
+    return Candidates(
+        tensors,
+        all_sizes,
+        recipe,
+        limits,
+        model,
+        embeddings,
+        has_formats=formats is not None,
+        architecture=architecture,
+    )
 
 
 def _targets(
@@ -250,16 +250,9 @@ def _part_bytes(part: DerivedTensor) -> int:
 
 @dataclass(frozen=True, slots=True)
 class EntrySizes:
-    """The entries of tensors in the headers of shards, and in an index.
+    """The entries of tensors in the headers of shards, and in an index."""
 
-    Attributes
-    ----------
-    index_bytes
-        Bytes of an entry in an index beside the name of the tensor, at most; None without index.
-
-    """
-
-    index_bytes: int | None
+    index_bytes: int | None  # beside the name of the tensor, at most; None without an index
 
     @classmethod
     def of(cls, source: Checkpoint) -> EntrySizes:

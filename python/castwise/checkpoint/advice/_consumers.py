@@ -21,25 +21,12 @@ from castwise.quantization.producers import (
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What limits the candidates so that a consumer loads the result.
-
-    Attributes
-    ----------
-    consumer
-        The consumer.
-    recipe
-        The producer as which checkpoints are written for it.
-    loading
-        What it loads of these.
-    dtype
-        The dtype in which it loads the model by default; None if nothing tells.
-
-    """
+    """What limits the candidates so that a consumer loads the result."""
 
     consumer: Consumer
     recipe: str
     loading: Loading
-    dtype: str | None
+    dtype: str | None  # in which it loads the model by default; None if nothing tells
 
     def loads_by_default(self, scheme: str) -> bool:
         """Return False for a scheme that it loads only with another option than its defaults."""

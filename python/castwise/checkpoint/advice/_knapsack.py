@@ -47,23 +47,12 @@ class Edge(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Solution:
-    """The choice of an option for each group.
-
-    Attributes
-    ----------
-    chosen
-        The index of an option, for each group.
-    cost, weight
-        Their sums.
-    gap
-        By how much the cost is above the least one, at most; 0 if it is proved to be that.
-
-    """
+    """The choice of an option for each group, by its index, with their sums."""
 
     chosen: tuple[int, ...]
     cost: float
     weight: float
-    gap: float
+    gap: float  # by how much the cost is above the least one, at most; 0 if it is proved
 
 
 def hull(options: Sequence[Option]) -> list[int]:

@@ -19,19 +19,10 @@ from castwise.checkpoint.surveying import exponents_of, predict_all, survey_tens
 
 @dataclass(frozen=True, slots=True)
 class Surveyed:
-    """What advice takes from the survey of a weight.
+    """What advice takes from the survey of a weight."""
 
-    Attributes
-    ----------
-    errors
-        The ratio of noise to signal of each candidate, 0 for what is kept.
-    exponents
-        Elements that are not zero by exponent.
-
-    """
-
-    errors: Mapping[str, float]
-    exponents: Mapping[int, int]
+    errors: Mapping[str, float]  # noise by signal of each candidate; 0 of "keep"
+    exponents: Mapping[int, int]  # elements that are not zero, by exponent
 
 
 def survey_weights(

@@ -24,6 +24,14 @@ _STACKS_SCALES = frozenset(
 )
 """Types of models whose `sanitize` stacks the scales of experts, too; of others weights alone."""
 
+_PARTS_KEYS_AND_VALUES = frozenset(
+    (
+        *("deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k3", "kimi_linear"),
+        *("longcat_flash", "mistral4"),
+    )
+)
+"""Types whose `sanitize` parts `kv_b_proj`, and quantises the parts anew along another axis."""
+
 _BY_SIZE = {(4, 16), (4, 32), (8, 32)}
 """The bits and groups of modes whose scales are bytes (`infer_quant_config`)."""
 
@@ -34,9 +42,7 @@ def mlx_problems(view: View) -> Iterator[LoadingProblem]:
     """Yield what keeps mlx-lm from loading a checkpoint, whose names must all be the model's."""
     section = view.section("quantization", "quantization_config")
     is_own = "group_size" in section and "quant_method" not in section
-    is_gpt_oss = (
-        section.get("quant_method") == "mxfp4" and view.architecture.model_type == "gpt_oss"
-    )
+    is_gpt_oss = section.get("quant_method") == "mxfp4" and _type(view) == "gpt_oss"
     if not is_own and not is_gpt_oss:
         if any(module.is_quantized for module in view.modules):
             yield LoadingProblem(
@@ -66,19 +72,28 @@ def _module_problems(
             yield from view.unquantized(module)
     elif module.role not in _QUANTIZED or entry is False:
         yield from view.unquantized(module)
-    elif module.is_expert and view.architecture.model_type not in _STACKS_SCALES:
+    elif module.is_expert and _type(view) not in _STACKS_SCALES:
         yield LoadingProblem(
             module.name,
-            f"mlx-lm stacks the weights of experts of {view.architecture.model_type}, and not "
-            "their scales",
+            f"mlx-lm stacks the weights of experts of {_type(view)}, and not their scales",
             leave(),
         )
     elif module.parameter.axes.endswith("in out"):
         yield wrong_axis(module)
+    elif module.name.endswith("kv_b_proj") and _type(view) in _PARTS_KEYS_AND_VALUES:
+        yield LoadingProblem(
+            module.name,
+            f"mlx-lm parts it for {_type(view)}, and quantises the parts anew",
+            leave(),
+        )
     elif (
         fault := _fault(module, {**section, **entry} if isinstance(entry, Mapping) else None)
     ) is not None:
         yield LoadingProblem(module.name, fault, "quantise it anew, or state how it is stored")
+
+
+def _type(view: View) -> str:
+    return view.architecture.model_type
 
 
 def _fault(module: Module, stated: Mapping[str, Any] | None) -> str | None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
         model_of,
     )
     from castwise.checkpoint.planning._component import pattern_of
+    from castwise.checkpoint.planning._consumers_check import UnloadableError
     from castwise.checkpoint.planning._derived_checkpoint import DerivedCheckpoint
     from castwise.checkpoint.planning._derived_reader import DerivedReader, DerivedTensor
     from castwise.checkpoint.planning._stated_quantization import (
@@ -71,6 +72,7 @@ else:
                 "model_of",
             ),
             "castwise.checkpoint.planning._component": ("pattern_of",),
+            "castwise.checkpoint.planning._consumers_check": ("UnloadableError",),
             "castwise.checkpoint.planning._derived_checkpoint": ("DerivedCheckpoint",),
             "castwise.checkpoint.planning._derived_reader": ("DerivedReader", "DerivedTensor"),
             "castwise.checkpoint.planning._stated_quantization": (
@@ -125,6 +127,7 @@ __all__ = [
     "DerivedTensor",
     "Encode",
     "StoredTensors",
+    "UnloadableError",
     "architecture_option",
     "candidate_parts",
     "changed_schemes",

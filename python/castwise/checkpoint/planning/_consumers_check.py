@@ -25,6 +25,14 @@ from castwise.quantization import consumers
 _LOGGER = logging.getLogger(__name__)
 
 
+class UnloadableError(CheckpointError):
+    """A result that would not be loaded, with the modules that would not."""
+
+    def __init__(self, message: str, problems: Sequence[LoadingProblem] = ()) -> None:
+        super().__init__(message)
+        self.problems = problems
+
+
 def _is_table(architecture: Architecture, module: str) -> bool:
     """Return True for a table of which rows are taken."""
     parameter = architecture.find(normalize_name(f"{module}.weight"))
@@ -66,8 +74,9 @@ def check_consumers(
     if len(faults) == len(names) and not (consumer is None and _is_transcoded(recipe, schemes)):
         reasons = "; ".join(f"{name}: {_text(problems)}" for name, problems in faults.items())
         remedy = "" if consumer else f"; name who is to load it ({argument('consumer')})"
-        raise CheckpointError(
-            f"{path} would not be loaded as it would be written: {reasons}{remedy}"
+        raise UnloadableError(
+            f"{path} would not be loaded as it would be written: {reasons}{remedy}",
+            [problem for problems in faults.values() for problem in problems],
         )
     for name, problems in faults.items():
         _LOGGER.warning("%s: the quantised model is not for %s: %s", path, name, _text(problems))
@@ -81,8 +90,9 @@ def refuse_file(
     CheckpointError: the first tensor is named, with the remedy.
     """
     if problems := check_file(model, tensors, metadata):
-        raise CheckpointError(
-            f"{path} would not be loaded as it would be written: {LLAMA_CPP}: {_text(problems)}"
+        raise UnloadableError(
+            f"{path} would not be loaded as it would be written: {LLAMA_CPP}: {_text(problems)}",
+            problems,
         )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Sequence
+from functools import cache
 
 from castwise._core import finfo
 from castwise._spelling import scheme_hint, suggestion
@@ -171,9 +172,14 @@ def loading_warning(
     return None
 
 
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(scheme.name for scheme in schemes())
+
+
 def is_scheme(name: object) -> bool:
     """Return True for the name of a scheme."""
-    return any(name == scheme.name for scheme in schemes())
+    return isinstance(name, str) and name in _names()
 
 
 def written(scheme: object, recipe: str | None) -> Written:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from castwise.checkpoint.requests._cast import chosen_dtypes
     from castwise.checkpoint.requests._conversion import finish_conversion, run_conversion
     from castwise.checkpoint.requests._functions import conversion, finishing
-    from castwise.checkpoint.requests._quantize import checked_encode
+    from castwise.checkpoint.requests._quantize import checked_embeddings, checked_encode
 else:
     __getattr__ = on_demand(
         __name__,
@@ -19,11 +19,12 @@ else:
             "castwise.checkpoint.requests._cast": ("chosen_dtypes",),
             "castwise.checkpoint.requests._conversion": ("finish_conversion", "run_conversion"),
             "castwise.checkpoint.requests._functions": ("conversion", "finishing"),
-            "castwise.checkpoint.requests._quantize": ("checked_encode",),
+            "castwise.checkpoint.requests._quantize": ("checked_embeddings", "checked_encode"),
         },
     )
 
 __all__ = [
+    "checked_embeddings",
     "checked_encode",
     "chosen_dtypes",
     "conversion",

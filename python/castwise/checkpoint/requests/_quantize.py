@@ -10,7 +10,7 @@ from typing import Any
 from castwise._dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
 from castwise._numbers import is_integer
 from castwise._spelling import typed_values
-from castwise._wording import argument, function, is_for_command
+from castwise._wording import argument, function, given, is_for_command
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.maps import is_map_name, named_map
@@ -27,6 +27,7 @@ from castwise.checkpoint.planning import (
     written,
 )
 from castwise.checkpoint.requests.options import Quantize
+from castwise.quantization import consumers
 
 
 def quantizing(
@@ -40,6 +41,7 @@ def quantizing(
         "block": None if encode.block is None else list(encode.block),
         "map": dict(encode.mapping),
         "ignore": list(encode.ignore),
+        **({"embeddings": True} if encode.embeddings else {}),
         **architecture_option(encode.architecture),
     }
     return report, partial(encode_checkpoint, encode=encode)
@@ -89,11 +91,29 @@ def checked_encode(request: Quantize, threads: int | None) -> Encode:
         checked_threads(threads),
         map_name,
         consumer=None if reader is None else reader.name,
+        embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
         architecture=checked_architecture(request.architecture),
     )
     for name in names:
         encode.encoding(name)
     return encode
+
+
+def checked_embeddings(value: object, consumer: object) -> bool:
+    """Return whether embeddings and heads may get schemes; None: if the consumer loads them so."""
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(
+            f"{given('quantize_embeddings', value)} is not valid; use True, False or None"
+        )
+    loads_them = consumer is None or consumer_named(consumer).embeddings
+    if value and not loads_them:
+        loaders = ", ".join(row.name for row in consumers() if row.embeddings)
+        raise CheckpointError(
+            f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
+            "loads no embeddings and heads that are quantised; leave it out, or name who does "
+            f"({argument('consumer')}): {loaders}"
+        )
+    return loads_them if value is None else value
 
 
 def _patterns(patterns: object) -> tuple[str, ...]:

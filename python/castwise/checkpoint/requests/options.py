@@ -568,6 +568,14 @@ class Quantize(Request):
         metavar="REGEX",
         help="leave the weights whose whole names, or whose modules', match; as often as needed",
     )
+    quantize_embeddings: bool = option(
+        default=False,
+        comment="Whether embeddings and heads get the scheme, too. Else those alone do that the "
+        "map names.",
+        metavar="yes|no",
+        parse="yes or no",
+        help="whether embeddings and heads become that, too (default: those that the --map names)",
+    )
     architecture: PathArgument | None = option(default=None, description=_ARCHITECTURE)
 
 

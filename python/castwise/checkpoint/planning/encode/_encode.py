@@ -558,7 +558,8 @@ def _warnings(choice: WeightChoice) -> list[str]:
         )
     tables = (name for name in choice.encodings if model.role(name) in _LOOKED_UP)
     name = next(tables, None)
-    if name is not None and find_recipe(recipe).writing.embeddings == "named":
+    is_for_any = choice.encode.consumer is None
+    if is_for_any and name is not None and find_recipe(recipe).writing.embeddings == "named":
         warnings.append(
             f"{name!r} is an embedding, and no library loads one that is quantised as by {recipe}: "
             f"castwise decodes it ({function('dequantize')})"
