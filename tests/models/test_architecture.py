@@ -264,12 +264,12 @@ def test_what_transformers_splits_or_loads_only_as_plain_weights_is_marked() -> 
     assert model is not None
     joined = model.find("encoder.layer.0.mlp.weights_in.weight")  # Chunk to gate_proj and up_proj
     assert joined is not None
-    assert joined.split
+    assert joined.conversion == "split"
     assert model.needs_weights
     llama = find_architecture({"architectures": ["LlamaForCausalLM"]})
     assert llama is not None
     assert not llama.needs_weights
-    assert not any(parameter.split for parameter in llama.parameters.values())
+    assert not any(parameter.conversion for parameter in llama.parameters.values())
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
             "experts",
             "experts in out",
             "interleaved",
-            split=True,
+            conversion="split",
         ),
         Parameter("layers.#.self_attn.q_proj.weight", "linear", "out in"),
         Parameter("layers.#.self_attn.k_proj.weight", "linear", "in out", float32=True),

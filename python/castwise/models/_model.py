@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -37,9 +38,6 @@ _ENGINES = ("vllm", "sglang")
 
 _LEAST_SIDE = 16
 """The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
-
-_IN_SEQUENCE = re.compile(r"#(?:\.weight)?$")
-"""Rows of nn.Sequential, whose modules, a linear layer and a norm, differ by their numbers."""
 
 _OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
 _EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
@@ -110,8 +108,23 @@ class Model:
         if self.architecture is None:
             return None
         if name not in self._parameters:
-            self._parameters[name] = self.architecture.find(name)
+            parameter = self.architecture.find(name)
+            if parameter is not None and parameter.conversion == "either":
+                parameter = self._as_stored(parameter, self._shapes.get(name, ()))
+            self._parameters[name] = parameter
         return self._parameters[name]
+
+    def _as_stored(self, parameter: Parameter, shape: tuple[int, ...]) -> Parameter:
+        """Return a row with the axes of a stack that transformers turns if its shape says so."""
+        place = -1 if parameter.joint else -MATRIX  # of the inputs or outputs of the whole layer
+        is_as_in_model = len(shape) >= MATRIX and shape[place] in self._hidden_sizes
+        return replace(parameter, axes="experts out in") if is_as_in_model else parameter
+
+    @cached_property
+    def _hidden_sizes(self) -> list[Any]:
+        text = self._config.get("text_config")
+        sections = [self._config, text if isinstance(text, Mapping) else {}]
+        return [section["hidden_size"] for section in sections if "hidden_size" in section]
 
     def role(self, name: str) -> str:
         """Return the role of a tensor: one of `ROLES`, or "unknown"."""
@@ -144,8 +157,6 @@ class Model:
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         shape = self._shapes[name]
-        if not all(shape):
-            return False
         if len(shape) == MATRIX and name.endswith(WEIGHT):
             return True
         return len(shape) >= MATRIX and self.role(name) == EXPERTS
@@ -178,6 +189,8 @@ class Model:
             return "no recipe stores them"
         if role not in {LINEAR, EXPERTS}:
             return "kept unless a map names them"
+        if not all(self._shapes.get(name, ())):
+            return "they have no elements"
         parameter = self._parameters.get(name)
         if parameter is not None and (parameter.float32 or parameter.name in self._shared):
             reason = "the code of transformers keeps them in float32"
@@ -270,11 +283,18 @@ class Model:
                 stems.append(name.removesuffix(WEIGHT))
             if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
                 stems.append(f"{self.layer_of_expert(name)}.experts")
+        stems += [name for name in self._shapes if self._is_split_alone(name)]
         stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
         if self.architecture is None:
             return stems
-        renamed = map(self.architecture.module_name, stems)  # engines know either name
+        renamed = (name for stem in stems for name in self.architecture.module_names(stem))
+        # engines know either name
         return [*stems, *(name for name in renamed if name not in stems and name not in modules)]
+
+    def _is_split_alone(self, name: str) -> bool:
+        """Return True for what is no weight of a layer, and of which transformers makes some."""
+        row = None if name.endswith(WEIGHT) else self.find(name)
+        return row is not None and row.role == LINEAR and row.conversion.startswith("split")
 
     @cached_property
     def _shared(self) -> frozenset[str]:
@@ -299,19 +319,17 @@ class Model:
 
     def contradictions(self, left: Container[str] = ()) -> Iterator[str]:
         """Say which tensors, but for some, have shapes that their rows do not allow."""
-        text = self._config.get("text_config")
-        sections = [self._config, text if isinstance(text, Mapping) else {}]
-        sizes = [section.get("hidden_size") for section in sections]
+        sizes = self._hidden_sizes
         for name, shape in () if self.architecture is None else self._shapes.items():
             parameter = None if name in left else self.find(name)
-            if parameter is None or not parameter.axes or _IN_SEQUENCE.search(parameter.name):
+            if parameter is None or not parameter.axes:
                 continue
             axes = parameter.axes.split()
             if len(shape) < len(axes) or (parameter.role != EXPERTS and len(shape) > len(axes)):
                 yield f"{name!r} has the shape {shape}, and is ({', '.join(axes)})"
             elif parameter.role == EXPERTS and parameter.joint:
                 size = dict(zip(axes[::-1], shape[::-1], strict=False))
-                if size["in"] not in sizes and size.get("out") in sizes:
+                if sizes and size["in"] not in sizes and size.get("out") in sizes:
                     yield (
                         f"{name!r} has the shape {shape}, and is ({', '.join(axes)}), with inputs "
                         "as many as hidden_size"
