@@ -222,7 +222,7 @@ def _joined_names(names: list[str]) -> str:
 
 
 def _widens_scales(model: PreTrainedModel) -> bool:
-    """Return True if a class keeps in float32 what is called a scale, of layers that it does not."""
+    """Return True if a class keeps in float32 what is called a scale, and not its layer."""
     plan = list(model._get_dtype_plan(torch.bfloat16))
     pattern = build_glob_alternation(plan)[0] if plan else re.compile("(?!)")
     return bool(pattern.search("fc.weight_scale")) and not pattern.search("fc.weight")

@@ -1,13 +1,13 @@
 """What the parameters of a model's class are: `architectures.txt`, and files like it.
 
 A table is text in parts with an empty line between them: a head, blocks that are numbered from 0,
-and the index. A line of a block is a parameter, `NAME ROLE AXES JOINT float32 CONVERSION`, or a module,
-`NAME BLOCK`, whose parameters are those of another block. `NAME>NAME_IN_TRANSFORMERS` has both
-names where they differ, from the modules around on; `{a,b}` in it are parts of several names. `#`
-is the number of a layer or an expert; a number is itself, and is more than `#`.
+and the index. A line of a block is a parameter, `NAME ROLE AXES JOINT float32 CONVERSION`, or a
+module, `NAME BLOCK`, whose parameters are those of another block. `NAME>NAME_IN_TRANSFORMERS` has
+both names where they differ, from the modules around on; `{a,b}` in it are parts of several names.
+`#` is the number of a layer or an expert; a number is itself, and is more than `#`.
 
-A line of the index has the classes of one type: `MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS!~`.
-A class is named by the prefix and what is before `=`; `-` is nothing. A class in several lines is
+A line of the index has the classes of a type: `MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS!~`. A
+class is named by the prefix and what is before `=`; `-` is nothing. A class in several lines is
 first of its own type. Lines of the block of ties are `TIED PART=SOURCE`, or `TIED PART~SOURCE` for
 what is tied if a part of the configuration says so. Those of parts are `MODULE PART TYPE`: a part
 of the configuration chooses the type of the module, whose rows are of that TYPE. `!` marks a class
@@ -146,7 +146,7 @@ def normalize_name(name: str) -> str:
 
 
 def _labels(name: str) -> Iterator[str]:
-    """Yield how a table may call a tensor or a module: with its last number as it is, or with none."""
+    """Yield how a table may call a tensor or a module: with its last number, then without."""
     label = normalize_name(name)
     parts, places = name.split("."), label.split(".")
     last = max((n for n, place in enumerate(places) if "#" in place), default=None)

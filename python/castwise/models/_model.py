@@ -185,10 +185,9 @@ class Model:
     def reason(self, name: str, consumer: str | None = None) -> str | None:
         """Say why a weight stays as it is unless a user names it; None if it does not."""
         role = self.role(name)
-        if role == "convolution":
-            return "no recipe stores them"
         if role not in {LINEAR, EXPERTS}:
-            return "kept unless a map names them"
+            is_stored_by_none = role == "convolution"
+            return "no recipe stores them" if is_stored_by_none else "kept unless a map names them"
         if not all(self._shapes.get(name, ())):
             return "they have no elements"
         parameter = self._parameters.get(name)

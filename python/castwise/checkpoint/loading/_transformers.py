@@ -7,7 +7,7 @@ same names and `core_model_loading.py`; `quantization/lifecycle/apply.py` and `u
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -15,12 +15,17 @@ from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, WEIGHT, Module, code_of
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View, leave
+from castwise.models import Parameter, expand_name
 from castwise.quantization.producers import BF16
 
 _SEQUENTIAL = ("llama4", "llama4_text")
 """Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""
 
+_WITH_OWN_BUFFER = ("ctrl",)
+"""Whose code gives a buffer another dtype as it runs, which `offload/module.py` does not take."""
+
 _E4M3 = "F8_E4M3"
+_BY_ROWS = "quantise all that it so converts, as fp8_channel of compressed-tensors"
 _ONE_BY_ONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 _ELSEWHERE = "store the weights of each expert in a tensor of its own, or load it elsewhere"
 
@@ -70,7 +75,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
         row.axes.startswith("experts") for row in view.architecture.parameters.values()
     )
     decoded: set[str] = set()
-    yield from _conversion_problems(view, has_scales=True)
+    yield from _conversion_problems(view, _expert_arguments(groups))
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
             yield from _expert_problems(view, module, groups)
@@ -106,56 +111,95 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 NAME_IN_IGNORE,
             )
     yield from _dtype_problems(view, decoded)
-    if view.architecture.needs_weights and any(
-        module.is_quantized and "" not in module.tensors for module in view.modules
-    ):
-        yield LoadingProblem(
-            "",
-            f"transformers initialises the layers of {view.architecture.name} as it loads them, "
-            "and packed ones have no weight",
-            "load it with quantization_config=CompressedTensorsConfig(dequantize=True), or choose "
-            "a scheme of 8-bit floats",
-            option="dequantize=True",
+    yield from _decoding_problems(view, decoded)
+
+
+def _decoding_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
+    """Yield why transformers must decode a model when it loads it, and not when it calls it."""
+    architecture = view.architecture
+    is_packed = any(module.is_quantized and "" not in module.tensors for module in view.modules)
+    reason, otherwise = None, ""
+    if architecture.needs_weights and is_packed:
+        otherwise = ", or choose a scheme of 8-bit floats"
+        reason = (
+            f"transformers initialises the layers of {architecture.name} as it loads them, and "
+            "packed ones have no weight"
         )
+    elif architecture.widens_scales and any(not is_decoded_alone(name, "") for name in schemes):
+        reason = (
+            f"transformers holds scales of {architecture.name} in float32, and decodes layers to "
+            "that, which the model does not multiply by"
+        )
+    elif schemes and architecture.model_type in _WITH_OWN_BUFFER:
+        reason = (
+            f"compressed-tensors holds the positions of {architecture.name} in float32, which the "
+            "model does not add"
+        )
+    if reason is not None:
+        remedy = "load it with quantization_config=CompressedTensorsConfig(dequantize=True)"
+        yield LoadingProblem("", reason, remedy + otherwise, option="dequantize=True")
 
 
-def _conversion_problems(view: View, *, has_scales: bool) -> Iterator[LoadingProblem]:
-    """Yield the weights that transformers parts or joins while it loads, but not their scales.
+def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[LoadingProblem]:
+    """Yield the weights that transformers converts while it loads, and not what quantises them.
 
-    `update_weight_conversions` copies a conversion for scales if the modules have scales, else it
-    raises ValueError for one to many; it parts and joins along rows.
+    `update_weight_conversions` copies a converter for scales if its first target has some: each
+    tensor of a module then needs the rows of the weight. Else the converter collects them, and what
+    decodes experts runs first; it makes one weight of several, but not several of one. Without
+    `arguments`, of experts, the model has no scales: fp8 is decoded as it is loaded on a CPU.
     """
-    parted = {
-        row.name.removesuffix(WEIGHT).rpartition(".")[2]: row.name.removesuffix(WEIGHT)
-        for row in view.architecture.parameters.values()
-        if row.split and row.role == "linear" and row.name.endswith(WEIGHT)
+    with_scales = {
+        _end(name)
+        for module in view.modules
+        if module.is_quantized and arguments is not None
+        for name in view.names_of(module)
     }
-    joined: dict[str, set[str]] = {}
-    for name, target in view.architecture.modules.items():
-        joined.setdefault(target, set()).add(name.rpartition(".")[2])
     for module in view.modules:
-        stem = module.parameter.name.removesuffix(WEIGHT)
-        if module.is_quantized:
-            parted.pop(stem.rpartition(".")[2], None)
-        target = view.architecture.modules.get(stem, "")
-        is_joined = has_scales and module.is_quantized and len(joined.get(target, ())) > 1
-        is_parted = module.parameter.split and (has_scales or module.weight.endswith(WEIGHT))
-        if module.is_expert or module.role != "linear" or not (is_parted or is_joined):
+        kind = module.parameter.conversion
+        sizes = {info.shape[:1] for suffix, info in module.tensors.items() if suffix[:1] != "."}
+        if module.is_expert or not kind or not module.weight.endswith(WEIGHT):
             continue
-        parts = [info.shape for suffix, info in module.tensors.items() if suffix[:1] != "."]
-        if not has_scales or not module.is_quantized or len({shape[:1] for shape in parts}) > 1:
+        if module.is_quantized:
+            fits = len(sizes) == 1 if arguments is not None else kind in {"joined", "turned"}
+            if kind == "renamed" or not fits:
+                yield LoadingProblem(
+                    module.name,
+                    "transformers parts, joins, turns or renames its weight while it loads, and "
+                    "not its scales",
+                    leave() if kind == "renamed" or arguments is None else _BY_ROWS,
+                )
+        elif (
+            arguments is not None
+            and not arguments.is_float8
+            and kind in {"joined", "turned"}
+            and not _has_scales(view, module.parameter, with_scales)
+        ):
             yield LoadingProblem(
                 module.name,
-                "transformers parts it or joins it with others while it loads, and not its scales",
-                "quantise all that it so converts, as fp8_channel of compressed-tensors",
+                f"transformers decodes it from {arguments.scheme} before it joins or turns it, and "
+                "it is not quantised",
+                "choose fp8_tensor or fp8_channel",
             )
-    for name in sorted(parted.values()):
-        yield LoadingProblem(
-            name,
-            "transformers makes several weights of it while it loads, which fails for a quantised "
-            "model that has none of it",
-            "choose another consumer",
-        )
+    for row in view.architecture.parameters.values():
+        is_split = row.conversion == "split" and row.name.endswith(WEIGHT)
+        if is_split and row.role == "linear" and not _has_scales(view, row, with_scales):
+            yield LoadingProblem(
+                row.name.removesuffix(WEIGHT),
+                "transformers makes several weights of it while it loads, which fails for a "
+                "quantised model that has none of it",
+                "choose another consumer",
+            )
+
+
+def _has_scales(view: View, row: Parameter, with_scales: Collection[str]) -> bool:
+    """Return True if the model has scales of a layer of the names that a row is converted to."""
+    names = expand_name(view.architecture.modules.get(row.name.removesuffix(WEIGHT), ""))
+    return any(_end(name) in with_scales for name in names)
+
+
+def _end(name: str) -> str:
+    """Return the end of a module's name by which converters find it: `mlp.gate_proj`."""
+    return ".".join(name.split(".")[-2:])
 
 
 def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
@@ -249,7 +293,7 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     skipped = list(stated) if stated is not None else view.heads()
     kept = [row.name for row in view.architecture.parameters.values() if row.float32]
     block = section.get("weight_block_size")
-    yield from _conversion_problems(view, has_scales=False)
+    yield from _conversion_problems(view, None)
     yield from _renamed(view)
     for module in view.modules:
         # Experts are one module, which takes the name of their layer.
