@@ -37,7 +37,15 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     share,
 )
 from castwise.checkpoint.report import kept_tensors, kept_text
-from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture
+from castwise.models import (
+    EXPERTS,
+    LINEAR,
+    MATRIX,
+    STACK,
+    WEIGHT,
+    Architecture,
+    pattern_of_names,
+)
 from castwise.quantization import Quantization
 from castwise.quantization.producers import (
     WRITTEN,
@@ -271,15 +279,37 @@ class EncodePlan(ComponentPlan):
     def _stays(self, name: str) -> bool:
         """Return True for a weight that is quantised only if a map names it."""
         is_taken = self._encode.embeddings and self.model.role(name) in TABLES
-        return self.model.reason(name, self._encode.consumer) is not None and not is_taken
+        return self._reason(name) is not None and not is_taken
+
+    def _reason(self, name: str) -> str | None:
+        """Say why a weight stays unless a map names it; None if it does not."""
+        reason, consumer = self.model.reason(name, self._encode.consumer), self._encode.consumer
+        if reason is None and consumer is not None:
+            rows = (
+                row for row in consumer_named(consumer).loads if row.recipe == self._encode.recipe
+            )
+            if any(text in name for row in rows for text in row.plain):
+                reason = f"{consumer} holds them unquantised in models of {self._encode.recipe}"
+        return reason
 
     def choose_all(self, encode: Encode) -> None:
         """Choose what each tensor becomes, as a request with the same keys and patterns has it."""
         self._encode, self._encodings = encode, _encodings(encode)
         self.chosen, self._left = {}, []
+        refused: dict[str, CheckpointError] = {}
         # What states a component without a configuration is of the model.
         for info, key in zip(self._tensors, self._keys, strict=False):
-            self._choose(info, *key)
+            try:
+                self._choose(info, *key)
+            except CheckpointError as error:
+                refused[self._component.prefix + info.name] = error
+        for refusal in refused.values():
+            if len(refused) == 1:
+                raise refusal
+            raise CheckpointError(
+                f"{refusal} ({len(refused):,} tensors are refused; all stay with "
+                f"{argument('ignore')} {pattern_of_names(refused)!r})"
+            )
 
     def choose_again(self, info: TensorInfo, encode: Encode) -> None:
         """Plan what one tensor becomes, as another request has it."""
@@ -344,7 +374,7 @@ class EncodePlan(ComponentPlan):
         for info, (key, is_ignored) in zip(self._tensors, self._keys, strict=False):
             if info.name in self.chosen or info.kind != "float":
                 continue
-            reason = self.model.reason(info.name, self._encode.consumer)
+            reason = self._reason(info.name)
             if is_ignored:
                 reason = f"{argument('ignore')} names them"
             elif key is not None:
