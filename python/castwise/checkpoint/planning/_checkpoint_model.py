@@ -146,7 +146,7 @@ def _asked(
 
     @wraps(method)
     def ask(
-        self: CheckpointModel, name: str, *args: Arguments.args, **kwargs: Arguments.kwargs
+        self: CheckpointModel, name: str, /, *args: Arguments.args, **kwargs: Arguments.kwargs
     ) -> Answer:
         prefix, model, rest = self._split(name)
         return name_answer(prefix, method(model, rest, *args, **kwargs))
