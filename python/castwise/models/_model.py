@@ -16,7 +16,7 @@ from castwise.models._architecture import (
 )
 from castwise.models._engines import EngineRules, find_engines
 from castwise.models._offered import offered_architecture
-from castwise.models._structure import JOINED, is_in_name, role_by_name
+from castwise.models._structure import JOINED, experts_in, is_in_name, role_by_name
 
 MATRIX, STACK = 2, 3
 """The axes of a matrix, and of those of all experts."""
@@ -39,9 +39,7 @@ _ENGINES = ("vllm", "sglang")
 _LEAST_SIDE = 16
 """The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
 
-_OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
-_EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
-_OF_MLX = re.compile(r"(?:.*\.)?switch_mlp\.\w+\.weight")
+_OF_MLX = "switch_mlp"
 """Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in)."""
 
 _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
@@ -176,7 +174,7 @@ class Model:
         role = self.role(name)
         if len(shape) == STACK:
             return role in {EXPERTS, UNKNOWN} and shape[0] > 1
-        return role == UNKNOWN and _OF_EXPERTS.search(name) is not None
+        return role == UNKNOWN and experts_in(name) is not None
 
     def is_kept(self, name: str, consumer: str | None = None) -> bool:
         """Return True for a weight that stays as it is unless a user names it."""
@@ -244,15 +242,17 @@ class Model:
 
     def layer_of_expert(self, name: str) -> str | None:
         """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
-        match = _EXPERTS_OF_LAYER.search(name)
-        if match is not None:
-            return name[: match.start()]
+        experts = experts_in(name)
+        if experts is not None and experts["module"] in {EXPERTS, _OF_MLX}:
+            return experts["layer"] or ""
         is_stack = self.role(name) == EXPERTS or self.may_be_experts(name)
         return name.removesuffix(WEIGHT).rpartition(".")[0] if is_stack else None
 
     def is_switch(self, name: str) -> bool:
         """Return True for experts in one tensor as MLX names and stores them."""
-        return _OF_MLX.fullmatch(name) is not None
+        experts = experts_in(name)
+        is_weight = experts is not None and re.fullmatch(r"\w+\.weight", experts["part"])
+        return experts is not None and experts["module"] == _OF_MLX and bool(is_weight)
 
     def is_head(self, name: str) -> bool:
         """Return True for a matrix of logits: a head, or an embedding that is one, too."""
