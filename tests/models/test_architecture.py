@@ -498,7 +498,7 @@ def test_numbers_of_layers_and_experts_are_left_out(name: str, normal: str) -> N
 
 NUMBERED = f"""{HEAD}
 
-0>norm norm
+0.weight>norm.weight norm
 1.weight>up.weight linear
 #.bias bias
 qkv.weight>{{q,k}}.weight linear split*
@@ -515,9 +515,9 @@ def test_a_number_tells_modules_of_a_sequence_apart(tmp_path: Path) -> None:
     file.write_text(NUMBERED)
     model = read_architecture(file)
     roles = {
-        name: row.role for name in ("0", "1.weight", "7.bias") if (row := model.find(f"x.{name}"))
+        name: row.role for name in ("0.weight", "1.weight", "7.bias") if (row := model.find(f"x.{name}"))
     }
-    assert roles == {"0": "norm", "1.weight": "linear", "7.bias": "bias"}
+    assert roles == {"0.weight": "norm", "1.weight": "linear", "7.bias": "bias"}
     assert model.find("x.2.weight") is None
     assert model.module_names("x.1") == ["x.up"]
     assert model.module_names("x.qkv") == ["x.q", "x.k"]
