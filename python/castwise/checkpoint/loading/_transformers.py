@@ -41,10 +41,10 @@ def transformers_problems(view: View) -> Iterator[LoadingProblem]:
     elif method == "mxfp4":
         yield from _mxfp4(view, section)
     elif method in {None, "modelopt"} and any(module.is_quantized for module in view.modules):
-        stated = "states no quantisation" if method is None else f"states the method {method!r}"
+        statement = "states no quantisation" if method is None else f"states the method {method!r}"
         yield LoadingProblem(
             "",
-            f"config.json {stated} that transformers reads, so that it takes codes for weights",
+            f"config.json {statement} that transformers reads, so that it takes codes for weights",
             "quantise it as compressed-tensors or deepseek",
         )
 
@@ -59,12 +59,12 @@ def _class_of(module: Module) -> str | None:
 def _matches(name: str, class_name: str, texts: Iterable[str]) -> list[str]:
     """Return the targets that match a module: by name, by expression, by class."""
     in_order = sorted(texts, key=lambda text: ("re:" in text, text))
-    named = [
+    matches = [
         text
         for text in in_order
         if (re.match(text[3:], name) if text.startswith("re:") else text == name)
     ]
-    return named or [text for text in in_order if text == class_name]
+    return matches or [text for text in in_order if text == class_name]
 
 
 def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
@@ -74,7 +74,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
     has_stacks = any(
         row.axes.startswith("experts") for row in view.architecture.parameters.values()
     )
-    decoded: set[str] = set()
+    decoded_schemes: set[str] = set()
     yield from _conversion_problems(view, _expert_arguments(groups))
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
@@ -98,7 +98,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             )
         else:
             yield from view.quantized(module, arguments)
-            decoded |= {arguments.scheme} if module.is_quantized else set()
+            decoded_schemes |= {arguments.scheme} if module.is_quantized else set()
     for names in view.tied_layers():
         if all(
             _matches(name, "Linear", by_target) and not _matches(name, "Linear", ignore)
@@ -110,8 +110,8 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 "that of the embedding",
                 NAME_IN_IGNORE,
             )
-    yield from _dtype_problems(view, decoded)
-    yield from _decoding_problems(view, decoded)
+    yield from _dtype_problems(view, decoded_schemes)
+    yield from _decoding_problems(view, decoded_schemes)
 
 
 def _decoding_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
@@ -204,12 +204,12 @@ def _end(name: str) -> str:
 
 def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
     """Yield what needs another dtype: these are decoded to bfloat16, whatever the model is."""
-    stated = view.dtype()
-    narrow = sorted(name for name in schemes if is_decoded_alone(name, stated))
-    if narrow:
+    dtype = view.dtype()
+    names = sorted(name for name in schemes if is_decoded_alone(name, dtype))
+    if names:
         yield LoadingProblem(
             "",
-            f"transformers decodes {', '.join(narrow)} to bfloat16, and the model is {stated}",
+            f"transformers decodes {', '.join(names)} to bfloat16, and the model is {dtype}",
             "load it with dtype=torch.bfloat16, or cast the model to bfloat16 first",
             option="dtype=bfloat16",
         )
@@ -289,16 +289,16 @@ def _skips(name: str, texts: Sequence[str]) -> bool:
 
 def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     """Yield what keeps `FP8Linear`, or its decoding on a CPU, from what the file has."""
-    stated = section.get("modules_to_not_convert")
-    skipped = list(stated) if stated is not None else view.heads()
-    kept = [row.name for row in view.architecture.parameters.values() if row.float32]
+    exceptions = section.get("modules_to_not_convert")
+    texts = list(exceptions) if exceptions is not None else view.heads()
+    float32_names = [row.name for row in view.architecture.parameters.values() if row.float32]
     block = section.get("weight_block_size")
     yield from _conversion_problems(view, None)
     yield from _renamed(view)
     for module in view.modules:
         # Experts are one module, which takes the name of their layer.
-        built = module.layer if module.is_expert or module.is_stack else module.name
-        is_left = _skips(module.name, skipped) or _skips(built, skipped)
+        module_name = module.layer if module.is_expert or module.is_stack else module.name
+        is_left = _skips(module.name, texts) or _skips(module_name, texts)
         if module.is_stack:
             if module.is_quantized:
                 yield LoadingProblem(
@@ -307,14 +307,14 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
                     "for weights",
                     _ONE_BY_ONE,
                 )
-            elif module.layer.endswith("experts") and not _skips(module.layer, skipped):
+            elif module.layer.endswith("experts") and not _skips(module.layer, texts):
                 yield _lacking(module, "weight_scale_inv")
         elif not (module.is_linear or module.is_expert or module.may_be_linear) or is_left:
             yield from view.unquantized(module)
         elif not module.is_quantized:
-            if not module.may_be_linear and (module.role != "head" or stated is not None):
+            if not module.may_be_linear and (module.role != "head" or exceptions is not None):
                 yield _lacking(module, "weight_scale_inv")
-        elif module.parameter.name in kept:
+        elif module.parameter.name in float32_names:
             yield LoadingProblem(module.name, "transformers keeps it in float32", leave())
         else:
             yield from _float8_problems(module, block)
@@ -346,13 +346,15 @@ def _lacking(module: Module, part: str) -> LoadingProblem:
 def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
     payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
     if payload is None or scale is None:
-        missing = "weight" if payload is None else "weight_scale_inv"
-        yield _lacking(module, missing)
+        part = "weight" if payload is None else "weight_scale_inv"
+        yield _lacking(module, part)
         return
-    extra = {name for name in module.tensors if name.startswith("_")} - {"_scale_inv"}
-    if extra:
+    dropped_parts = {name for name in module.tensors if name.startswith("_")} - {"_scale_inv"}
+    if dropped_parts:
         yield LoadingProblem(
-            module.name, f"transformers drops 'weight{min(extra)}'", "remove it, or quantise anew"
+            module.name,
+            f"transformers drops 'weight{min(dropped_parts)}'",
+            "remove it, or quantise anew",
         )
     if code_of(payload) not in {_E4M3, "I8"}:
         yield LoadingProblem(
@@ -388,10 +390,10 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
 
 def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     """Yield what keeps `Mxfp4GptOssExperts` from what the file has."""
-    skipped = list(section.get("modules_to_not_convert") or ())
+    texts = list(section.get("modules_to_not_convert") or ())
     is_gpt_oss = view.architecture.model_type == "gpt_oss"
     for module in view.modules:
-        if not module.is_stack or _skips(module.layer, skipped):
+        if not module.is_stack or _skips(module.layer, texts):
             yield from view.unquantized(module)
         elif not is_gpt_oss:
             if module.is_quantized:
