@@ -58,7 +58,7 @@ OWN = {
     ("T5Gemma2MultiModalProjector", "mm_input_projection_weight"): Row("linear", "in out"),
     ("XCLIPModel", "prompts_visual_projection"): Row("linear", "in out"),
     # modules of their own with nn.functional.linear(x, weight)
-    ("QuantLinear", "weight"): OUT_IN,
+    ("QuantLinear", "weight"): Row("other"),  # no nn.Linear: nobody replaces it
     ("DoryLMHead", "weight"): Row("head", "out in"),
     ("QuantEmbedding", "weight"): Row("embedding"),
     ("CsmCodebooksHead", "weight"): Row("head", ""),

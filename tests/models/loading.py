@@ -88,14 +88,14 @@ def told_outcome(plain: Path, model: Any, result: Path) -> Outcome:
     """Load what was written, with the options that castwise tells."""
     told = {problem.option for problem in checkpoint.verify_loading(result, **FOR).problems}
     found = loaded(model, result)
+    if found.kind == "decoded lacks keys" and load(model, plain)[1]:
+        return replace(found, kind=NOT_SAVED)
     if "a GPU" in told and found.kind in {"weights", "not loaded"}:
         return replace(found, kind=ON_A_GPU)
     if DECODED in told and found.kind == EQUAL:
         return replace(found, kind="equal without the option that is told")
     if DECODED in told and found.kind not in LOADED:
         return loaded(model, result, is_decoded=True)
-    if found.kind == "decoded lacks keys" and load(model, plain)[1]:
-        return replace(found, kind=NOT_SAVED)
     return found
 
 
