@@ -196,6 +196,7 @@ def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfi
         torch.set_default_dtype(default)
     base = model.base_model_prefix
     rows = _with_float32(model, rows_of(model, _sizes_of_heads(config), base))
+    layer_rows = rows
     found = saved_rows(model, rows)
     names = {inner[0]: name for name, (_, inner) in reversed(found.items())}
     rows = {name: row for name, (row, _) in found.items()} | {
@@ -206,7 +207,8 @@ def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfi
         kind.__name__, config.model_type, base, rows, ties=_ties(model, names), targets=targets
     )
     parts = _replaceable(model, names)
-    marks = "!" * _needs_weights(model) + "~" * _widens_scales(model)
+    layers = {_parent(name) for name, row in layer_rows.items() if row.role == "linear"}
+    marks = "!" * _needs_weights(model, layers) + "~" * _widens_scales(model)
     return replace(described, parts=parts, marks=marks)
 
 
@@ -228,13 +230,13 @@ def _widens_scales(model: PreTrainedModel) -> bool:
     return bool(pattern.search("fc.weight_scale")) and not pattern.search("fc.weight")
 
 
-def _needs_weights(model: PreTrainedModel) -> bool:
-    """Return True if a class reads the weights of layers when it fills in what a file lacks.
+def _needs_weights(model: PreTrainedModel, layers: Collection[str]) -> bool:
+    """Return True if a class reads the weights of such layers when it fills in what a file lacks.
 
     A layer of packed codes has none, and `from_pretrained` fails.
     """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and name in layers:
             module._parameters.pop("weight", None)
     try:
         model.initialize_weights()
