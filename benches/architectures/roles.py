@@ -22,14 +22,14 @@ class Row:
     axes: str = ""
     joint: str = ""
     float32: bool = False
-    split: bool = False
+    conversion: str = ""  # what transformers does to it while it loads: `saved.py`
     is_guess: bool = False  # a matrix that no rule below names: "other", counted and printed
 
     def text(self) -> str:
         """Return the row as the table has it, without the axes that its role has anyway."""
         usual = {("linear", "out in"), ("head", "out in")}
         axes = "" if (self.role, self.axes) in usual else self.axes
-        words = (self.role, axes, self.joint, "float32" * self.float32, "split" * self.split)
+        words = (self.role, axes, self.joint, "float32" * self.float32, self.conversion)
         return " ".join(filter(None, words))
 
 
@@ -58,7 +58,7 @@ OWN = {
     ("T5Gemma2MultiModalProjector", "mm_input_projection_weight"): Row("linear", "in out"),
     ("XCLIPModel", "prompts_visual_projection"): Row("linear", "in out"),
     # modules of their own with nn.functional.linear(x, weight)
-    ("QuantLinear", "weight"): OUT_IN,
+    ("QuantLinear", "weight"): Row("other"),  # no nn.Linear: nobody replaces it
     ("DoryLMHead", "weight"): Row("head", "out in"),
     ("QuantEmbedding", "weight"): Row("embedding"),
     ("CsmCodebooksHead", "weight"): Row("head", ""),

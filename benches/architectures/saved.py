@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
 from collections.abc import Iterable
 from copy import deepcopy
@@ -29,8 +30,8 @@ _OF_EXPERTS = SplitModulelist | ErnieSplitAndDecoupleTextVisionExperts
 _OTHER_JOINT = {"halves": "interleaved", "interleaved": "halves"}
 
 
-def saved_rows(model: torch.nn.Module, rows: dict[str, Row]) -> dict[str, tuple[Row, str]]:
-    """Return what a file has by its names there, each with the name in the model.
+def saved_rows(model: torch.nn.Module, rows: dict[str, Row]) -> dict[str, tuple[Row, list[str]]]:
+    """Return what a file has by its names there, each with the names in the model.
 
     transformers leaves off the prefixes that it only adds to models that it loaded with them;
     files have both, so both are rows.
@@ -40,12 +41,17 @@ def saved_rows(model: torch.nn.Module, rows: dict[str, Row]) -> dict[str, tuple[
     found = _reverted(model, rows, plain)
     if len(plain) != len(transforms):
         found = _reverted(model, rows, transforms) | found
+    renamings = [each for each in transforms if isinstance(each, WeightRenaming)]
+    for name, (row, inner) in found.items():
+        weight, scale = (apply_renamings(name + end, renamings) for end in ("", "_scale"))
+        if name.endswith(".weight") and scale != f"{weight}_scale" and not row.conversion:
+            found[name] = (replace(row, conversion="renamed"), inner)
     return found
 
 
 def _reverted(
     model: torch.nn.Module, rows: dict[str, Row], transforms: list[WeightTransform]
-) -> dict[str, tuple[Row, str]]:
+) -> dict[str, tuple[Row, list[str]]]:
     """Do as `revert_weight_conversion` of transformers, with rows beside the tensors."""
     reverse = [transform.reverse_transform() for transform in transforms[::-1]]
     renamings = [each for each in reverse if isinstance(each, WeightRenaming)]
@@ -54,13 +60,13 @@ def _reverted(
     tensors = dict(model.named_parameters(remove_duplicate=False)) | dict(
         model.named_buffers(remove_duplicate=False)
     )
-    found: dict[str, tuple[Row, str]] = {}
+    found: dict[str, tuple[Row, list[str]]] = {}
     used: dict[str, WeightConverter] = {}
     sources: dict[str, list[str]] = defaultdict(list)
     for name in sorted(rows, key=dot_natural_key):
         renamed, pattern = apply_converters(name, converters)
         if pattern is None:
-            found[apply_renamings(name, renamings)] = (rows[name], name)
+            found[apply_renamings(name, renamings)] = (rows[name], [name])
             continue
         converter = used.setdefault(renamed, deepcopy(of_pattern[pattern]))
         converter.add_tensor(renamed, name, pattern, tensors[name])
@@ -69,10 +75,29 @@ def _reverted(
         operations = converter.operations
         is_gated = any("gate" in name for name in sources[renamed])
         row = _turned(rows[sources[renamed][0]], operations, is_gated=is_gated)
-        row = replace(row, split=len(converter.source_patterns) > 1)
+        if row.role != "bias":
+            row = replace(row, conversion=_conversion(converter, row))
         for name in converter.convert(renamed, model=model, config=model.config):
-            found[apply_renamings(name, renamings)] = (row, sources[renamed][0])
+            found[apply_renamings(name, renamings)] = (row, sources[renamed])
     return found
+
+
+def _conversion(converter: WeightConverter, row: Row) -> str:
+    """Say what transformers does while it loads; `*` if also to scales, whatever the model has.
+
+    A converter is one of saving: its targets are the names in files. Experts in one tensor are
+    turned if their shape is that of the model turned: both ways are in files.
+    """
+    if row.role == "experts" or ".experts" in converter.target_patterns[0]:
+        turns = (op for op in converter.operations if isinstance(op, Transpose))
+        return "either" if any(op.check_dims for op in turns) else ""
+    kind = "turned"
+    if len(converter.target_patterns) > 1:
+        kind = "joined"
+    if len(converter.source_patterns) > 1:
+        kind = "split"
+    names = converter._original_target_patterns
+    return kind + "*" * all(re.search(r"weight(?:_\d+)?$", name) is None for name in names)
 
 
 def _turned(row: Row, operations: Iterable[object], *, is_gated: bool) -> Row:

@@ -13,10 +13,11 @@ from __future__ import annotations
 import argparse
 import inspect
 import random
+import re
 import sys
 import warnings
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from datetime import date
@@ -35,9 +36,10 @@ from diffusers import ModelMixin
 from roles import Row, rows_of
 from saved import saved_rows
 from torch import nn
-from transformers import PreTrainedModel
+from transformers import CONFIG_MAPPING, PreTrainedModel
 from transformers.core_model_loading import build_glob_alternation
 from transformers.initialization import no_init_weights
+from transformers.models.auto import modeling_auto
 from writing import Described, table_text
 
 TABLE = Path(__file__).parents[2] / "python/castwise/models/architectures.txt"
@@ -64,6 +66,25 @@ def model_classes() -> Iterator[type[Any]]:
         public = [kind for kind in kinds if kind.__name__ in getattr(module, "__all__", ())]
         configured = {kind.config_class for kind in public}
         yield from (kind for kind in kinds if kind in public or kind.config_class not in configured)
+
+
+_SIGN = re.compile("([=~])")
+
+
+def adopted_classes() -> Iterator[type[Any]]:
+    """Yield classes of transformers that other types have than their own, each with that type."""
+    kinds: dict[tuple[str, str], type[Any]] = {}
+    for table in vars(modeling_auto):
+        if not (table.startswith("MODEL_") and table.endswith("MAPPING_NAMES")):
+            continue
+        for model_type, names in getattr(modeling_auto, table).items():
+            for name in (names,) if isinstance(names, str) else names:
+                with suppress(AttributeError, ImportError, KeyError):
+                    kind, config_class = getattr(transformers, name), CONFIG_MAPPING[model_type]
+                    if kind.config_class.model_type != model_type:
+                        body = {"config_class": config_class, "__module__": kind.__module__}
+                        kinds[name, model_type] = type(name, (kind,), body)
+    yield from (kind for _, kind in sorted(kinds.items()))
 
 
 SKIPPED: list[tuple[str, str]] = []
@@ -113,10 +134,12 @@ def _united(parts: list[Described]) -> Described:
     rows: dict[str, str] = {}
     ties: dict[str, str] = {}
     modules: dict[str, str] = {}
+    chosen: dict[str, str] = {}
     for part in reversed(parts):
         rows |= part.rows
         ties |= part.ties
         modules |= part.modules
+        chosen |= part.parts
     for part in parts:
         for name, text in part.rows.items():
             if name in rows and {text.split()[0], rows[name].split()[0]} == {
@@ -125,31 +148,29 @@ def _united(parts: list[Described]) -> Described:
             }:
                 del rows[name]
                 DIFFERING.append((part.name, name))
-    needs_weights = any(part.needs_weights for part in parts)
-    return replace(parts[0], rows=rows, ties=ties, modules=modules, needs_weights=needs_weights)
+    marks = "".join(sorted({mark for part in parts for mark in part.marks}))
+    return replace(parts[0], rows=rows, ties=ties, modules=modules, parts=chosen, marks=marks)
 
 
 def _widened(each: Described, widest: Described, united: Described) -> Described:
     """Return a class with what another of its type has more in the base model that both share."""
     prefix, own = _prefix(widest), _prefix(each)
-    more = {
-        own + name.removeprefix(prefix): text
-        for name, text in united.rows.items()
-        if name not in widest.rows and name.startswith(prefix)
-    }
-    if each is widest:
-        more |= {name: text for name, text in united.rows.items() if name not in widest.rows}
-    modules = {
-        own + name.removeprefix(prefix): own + module.removeprefix(prefix)
-        for name, module in united.modules.items()
-        if name.startswith(prefix) and module.startswith(prefix)
-    }
-    modules = {name: module for name, module in modules.items() if name in more}
-    ties = {
-        own + name.removeprefix(prefix): target[0] + own + target[1:].removeprefix(prefix)
-        for name, target in united.ties.items()
-        if name.startswith(prefix) and target[1:].startswith(prefix)
-    }
+    more, modules = {}, {}
+    for name, text in united.rows.items():
+        module = united.modules.get(name, name)
+        if name in widest.rows or not (module.startswith(prefix) or each is widest):
+            continue
+        label = own + name.removeprefix(prefix) if name.startswith(prefix) else name
+        more[label] = text
+        if module.startswith(prefix):
+            module = own + module.removeprefix(prefix)
+        if label != module:
+            modules[label] = module
+    ties = {}
+    for name, line in united.ties.items():
+        part, sign, source = _SIGN.split(line, maxsplit=1)
+        if name.startswith(prefix) and source.startswith(prefix):
+            ties[own + name.removeprefix(prefix)] = part + sign + own + source.removeprefix(prefix)
     ties = {name: target for name, target in ties.items() if name in more}
     return replace(
         each,
@@ -175,27 +196,47 @@ def _described(kind: type[PreTrainedModel], config: transformers.PreTrainedConfi
         torch.set_default_dtype(default)
     base = model.base_model_prefix
     rows = _with_float32(model, rows_of(model, _sizes_of_heads(config), base))
+    layer_rows = rows
     found = saved_rows(model, rows)
-    names = {inner: name for name, (_, inner) in reversed(found.items())}
+    names = {inner[0]: name for name, (_, inner) in reversed(found.items())}
     rows = {name: row for name, (row, _) in found.items()} | {
         name: row for name, row in rows.items() if name not in found
     }
-    modules = {
-        normalize_name(name): normalize_name(inner)
-        for name, (_, inner) in found.items()
-        if normalize_name(name) != normalize_name(inner)
-    }
-    described = _texts(kind.__name__, config.model_type, base, rows, _ties(model, names))
-    return replace(described, modules=modules, needs_weights=_needs_weights(model))
+    targets = {name: _joined_names(inner) for name, (_, inner) in found.items()}
+    described = _texts(
+        kind.__name__, config.model_type, base, rows, ties=_ties(model, names), targets=targets
+    )
+    parts = _replaceable(model, names)
+    layers = {_parent(name) for name, row in layer_rows.items() if row.role == "linear"}
+    marks = "!" * _needs_weights(model, layers) + "~" * _widens_scales(model)
+    return replace(described, parts=parts, marks=marks)
 
 
-def _needs_weights(model: PreTrainedModel) -> bool:
-    """Return True if a class reads the weights of layers when it fills in what a file lacks.
+def _joined_names(names: list[str]) -> str:
+    """Return names that differ in one part as one, `a.{b,c}.d`; else the first."""
+    parts = [name.split(".") for name in names]
+    if len({*map(len, parts)}) > 1:
+        return names[0]
+    columns = [list(dict.fromkeys(column)) for column in zip(*parts, strict=True)]
+    if sum(len(column) > 1 for column in columns) > 1:
+        return names[0]
+    return ".".join(c[0] if len(c) == 1 else f"{{{','.join(c)}}}" for c in columns)
+
+
+def _widens_scales(model: PreTrainedModel) -> bool:
+    """Return True if a class keeps in float32 what is called a scale, and not its layer."""
+    plan = list(model._get_dtype_plan(torch.bfloat16))
+    pattern = build_glob_alternation(plan)[0] if plan else re.compile("(?!)")
+    return bool(pattern.search("fc.weight_scale")) and not pattern.search("fc.weight")
+
+
+def _needs_weights(model: PreTrainedModel, layers: Collection[str]) -> bool:
+    """Return True if a class reads the weights of such layers when it fills in what a file lacks.
 
     A layer of packed codes has none, and `from_pretrained` fails.
     """
-    for module in model.modules():
-        if isinstance(module, nn.Linear):
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Linear) and name in layers:
             module._parameters.pop("weight", None)
     try:
         model.initialize_weights()
@@ -233,17 +274,70 @@ def describe_diffusion(kind: type[ModelMixin]) -> Described | None:
             name: replace(row, float32=any(part in float32 for part in name.split(".")))
             for name, row in rows_of(model, frozenset(), "").items()
         }
-        parts.append(_texts(kind.__name__, "", "", rows, {}))
+        parts.append(_texts(kind.__name__, "", "", rows, ties={}, targets={}))
     return _united(parts)
 
 
 def _texts(
-    name: str, model_type: str, base: str, rows: Mapping[str, Row], ties: Mapping[str, str]
+    name: str,
+    model_type: str,
+    base: str,
+    rows: Mapping[str, Row],
+    *,
+    ties: Mapping[str, str],
+    targets: Mapping[str, str],
 ) -> Described:
-    """Return an architecture with its names normalised; the first of equal names counts."""
-    by_name = {normalize_name(each): row for each, row in reversed([*rows.items()])}
+    """Return an architecture with its names normalised; the first of equal names counts.
+
+    `targets` are the names in the model of names in files.
+    """
+    numbered = _numbered(rows, targets)
+    labels = {each: numbered.get(_parent(each), normalize_name)(each) for each in rows}
+    by_name = {labels[each]: row for each, row in reversed([*rows.items()])}
+    modules = {
+        labels[each]: labels.get(target, normalize_name(target))
+        for each, target in reversed([*targets.items()])
+    }
     GUESSES.update(f"{name} {each}" for each, row in by_name.items() if row.is_guess)
-    return Described(name, model_type, base, {n: row.text() for n, row in by_name.items()}, ties)
+    lines: dict[str, str] = {}
+    for tied, line in ties.items():
+        part, sign, source = _SIGN.split(line, maxsplit=1)
+        lines[labels[tied]] = part + sign + labels[source]
+    return Described(
+        name,
+        model_type,
+        base,
+        {label: row.text() for label, row in by_name.items()},
+        {tied: line for tied, line in lines.items() if tied != _SIGN.split(line, maxsplit=1)[2]},
+        {label: target for label, target in modules.items() if label != target},
+    )
+
+
+def _parent(name: str) -> str:
+    return name.rpartition(".")[0]
+
+
+def _keep_last_number(name: str) -> str:
+    """Normalise a name but for the number of the module that has the parameter."""
+    module, _, attribute = name.rpartition(".")
+    outer, _, number = module.rpartition(".")
+    return ".".join(filter(None, (normalize_name(outer), number, attribute)))
+
+
+def _numbered(
+    rows: Mapping[str, Row], targets: Mapping[str, str]
+) -> dict[str, Callable[[str], str]]:
+    """Name the modules of sequences whose numbers tell a layer from a norm, or have other names."""
+    kinds: dict[str, set[tuple[str, str]]] = {}
+    for name, row in rows.items():
+        if _parent(name).rpartition(".")[2].isdecimal():
+            role = "linear" if row.role == "head" else row.role
+            target = normalize_name(targets.get(name, name))
+            kinds.setdefault(normalize_name(name), set()).add((role, target))
+    mixed = {_parent(name) for name, found in kinds.items() if len(found) > 1}
+    return {
+        _parent(name): _keep_last_number for name in rows if normalize_name(_parent(name)) in mixed
+    }
 
 
 def _sizes_of_heads(config: transformers.PreTrainedConfig) -> frozenset[int]:
@@ -271,29 +365,75 @@ def _with_float32(model: PreTrainedModel, rows: dict[str, Row]) -> dict[str, Row
 
 
 def _ties(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
-    """Return what shares its storage, by the configuration as it is, or if that asks for it."""
-    own = set(model.get_expanded_tied_weights_keys(all_submodels=True).items())
+    """Return what shares its storage, by names in files, as `PART=SOURCE` or `PART~SOURCE`.
+
+    `=` stands for what is tied by the configuration as it is, `~` for what it must ask for; `PART`
+    is the path of the part that asks, empty for the configuration itself.
+    """
+    paths = {id(part): path for path, part in reversed([*_parts(model.config)])}
+    own = set(_tied_names(model, paths))
     configs = {id(part.config): part.config for part in model.modules() if hasattr(part, "config")}
     for config in configs.values():
         if getattr(config, "tie_word_embeddings", True) is False:
             config.tie_word_embeddings = True
-    try:
-        able = set(model.get_expanded_tied_weights_keys(all_submodels=True).items())
-    except ValueError:  # a class that names what its default does not have
-        able = own
-    ties = {}
-    for tied, source in sorted(own | able):
-        if tied in names and source in names:
-            first, second = normalize_name(names[tied]), normalize_name(names[source])
-            if first != second:
-                ties[first] = ("=" if (tied, source) in own else "~") + second
-    return ties
+    with suppress(ValueError):  # a class that names what its default does not have
+        own_or_able = own | set(_tied_names(model, paths))
+        return {
+            names[tied]: path + ("=" if (tied, path, source) in own else "~") + names[source]
+            for tied, path, source in sorted(own_or_able)
+            if tied in names and source in names
+        }
+    return {names[t]: f"{path}={names[s]}" for t, path, s in sorted(own) if {t, s} <= {*names}}
+
+
+def _tied_names(model: PreTrainedModel, paths: dict[int, str]) -> Iterator[tuple[str, str, str]]:
+    """Yield what is tied to what, by names in the model, with the part that asks for it."""
+    for prefix, module in model.named_modules(remove_duplicate=False):
+        if isinstance(module, PreTrainedModel):
+            start = f"{prefix}." if prefix else ""
+            path = paths.get(id(module.config), "")
+            for tied, source in module.get_expanded_tied_weights_keys().items():
+                yield start + tied, path, start + source
+
+
+def _parts(config: transformers.PreTrainedConfig, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield a configuration, and those within it, each with its path."""
+    yield path, config
+    for name, part in vars(config).items():
+        if isinstance(part, transformers.PreTrainedConfig):
+            yield from _parts(part, f"{path}.{name}" if path else name)
+
+
+def _replaceable(model: PreTrainedModel, names: dict[str, str]) -> dict[str, str]:
+    """Name the modules of a type that a configuration chooses: `PART TYPE`, by prefixes of names.
+
+    Each has the prefix of the model and that of files, if these differ.
+    """
+    paths = {id(part): path for path, part in reversed([*_parts(model.config)])}
+    found: dict[str, str] = {}
+    for prefix, module in model.named_modules():
+        path = paths.get(id(getattr(module, "config", None)), "")
+        if not prefix or not path or not isinstance(module, PreTrainedModel):
+            continue
+        outer, _, key = path.rpartition(".")
+        owner = model.config
+        for step in filter(None, outer.split(".")):
+            owner = getattr(owner, step)
+        defaults = getattr(owner, "sub_configs_defaults", {})
+        is_chosen = key in defaults and defaults[key].config_class is transformers.AutoConfig
+        if is_chosen and not any(prefix.startswith(f"{other}.") for other in found):
+            ends = (name.removeprefix(prefix) for name in names if name.startswith(f"{prefix}."))
+            end = next((end for end in ends if names[prefix + end].endswith(end)), "")
+            line = f"{path} {module.config.model_type}"
+            found[prefix] = line
+            found[names[prefix + end].removesuffix(end) if end else prefix] = line
+    return {normalize_name(prefix): line for prefix, line in found.items()}
 
 
 def groups(names: Collection[str] | None = None) -> list[list[type]]:
     """Return the classes of each type of models, of all or of some names; first transformers'."""
     kinds: dict[str, list[type]] = {}
-    for kind in (*model_classes(), *diffusion_classes()):
+    for kind in (*model_classes(), *adopted_classes(), *diffusion_classes()):
         if not names or kind.__name__ in names:
             is_diffusion = issubclass(kind, ModelMixin)
             key = kind.__name__ if is_diffusion else kind.config_class.model_type or kind.__name__
@@ -306,6 +446,18 @@ def describe(group: list[type]) -> list[Described]:
     if issubclass(group[0], ModelMixin):
         return [each for kind in group if (each := describe_diffusion(kind))]
     return describe_type(group)
+
+
+def _own_or_other(described: list[Described]) -> list[Described]:
+    """Leave out a class of another type than its own that has the same parameters there."""
+    first: dict[str, Described] = {}
+    for each in described:
+        first.setdefault(each.name, each)
+    return [
+        each
+        for each in described
+        if each is (own := first[each.name]) or replace(each, model_type=own.model_type) != own
+    ]
 
 
 def head_lines() -> list[str]:
@@ -361,7 +513,7 @@ def main() -> int:
     if arguments.check is not None:
         return check(arguments.check)
     described = [each for group in groups(arguments.only) for each in describe(group)]
-    text = table_text(head_lines(), described)
+    text = table_text(head_lines(), _own_or_other(described))
     if arguments.only:
         print(text)
     else:

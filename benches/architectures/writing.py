@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import commonprefix
 
-from castwise.models._architecture import longest_prefix
+from castwise.models._architecture import expand_name, longest_prefix
 
 FIRST_LINE = "# castwise architectures 1"
 
@@ -23,30 +23,39 @@ class Described:
     model_type: str
     base: str
     rows: Mapping[str, str]
-    ties: Mapping[str, str]  # `=SOURCE`, or `~SOURCE` where a configuration must ask for it
+    ties: Mapping[str, str]  # `PART=SOURCE`, or `PART~SOURCE` where the part must ask for it
     modules: Mapping[str, str] = field(default_factory=dict)
-    needs_weights: bool = False
+    parts: Mapping[str, str] = field(default_factory=dict)  # `PART TYPE`, by prefixes of rows
+    marks: str = ""
 
 
 def table_text(head: Iterable[str], architectures: Iterable[Described]) -> str:
     """Return the table: its head, its blocks, and the index of classes."""
     blocks = _Blocks()
-    groups: dict[tuple[str, str], list[tuple[str, list[Node], bool]]] = {}
+    groups: dict[tuple[bool, str, str], list[tuple[str, list[Node], str]]] = {}
+    architectures = list(architectures)
+    homes = {each.name: each.model_type for each in reversed(architectures)}
     for each in sorted(architectures, key=lambda each: each.name):
-        nodes = (_tree(_stored_rows(each)), _tie_lines(each))
-        entry = (each.name, [blocks.add(node) for node in nodes], each.needs_weights)
-        groups.setdefault((each.model_type or "-", each.base or "-"), []).append(entry)
+        nodes = (
+            _tree(_stored_rows(each)),
+            _tie_lines(each),
+            tuple(sorted(each.parts.items())),
+        )
+        entry = (each.name, [blocks.add(node) for node in nodes], each.marks)
+        is_adopted = homes[each.name] != each.model_type
+        key = (is_adopted, each.model_type or "-", each.base or "-")
+        groups.setdefault(key, []).append(entry)
     numbers = blocks.numbers()
     index = []
-    for (kind, base), entries in sorted(groups.items()):
+    for (_, kind, base), entries in sorted(groups.items()):
         prefix = commonprefix([name for name, _, _ in entries])  # noqa: RUF071 - no paths
         classes = (
             name.removeprefix(prefix)
             + "".join(
-                f"{sign}{numbers[node]}" for sign, node in zip("==", nodes, strict=True) if node
+                f"{sign}{numbers[node]}" for sign, node in zip("==:", nodes, strict=True) if node
             )
-            + "!" * needs_weights
-            for name, nodes, needs_weights in entries
+            + marks
+            for name, nodes, marks in entries
         )
         index.append(" ".join((kind, base, prefix or "-", *classes)))
     first = "\n".join((FIRST_LINE, *(f"# {line}" for line in head)))
@@ -57,7 +66,8 @@ def _stored_rows(each: Described) -> dict[str, tuple[str, str]]:
     """Return the rows, each with its name in the model, without those that the reader derives."""
     derived = {
         module
-        for name, module in each.modules.items()
+        for name, modules in each.modules.items()
+        for module in expand_name(modules)
         if each.rows.get(name) == each.rows.get(module) and module not in each.modules
     }
     return {

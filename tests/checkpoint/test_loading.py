@@ -602,3 +602,36 @@ def test_llama_cpp_reads_gguf_alone(tmp_path: Path) -> None:
     folder = write(tmp_path / "model", *right("embedding"))
     (problem,) = checkpoint.verify_loading(folder, "llama.cpp").problems
     assert "transcode" in problem.remedy
+
+
+@pytest.mark.parametrize("consumer", ["transformers", "vllm", "sglang"])
+def test_a_weight_of_one_expert_that_is_not_there_is_named(tmp_path: Path, consumer: str) -> None:
+    stem = "model.layers.0.block_sparse_moe.experts"
+    tensors = {
+        f"{stem}.{number}.{name}.weight": np.ones((OUT, IN), BF16)
+        for number in range(3)
+        for name in ("w1", "w2", "w3")
+    }
+    source = write(tmp_path / "model", "MixtralForCausalLM", tensors, None)
+    assert not checkpoint.verify_loading(source, consumer=consumer).problems
+    del tensors[f"{stem}.1.w2.weight"]
+    lacking = write(tmp_path / "lacking", "MixtralForCausalLM", tensors, None)
+    (problem,) = checkpoint.verify_loading(lacking, consumer=consumer).problems
+    assert problem.module == f"{stem}.1.w2"
+
+
+def test_vision_towers_stay_in_models_of_modelopt_for_vllm(tmp_path: Path) -> None:
+    """Of those from ModelOpt vLLM builds none quantised, and does from compressed-tensors."""
+    towers = [
+        f"vision_tower.vision_model.encoder.layers.0.self_attn.{name}_proj.weight" for name in "qkv"
+    ]
+    names = [*towers, "language_model.model.layers.0.self_attn.o_proj.weight"]
+    tensors = {name: np.ones((OUT, IN), BF16) for name in names}
+    source = write(tmp_path / "model", "LlavaForConditionalGeneration", tensors, None)
+    for recipe, quantized in (("modelopt", names[3:]), (CT, names)):
+        out = tmp_path / recipe
+        options: Any = {"recipe": recipe, "consumer": "vllm"}
+        checkpoint.quantize_file(source, out, "nvfp4", **options)
+        found = checkpoint.inspect(out).quantization
+        assert found is not None
+        assert sorted(weight.name for weight in found.weights) == sorted(quantized)

@@ -40,8 +40,10 @@ DRAWN = (
 FOR: dict[str, Any] = {"consumer": "transformers"}
 EQUAL, BY_OPTION, ON_A_GPU = "equal", "equal with dequantize=True", "right on a GPU alone, as told"
 REFUSED, NEEDLESS = "refused", "refused needlessly"
+NOT_SAVED = "not loaded as its own class saves it"
 LOADED = {EQUAL, BY_OPTION}
-RIGHT = {*LOADED, ON_A_GPU, REFUSED}
+RIGHT = {*LOADED, ON_A_GPU, REFUSED, NOT_SAVED}
+DECODED = "dequantize=True"
 NOT_LOADED = "would not be loaded as it would be written"
 
 
@@ -74,16 +76,27 @@ def outcome(plain: Path, model: Any, recipe: str, scheme: Any, folder: Path) -> 
     except checkpoint.CheckpointError as error:
         refusal = str(error)
     else:
-        told = {problem.option for problem in checkpoint.verify_loading(result, **FOR).problems}
-        found = loaded(model, result)
-        if "a GPU" in told and found.kind in {"weights", "not loaded"}:
-            return replace(found, kind=ON_A_GPU)
-        return found
+        return told_outcome(plain, model, result)
     if NOT_LOADED not in refusal:
         return Outcome(REFUSED if is_right(refusal, model, recipe) else NEEDLESS, refusal)
     write_anyway(plain, result, recipe, scheme)
     found = loaded(model, result)
     return Outcome(NEEDLESS if found.kind in LOADED else REFUSED, refusal, found.quantised)
+
+
+def told_outcome(plain: Path, model: Any, result: Path) -> Outcome:
+    """Load what was written, with the options that castwise tells."""
+    told = {problem.option for problem in checkpoint.verify_loading(result, **FOR).problems}
+    found = loaded(model, result)
+    if found.kind == "decoded lacks keys" and load(model, plain)[1]:
+        return replace(found, kind=NOT_SAVED)
+    if "a GPU" in told and found.kind in {"weights", "not loaded"}:
+        return replace(found, kind=ON_A_GPU)
+    if DECODED in told and found.kind == EQUAL:
+        return replace(found, kind="equal without the option that is told")
+    if DECODED in told and found.kind not in LOADED:
+        return loaded(model, result, is_decoded=True)
+    return found
 
 
 def write_anyway(plain: Path, result: Path, recipe: str, scheme: Any) -> None:
@@ -93,39 +106,54 @@ def write_anyway(plain: Path, result: Path, recipe: str, scheme: Any) -> None:
         checkpoint.quantize_file(plain, result, scheme, **options)
 
 
-def loaded(model: Any, result: Path) -> Outcome:
+def loaded(model: Any, result: Path, *, is_decoded: bool = False) -> Outcome:
     """Load a quantised model, and what castwise decodes; compare all tensors and all results."""
     found = checkpoint.inspect(result).quantization
     number = 0 if found is None else len(found.weights)
-    checkpoint.dequantize_file(result, decoded := result.with_name("decoded"))
+    if not (decoded := result.with_name("decoded")).exists():
+        checkpoint.dequantize_file(result, decoded)
     expected, lacks = load(model, decoded)
     if lacks:
         return Outcome("decoded lacks keys", str(lacks), number)
-    kind = EQUAL
+    decoding = transformers.CompressedTensorsConfig(dequantize=True)
+    options = {"quantization_config": decoding} if is_decoded else {}
+    kind = BY_OPTION if is_decoded else EQUAL
     try:
         try:
-            peer, lacks = load(model, result)
+            peer, lacks = load(model, result, **options)
         except AttributeError as error:
             # Some classes initialise `weight` of every layer, which one with packed codes has not.
             if not _is_initialization(error):
                 raise
             kind = BY_OPTION
-            decoding = transformers.CompressedTensorsConfig(dequantize=True)
             peer, lacks = load(model, result, quantization_config=decoding)
     except Exception as error:
         return Outcome("not loaded", f"{type(error).__name__}: {error}", number)
     if lacks:
         return Outcome("keys", str(lacks), number)
+    return compared(model, peer, expected) or Outcome(kind, quantised=number)
+
+
+def compared(model: Any, peer: Any, expected: Any) -> Outcome | None:
+    """Compare the tensors of a loaded model, and what it computes; None if all are equal."""
     decode(peer)
     if names := differences(peer, expected):
-        return Outcome("weights", f"{len(names)}: {'; '.join(names[:6])}", number)
-    if numbers := different_results(model, peer, expected):
-        return Outcome("results", str(numbers), number)
-    return Outcome(kind, quantised=number)
+        return Outcome("weights", f"{len(names)}: {'; '.join(names[:6])}")
+    try:
+        numbers = different_results(model, peer, expected)
+    except RuntimeError as error:
+        return Outcome("not computed", str(error))
+    return Outcome("results", str(numbers)) if numbers else None
 
 
 def different_results(model: Any, peer: Any, expected: Any) -> list[int]:
-    """Number the results that differ, of the first inputs that the model takes."""
+    """Number the results that differ, of the first inputs that the model takes.
+
+    Equal weights have the dtypes of the quantised model's: it holds fewer of them in float32.
+    """
+    dtypes = {name: value.dtype for name, value in peer.named_parameters()}
+    for name, value in expected.named_parameters():
+        value.data = value.data.to(dtypes.get(name, value.dtype))
     for values in tiny.inputs(model):
         results = None
         with contextlib.suppress(Exception):  # inputs that are none of this model's

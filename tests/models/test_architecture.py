@@ -264,12 +264,12 @@ def test_what_transformers_splits_or_loads_only_as_plain_weights_is_marked() -> 
     assert model is not None
     joined = model.find("encoder.layer.0.mlp.weights_in.weight")  # Chunk to gate_proj and up_proj
     assert joined is not None
-    assert joined.split
+    assert joined.conversion == "split"
     assert model.needs_weights
     llama = find_architecture({"architectures": ["LlamaForCausalLM"]})
     assert llama is not None
     assert not llama.needs_weights
-    assert not any(parameter.split for parameter in llama.parameters.values())
+    assert not any(parameter.conversion for parameter in llama.parameters.values())
 
 
 @pytest.mark.parametrize(
@@ -387,7 +387,7 @@ def test_a_file_has_one_architecture_in_the_format_of_the_table(tmp_path: Path) 
             "experts",
             "experts in out",
             "interleaved",
-            split=True,
+            conversion="split",
         ),
         Parameter("layers.#.self_attn.q_proj.weight", "linear", "out in"),
         Parameter("layers.#.self_attn.k_proj.weight", "linear", "in out", float32=True),
@@ -494,3 +494,68 @@ def test_a_damaged_table_of_castwise_is_to_be_installed_anew(
 )
 def test_numbers_of_layers_and_experts_are_left_out(name: str, normal: str) -> None:
     assert normalize_name(name) == normal
+
+
+NUMBERED = f"""{HEAD}
+
+0.weight>norm.weight norm
+1.weight>up.weight linear
+#.bias bias
+qkv.weight>{{q,k}}.weight linear split*
+
+x 0
+fc linear
+
+mine - MyModel =1
+"""
+
+
+def test_a_number_tells_modules_of_a_sequence_apart(tmp_path: Path) -> None:
+    file = tmp_path / "mine.txt"
+    file.write_text(NUMBERED)
+    model = read_architecture(file)
+    roles = {
+        name: row.role
+        for name in ("0.weight", "1.weight", "7.bias")
+        if (row := model.find(f"x.{name}"))
+    }
+    assert roles == {"0.weight": "norm", "1.weight": "linear", "7.bias": "bias"}
+    assert model.find("x.2.weight") is None
+    assert model.module_names("x.1") == ["x.up"]
+    assert model.module_names("x.qkv") == ["x.q", "x.k"]
+    assert model.module_names("x.3") == ["x.3"]
+
+
+def test_a_part_of_a_configuration_ties_its_module_and_chooses_its_type() -> None:
+    """`VisionEncoderDecoderModel`, whose decoder has a class of its own."""
+    config = {"architectures": ["VisionEncoderDecoderModel"], "tie_word_embeddings": False}
+    bert = find_architecture({**config, "decoder": {"model_type": "bert"}})
+    assert bert is not None
+    head = bert.find("decoder.cls.predictions.decoder.weight")
+    assert head is not None
+    assert head.tied == "decoder.bert.embeddings.word_embeddings.weight"
+    untied = {"model_type": "bert", "tie_word_embeddings": False}
+    bert = find_architecture({**config, "decoder": untied})
+    assert bert is not None
+    head = bert.find("decoder.cls.predictions.decoder.weight")
+    assert head is not None
+    assert not head.tied
+    gpt2 = find_architecture({**config, "decoder": {"model_type": "gpt2"}})
+    assert gpt2 is not None
+    row = gpt2.find("decoder.transformer.h.3.attn.c_attn.weight")
+    assert row is not None
+    assert row.axes == "in out"
+    assert gpt2.find("decoder.cls.predictions.decoder.weight") is None
+
+
+def test_a_class_is_that_of_the_type_that_a_configuration_states() -> None:
+    """Of `sarvam_moe`, which has a class of GLM-4, queries, keys and values are in one tensor."""
+    name = "model.layers.0.attention.query_key_value.weight"
+    found = {}
+    for kind in ("sarvam_moe", "glm4_moe"):
+        config = {"architectures": ["Glm4MoeForCausalLM"], "model_type": kind}
+        model = find_architecture(config)
+        assert model is not None
+        row = model.find(name)
+        found[kind] = None if row is None else row.conversion
+    assert found == {"sarvam_moe": "split*", "glm4_moe": None}

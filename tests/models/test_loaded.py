@@ -22,29 +22,6 @@ with warnings.catch_warnings():
 
 FORMS = {"schemes": "llama", "experts": "mixtral", "stacks": "gpt_oss"}
 """Types with the weights of linear layers, of experts one by one, and of all in one tensor."""
-AMISS = {
-    "bailing_hybrid": "shapes of integers' weights that transformers joins",
-    "ctrl": "its own sum mixes dtypes",
-    "glm5_next": "results of equal weights",
-    "hy_v4_vl_vision": "codes that transformers decodes in float32",
-    "ibert": "bias_integer is beside a weight",
-    "lw_detr": "a matrix without elements",
-    "mistral_large4": "queries and keys whose rows transformers permutes, and not their scales",
-    "mobilebert": "a matrix without elements",
-    "nemotron_h_omni": "a linear layer and a norm in one nn.Sequential",
-    "olmo_hybrid": "shapes and scales of weights that transformers joins",
-    "pe_audio": "a name that ends with that of a layer that is left",
-    "qianfan_ocr": "a linear layer and a norm in one nn.Sequential",
-    "qwen3_vl_moe": "experts that are saved (out, in), and published (in, out)",
-    "rf_detr": "attention in one tensor, which loads with dequantize=True alone",
-    "sarvam_moe": "queries, keys and values that transformers parts, of no row in the table",
-    "shieldgemma2": "a name that its own class does not load",
-    "speech-encoder-decoder": "a tied head of the decoder's own class",
-    "tipsv2_dpt": "a weight that transformers parts, and the table lacks",
-    "unlimited_ocr": "a rename of one weight, and not of its scale",
-    "vision-encoder-decoder": "a tied head of the decoder's own class",
-}
-"""Types of which a scheme is loaded amiss or refused needlessly, and what is to blame."""
 
 CELLS = [(recipe, scheme) for recipe, schemes in loading.RECIPES.items() for scheme in schemes]
 
@@ -73,9 +50,6 @@ def test_transformers_loads(model_type: str, tmp_path: Path) -> None:
         for recipe, scheme, outcome in found
         if outcome.kind not in loading.RIGHT
     ]
-    if model_type in AMISS:
-        assert wrong, f"{model_type} is loaded: take it from AMISS"
-        pytest.xfail("\n".join(wrong))
     assert not wrong, "\n".join(wrong)
 
 

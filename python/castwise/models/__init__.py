@@ -4,8 +4,10 @@ from castwise.models._architecture import (
     ROLES,
     Architecture,
     Parameter,
+    expand_name,
     find_architecture,
     normalize_name,
+    pattern_of_names,
     read_architecture,
 )
 from castwise.models._engines import EngineRules, find_engines
@@ -32,9 +34,11 @@ __all__ = [
     "EngineRules",
     "Model",
     "Parameter",
+    "expand_name",
     "find_architecture",
     "find_engines",
     "has_last_outputs",
     "normalize_name",
+    "pattern_of_names",
     "read_architecture",
 ]

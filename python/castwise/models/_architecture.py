@@ -1,20 +1,24 @@
 """What the parameters of a model's class are: `architectures.txt`, and files like it.
 
 A table is text in parts with an empty line between them: a head, blocks that are numbered from 0,
-and the index. A line of a block is a parameter, `NAME ROLE AXES JOINT float32 split`, or a module,
-`NAME BLOCK`, whose parameters are those of another block. `NAME>NAME_IN_TRANSFORMERS` has both
-names where they differ, from the modules around on. `#` is the number of a layer or an expert.
+and the index. A line of a block is a parameter, `NAME ROLE AXES JOINT float32 CONVERSION`, or a
+module, `NAME BLOCK`, whose parameters are those of another block. `NAME>NAME_IN_TRANSFORMERS` has
+both names where they differ, from the modules around on; `{a,b}` in it are parts of several names.
+`#` is the number of a layer or an expert; a number is itself, and is more than `#`.
 
-A line of the index has the classes of one type: `MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES! ...`. A
-class is named by the prefix and what is before `=`; `-` is nothing. Lines of the block of ties are
-`TIED =SOURCE`, or `TIED ~SOURCE` for what is tied if a configuration says so. `!` marks a class
-that transformers loads only if layers have plain weights.
+A line of the index has the classes of a type: `MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS!~`. A
+class is named by the prefix and what is before `=`; `-` is nothing. A class in several lines is
+first of its own type. Lines of the block of ties are `TIED PART=SOURCE`, or `TIED PART~SOURCE` for
+what is tied if a part of the configuration says so. Those of parts are `MODULE PART TYPE`: a part
+of the configuration chooses the type of the module, whose rows are of that TYPE. `!` marks a class
+that transformers loads only if layers have plain weights, `~` one of which it holds scales in
+float32.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,18 +46,29 @@ _SPELLED_AXES = frozenset(
     ("out in", "in out", "experts out in", "experts in out", "experts*out in", "experts*in out")
 )
 _JOINTS = frozenset(("halves", "interleaved"))
-_FLOAT32, _SPLIT = "float32", "split"
+_FLOAT32 = "float32"
+CONVERSIONS = frozenset(
+    ("split", "split*", "joined", "joined*", "turned", "turned*", "renamed", "either")
+)
+"""What transformers does to a weight while it loads it; `*`: to each tensor of the module.
+
+"renamed": the weight alone gets another name; "either": it is turned if its shape says so.
+"""
+
 _FIRST_LINE = "# castwise architectures 1"
 _TABLE = Path(__file__).with_name("architectures.txt")
-_TIED = "="
-_MAYBE = "~"
-_TIES = frozenset((_TIED, _MAYBE))  # tied unless, or only if, a configuration says so
+_TIE = re.compile(r"(?P<part>[\w.]*)(?P<sign>[=~])(?P<source>.+)")
+_TIED = "="  # unless the part of the configuration says otherwise
 _NONE = "-"
 _MOST_DEPTH, _MOST_ROWS = 64, 100_000  # a small file could name blocks without end
 _WEIGHT = ".weight"
 _HEAD = 3  # texts before the classes of a line of the index
-_INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES! ..."
-_CLASS = re.compile(r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?P<mark>!?)")
+_INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS! ..."
+_CLASS = re.compile(
+    r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?::(?P<parts>\d+))?(?P<marks>!?~?)"
+)
+_OF_SEQUENCE = re.compile(r"(?<![^.])[0-9]+(?=\.[^.]+$)")
+_BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
 _LEGACY = {
     "LayerNorm.gamma": "LayerNorm.weight",
@@ -74,7 +89,7 @@ class Parameter:
     joint: str = ""  # how gate and up lie in the outputs of one tensor: "halves", "interleaved"
     float32: bool = False  # transformers keeps it in float32
     tied: str = ""  # the parameter whose storage it shares
-    split: bool = False  # transformers makes several parameters of it, and only if it is plain
+    conversion: str = ""  # of CONVERSIONS
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,17 +102,23 @@ class Architecture:
     base: str = ""  # the module of the base model, which a file may leave off or put on
     modules: Mapping[str, str] = field(default_factory=dict)  # those of other names in transformers
     needs_weights: bool = False  # transformers reads `.weight` of layers while it loads them
+    widens_scales: bool = False  # transformers holds the scales of layers in float32
 
     def find(self, name: str) -> Parameter | None:
         """Return the row of a tensor by its name in a file; None if there is none."""
-        for spelling in self._spellings(normalize_name(name)):
-            if (parameter := self.parameters.get(spelling)) is not None:
-                return parameter
+        for label in _labels(name):
+            for spelling in self._spellings(label):
+                if (parameter := self.parameters.get(spelling)) is not None:
+                    return parameter
         return None
 
-    def module_name(self, stem: str) -> str:
-        """Return how transformers calls a module, given how a file does."""
-        return fill_numbers(self.modules.get(normalize_name(stem), ""), stem) or stem
+    def module_names(self, stem: str) -> list[str]:
+        """Return how transformers calls a module, or those it makes of one, given its file name."""
+        for label in _labels(stem):
+            if label in self.modules:
+                names = expand_name(self.modules[label])
+                return [fill_numbers(name, stem, label) for name in names]
+        return [stem]
 
     def _spellings(self, name: str) -> Iterator[str]:
         """Yield a name, and what it is with the base model's prefix put on or left off."""
@@ -124,9 +145,46 @@ def normalize_name(name: str) -> str:
     return _NUMBER.sub(r"\g<1>#", name)
 
 
-def fill_numbers(name: str, other: str) -> str:
-    """Return a normalised name with the numbers of another name in their order."""
-    numbers = iter(part for part in other.split(".") if normalize_name(part) != part)
+def _labels(name: str) -> Iterator[str]:
+    """Yield how a table may call a tensor or a module: with its last number, then without."""
+    label = normalize_name(name)
+    parts, places = name.split("."), label.split(".")
+    last = max((n for n, place in enumerate(places) if "#" in place), default=None)
+    if last is not None:
+        yield ".".join((*places[:last], parts[last], *places[last + 1 :]))
+    yield label
+
+
+def pattern_of_names(names: Iterable[str]) -> str:
+    """Return an expression that matches the whole of these names, with any number for theirs."""
+    parts = sorted({tuple(normalize_name(name).split(".")) for name in names})
+    shortest = min(map(len, parts)) - 1
+    columns = [*zip(*parts, strict=False)]
+    start = next((n for n in range(shortest) if len({*columns[n]}) > 1), shortest)
+    rest = [part[start:] for part in parts]
+    most = min(map(len, rest)) - (len(rest) > 1)
+    end = next((n for n in range(most) if len({part[-1 - n] for part in rest}) > 1), most)
+    middle = sorted({".".join(part[: len(part) - end]) for part in rest} - {""})
+    texts = [".".join(parts[0][:start]), "|".join(middle), ".".join(rest[0][len(rest[0]) - end :])]
+    head, inner, tail = (text.replace(".", "[.]").replace("#", "[0-9]+") for text in texts)
+    return "[.]".join(filter(None, (head, f"({inner})" if "|" in inner else inner, tail)))
+
+
+def expand_name(name: str) -> list[str]:
+    """Return the names that one with `{a,b}` in it stands for."""
+    match = _BRACES.search(name)
+    if match is None:
+        return [name]
+    return [name[: match.start()] + part + name[match.end() :] for part in match[1].split(",")]
+
+
+def fill_numbers(name: str, other: str, label: str = "") -> str:
+    """Return a normalised name with the numbers of another name in their order.
+
+    `label` is how the table calls the other: the numbers that it has are none of these.
+    """
+    parts = zip(other.split("."), (label or normalize_name(other)).split("."), strict=True)
+    numbers = iter(part for part, place in parts if "#" in place)
     return ".".join(next(numbers, part) if "#" in part else part for part in name.split("."))
 
 
@@ -157,10 +215,11 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
     kind = config.get("model_type")
     if not entries and isinstance(kind, str) and kind:  # "" stands for classes without one
         entries = table.entries(model_type=kind)
+    elif entries:  # one of the type, else its own
+        entries = [entry for entry in entries if entry.model_type == kind] or entries[:1]
     if not entries:
         return None
-    ties = _ties(config)
-    return _merged([table.architecture(entry, ties=ties) for entry in entries])
+    return _merged([table.architecture(entry, config) for entry in entries])
 
 
 def read_architecture(path: str | Path) -> Architecture:
@@ -193,7 +252,7 @@ def read_architecture(path: str | Path) -> Architecture:
         raise ValueError(
             f"{path} has {len(entries)} architectures ({names}); keep one in its last part"
         )
-    return table.architecture(entries[0], ties=None)
+    return table.architecture(entries[0], {})
 
 
 def _merged(architectures: list[Architecture]) -> Architecture:
@@ -217,14 +276,22 @@ def _merged(architectures: list[Architecture]) -> Architecture:
         base=max((architecture.base for architecture in architectures), key=len),
         modules=modules,
         needs_weights=any(architecture.needs_weights for architecture in architectures),
+        widens_scales=any(architecture.widens_scales for architecture in architectures),
     )
 
 
-def _ties(config: Mapping[str, Any]) -> bool | None:
-    """Return whether a configuration ties embeddings; None if it does not say so."""
-    text = config.get("text_config")
-    inner = text if isinstance(text, Mapping) else {}
-    tie = config.get("tie_word_embeddings", inner.get("tie_word_embeddings"))
+def _part(config: Mapping[str, Any], path: str) -> Mapping[str, Any]:
+    """Return a part of a configuration; empty if it has none of the path."""
+    for name in filter(None, path.split(".")):
+        part = config.get(name)
+        config = part if isinstance(part, Mapping) else {}
+    return config
+
+
+def _ties(config: Mapping[str, Any], path: str) -> bool | None:
+    """Return whether a part of a configuration ties embeddings; None if it does not say so."""
+    part = _part(config, path)
+    tie = part.get("tie_word_embeddings", _part(part, "text_config").get("tie_word_embeddings"))
     return tie if isinstance(tie, bool) else None
 
 
@@ -252,7 +319,7 @@ class _ArchitectureTable:
         self, *, name: str | None = None, model_type: str | None = None
     ) -> list[_IndexEntry]:
         """Return the classes of the index: all, the one of a name, or those of a type."""
-        entries: dict[str, _IndexEntry] = {}
+        entries: dict[tuple[str, str], _IndexEntry] = {}
         for line in self._blocks[-1].split("\n"):
             head, classes = line.split(" ")[:_HEAD], line.split(" ")[_HEAD:]
             if not classes:
@@ -267,43 +334,79 @@ class _ArchitectureTable:
                 full = prefix + match["end"]
                 if name not in {None, full}:
                     continue
-                if full in entries:
+                if (full, kind) in entries:
                     raise self._error(line, f"is a second row of {full}")
-                entries[full] = _IndexEntry(full, kind, base, match)
+                entries[full, kind] = _IndexEntry(full, kind, base, match)
         return list(entries.values())
 
-    def architecture(self, entry: _IndexEntry, *, ties: bool | None) -> Architecture:
-        """Return a class's parameters; `ties` is what a configuration says of tied embeddings."""
+    def architecture(self, entry: _IndexEntry, config: Mapping[str, Any]) -> Architecture:
+        """Return the parameters of a class as a configuration ties them and chooses their types."""
         parameters: dict[str, Parameter] = {}
         modules: dict[str, str] = {}
         self._expand(entry.blocks["block"], ("", ""), parameters, modules, ())
-        for name, module in modules.items():
-            parameters.setdefault(module, replace(parameters[name], name=module))
+        for name, names in modules.items():
+            for module in expand_name(names):
+                parameters.setdefault(module, replace(parameters[name], name=module))
         modules = {n.removesuffix(_WEIGHT): m.removesuffix(_WEIGHT) for n, m in modules.items()}
-        if ties is not False:
-            self._tie(entry, parameters, only_usual=ties is None)
-        marked = bool(entry.blocks["mark"])
+        self._tie(entry, parameters, config)
+        self._choose(entry, parameters, modules, config)
+        marks = entry.blocks["marks"]
         return Architecture(
-            entry.name, entry.model_type, parameters, entry.base, modules, needs_weights=marked
+            entry.name,
+            entry.model_type,
+            parameters,
+            entry.base,
+            modules,
+            needs_weights="!" in marks,
+            widens_scales="~" in marks,
         )
 
     def _tie(
-        self, entry: _IndexEntry, parameters: dict[str, Parameter], *, only_usual: bool
+        self, entry: _IndexEntry, parameters: dict[str, Parameter], config: Mapping[str, Any]
     ) -> None:
-        """Name the sources of tied parameters: all, or those that are tied by default."""
+        """Name the sources of the parameters that a configuration ties."""
         prefixes = self._mapping(entry.blocks["ties"])
         unused = {*prefixes}
         for name, parameter in [*parameters.items()] if prefixes else ():
-            source = longest_prefix(name, prefixes)
-            sign, source = source[:1], source[1:]
+            line = longest_prefix(name, prefixes)
             unused -= {prefix for prefix in unused if f"{name}.".startswith(f"{prefix}.")}
-            if not source or source == name or (sign == _MAYBE and only_usual):
+            tie = _TIE.fullmatch(line)
+            if not line or (tie is not None and tie["source"] == name):
                 continue
-            if source not in parameters or sign not in _TIES:
-                raise self._error(f"{name} {sign}{source}", f"is no tie of {entry.name}'s rows")
-            parameters[name] = replace(parameter, tied=source)
+            if tie is None or tie["source"] not in parameters:
+                raise self._error(f"{name} {line}", f"is no tie of {entry.name}'s rows")
+            is_tied = _ties(config, tie["part"])
+            if tie["sign"] == _TIED if is_tied is None else is_tied:
+                parameters[name] = replace(parameter, tied=tie["source"])
         for prefix in sorted(unused):
             raise self._error(f"{prefix} {prefixes[prefix]}", f"ties no row of {entry.name}")
+
+    def _choose(
+        self,
+        entry: _IndexEntry,
+        parameters: dict[str, Parameter],
+        modules: dict[str, str],
+        config: Mapping[str, Any],
+    ) -> None:
+        """Put the rows of the types that a configuration chooses in the place of usual ones."""
+        for module, line in self._mapping(entry.blocks["parts"]).items():
+            path, _, usual = line.partition(" ")
+            part = _part(config, path)
+            kind = part.get("model_type")
+            if kind in {None, usual} or not isinstance(kind, str):
+                continue
+            entries = [other for other in self.entries(model_type=kind) if kind]
+            if not entries or kind == entry.model_type:
+                continue
+            prefix = f"{module}."
+            for rows in (parameters, modules):
+                for name in [name for name in rows if name.startswith(prefix)]:
+                    del rows[name]
+            chosen = _merged([self.architecture(other, part) for other in entries])
+            for name, row in chosen.parameters.items():
+                tied = row.tied and prefix + row.tied
+                parameters[prefix + name] = replace(row, name=prefix + name, tied=tied)
+            modules |= {prefix + name: prefix + other for name, other in chosen.modules.items()}
 
     def _mapping(self, number: str | None) -> dict[str, str]:
         """Return the lines of a block as texts by their first words."""
@@ -355,18 +458,19 @@ class _ArchitectureTable:
 
     def _parameter(self, name: str, text: str, line: str) -> Parameter:
         role, *words = text.split() or [""]
-        if not name or normalize_name(name) != name:
+        if not name or normalize_name(other := _OF_SEQUENCE.sub("#", name)) != other:
             raise self._error(line, "has a number where # stands for each layer or expert")
         if role not in ROLES:
             raise self._error(line, f"has a role {role!r} that is none of {', '.join(ROLES)}")
         joint = next((word for word in words if word in _JOINTS), "")
-        axes = " ".join(word for word in words if word not in {_FLOAT32, _SPLIT, joint})
+        conversion = next((word for word in words if word in CONVERSIONS), "")
+        axes = " ".join(word for word in words if word not in {_FLOAT32, conversion, joint})
         axes = axes or _AXES.get(role, "")
         if (role in _AXES or axes) and axes not in _SPELLED_AXES:
             raise self._error(
                 line, f"has axes {axes!r} that are none of {', '.join(sorted(_SPELLED_AXES))}"
             )
-        return Parameter(name, role, axes, joint, _FLOAT32 in words, split=_SPLIT in words)
+        return Parameter(name, role, axes, joint, _FLOAT32 in words, conversion=conversion)
 
     def _error(self, line: str, fault: str) -> ValueError:
         return ValueError(f"{self._path}: the line {line!r} {fault}: {_remedy(self._path)}")

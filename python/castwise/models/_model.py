@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Container, Iterable, Iterator, Mapping
+from dataclasses import replace
 from functools import cached_property
 from typing import Any
 
@@ -15,7 +16,7 @@ from castwise.models._architecture import (
 )
 from castwise.models._engines import EngineRules, find_engines
 from castwise.models._offered import offered_architecture
-from castwise.models._structure import JOINED, is_in_name, role_by_name
+from castwise.models._structure import JOINED, experts_in, is_in_name, role_by_name
 
 MATRIX, STACK = 2, 3
 """The axes of a matrix, and of those of all experts."""
@@ -38,12 +39,7 @@ _ENGINES = ("vllm", "sglang")
 _LEAST_SIDE = 16
 """The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
 
-_IN_SEQUENCE = re.compile(r"#(?:\.weight)?$")
-"""Rows of nn.Sequential, whose modules, a linear layer and a norm, differ by their numbers."""
-
-_OF_EXPERTS = re.compile(r"(?:^|\.)(?:\w*experts|switch_mlp)\.")
-_EXPERTS_OF_LAYER = re.compile(r"(?:^|\.)(?:experts|switch_mlp)\.")
-_OF_MLX = re.compile(r"(?:.*\.)?switch_mlp\.\w+\.weight")
+_OF_MLX = "switch_mlp"
 """Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in)."""
 
 _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
@@ -110,8 +106,23 @@ class Model:
         if self.architecture is None:
             return None
         if name not in self._parameters:
-            self._parameters[name] = self.architecture.find(name)
+            parameter = self.architecture.find(name)
+            if parameter is not None and parameter.conversion == "either":
+                parameter = self._as_stored(parameter, self._shapes.get(name, ()))
+            self._parameters[name] = parameter
         return self._parameters[name]
+
+    def _as_stored(self, parameter: Parameter, shape: tuple[int, ...]) -> Parameter:
+        """Return a row with the axes of a stack that transformers turns if its shape says so."""
+        place = -1 if parameter.joint else -MATRIX  # of the inputs or outputs of the whole layer
+        is_as_in_model = len(shape) >= MATRIX and shape[place] in self._hidden_sizes
+        return replace(parameter, axes="experts out in") if is_as_in_model else parameter
+
+    @cached_property
+    def _hidden_sizes(self) -> list[Any]:
+        text = self._config.get("text_config")
+        sections = [self._config, text if isinstance(text, Mapping) else {}]
+        return [section["hidden_size"] for section in sections if "hidden_size" in section]
 
     def role(self, name: str) -> str:
         """Return the role of a tensor: one of `ROLES`, or "unknown"."""
@@ -144,8 +155,6 @@ class Model:
     def is_matrix(self, name: str) -> bool:
         """Return True for what may be the weight of a linear layer, or those of experts."""
         shape = self._shapes[name]
-        if not all(shape):
-            return False
         if len(shape) == MATRIX and name.endswith(WEIGHT):
             return True
         return len(shape) >= MATRIX and self.role(name) == EXPERTS
@@ -165,7 +174,7 @@ class Model:
         role = self.role(name)
         if len(shape) == STACK:
             return role in {EXPERTS, UNKNOWN} and shape[0] > 1
-        return role == UNKNOWN and _OF_EXPERTS.search(name) is not None
+        return role == UNKNOWN and experts_in(name) is not None
 
     def is_kept(self, name: str, consumer: str | None = None) -> bool:
         """Return True for a weight that stays as it is unless a user names it."""
@@ -174,10 +183,11 @@ class Model:
     def reason(self, name: str, consumer: str | None = None) -> str | None:
         """Say why a weight stays as it is unless a user names it; None if it does not."""
         role = self.role(name)
-        if role == "convolution":
-            return "no recipe stores them"
         if role not in {LINEAR, EXPERTS}:
-            return "kept unless a map names them"
+            is_stored_by_none = role == "convolution"
+            return "no recipe stores them" if is_stored_by_none else "kept unless a map names them"
+        if not all(self._shapes.get(name, ())):
+            return "they have no elements"
         parameter = self._parameters.get(name)
         if parameter is not None and (parameter.float32 or parameter.name in self._shared):
             reason = "the code of transformers keeps them in float32"
@@ -232,15 +242,17 @@ class Model:
 
     def layer_of_expert(self, name: str) -> str | None:
         """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
-        match = _EXPERTS_OF_LAYER.search(name)
-        if match is not None:
-            return name[: match.start()]
+        experts = experts_in(name)
+        if experts is not None and experts["module"] in {EXPERTS, _OF_MLX}:
+            return experts["layer"] or ""
         is_stack = self.role(name) == EXPERTS or self.may_be_experts(name)
         return name.removesuffix(WEIGHT).rpartition(".")[0] if is_stack else None
 
     def is_switch(self, name: str) -> bool:
         """Return True for experts in one tensor as MLX names and stores them."""
-        return _OF_MLX.fullmatch(name) is not None
+        experts = experts_in(name)
+        is_weight = experts is not None and re.fullmatch(r"\w+\.weight", experts["part"])
+        return experts is not None and experts["module"] == _OF_MLX and bool(is_weight)
 
     def is_head(self, name: str) -> bool:
         """Return True for a matrix of logits: a head, or an embedding that is one, too."""
@@ -270,11 +282,18 @@ class Model:
                 stems.append(name.removesuffix(WEIGHT))
             if role == EXPERTS and f"{self.layer_of_expert(name)}.experts" not in stems:
                 stems.append(f"{self.layer_of_expert(name)}.experts")
+        stems += [name for name in self._shapes if self._is_split_alone(name)]
         stems += [stem for stem in self._tied() if stem not in modules and stem not in stems]
         if self.architecture is None:
             return stems
-        renamed = map(self.architecture.module_name, stems)  # engines know either name
+        renamed = (name for stem in stems for name in self.architecture.module_names(stem))
+        # engines know either name
         return [*stems, *(name for name in renamed if name not in stems and name not in modules)]
+
+    def _is_split_alone(self, name: str) -> bool:
+        """Return True for what is no weight of a layer, and of which transformers makes some."""
+        row = None if name.endswith(WEIGHT) else self.find(name)
+        return row is not None and row.role == LINEAR and row.conversion.startswith("split")
 
     @cached_property
     def _shared(self) -> frozenset[str]:
@@ -299,19 +318,17 @@ class Model:
 
     def contradictions(self, left: Container[str] = ()) -> Iterator[str]:
         """Say which tensors, but for some, have shapes that their rows do not allow."""
-        text = self._config.get("text_config")
-        sections = [self._config, text if isinstance(text, Mapping) else {}]
-        sizes = [section.get("hidden_size") for section in sections]
+        sizes = self._hidden_sizes
         for name, shape in () if self.architecture is None else self._shapes.items():
             parameter = None if name in left else self.find(name)
-            if parameter is None or not parameter.axes or _IN_SEQUENCE.search(parameter.name):
+            if parameter is None or not parameter.axes:
                 continue
             axes = parameter.axes.split()
             if len(shape) < len(axes) or (parameter.role != EXPERTS and len(shape) > len(axes)):
                 yield f"{name!r} has the shape {shape}, and is ({', '.join(axes)})"
             elif parameter.role == EXPERTS and parameter.joint:
                 size = dict(zip(axes[::-1], shape[::-1], strict=False))
-                if size["in"] not in sizes and size.get("out") in sizes:
+                if sizes and size["in"] not in sizes and size.get("out") in sizes:
                     yield (
                         f"{name!r} has the shape {shape}, and is ({', '.join(axes)}), with inputs "
                         "as many as hidden_size"

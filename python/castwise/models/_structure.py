@@ -31,7 +31,7 @@ _ROLES = re.compile(
 _ONLY_AT_TOP = frozenset(("output", "decoder", "proj_out", "shared", "score"))
 _TOP = frozenset(("model", "transformer", "cls", "predictions"))
 _AROUND = re.compile(r"(?:embed|norm|lora)[^.]*(?:\.[^.]+)?(?:\.weight)?$", re.DOTALL)
-_EXPERTS = re.compile(r"(?:.*\.)?(?:\w*experts|switch_mlp)\.\w+(?:\.weight)?")
+_EXPERTS = re.compile(r"(?:(?P<layer>.*)\.)?(?P<module>\w*experts|switch_mlp)\.(?P<part>.+)")
 _OF_NEXT_TOKENS = re.compile(r"(?:.*\.)?(?:eh_proj|mtp\.fc)\.weight", re.DOTALL)
 """What joins a layer that predicts further tokens: `nn.Linear` in vLLM, SGLang or both."""
 
@@ -44,7 +44,9 @@ def role_by_name(name: str, shape: Sequence[int]) -> str:
     if len(shape) == 1:
         return "bias" if name.endswith("bias") else "norm" if "norm" in module else "other"
     is_matrix = len(shape) in {0, _MATRIX} and name.endswith(".weight")
-    if _EXPERTS.fullmatch(name) is not None and not (shape and is_matrix):
+    experts = experts_in(name)
+    is_stack = experts is not None and "." not in experts["part"].removesuffix(".weight")
+    if is_stack and not (shape and is_matrix):
         return "unknown" if len(shape) == _MATRIX else "experts"
     is_of_next = _OF_NEXT_TOKENS.fullmatch(name) is not None
     if (role := "other" if is_of_next else _role_of(module, parents)) is not None:
@@ -62,6 +64,11 @@ def _role_of(module: str, parents: Sequence[str] | None) -> str | None:
         return None
     match = _ROLES.fullmatch(module)
     return None if match is None else match.lastgroup
+
+
+def experts_in(name: str) -> re.Match[str] | None:
+    """Find the module of experts in a tensor's name: its `layer`, the `module`, and the `part`."""
+    return _EXPERTS.fullmatch(name)
 
 
 def is_in_name(name: str) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._engines import engine_problems
 from castwise.checkpoint.loading._mlx_lm import mlx_problems
-from castwise.checkpoint.loading._modules import modules_of
+from castwise.checkpoint.loading._modules import Module, modules_of
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
 from castwise.checkpoint.loading._view import Read, View
@@ -62,7 +62,32 @@ def check_loading(
         name: View(name, architecture, config, modules, files=files, read=read)
         for name in consumers
     }
-    return {name: list(dict.fromkeys(_PROBLEMS[name](view))) for name, view in views.items()}
+    lacking = [*_lacking_experts(modules)]
+    return {
+        name: list(dict.fromkeys((*_PROBLEMS[name](view), *lacking)))
+        for name, view in views.items()
+    }
+
+
+def _lacking_experts(modules: Iterable[Module]) -> Iterator[LoadingProblem]:
+    """Yield the weights that a layer has of some experts, and not of others."""
+    parts: dict[str, dict[str, set[str]]] = {}
+    for module in modules:
+        number, _, part = module.name.removeprefix(f"{module.layer}.").partition(".")
+        if module.is_expert and number.isdecimal() and part:
+            parts.setdefault(module.layer, {}).setdefault(number, set()).add(part)
+    for layer, experts in parts.items():
+        every = set().union(*experts.values())
+        # Of whole experts that lack the first is named: their highest number may be any.
+        first = next(str(place) for place in range(len(experts) + 1) if str(place) not in experts)
+        is_inside = int(first) < max(map(int, experts))
+        for expert in sorted(experts | ({first: set()} if is_inside else {}), key=int):
+            for part in sorted(every - experts.get(expert, set())):
+                yield LoadingProblem(
+                    f"{layer}.{expert}.{part}",
+                    "the file has it of other experts of the layer, and not of this one",
+                    "write the model anew with all its experts",
+                )
 
 
 def unknown_tensors(

@@ -30,9 +30,6 @@ _LINEAR, _HEAD, _EMBEDDING = (
 _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
 """The names of the weights of an expert by which engines look up how all of a layer are stored."""
 
-_BY_NAME_ALONE = ("vision_tower", "vision_model", "vit_large_projector")
-"""What ModelOpt's configuration never quantises in vLLM."""
-
 _ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 
 _BYTE = 8
@@ -247,7 +244,7 @@ class _ModelOpt(_Method):
         return any(
             text in name or fnmatch(name, text) or (layer != name and layer in text)
             for text in self._excepted
-        ) or any(text in name for text in _BY_NAME_ALONE)
+        ) or any(text in name for row in self._loads for text in row.plain)
 
     def stored(self, names: Sequence[str], class_name: str) -> str | None:
         del names

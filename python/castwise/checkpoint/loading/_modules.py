@@ -113,7 +113,8 @@ class Module:
         has_class = self.role in {"linear", "head"} and self.parameter.axes != "in out"
         plain = self.plain
         is_matrix = plain is None or len(plain.shape) >= MATRIX
-        return has_class and is_matrix and self.weight.endswith(WEIGHT)
+        is_weight = self.weight.endswith(WEIGHT) or self.parameter.conversion.startswith("split")
+        return has_class and is_matrix and is_weight
 
     @property
     def may_be_linear(self) -> bool:
@@ -144,21 +145,17 @@ def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module
     """
     modules: dict[str, Module] = {}
     unknown = []
-    rows: dict[str, Parameter | None] = {}
     for info in tensors:
         normalized = normalize_name(info.name)
         for size, suffix in _suffixes(info.name):
-            key = normalized[: len(normalized) - size] + (WEIGHT if suffix[:1] == "." else "")
-            if key not in rows:
-                rows[key] = model.find(key)
-            if (parameter := rows[key]) is None:
+            name = info.name[: len(info.name) - size] + (WEIGHT if suffix[:1] == "." else "")
+            if (parameter := model.find(name)) is None:
                 continue
             if parameter.role != "bias":
-                name = info.name[: len(info.name) - size] + (WEIGHT if suffix[:1] == "." else "")
                 module = modules.get(name)
                 if module is None:
                     stem = name.removesuffix(WEIGHT)
-                    module = Module(stem, parameter, name, key.removesuffix(WEIGHT))
+                    module = Module(stem, parameter, name, normalize_name(stem))
                     modules[name] = module
                 module.tensors[suffix] = info
             break

@@ -7,7 +7,7 @@ same names and `core_model_loading.py`; `quantization/lifecycle/apply.py` and `u
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from math import ceil
 from typing import Any
 
@@ -15,12 +15,17 @@ from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, WEIGHT, Module, code_of
 from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View, leave
+from castwise.models import Parameter, expand_name
 from castwise.quantization.producers import BF16
 
 _SEQUENTIAL = ("llama4", "llama4_text")
 """Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""
 
+_WITH_OWN_BUFFER = ("ctrl",)
+"""Whose code gives a buffer another dtype as it runs, which `offload/module.py` does not take."""
+
 _E4M3 = "F8_E4M3"
+_BY_ROWS = "quantise all that it so converts, as fp8_channel of compressed-tensors"
 _ONE_BY_ONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 _ELSEWHERE = "store the weights of each expert in a tensor of its own, or load it elsewhere"
 
@@ -36,10 +41,10 @@ def transformers_problems(view: View) -> Iterator[LoadingProblem]:
     elif method == "mxfp4":
         yield from _mxfp4(view, section)
     elif method in {None, "modelopt"} and any(module.is_quantized for module in view.modules):
-        stated = "states no quantisation" if method is None else f"states the method {method!r}"
+        statement = "states no quantisation" if method is None else f"states the method {method!r}"
         yield LoadingProblem(
             "",
-            f"config.json {stated} that transformers reads, so that it takes codes for weights",
+            f"config.json {statement} that transformers reads, so that it takes codes for weights",
             "quantise it as compressed-tensors or deepseek",
         )
 
@@ -54,12 +59,12 @@ def _class_of(module: Module) -> str | None:
 def _matches(name: str, class_name: str, texts: Iterable[str]) -> list[str]:
     """Return the targets that match a module: by name, by expression, by class."""
     in_order = sorted(texts, key=lambda text: ("re:" in text, text))
-    named = [
+    matches = [
         text
         for text in in_order
         if (re.match(text[3:], name) if text.startswith("re:") else text == name)
     ]
-    return named or [text for text in in_order if text == class_name]
+    return matches or [text for text in in_order if text == class_name]
 
 
 def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
@@ -69,8 +74,8 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
     has_stacks = any(
         row.axes.startswith("experts") for row in view.architecture.parameters.values()
     )
-    decoded: set[str] = set()
-    yield from _conversion_problems(view, has_scales=True)
+    decoded_schemes: set[str] = set()
+    yield from _conversion_problems(view, _expert_arguments(groups))
     for module in view.modules:
         if module.is_expert and (has_stacks or module.is_stack):
             yield from _expert_problems(view, module, groups)
@@ -93,7 +98,7 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
             )
         else:
             yield from view.quantized(module, arguments)
-            decoded |= {arguments.scheme} if module.is_quantized else set()
+            decoded_schemes |= {arguments.scheme} if module.is_quantized else set()
     for names in view.tied_layers():
         if all(
             _matches(name, "Linear", by_target) and not _matches(name, "Linear", ignore)
@@ -105,67 +110,106 @@ def _compressed_tensors(view: View, section: Mapping[str, Any]) -> Iterator[Load
                 "that of the embedding",
                 NAME_IN_IGNORE,
             )
-    yield from _dtype_problems(view, decoded)
-    if view.architecture.needs_weights and any(
-        module.is_quantized and "" not in module.tensors for module in view.modules
-    ):
-        yield LoadingProblem(
-            "",
-            f"transformers initialises the layers of {view.architecture.name} as it loads them, "
-            "and packed ones have no weight",
-            "load it with quantization_config=CompressedTensorsConfig(dequantize=True), or choose "
-            "a scheme of 8-bit floats",
-            option="dequantize=True",
+    yield from _dtype_problems(view, decoded_schemes)
+    yield from _decoding_problems(view, decoded_schemes)
+
+
+def _decoding_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
+    """Yield why transformers must decode a model when it loads it, and not when it calls it."""
+    architecture = view.architecture
+    is_packed = any(module.is_quantized and "" not in module.tensors for module in view.modules)
+    reason, otherwise = None, ""
+    if architecture.needs_weights and is_packed:
+        otherwise = ", or choose a scheme of 8-bit floats"
+        reason = (
+            f"transformers initialises the layers of {architecture.name} as it loads them, and "
+            "packed ones have no weight"
         )
+    elif architecture.widens_scales and any(not is_decoded_alone(name, "") for name in schemes):
+        reason = (
+            f"transformers holds scales of {architecture.name} in float32, and decodes layers to "
+            "that, which the model does not multiply by"
+        )
+    elif schemes and architecture.model_type in _WITH_OWN_BUFFER:
+        reason = (
+            f"compressed-tensors holds the positions of {architecture.name} in float32, which the "
+            "model does not add"
+        )
+    if reason is not None:
+        remedy = "load it with quantization_config=CompressedTensorsConfig(dequantize=True)"
+        yield LoadingProblem("", reason, remedy + otherwise, option="dequantize=True")
 
 
-def _conversion_problems(view: View, *, has_scales: bool) -> Iterator[LoadingProblem]:
-    """Yield the weights that transformers parts or joins while it loads, but not their scales.
+def _conversion_problems(view: View, arguments: Arguments | None) -> Iterator[LoadingProblem]:
+    """Yield the weights that transformers converts while it loads, and not what quantises them.
 
-    `update_weight_conversions` copies a conversion for scales if the modules have scales, else it
-    raises ValueError for one to many; it parts and joins along rows.
+    `update_weight_conversions` copies a converter for scales if its first target has some: each
+    tensor of a module then needs the rows of the weight. Else the converter collects them, and what
+    decodes experts runs first; it makes one weight of several, but not several of one. Without
+    `arguments`, of experts, the model has no scales: fp8 is decoded as it is loaded on a CPU.
     """
-    parted = {
-        row.name.removesuffix(WEIGHT).rpartition(".")[2]: row.name.removesuffix(WEIGHT)
-        for row in view.architecture.parameters.values()
-        if row.split and row.role == "linear" and row.name.endswith(WEIGHT)
+    with_scales = {
+        _end(name)
+        for module in view.modules
+        if module.is_quantized and arguments is not None
+        for name in view.names_of(module)
     }
-    joined: dict[str, set[str]] = {}
-    for name, target in view.architecture.modules.items():
-        joined.setdefault(target, set()).add(name.rpartition(".")[2])
     for module in view.modules:
-        stem = module.parameter.name.removesuffix(WEIGHT)
-        if module.is_quantized:
-            parted.pop(stem.rpartition(".")[2], None)
-        target = view.architecture.modules.get(stem, "")
-        is_joined = has_scales and module.is_quantized and len(joined.get(target, ())) > 1
-        is_parted = module.parameter.split and (has_scales or module.weight.endswith(WEIGHT))
-        if module.is_expert or module.role != "linear" or not (is_parted or is_joined):
+        kind = module.parameter.conversion
+        sizes = {info.shape[:1] for suffix, info in module.tensors.items() if suffix[:1] != "."}
+        if module.is_expert or not kind or not module.weight.endswith(WEIGHT):
             continue
-        parts = [info.shape for suffix, info in module.tensors.items() if suffix[:1] != "."]
-        if not has_scales or not module.is_quantized or len({shape[:1] for shape in parts}) > 1:
+        if module.is_quantized:
+            fits = len(sizes) == 1 if arguments is not None else kind in {"joined", "turned"}
+            if kind == "renamed" or not fits:
+                yield LoadingProblem(
+                    module.name,
+                    "transformers parts, joins, turns or renames its weight while it loads, and "
+                    "not its scales",
+                    leave() if kind == "renamed" or arguments is None else _BY_ROWS,
+                )
+        elif (
+            arguments is not None
+            and not arguments.is_float8
+            and kind in {"joined", "turned"}
+            and not _has_scales(view, module.parameter, with_scales)
+        ):
             yield LoadingProblem(
                 module.name,
-                "transformers parts it or joins it with others while it loads, and not its scales",
-                "quantise all that it so converts, as fp8_channel of compressed-tensors",
+                f"transformers decodes it from {arguments.scheme} before it joins or turns it, and "
+                "it is not quantised",
+                "choose fp8_tensor or fp8_channel",
             )
-    for name in sorted(parted.values()):
-        yield LoadingProblem(
-            name,
-            "transformers makes several weights of it while it loads, which fails for a quantised "
-            "model that has none of it",
-            "choose another consumer",
-        )
+    for row in view.architecture.parameters.values():
+        is_split = row.conversion == "split" and row.name.endswith(WEIGHT)
+        if is_split and row.role == "linear" and not _has_scales(view, row, with_scales):
+            yield LoadingProblem(
+                row.name.removesuffix(WEIGHT),
+                "transformers makes several weights of it while it loads, which fails for a "
+                "quantised model that has none of it",
+                "choose another consumer",
+            )
+
+
+def _has_scales(view: View, row: Parameter, with_scales: Collection[str]) -> bool:
+    """Return True if the model has scales of a layer of the names that a row is converted to."""
+    names = expand_name(view.architecture.modules.get(row.name.removesuffix(WEIGHT), ""))
+    return any(_end(name) in with_scales for name in names)
+
+
+def _end(name: str) -> str:
+    """Return the end of a module's name by which converters find it: `mlp.gate_proj`."""
+    return ".".join(name.split(".")[-2:])
 
 
 def _dtype_problems(view: View, schemes: set[str]) -> Iterator[LoadingProblem]:
     """Yield what needs another dtype: these are decoded to bfloat16, whatever the model is."""
-    stated = view.dtype()
-    narrow = sorted(name for name in schemes if is_decoded_alone(name, stated))
-    if narrow:
+    dtype = view.dtype()
+    names = sorted(name for name in schemes if is_decoded_alone(name, dtype))
+    if names:
         yield LoadingProblem(
             "",
-            f"transformers decodes {', '.join(narrow)} to bfloat16, and the model is {stated}",
+            f"transformers decodes {', '.join(names)} to bfloat16, and the model is {dtype}",
             "load it with dtype=torch.bfloat16, or cast the model to bfloat16 first",
             option="dtype=bfloat16",
         )
@@ -245,16 +289,16 @@ def _skips(name: str, texts: Sequence[str]) -> bool:
 
 def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     """Yield what keeps `FP8Linear`, or its decoding on a CPU, from what the file has."""
-    stated = section.get("modules_to_not_convert")
-    skipped = list(stated) if stated is not None else view.heads()
-    kept = [row.name for row in view.architecture.parameters.values() if row.float32]
+    exceptions = section.get("modules_to_not_convert")
+    texts = list(exceptions) if exceptions is not None else view.heads()
+    float32_names = [row.name for row in view.architecture.parameters.values() if row.float32]
     block = section.get("weight_block_size")
-    yield from _conversion_problems(view, has_scales=False)
+    yield from _conversion_problems(view, None)
     yield from _renamed(view)
     for module in view.modules:
         # Experts are one module, which takes the name of their layer.
-        built = module.layer if module.is_expert or module.is_stack else module.name
-        is_left = _skips(module.name, skipped) or _skips(built, skipped)
+        module_name = module.layer if module.is_expert or module.is_stack else module.name
+        is_left = _skips(module.name, texts) or _skips(module_name, texts)
         if module.is_stack:
             if module.is_quantized:
                 yield LoadingProblem(
@@ -263,14 +307,14 @@ def _float8(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
                     "for weights",
                     _ONE_BY_ONE,
                 )
-            elif module.layer.endswith("experts") and not _skips(module.layer, skipped):
+            elif module.layer.endswith("experts") and not _skips(module.layer, texts):
                 yield _lacking(module, "weight_scale_inv")
         elif not (module.is_linear or module.is_expert or module.may_be_linear) or is_left:
             yield from view.unquantized(module)
         elif not module.is_quantized:
-            if not module.may_be_linear and (module.role != "head" or stated is not None):
+            if not module.may_be_linear and (module.role != "head" or exceptions is not None):
                 yield _lacking(module, "weight_scale_inv")
-        elif module.parameter.name in kept:
+        elif module.parameter.name in float32_names:
             yield LoadingProblem(module.name, "transformers keeps it in float32", leave())
         else:
             yield from _float8_problems(module, block)
@@ -302,13 +346,15 @@ def _lacking(module: Module, part: str) -> LoadingProblem:
 def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
     payload, scale = module.tensors.get(""), module.tensors.get("_scale_inv")
     if payload is None or scale is None:
-        missing = "weight" if payload is None else "weight_scale_inv"
-        yield _lacking(module, missing)
+        part = "weight" if payload is None else "weight_scale_inv"
+        yield _lacking(module, part)
         return
-    extra = {name for name in module.tensors if name.startswith("_")} - {"_scale_inv"}
-    if extra:
+    dropped_parts = {name for name in module.tensors if name.startswith("_")} - {"_scale_inv"}
+    if dropped_parts:
         yield LoadingProblem(
-            module.name, f"transformers drops 'weight{min(extra)}'", "remove it, or quantise anew"
+            module.name,
+            f"transformers drops 'weight{min(dropped_parts)}'",
+            "remove it, or quantise anew",
         )
     if code_of(payload) not in {_E4M3, "I8"}:
         yield LoadingProblem(
@@ -344,10 +390,10 @@ def _float8_problems(module: Module, block: object) -> Iterator[LoadingProblem]:
 
 def _mxfp4(view: View, section: Mapping[str, Any]) -> Iterator[LoadingProblem]:
     """Yield what keeps `Mxfp4GptOssExperts` from what the file has."""
-    skipped = list(section.get("modules_to_not_convert") or ())
+    texts = list(section.get("modules_to_not_convert") or ())
     is_gpt_oss = view.architecture.model_type == "gpt_oss"
     for module in view.modules:
-        if not module.is_stack or _skips(module.layer, skipped):
+        if not module.is_stack or _skips(module.layer, texts):
             yield from view.unquantized(module)
         elif not is_gpt_oss:
             if module.is_quantized:

@@ -117,9 +117,9 @@ class View:
 
     def names_of(self, module: Module) -> list[str]:
         """Return the names that a module may have in the model: heads may have several."""
-        own = self.architecture.module_name(module.name)
-        if own != module.name:
-            return [own]
+        own = self.architecture.module_names(module.name)
+        if own != [module.name]:
+            return own
         return [module.name, *self._heads] if module.role == "head" else [module.name]
 
     @cached_property

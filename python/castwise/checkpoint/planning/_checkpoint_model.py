@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from castwise._dtype_map import DtypeMap
 from castwise._options import PathArgument
@@ -18,6 +19,9 @@ from castwise.checkpoint.files import checked_path
 from castwise.checkpoint.planning._stated_quantization import stated_of
 from castwise.checkpoint.report import KeptTensors, kept_tensors
 from castwise.models import Architecture, Model, normalize_name, read_architecture
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
 
 
 def checked_architecture(path: PathArgument | None) -> Architecture | None:
@@ -109,6 +113,33 @@ def check_rows(names: Collection[str], architecture: Architecture | None) -> Non
             )
 
 
+def _asked(
+    method: Callable[Concatenate[Model, str, Arguments], Answer],
+    name_answer: Callable[[str, Answer], Answer] = lambda _, answer: answer,
+) -> Callable[Concatenate[CheckpointModel, str, Arguments], Answer]:
+    """Return a method that asks the model of the folder that a tensor's name begins with.
+
+    `name_answer` puts the folder before the names of an answer.
+    """
+
+    @wraps(method)
+    def ask(
+        self: CheckpointModel, name: str, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Answer:
+        prefix, model, rest = self._split(name)
+        return name_answer(prefix, method(model, rest, *args, **kwargs))
+
+    return ask
+
+
+def _prefixed(prefix: str, name: str | None) -> str | None:
+    return None if name is None else prefix + name
+
+
+def _each(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names)
+
+
 class CheckpointModel:
     """The models of all components, asked by names that begin with the folder of a component."""
 
@@ -153,42 +184,11 @@ class CheckpointModel:
             nbytes,
         )
 
-    def _keeps(self, name: str) -> bool:
-        _, model, rest = self._split(name)
-        return model.keeps(rest)
-
-    def role(self, name: str) -> str:
-        """Return the role of a tensor."""
-        _, model, rest = self._split(name)
-        return model.role(rest)
-
-    def is_in_out(self, name: str) -> bool:
-        """Return True for matrices whose outputs are their columns."""
-        _, model, rest = self._split(name)
-        return model.is_in_out(rest)
-
-    def is_kept(self, name: str, consumer: str | None = None) -> bool:
-        """Return True for a weight that stays as it is unless a user names it."""
-        _, model, rest = self._split(name)
-        return model.is_kept(rest, consumer)
-
-    def is_head(self, name: str) -> bool:
-        """Return True for a matrix of logits: a head, or an embedding that is one, too."""
-        _, model, rest = self._split(name)
-        return model.is_head(rest)
-
-    def reason(self, name: str, consumer: str | None = None) -> str | None:
-        """Say why a weight stays as it is unless a user names it; None if it does not."""
-        _, model, rest = self._split(name)
-        return model.reason(rest, consumer)
-
-    def partners(self, name: str, consumer: str | None = None) -> tuple[str, ...]:
-        """Name the weights that a consumer, or any, joins with one, itself among them."""
-        prefix, model, rest = self._split(name)
-        return tuple(prefix + partner for partner in model.partners(rest, consumer))
-
-    def layer_of_expert(self, name: str) -> str | None:
-        """Name the layer of whose experts a weight is, one or all in one tensor; else None."""
-        prefix, model, rest = self._split(name)
-        layer = model.layer_of_expert(rest)
-        return None if layer is None else prefix + layer
+    role = _asked(Model.role)
+    is_in_out = _asked(Model.is_in_out)
+    is_kept = _asked(Model.is_kept)
+    is_head = _asked(Model.is_head)
+    reason = _asked(Model.reason)
+    partners = _asked(Model.partners, _each)
+    layer_of_expert = _asked(Model.layer_of_expert, _prefixed)
+    _keeps = _asked(Model.keeps)

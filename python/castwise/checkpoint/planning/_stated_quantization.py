@@ -21,6 +21,7 @@ from castwise.checkpoint.containers import WholeModelReader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.folder import check_link
 from castwise.checkpoint.files import read_file
+from castwise.models import Model
 from castwise.quantization import Quantization, QuantizedWeight
 from castwise.quantization.producers import (
     CONFIGS,
@@ -114,15 +115,20 @@ def found_in(
     pairs: Mapping[str, str],
 ) -> Quantization | None:
     """Return what of a component is quantised, given what `stated_of` returns."""
-    if not all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
-        try:
-            return recognized(tensors, configs, pairs)
-        except ValueError as error:
-            where = component.prefix or "the checkpoint"
-            raise CheckpointError(
-                f"{where} is quantised as nothing here can tell: {error}"
-            ) from error
-    return quantization_by_types(tensors, component.prefix)
+    if all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
+        return quantization_by_types(tensors, component.prefix)
+    try:
+        found = recognized(tensors, configs, pairs)
+        if found is not None and any(weight.foreign for weight in found.weights):
+            # Buffers of the model, as those of I-BERT, may be beside a weight.
+            config, shapes = configs.get(CONFIG), {info.name: info.shape for info in tensors}
+            model = Model(config if isinstance(config, dict) else {}, shapes)
+            others = [info for info in tensors if model.role(info.name) != "buffer"]
+            found = recognized(others, configs, pairs)
+    except ValueError as error:
+        where = component.prefix or "the checkpoint"
+        raise CheckpointError(f"{where} is quantised as nothing here can tell: {error}") from error
+    return found
 
 
 def not_indexed(component: Component) -> str | None:

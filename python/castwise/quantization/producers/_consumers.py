@@ -47,6 +47,8 @@ class Loading:
         all of a layer, or all of the model.
     keeps_experts : bool
         Whether experts may stay as they are where other weights are quantised.
+    plain : tuple of str
+        What is in the names of modules that it never quantises, whatever a configuration states.
     source : str
         The test that loads such checkpoints, or the address of the consumer's source that does.
 
@@ -59,6 +61,7 @@ class Loading:
     alike: Literal["matrix", "layer", "model"] = "matrix"
     keeps_experts: bool = True
     stacks: tuple[str, ...] = ()
+    plain: tuple[str, ...] = ()
 
     __repr__ = brief_fields
 
@@ -131,6 +134,7 @@ _CONSUMERS = (
                 ("mxfp8_e4m3",),
                 f"{_VLLM}modelopt.py",
                 alike="layer",
+                plain=("vision_tower", "vision_model", "vit_large_projector"),
             ),
             Loading("deepseek", _BLOCK, _BLOCK, f"{_VLLM}fp8.py", alike="layer"),
             Loading("gpt-oss", (), (), f"{_VLLM}mxfp4.py", alike="model", stacks=("mxfp4",)),

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Mapping
 from functools import partial
 from typing import Any
 
@@ -54,9 +55,20 @@ def _write(modules: EncodedModules) -> Statements:
         "fmt": "e4m3",
         "quant_method": "fp8",
         "weight_block_size": list(modules.distinct[0].block),
-        "modules_to_not_convert": list(modules.kept),
+        "modules_to_not_convert": list(_exact(modules.kept, modules.encodings)),
     }
     return in_section(section)
+
+
+def _exact(names: Iterable[str], quantized: Iterable[str]) -> Iterator[str]:
+    """Yield names, as expressions those that are the end of the name of a quantised module.
+
+    transformers leaves out what ends with such a text, or what it matches as an expression.
+    """
+    ends = [*sorted(name[::-1] for name in quantized), ""]
+    for name in names:
+        is_end = ends[bisect_left(ends, name[::-1], hi=len(ends) - 1)].startswith(name[::-1])
+        yield re.escape(name) if is_end else name
 
 
 def _block_of_form(section: Mapping[str, Any]) -> tuple[int, int] | None:

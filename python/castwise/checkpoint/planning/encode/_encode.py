@@ -35,7 +35,16 @@ from castwise.checkpoint.planning.encode._encoded_weight import (
     share,
 )
 from castwise.checkpoint.report import kept_tensors, kept_text
-from castwise.models import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Architecture, Model
+from castwise.models import (
+    EXPERTS,
+    LINEAR,
+    MATRIX,
+    STACK,
+    WEIGHT,
+    Architecture,
+    Model,
+    pattern_of_names,
+)
 from castwise.quantization import Quantization
 from castwise.quantization.producers import (
     WRITTEN,
@@ -224,7 +233,7 @@ class WeightChoice:
         for info, key, is_ignored in self.keys:
             if info.name in self.encodings or info.kind != "float":
                 continue
-            reason = model.reason(info.name, encode.consumer)
+            reason = _reason(model, encode, info.name)
             if is_ignored:
                 reason = f"{argument('ignore')} names them"
             elif key is not None:
@@ -299,12 +308,24 @@ def choose(
         left_by_user = {info.name for info, _, is_ignored in keys if is_ignored}
         check_shapes(facts.model, left_by_user, encode.architecture)
     chooser, encodings, left = _Chooser.of(facts, encode), {}, []
+    refused: dict[str, CheckpointError] = {}
     for info, key, is_ignored in keys:
-        encoding_of = chooser.encoding(info, key, is_ignored)
+        try:
+            encoding_of = chooser.encoding(info, key, is_ignored)
+        except CheckpointError as error:
+            refused[facts.prefix + info.name] = error
+            continue
         if encoding_of is not None:
             encodings[info.name] = encoding_of
         elif facts.is_matrix(info) or chooser.is_stack(info):
             left.append(info.name)
+    for refusal in refused.values():
+        if len(refused) == 1:
+            raise refusal
+        raise CheckpointError(
+            f"{refusal} ({len(refused):,} tensors are refused; all stay with "
+            f"{argument('ignore')} {pattern_of_names(refused)!r})"
+        )
     return WeightChoice(facts, encode, keys, frozenset(used), encodings, left)
 
 
@@ -333,7 +354,17 @@ def _key_of(
 def _stays(model: Model, encode: Encode, name: str) -> bool:
     """Return True for a weight that is quantised only if a map names it."""
     is_taken = encode.embeddings and model.role(name) in TABLES
-    return model.reason(name, encode.consumer) is not None and not is_taken
+    return _reason(model, encode, name) is not None and not is_taken
+
+
+def _reason(model: Model, encode: Encode, name: str) -> str | None:
+    """Say why a weight stays unless a map names it; None if it does not."""
+    reason, consumer = model.reason(name, encode.consumer), encode.consumer
+    if reason is None and consumer is not None:
+        rows = (row for row in consumer_named(consumer).loads if row.recipe == encode.recipe)
+        if any(text in name for row in rows for text in row.plain):
+            reason = f"{consumer} holds them unquantised in models of {encode.recipe}"
+    return reason
 
 
 @dataclass(frozen=True, slots=True)
