@@ -13,7 +13,7 @@ from typing import Any
 
 import castwise
 import numpy as np
-from castwise._acceleration import CastPair
+from castwise.environment.acceleration import CastPair
 from measure import block, calibrate
 from numpy.typing import NDArray
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import castwise
 import numpy as np
 import pytest
-from castwise import _global_state
+from castwise.environment import defaults
 
 PACKAGE = Path(castwise.__file__).parent
 MODULES = sorted(
@@ -59,7 +59,7 @@ def test_examples_run(
             folder = tmp_path / test.name
             folder.mkdir()
             monkeypatch.chdir(folder)
-            with _global_state.policy_scope(None):  # an example may set the policy of the thread
+            with defaults.policy_scope(None):  # an example may set the policy of the thread
                 runner.run(test)
     assert runner.failures == 0
 

@@ -10,12 +10,12 @@ import castwise
 import numpy as np
 import pytest
 from castwise import DTypePolicyMap, _options, loss_scale
-from castwise._library_casts import ALIASES, libraries
+from castwise.arrays.library_casts import ALIASES, libraries
 from castwise.checkpoint.planning import _written_schemes
-from castwise.checkpoint.report import FINDINGS
+from castwise.checkpoint.results.report import FINDINGS
 from castwise.quantization import consumers, dequantize, pack, quantize, schemes
 from castwise.quantization.producers import _schemes
-from castwise.quantization.producers._registry import GGUF, PRODUCERS
+from castwise.quantization.producers.registry import GGUF, PRODUCERS
 
 X = np.ones(2, np.float32)
 BLOCK = np.ones((2, 32), np.float32)

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import castwise
 import pytest
-from castwise.quantization.producers._registry import PRODUCERS
+from castwise.quantization.producers.registry import PRODUCERS
 
 PACKAGE = Path(castwise.__file__).parent
 FOLDER = PACKAGE / "quantization" / "producers"
@@ -134,7 +134,7 @@ def test_few_sources_name_gguf() -> None:
     }
     assert named == {
         "_options.py",
-        "_spelling.py",
+        "text/spelling.py",
         "checkpoint/containers/registry.py",
         *(f"quantization/producers/{name}.py" for name in ("_consumers", "_registry", "gguf")),
     }

@@ -11,7 +11,7 @@ import castwise
 import numpy as np
 import pytest
 import readme
-from castwise import _adapter_registry
+from castwise.arrays import adapter_registry
 
 HOW = "run `python tests/helpers/readme.py`"
 PAGES = sorted(
@@ -152,8 +152,8 @@ def test_the_examples_run(
     page: Path, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # An example may register an adapter, which later tests must not find.
-    monkeypatch.setattr(_adapter_registry, "_adapters_by_predicate", [])
-    monkeypatch.setattr(_adapter_registry, "_adapters_by_class", WeakKeyDictionary())
+    monkeypatch.setattr(adapter_registry, "_adapters_by_predicate", [])
+    monkeypatch.setattr(adapter_registry, "_adapters_by_class", WeakKeyDictionary())
     for name in frameworks(page):
         request.getfixturevalue("framework")(name)  # first, as its warnings would fail the test
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)

@@ -13,22 +13,13 @@ import castwise
 import numpy as np
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.report import CastRow
-from castwise.checkpoint.summary import CastSummary
+from castwise.checkpoint.results.report import CastRow
+from castwise.checkpoint.results.summary import CastSummary
 from castwise.cli import main
-from castwise.rendering import (
-    Exponents,
-    FormatRange,
-    Front,
-    Histogram,
-    Lines,
-    Section,
-    Table,
-    html_of,
-    page_lines,
-    text_lines,
-    text_of,
-)
+from castwise.rendering.exponents import FormatRange, Histogram
+from castwise.rendering.html import html_of, page_lines
+from castwise.rendering.sheet import Exponents, Front, Lines, Section, Table
+from castwise.rendering.text import text_lines, text_of
 from processes import run_on_terminal
 
 ESCAPES = re.compile(r"\x1b\[[0-9;]*m")

@@ -30,7 +30,7 @@ from typing import Any
 import diffusers
 import torch
 import transformers
-from castwise.models import find_architecture, normalize_name, read_architecture
+from castwise.models.architecture import find_architecture, normalize_name, read_architecture
 from configurations import configurations, diffusion_arguments, flagged
 from diffusers import ModelMixin
 from roles import Row, rows_of

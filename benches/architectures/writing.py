@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from os.path import commonprefix
 
-from castwise.models._architecture import expand_name, longest_prefix
+from castwise.models.architecture import expand_name, longest_prefix
 
 FIRST_LINE = "# castwise architectures 1"
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 from castwise._core import cast, finfo
-from castwise._library_casts import Rule, library_named
+from castwise.arrays.library_casts import Rule, library_named
 from libraries import LibraryCast
 from numpy.typing import NDArray
 

@@ -13,10 +13,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 from castwise._core import finfo
-from castwise._library_casts import ALIASES
 from castwise._options import Like
-from castwise._spelling import suggestion
+from castwise.arrays.library_casts import ALIASES
 from castwise.quantization import pack, unpack
+from castwise.text.spelling import suggestion
 from numpy.typing import NDArray
 
 EXTRA = "test-frameworks"

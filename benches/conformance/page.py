@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from agreement import disagreement, dtype_of, part_name
 from castwise._core import __version__, cpu_level, finfo, formats
-from castwise._library_casts import Library, Rule, library_named
-from castwise._recipe import Recipe
+from castwise.arrays.library_casts import Library, Rule, library_named
+from castwise.arrays.recipe import Recipe
 from conditions import CONDITIONS, answer, values
 from libraries import LibraryCast
 from standards import departures

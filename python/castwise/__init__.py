@@ -3,10 +3,6 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-from castwise import _adapter_registry
-from castwise._acceleration import accelerate, restore
-from castwise._casting import cast_tree
-from castwise._comparison import Comparison, compare
 from castwise._core import (
     CastReport,
     FormatInfo,
@@ -22,8 +18,12 @@ from castwise._core import (
     set_kept_memory,
     set_num_threads,
 )
-from castwise._environment import follow_environment
+from castwise.arrays import adapter_registry
+from castwise.arrays.casting import cast_tree
+from castwise.arrays.comparison import Comparison, compare
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
+from castwise.environment.acceleration import accelerate, restore
+from castwise.environment.variables import follow_environment
 
 if TYPE_CHECKING:
     from castwise import (
@@ -94,7 +94,7 @@ def __dir__() -> list[str]:
     return __all__
 
 
-_adapter_registry.BUILT_IN.update(
+adapter_registry.BUILT_IN.update(
     dask="castwise.adapters._dask",
     h5py="castwise.adapters._stored",
     jax="castwise.adapters.jax._adapter",

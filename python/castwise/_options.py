@@ -27,7 +27,7 @@ Level: TypeAlias = Literal["portable", "neon", "avx2", "avx512"]
 Like: TypeAlias = Literal[
     "numpy", "torch", "torch<2.12", "jax", "tensorflow", "onnx", "numkong", "onnxruntime"
 ]
-"""The libraries of `castwise._library_casts`, and what else they are called."""
+"""The libraries of `castwise.arrays.library_casts`, and what else they are called."""
 
 Match: TypeAlias = Literal["fullmatch", "search"]
 OnOverlap: TypeAlias = Literal["raise", "first", "longest"]

@@ -11,13 +11,13 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager, ContextDecorator
 from typing import Any, TypeVar
 
-from castwise import _global_state as global_state
-from castwise._brief import short
 from castwise._core import floatx_dtypes
-from castwise._global_state import floatx
-from castwise._standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
 from castwise.dtype_policies._configs import get, of_other_library, policy_named
 from castwise.dtype_policies._policy import DTypePolicy, dtype_policy
+from castwise.dtype_policies._standard_dtype import is_float_dtype, is_int_dtype, standardize_dtype
+from castwise.environment import defaults as global_state
+from castwise.environment.defaults import floatx
+from castwise.text.brief import short
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 

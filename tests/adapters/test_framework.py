@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 
 @pytest.fixture(autouse=True)

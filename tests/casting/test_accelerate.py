@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 import support
 from cast_slots import cast_slots
-from castwise._acceleration import CastPair
+from castwise.environment.acceleration import CastPair
 from child_processes import in_a_child, run_program
 from float_environment import ENVIRONMENTS, SUPPORTED, mxcsr
 from oracle import FORMATS, Array, Format

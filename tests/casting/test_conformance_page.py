@@ -10,7 +10,7 @@ from typing import Any
 import castwise
 import numpy as np
 import pytest
-from castwise._library_casts import Library, libraries, library_named
+from castwise.arrays.library_casts import Library, libraries, library_named
 from libraries import CASTS
 from library_sources import PAIRS
 from oracle import Array

@@ -9,7 +9,7 @@ import numpy as np
 import peers
 import pytest
 from agreement import disagreement
-from castwise._library_casts import library_named
+from castwise.arrays.library_casts import library_named
 from libraries import CASTS, LibraryCast
 from library_sources import NAMES, PAIRS, library_source
 

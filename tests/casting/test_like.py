@@ -10,8 +10,8 @@ import castwise
 import numpy as np
 import pytest
 from agreement import disagreement
-from castwise._library_casts import libraries
 from castwise._options import Like
+from castwise.arrays.library_casts import libraries
 from libraries import CASTS, installed
 from library_sources import PAIRS, library_source
 

@@ -17,16 +17,16 @@ import numpy as np
 import pytest
 from castwise import cast, checkpoint, compare
 from castwise.checkpoint import CheckpointError, advise
-from castwise.checkpoint.advice._advice import patterns
-from castwise.checkpoint.advice._advise import _MARGIN as MARGIN
 from castwise.checkpoint.advice._knapsack import Option, front, solve
+from castwise.checkpoint.advice.advice import patterns
+from castwise.checkpoint.advice.advise import _MARGIN as MARGIN
 from castwise.checkpoint.containers import open_checkpoint
-from castwise.checkpoint.planning import written_schemes
+from castwise.checkpoint.planning.written_schemes import written_schemes
 from castwise.checkpoint.surveying import predict_all, survey_tensors
 from castwise.cli import main
-from castwise.models import Model
+from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
-from castwise.quantization.producers import WRITTEN
+from castwise.quantization.producers.registry import WRITTEN
 from castwise.surveys import survey
 from oracle import Array
 from refusals import as_recorded
@@ -661,7 +661,7 @@ def test_a_survey_of_a_tensor_in_bands_is_that_of_the_array(tmp_path: Path) -> N
     path = tmp_path / "a.safetensors"
     checkpoint.save(path, {"layers.0.q_proj.weight": array})
     from castwise.checkpoint.containers import open_checkpoint  # noqa: PLC0415
-    from castwise.checkpoint.planning import StoredTensors  # noqa: PLC0415
+    from castwise.checkpoint.planning.stored_tensors import StoredTensors  # noqa: PLC0415
 
     with open_checkpoint(path) as opened, pytest.MonkeyPatch.context() as patch:
         patch.setattr(surveying, "_BYTES", 1 << 16)

@@ -15,10 +15,10 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Advice, CheckpointError, advise
-from castwise.checkpoint.loading import CHECKED
+from castwise.checkpoint.loading.check import CHECKED
 from castwise.cli import main
 from castwise.quantization import Consumer, Loading, consumers, schemes
-from castwise.quantization.producers._registry import WRITTEN
+from castwise.quantization.producers.registry import WRITTEN
 from oracle import Array
 from plain_models import CONFIGS, TEXT, same_results
 from whole_models import QWEN, TOKENS, write

@@ -15,7 +15,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError, TensorDiff
 from castwise.cli import main
 from castwise.quantization import dequantize, quantize
-from castwise.quantization.producers import CONVERTED_TO, WRITTEN, find_recipe
+from castwise.quantization.producers.registry import CONVERTED_TO, WRITTEN, find_recipe
 
 BF16 = ml_dtypes.bfloat16
 WEIGHT = "model.layers.0.mlp.up_proj.weight"

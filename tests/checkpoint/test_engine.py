@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise._core import ElementCast, OpenFile, convert_tensors
-from castwise.checkpoint.files import handle
+from castwise.checkpoint.files.source_files import handle
 from castwise.checkpoint.running._conversion import Conversion
 from checkpoint_samples import floats
 from processes import run_python

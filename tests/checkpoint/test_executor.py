@@ -23,7 +23,7 @@ from typing import Any
 
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.containers._interface import Elements
+from castwise.checkpoint.containers.interface import Elements
 from castwise.checkpoint.running import _batches, _executors
 from castwise.checkpoint.running._batches import TensorRange, cut
 from sharded_folder import OPTIONS, contents, tensors

@@ -463,7 +463,7 @@ def test_a_name_without_the_package(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("castwise.checkpoint.files._hub.find_spec", lambda _: None)
+    monkeypatch.setattr("castwise.checkpoint.files.hub.find_spec", lambda _: None)
     assert main(["inspect", "org/model"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("castwise: error: org/model: No such file or directory; for a model of")

@@ -16,7 +16,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint.maps import named_map
-from castwise.models import Model
+from castwise.models.model import Model
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "Dots1ForCausalLM": {"n_routed_experts": 4, "n_shared_experts": 1},

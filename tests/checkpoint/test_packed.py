@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 import safetensors
 from castwise import checkpoint
-from castwise.checkpoint.containers._array_bytes import unpack
+from castwise.checkpoint.containers.array_bytes import unpack
 from checkpoint_samples import assert_same, random_array, safetensors_file
 
 F6 = {"F6_E2M3": ml_dtypes.float6_e2m3fn, "F6_E3M2": ml_dtypes.float6_e3m2fn}

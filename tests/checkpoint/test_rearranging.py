@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import support
 from castwise import checkpoint
-from castwise.checkpoint.containers._interface import Arrangement
+from castwise.checkpoint.containers.interface import Arrangement
 from castwise.checkpoint.running import _rearranging
 from castwise.checkpoint.running._rearranging import rearrange
 from checkpoint_samples import floats

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint.files import _replacing, _temporary_names
-from castwise.checkpoint.files._temporary_names import TemporaryName
+from castwise.checkpoint.files.temporary_names import TemporaryName
 from checkpoint_samples import floats, write_sharded
 from processes import run_python
 from support import run_castwise

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from castwise import _wording, checkpoint
+from castwise import checkpoint
+from castwise.text import wording
 from checkpoint_samples import floats, write_sharded
 from support import run_castwise as run
 
@@ -118,7 +119,7 @@ def test_python_keeps_its_words(tmp_path: Path) -> None:
         with pytest.raises(checkpoint.CheckpointError, match=r"\(overwrite=True\)$"):
             checkpoint.cast_file(path, path, "bfloat16")
         run("cast", path, path, "--dtype", "bf16", code=2)
-    with _wording.worded_for_command("cast"):
-        assert _wording.argument("max_shard_size", "5GB") == "--max-shard-size 5GB"
-    assert _wording.argument("max_shard_size") == "max_shard_size"
-    assert _wording.quoted(r"a\.b") == r"'a\\.b'"
+    with wording.worded_for_command("cast"):
+        assert wording.argument("max_shard_size", "5GB") == "--max-shard-size 5GB"
+    assert wording.argument("max_shard_size") == "max_shard_size"
+    assert wording.quoted(r"a\.b") == r"'a\\.b'"

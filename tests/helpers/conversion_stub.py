@@ -30,11 +30,11 @@ _HOMES = {
     "collections.abc": ("Callable", "Iterable", "Mapping", "Sequence"),
     "concurrent.futures": ("Executor",),
     "typing": ("Any", "Literal", "overload"),
-    "castwise._dtype_map": ("DtypeMap",),
+    "castwise.arrays.dtype_map": ("DtypeMap",),
     "castwise._options": tuple(name for name in vars(_options) if name not in _STANDARD),
-    "castwise.checkpoint.preview": ("CastPlan",),
-    "castwise.checkpoint.report": ("Progress",),
-    "castwise.checkpoint.summary": ("CastSummary",),
+    "castwise.checkpoint.results.preview": ("CastPlan",),
+    "castwise.checkpoint.results.report": ("Progress",),
+    "castwise.checkpoint.results.summary": ("CastSummary",),
 }
 """Where the names of types are from."""
 

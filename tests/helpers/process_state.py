@@ -13,8 +13,8 @@ from typing import Any
 
 import castwise
 import numpy as np
-from castwise import _global_state
-from castwise._acceleration import Acceleration
+from castwise.environment import defaults
+from castwise.environment.acceleration import Acceleration
 from numpy._core.multiarray import get_handler_name
 
 SIGNALS = tuple(
@@ -40,7 +40,7 @@ def process_state() -> dict[str, object]:
         "streams": (sys.__stdout__, sys.__stderr__),
         "numpy's errstate": np.geterr(),
         "numpy's allocator": get_handler_name(),
-        "castwise's floatx": _global_state.floatx(),
+        "castwise's floatx": defaults.floatx(),
         "castwise's policy": _policy(),
         "castwise's threads": castwise.get_num_threads(),
         "castwise's CPU level": castwise.cpu_level(),
@@ -50,8 +50,8 @@ def process_state() -> dict[str, object]:
 
 def _policy() -> object:
     """The global policy; the default, which takes its place once it is read, by its name."""
-    policy = _global_state.current_policy() or getattr(_global_state._thread, "default", None)
-    return _global_state.floatx() if policy is None else getattr(policy, "name", policy)
+    policy = defaults.current_policy() or getattr(defaults._thread, "default", None)
+    return defaults.floatx() if policy is None else getattr(policy, "name", policy)
 
 
 def _search_path() -> list[object]:

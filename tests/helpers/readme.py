@@ -18,8 +18,8 @@ from pathlib import Path
 import castwise
 import numpy as np
 from castwise import checkpoint, quantization
-from castwise._library_casts import libraries as library_table
 from castwise._options import Like
+from castwise.arrays.library_casts import libraries as library_table
 from castwise.quantization import Loading, Scheme
 from numpy.typing import NDArray
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import pytest
-from castwise._argument_names import rename_arguments
 from castwise.compat import jmp, torch
 from castwise.compat.keras.mixed_precision import LossScaleOptimizer as KerasOptimizer
 from castwise.compat.tf_keras.mixed_precision import (
@@ -17,6 +16,7 @@ from castwise.compat.tf_keras.mixed_precision import (
 )
 from castwise.compat.tf_keras.mixed_precision import experimental as tf24
 from castwise.compat.tf_keras.mixed_precision import loss_scale as tf24_scales
+from castwise.text.argument_names import rename_arguments
 from optimizers import SGD
 
 CORE = {

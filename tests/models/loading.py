@@ -19,7 +19,7 @@ import transformers
 from castwise import checkpoint
 from castwise.checkpoint.planning import _derived_checkpoint
 from castwise.quantization import consumers
-from castwise.quantization.producers._registry import WRITTEN
+from castwise.quantization.producers.registry import WRITTEN
 
 RECIPES: dict[str, tuple[str, ...]] = {
     loading.recipe: tuple(row.scheme for row in WRITTEN if row.recipe == loading.recipe)

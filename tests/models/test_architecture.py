@@ -9,7 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from castwise.models import (
+from castwise.models.architecture import (
     ROLES,
     Architecture,
     Parameter,
@@ -465,7 +465,7 @@ def test_of_a_table_only_the_blocks_of_one_class_are_read(
     file = tmp_path / "architectures.txt"
     blocks = "a.weight linear\n\nb.weight of no role\n\n"
     file.write_text(f"{HEAD}\n\n{blocks}x - Whole =0\ny - Damaged =1\n")
-    monkeypatch.setattr("castwise.models._architecture._TABLE", file)
+    monkeypatch.setattr("castwise.models.architecture._TABLE", file)
     architecture = find_architecture({"architectures": ["Whole"]})
     assert architecture is not None
     assert [*architecture.parameters] == ["a.weight"]
@@ -478,7 +478,7 @@ def test_a_damaged_table_of_castwise_is_to_be_installed_anew(
 ) -> None:
     file = tmp_path / "architectures.txt"
     file.write_bytes(TABLE.read_bytes()[:100_000])
-    monkeypatch.setattr("castwise.models._architecture._TABLE", file)
+    monkeypatch.setattr("castwise.models.architecture._TABLE", file)
     with pytest.raises(ValueError, match=r"architectures\.txt.*install castwise anew"):
         find_architecture({"architectures": ["LlamaForCausalLM"]})
 

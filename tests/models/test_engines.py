@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from castwise.models import _engines
-from castwise.models._engines import find_engines, read_engines
+from castwise.models.engines import find_engines, read_engines
 
 TABLE = Path(_engines.__file__).with_name("engines.txt")
 QKV = " ".join(f"model.layers.3.self_attn.{part}_proj" for part in "qkv")

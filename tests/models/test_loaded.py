@@ -12,7 +12,7 @@ from pathlib import Path
 import peers
 import pytest
 from castwise.checkpoint import CheckpointError
-from castwise.quantization.producers import find_consumer
+from castwise.quantization.producers.consumers import find_consumer
 
 peers.need("torch", "transformers", "compressed_tensors", "accelerate")
 with warnings.catch_warnings():

@@ -15,7 +15,7 @@ from typing import Any
 import peers
 import pytest
 from castwise import checkpoint
-from castwise.quantization.producers import find_consumer
+from castwise.quantization.producers.consumers import find_consumer
 
 peers.need("torch", "transformers", "mlx_lm")
 with warnings.catch_warnings():

@@ -17,7 +17,7 @@ from typing import Any
 import castwise
 import pytest
 from castwise import checkpoint
-from castwise.checkpoint.planning._written_schemes import form_names
+from castwise.checkpoint.planning.written_schemes import form_names
 from checkpoint_samples import floats
 from producer_models import MODELS, MORE, Decodable, write
 from recorded import FOLDER

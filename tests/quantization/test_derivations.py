@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint.planning import _derived_reader
-from castwise.checkpoint.planning._derived_reader import DerivedReader
-from castwise.checkpoint.requests._conversion import planned
+from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.checkpoint.requests.conversion import planned
 from castwise.checkpoint.requests.options import Dequantize, Quantize, Request, Run, Transcode
 from system_parts import need
 

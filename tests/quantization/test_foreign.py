@@ -12,11 +12,11 @@ import numpy as np
 import pytest
 from castwise import checkpoint
 from castwise.cli import main
-from castwise.quantization.producers._foreign import _Siblings
-from castwise.quantization.producers._layouts import Layout
-from castwise.quantization.producers._names import beside
-from castwise.quantization.producers._registry import PRODUCERS
-from castwise.quantization.weights._recognition import recognized
+from castwise.quantization.producers.foreign import _Siblings
+from castwise.quantization.producers.layouts import Layout
+from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.registry import PRODUCERS
+from castwise.quantization.weights.recognition import recognized
 from producer_models import MODELS, Decodable, write
 
 INVENTED = ("global_scale", "smooth_scale", "channel_scale", "scales2", "weight_scale_2", "zeta")

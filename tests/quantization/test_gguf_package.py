@@ -15,7 +15,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.planning.decode import _decode
 from castwise.cli import main
-from castwise.quantization.producers import BLOCK_TYPES
+from castwise.quantization.producers.block_types import BLOCK_TYPES
 from checkpoint_samples import assert_same
 from numpy.typing import NDArray
 from producer_models.gguf import TYPES, gguf_file

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import scheme_oracle as oracle
 from castwise import _core
-from castwise.checkpoint.planning.encode._encoded_weight import compare_decoded
+from castwise.checkpoint.planning.encode.encoded_weight import compare_decoded
 from castwise.quantization import (
     QuantizedArray,
     dequantize,

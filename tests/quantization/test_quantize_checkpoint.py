@@ -20,7 +20,7 @@ from castwise.checkpoint import CastPlan, CheckpointError, Progress
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
 from castwise.checkpoint.planning.encode import _encoded_weight
 from castwise.cli import main
-from castwise.models import Model
+from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
 from castwise.quantization.arrays import _quantize
 from checkpoint_samples import assert_same, write_sharded

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from castwise import checkpoint
 from castwise.checkpoint import Quantization, TensorInfo
-from castwise.quantization.producers._registry import PRODUCERS
-from castwise.quantization.weights._recognition import recognized
+from castwise.quantization.producers.registry import PRODUCERS
+from castwise.quantization.weights.recognition import recognized
 from producer_models import (
     FLOATS,
     FORMATS,

@@ -17,7 +17,7 @@ import pytest
 from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.cli import main
-from castwise.models import Model
+from castwise.models.model import Model
 from castwise.quantization import dequantize, quantize
 from checkpoint_samples import assert_same
 

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 import scheme_oracle as oracle
 from castwise import checkpoint
-from castwise.checkpoint.planning._written_schemes import is_transcoded
+from castwise.checkpoint.planning.written_schemes import is_transcoded
 from castwise.quantization import dequantize, quantize, schemes
-from castwise.quantization.producers import WRITTEN
+from castwise.quantization.producers.registry import WRITTEN
 from safetensors.numpy import save_file
 from scheme_oracle import E4M3, ELEMENTS, F32, MAPS, Array, full, reduced, spread
 from support import run_castwise

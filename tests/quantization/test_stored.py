@@ -12,7 +12,7 @@ from castwise import checkpoint
 from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.containers import open_checkpoint
 from castwise.checkpoint.planning import _stored_tensors
-from castwise.checkpoint.planning._stored_tensors import StoredTensors, _Recent, _runs
+from castwise.checkpoint.planning.stored_tensors import StoredTensors, _Recent, _runs
 from checkpoint_samples import assert_same
 
 

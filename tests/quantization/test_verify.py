@@ -17,7 +17,8 @@ from castwise import checkpoint, quantization
 from castwise._core import compare
 from castwise.checkpoint.comparison._sides import in_pieces
 from castwise.cli import main
-from castwise.quantization.arrays import compare_rows, views_of
+from castwise.quantization.arrays.comparison import compare_rows
+from castwise.quantization.arrays.views import views_of
 from producer_models import MODELS, Decodable, Draw, write
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._adapter_registry import (
+from castwise._core import CastReport, cast, finfo
+from castwise.arrays.adapter_registry import (
     Adapter,
     array_format,
     checked_adapter,
@@ -18,7 +19,6 @@ from castwise._adapter_registry import (
     method_of,
     rebuilt,
 )
-from castwise._core import CastReport, cast, finfo
 
 __all__ = ["check"]
 

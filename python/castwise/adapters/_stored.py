@@ -16,8 +16,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._adapter_registry import Adapter
 from castwise._core import cast, finfo
+from castwise.arrays.adapter_registry import Adapter
 
 __all__ = ["ADAPTER", "BLOCK", "StoredArrayAdapter"]
 

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._adapter_registry import Adapter
 from castwise._core import finfo
+from castwise.arrays.adapter_registry import Adapter
 
 tf: Any = importlib.import_module("tensorflow")
 

@@ -40,6 +40,6 @@ class CupyAdapter(Adapter):
 ```
 """
 
-from castwise._adapter_registry import Adapter
+from castwise.arrays.adapter_registry import Adapter
 
 __all__ = ["Adapter"]

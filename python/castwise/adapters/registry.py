@@ -1,5 +1,5 @@
 """Register adapters for one process; packages offer theirs as entry points."""
 
-from castwise._adapter_registry import GROUP, array_adapter, find, register
+from castwise.arrays.adapter_registry import GROUP, array_adapter, find, register
 
 __all__ = ["GROUP", "array_adapter", "find", "register"]

@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from castwise._blocks import Block, begin, end_here, open_frame
 from castwise._core import finfo
-from castwise._standard_dtype import standardize_dtype
+from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise.environment.blocks import Block, begin, end_here, open_frame
 
 FLOATS = ("float", "bfloat")
 """The beginnings of floating dtypes' names."""

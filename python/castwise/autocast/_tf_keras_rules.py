@@ -13,7 +13,6 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise._floating import is_floating
-from castwise._global_state import floatx
 from castwise.autocast import _structures as structures
 from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
@@ -23,6 +22,7 @@ from castwise.autocast._variable import AutoCastVariable
 from castwise.dtype_policies import DTypePolicyMap
 from castwise.dtype_policies._tf_layer_argument import dtype_name, get_policy
 from castwise.dtype_policies._tf_policy import Policy, serialize
+from castwise.environment.defaults import floatx
 
 _INT32 = range(-(2**31), 2**31)
 

@@ -11,8 +11,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import cast, finfo, read_array
-from castwise._global_state import floatx
 from castwise.autocast._scope import numpy_dtype
+from castwise.environment.defaults import floatx
 
 _Method = TypeVar("_Method", bound=Callable[..., Any])
 

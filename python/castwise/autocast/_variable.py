@@ -8,17 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from castwise._brief import short_array
 from castwise._core import cast
 from castwise._floating import is_floating
-from castwise._global_state import floatx
-from castwise._standard_dtype import standardize_dtype
 from castwise.autocast import _initializers as initializers
 from castwise.autocast import _names as names
 from castwise.autocast._narrow import narrow, plain
 from castwise.autocast._numpy_protocol import NumpyProtocol
 from castwise.autocast._scope import current, numpy_dtype
 from castwise.autocast._values import checked_shape, natural_dtype, numbers, short
+from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise.environment.defaults import floatx
+from castwise.text.brief import short_array
 
 
 class AutoCastVariable(NumpyProtocol):

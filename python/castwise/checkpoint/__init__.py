@@ -14,24 +14,19 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from castwise._dtype_map import DtypeMap
-    from castwise._seeding import tensor_seed
+    from castwise.arrays.dtype_map import DtypeMap
+    from castwise.arrays.seeding import tensor_seed
     from castwise.checkpoint._errors import CheckpointError
-    from castwise.checkpoint._inspection import Inspection
     from castwise.checkpoint._tensors import TensorInfo
-    from castwise.checkpoint.advice import Advice, Choice, advise
+    from castwise.checkpoint.advice.advice import Advice, Choice
+    from castwise.checkpoint.advice.advise import advise
     from castwise.checkpoint.arrays import inspect, load, metadata, save
-    from castwise.checkpoint.comparison import (
-        CastExplanation,
-        Diff,
-        Difference,
-        LoadingCheck,
-        TensorDiff,
-        Verification,
-        diff,
-        verify,
-        verify_loading,
-    )
+    from castwise.checkpoint.comparison.diff import diff
+    from castwise.checkpoint.comparison.explanations import CastExplanation
+    from castwise.checkpoint.comparison.loading import LoadingCheck, verify_loading
+    from castwise.checkpoint.comparison.results import Diff, TensorDiff
+    from castwise.checkpoint.comparison.verification import Difference, Verification
+    from castwise.checkpoint.comparison.verify import verify
     from castwise.checkpoint.conversions import (
         cast_file,
         dequantize_file,
@@ -40,21 +35,27 @@ if TYPE_CHECKING:
         transcode_file,
     )
     from castwise.checkpoint.maps import map_names
-    from castwise.checkpoint.preview import CastPlan
-    from castwise.checkpoint.report import CastRow, DecodeReport, Finding, Progress
-    from castwise.checkpoint.summary import CastSummary
+    from castwise.checkpoint.results.inspection import Inspection
+    from castwise.checkpoint.results.preview import CastPlan
+    from castwise.checkpoint.results.report import CastRow, DecodeReport, Finding, Progress
+    from castwise.checkpoint.results.summary import CastSummary
     from castwise.checkpoint.surveying import CheckpointSurvey, TensorSurvey, survey_file
     from castwise.quantization import Orphan, Quantization, QuantizedWeight
 else:
     __getattr__ = on_demand(
         __name__,
         {
-            "castwise._dtype_map": ("DtypeMap",),
-            "castwise._seeding": ("tensor_seed",),
+            "castwise.arrays.dtype_map": ("DtypeMap",),
+            "castwise.arrays.seeding": ("tensor_seed",),
             "castwise.checkpoint._errors": ("CheckpointError",),
             "castwise.checkpoint._tensors": ("TensorInfo",),
-            "castwise.checkpoint._inspection": ("Inspection",),
-            "castwise.checkpoint.arrays": ("inspect", "load", "metadata", "save"),
+            "castwise.checkpoint.results.inspection": ("Inspection",),
+            "castwise.checkpoint.arrays": (
+                "inspect",
+                "load",
+                "metadata",
+                "save",
+            ),
             "castwise.checkpoint.conversions": (
                 "cast_file",
                 "dequantize_file",
@@ -63,28 +64,44 @@ else:
                 "transcode_file",
             ),
             "castwise.checkpoint.maps": ("map_names",),
-            "castwise.checkpoint.preview": ("CastPlan",),
-            "castwise.checkpoint.report": (
+            "castwise.checkpoint.results.preview": ("CastPlan",),
+            "castwise.checkpoint.results.report": (
                 "CastRow",
                 "DecodeReport",
                 "Finding",
                 "Progress",
             ),
-            "castwise.checkpoint.summary": ("CastSummary",),
-            "castwise.checkpoint.surveying": ("CheckpointSurvey", "TensorSurvey", "survey_file"),
-            "castwise.checkpoint.advice": ("Advice", "Choice", "advise"),
-            "castwise.checkpoint.comparison": (
-                "CastExplanation",
+            "castwise.checkpoint.results.summary": ("CastSummary",),
+            "castwise.checkpoint.surveying": (
+                "CheckpointSurvey",
+                "TensorSurvey",
+                "survey_file",
+            ),
+            "castwise.checkpoint.advice.advice": (
+                "Advice",
+                "Choice",
+            ),
+            "castwise.checkpoint.advice.advise": ("advise",),
+            "castwise.checkpoint.comparison.explanations": ("CastExplanation",),
+            "castwise.checkpoint.comparison.results": (
                 "Diff",
-                "Difference",
-                "LoadingCheck",
                 "TensorDiff",
+            ),
+            "castwise.checkpoint.comparison.verification": (
+                "Difference",
                 "Verification",
-                "diff",
-                "verify",
+            ),
+            "castwise.checkpoint.comparison.loading": (
+                "LoadingCheck",
                 "verify_loading",
             ),
-            "castwise.quantization": ("Orphan", "Quantization", "QuantizedWeight"),
+            "castwise.checkpoint.comparison.diff": ("diff",),
+            "castwise.checkpoint.comparison.verify": ("verify",),
+            "castwise.quantization": (
+                "Orphan",
+                "Quantization",
+                "QuantizedWeight",
+            ),
         },
     )
 

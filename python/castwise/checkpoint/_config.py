@@ -15,9 +15,9 @@ from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_named
-from castwise.checkpoint.files import read_file
-from castwise.checkpoint.report import CastRow
-from castwise.quantization.producers import SECTIONS
+from castwise.checkpoint.files.source_files import read_file
+from castwise.checkpoint.results.report import CastRow
+from castwise.quantization.producers.configs import SECTIONS
 
 CONFIG = "config.json"
 

@@ -11,9 +11,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from castwise._core import FormatInfo, finfo
-from castwise._spelling import typed_format
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
+from castwise.text.spelling import typed_format
+from castwise.text.wording import argument
 
 UNKNOWN = "unknown"
 """Kind of a tensor that may well hold numbers, but in a format that the file does not tell."""

@@ -9,25 +9,26 @@ from typing import Any
 
 from numpy.typing import ArrayLike, NDArray
 
-from castwise._adapter_registry import array_adapter
 from castwise._core import read_array
-from castwise._spelling import nearest
+from castwise.arrays.adapter_registry import array_adapter
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._inspection import Inspection
 from castwise.checkpoint._tensors import OTHER, Planned, TensorInfo, check_assume, format_of
 from castwise.checkpoint.containers import (
     check_store,
     container_of,
     is_container,
-    native,
     new_writer,
     open_checkpoint,
     source_path,
     written_suffixes,
 )
+from castwise.checkpoint.containers.array_bytes import native
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import check_absent, replacing_file, target_path
-from castwise.checkpoint.planning import quantization_of
+from castwise.checkpoint.files.hub import target_path
+from castwise.checkpoint.files.replacing import check_absent, replacing_file
+from castwise.checkpoint.planning.stated_quantization import quantization_of
+from castwise.checkpoint.results.inspection import Inspection
+from castwise.text.spelling import nearest
 
 _NPY = ".npy"
 

@@ -3,7 +3,7 @@
 Type checkers read `conversions.pyi`, which `tests/helpers/conversion_stub.py` writes of the same.
 """
 
-from castwise.checkpoint.requests import conversion, finishing
+from castwise.checkpoint.requests.functions import conversion, finishing
 from castwise.checkpoint.requests.options import Cast, Dequantize, Quantize, Transcode
 
 cast_file = conversion(Cast)

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import Executor
 from typing import Literal, overload
 
-from castwise._dtype_map import DtypeMap
 from castwise._options import (
     Arithmetic,
     Block,
@@ -25,9 +24,10 @@ from castwise._options import (
     WrittenRecipe,
     WrittenScheme,
 )
-from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import Progress
-from castwise.checkpoint.summary import CastSummary
+from castwise.arrays.dtype_map import DtypeMap
+from castwise.checkpoint.results.preview import CastPlan
+from castwise.checkpoint.results.report import Progress
+from castwise.checkpoint.results.summary import CastSummary
 
 @overload
 def cast_file(

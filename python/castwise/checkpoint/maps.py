@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import NamedTuple
 
 from castwise._core import PolicyMap
-from castwise._dtype_map import DtypeMap
-from castwise._spelling import format_hint, suggestion
-from castwise._wording import argument
+from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
+from castwise.text.spelling import format_hint, suggestion
+from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
 _FILE = Path(__file__).with_name("maps.toml")

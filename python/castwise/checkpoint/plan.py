@@ -16,11 +16,9 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast
-from castwise._dtype_map import DTYPE, DtypeMap
-from castwise._library_casts import DECIDED, library_named
-from castwise._seeding import tensor_seed
-from castwise._spelling import nearest
-from castwise._wording import argument, given
+from castwise.arrays.dtype_map import DTYPE, DtypeMap
+from castwise.arrays.library_casts import DECIDED, library_named
+from castwise.arrays.seeding import tensor_seed
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     OTHER,
@@ -30,6 +28,8 @@ from castwise.checkpoint._tensors import (
     format_info,
     may_be_float,
 )
+from castwise.text.spelling import nearest
+from castwise.text.wording import argument, given
 
 _STOCHASTIC = "stochastic"
 

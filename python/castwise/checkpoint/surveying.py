@@ -14,43 +14,32 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._brief import brief, brief_fields, counted, cut, listed
 from castwise._core import cast, finfo
 from castwise._options import Recipe
-from castwise._spelling import suggestion
-from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.planning import (
-    FORMATS,
-    StoredTensors,
-    checked_threads,
-    compare_decoded,
-    component_model,
-    quantization_of,
-    scheme_beside,
-    scheme_names,
-)
-from castwise.checkpoint.report import SCHEMA, Progress, ProgressMeter
-from castwise.models import EXPERTS, MATRIX, Model, has_last_outputs
+from castwise.checkpoint.planning.checkpoint_model import component_model
+from castwise.checkpoint.planning.decode.options import FORMATS, checked_threads
+from castwise.checkpoint.planning.encode.encoded_weight import compare_decoded
+from castwise.checkpoint.planning.stated_quantization import quantization_of
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
+from castwise.checkpoint.planning.written_schemes import scheme_beside, scheme_names
+from castwise.checkpoint.results.report import SCHEMA, Progress, ProgressMeter
+from castwise.models.model import EXPERTS, MATRIX, Model, has_last_outputs
 from castwise.quantization import Scheme, schemes
-from castwise.quantization.arrays import quantize_slab
-from castwise.quantization.producers import has_global_scale, written_layout
-from castwise.rendering import (
-    Exponents,
-    Histogram,
-    Lines,
-    Rendered,
-    Section,
-    Sheet,
-    Table,
-    group_name,
-    joint_axis,
-    shape_text,
-)
+from castwise.quantization.arrays.quantize import quantize_slab
+from castwise.quantization.producers.registry import written_layout
+from castwise.quantization.producers.schemes import has_global_scale
+from castwise.rendering import Rendered
+from castwise.rendering.exponents import Histogram, joint_axis
+from castwise.rendering.sheet import Exponents, Lines, Section, Sheet, Table
+from castwise.rendering.words import group_name, shape_text
 from castwise.surveys import Prediction, Survey, pictured_ranges, survey
+from castwise.text.brief import brief, brief_fields, counted, cut, listed
+from castwise.text.spelling import suggestion
+from castwise.text.wording import given
 
 _BAND = 128
 """Rows that are read together, or a multiple: surveys of such bands add up."""

@@ -20,11 +20,11 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn
 
-from castwise._environment import ERRORS
-from castwise._wording import of_core, worded_for_command
 from castwise.cli._output import BROKEN_PIPE, ERROR, INTERRUPTED, abandon_output, say
 from castwise.cli._parser import parse_arguments
-from castwise.rendering import printable
+from castwise.environment.variables import ERRORS
+from castwise.rendering.words import printable
+from castwise.text.wording import of_core, worded_for_command
 
 _LONGEST = 4000
 """Characters of an error, at most: names and values in it may be as long as a file makes them."""

@@ -6,18 +6,17 @@ import argparse
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field
 from functools import partial
-from types import ModuleType
+from importlib import import_module
 from typing import Any, get_args
 
-from castwise import checkpoint, quantization
 from castwise._core import finfo
 from castwise._options import Arithmetic
-from castwise._spelling import suggestion, typed_format
-from castwise.checkpoint import CheckpointError, planning
-from castwise.checkpoint.report import FINDINGS as KINDS
+from castwise.checkpoint import CheckpointError
 from castwise.checkpoint.requests.options import Cast, Run, described, fields_of
+from castwise.checkpoint.results.report import FINDINGS as KINDS
 from castwise.cli._output import COLOUR_OPTION
 from castwise.cli._paths import local_path_argument, map_argument, path_argument
+from castwise.text.spelling import suggestion, typed_format
 
 NO_KINDS = "none"
 """What `--fail-on` takes for no kind of loss."""
@@ -133,21 +132,22 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 }
 """What reads the text of an option, by `parse` of its field."""
 
-_WORDS: Mapping[str, tuple[ModuleType, str]] = {
-    "consumers": (quantization, "consumers"),
-    "formats": (planning, "FORMATS"),
-    "forms": (planning, "form_names"),
-    "maps": (checkpoint, "map_names"),
-    "recipes": (planning, "recipes"),
-    "schemes": (planning, "scheme_names"),
+_SCHEMES = "castwise.checkpoint.planning.written_schemes"
+_WORDS: Mapping[str, tuple[str, str]] = {
+    "consumers": ("castwise.quantization", "consumers"),
+    "formats": ("castwise.checkpoint.planning.decode.options", "FORMATS"),
+    "forms": (_SCHEMES, "form_names"),
+    "maps": ("castwise.checkpoint.maps", "map_names"),
+    "recipes": (_SCHEMES, "recipes"),
+    "schemes": (_SCHEMES, "scheme_names"),
 }
-"""The lists in the help of options, each with its room, which is imported for it."""
+"""The lists in the help of options, each with its module, which is imported for it."""
 
 
 class _Words(dict[str, str]):
     def __missing__(self, name: str) -> str:
-        room, attribute = _WORDS[name]
-        words = getattr(room, attribute)
+        module, attribute = _WORDS[name]
+        words = getattr(import_module(module), attribute)
         words = words() if callable(words) else words
         return ", ".join(getattr(word, "name", word) for word in words)
 
@@ -227,14 +227,14 @@ def add_compared(
     parser.add_argument("first", metavar="A", type=path_argument, help="a file or a folder")
     number = "?" if one else None
     parser.add_argument("second", metavar="B", nargs=number, type=path_argument, help="another")
+    formats = _Words()["formats"]
     comparison = parser.add_argument_group("comparison")
     comparison.add_argument("--map", metavar="M", dest="dtype_map", help=map_help)
     comparison.add_argument(
         "--dtype",
         metavar="D",
-        help=f"what quantised weights are decoded to: {', '.join(planning.FORMATS)} (default: the "
-        f"format of the other one if that is plain, else {planning.FORMATS[0]}); with --map its "
-        "default",
+        help=f"what quantised weights are decoded to: {formats} (default: the format of the other "
+        f"one if that is plain, else {formats.partition(',')[0]}); with --map its default",
     )
     comparison.add_argument(
         "--arithmetic",

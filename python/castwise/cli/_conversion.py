@@ -13,16 +13,17 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import CastPlan, CastSummary
-from castwise.checkpoint.preview import preview_sheet
 from castwise.checkpoint.requests.options import Request, Run, described, fields_of
-from castwise.checkpoint.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
+from castwise.checkpoint.results.preview import preview_sheet
+from castwise.checkpoint.results.summary import ALL, GROUPS, TOTALS, summary_dict, summary_sheet
 from castwise.cli._arguments import add_arguments, add_option, add_output, check_top
 from castwise.cli._findings import say_findings
 from castwise.cli._output import OK, json_text, say, show, show_sheet
 from castwise.cli._parser import CommandParser, describe
 from castwise.cli._progress import ProgressLine
 from castwise.cli._written_files import page_of, pending_file, show_and_check
-from castwise.rendering import Sheet, unused_lines
+from castwise.rendering.sheet import Sheet
+from castwise.rendering.text import unused_lines
 
 _EXIT_CODES = """\
 exit codes:
@@ -81,7 +82,7 @@ class ConversionCommand:
 
 def convert(command: ConversionCommand, options: argparse.Namespace) -> int:
     """Convert with a line of progress, show the result, and return the exit code."""
-    from castwise.checkpoint.requests import run_conversion  # noqa: PLC0415  (of containers)
+    from castwise.checkpoint.requests.conversion import run_conversion  # noqa: PLC0415  (of containers)
 
     command.check(options)
     with (

@@ -6,14 +6,14 @@ import argparse
 import shlex
 from collections.abc import Mapping, Sequence
 
-from castwise._brief import counted
 from castwise._core import finfo, formats
 from castwise.checkpoint import CastPlan, CastSummary, CheckpointError, Finding
-from castwise.checkpoint.planning import scheme_beside, written_schemes
-from castwise.checkpoint.report import FINDINGS as KINDS
-from castwise.checkpoint.report import LOSSES, DecodeReport
+from castwise.checkpoint.planning.written_schemes import scheme_beside, written_schemes
+from castwise.checkpoint.results.report import FINDINGS as KINDS
+from castwise.checkpoint.results.report import LOSSES, DecodeReport
 from castwise.cli._arguments import NO_KINDS
 from castwise.cli._output import FINDINGS, OK, say
+from castwise.text.brief import counted
 
 _WIDER = "a wider format"
 _NARROW = "float16"
@@ -129,7 +129,7 @@ def _keeping_command(summary: CastSummary, findings: Sequence[Finding]) -> str |
     row = next(row for row in summary.rows if (row.shard, row.name) == (worst.shard, worst.tensor))
     paths = f"{shlex.quote(summary.source)} {shlex.quote(summary.destination)}"
     if worst.kind == "scale":
-        from castwise.quantization.arrays import keeping_scheme  # noqa: PLC0415  (a cast has none)
+        from castwise.quantization.arrays.scale_range import keeping_scheme  # noqa: PLC0415  (a cast has none)
 
         recipe = str(summary.options["recipe"])
         found = keeping_scheme(row.target or "", recipe, written_schemes(recipe))

@@ -10,7 +10,10 @@ from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, TextIO
 
-from castwise.rendering import BARS, Sheet, printable, text_lines
+from castwise.rendering.exponents import BARS
+from castwise.rendering.sheet import Sheet
+from castwise.rendering.text import text_lines
+from castwise.rendering.words import printable
 
 OK, FINDINGS, ERROR, INTERRUPTED, BROKEN_PIPE = 0, 1, 2, 130, 141
 

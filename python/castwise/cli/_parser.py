@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 import castwise
-from castwise._spelling import suggestion
-from castwise.rendering import printable
+from castwise.rendering.words import printable
+from castwise.text.spelling import suggestion
 
 COMMANDS = {
     "survey": "where the magnitudes of a checkpoint lie, and what formats would lose",

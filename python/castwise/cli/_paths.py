@@ -6,7 +6,8 @@ import argparse
 from pathlib import Path
 
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.files import checked_path, is_remote
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.maps import is_map_name
 
 

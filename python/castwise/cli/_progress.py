@@ -5,7 +5,7 @@ from typing import Self, TextIO
 
 from castwise.checkpoint import Progress
 from castwise.cli._output import terminal_columns
-from castwise.rendering import printable, size_text
+from castwise.rendering.words import printable, size_text
 
 _SECONDS_BETWEEN = 0.1
 _SECONDS_TO_KNOW = 1.0  # before that a rate says little

@@ -9,7 +9,7 @@ from typing import Any, Protocol, TypeVar
 from castwise.cli._arguments import check_top
 from castwise.cli._output import json_text, show, show_sheet
 from castwise.cli._written_files import page_of, pending_file, show_and_check
-from castwise.rendering import Sheet
+from castwise.rendering.sheet import Sheet
 
 
 class _Value(Protocol):

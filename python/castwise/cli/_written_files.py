@@ -16,9 +16,11 @@ from typing import BinaryIO
 
 import castwise
 from castwise import checkpoint
-from castwise.checkpoint.files import check_own_start, real_path, replacing_file
+from castwise.checkpoint.files.paths import real_path
+from castwise.checkpoint.files.replacing import check_own_start, replacing_file
 from castwise.cli._output import abandon_output, reason_of
-from castwise.rendering import PAGE_START, Lines, Sheet, page_lines
+from castwise.rendering.html import PAGE_START, page_lines
+from castwise.rendering.sheet import Lines, Sheet
 
 _STARTS = {
     "report": b'{\n  "schema": ',

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 from castwise import checkpoint
-from castwise._parsed_files import parsed_file
 from castwise.checkpoint import Advice, CheckpointError
-from castwise.checkpoint.advice import check_map_file
+from castwise.checkpoint.advice.advice import check_map_file
 from castwise.cli._arguments import add_arguments, add_output, names_argument
 from castwise.cli._output import OK, say
 from castwise.cli._parser import describe
@@ -19,6 +18,7 @@ from castwise.cli._paths import local_path_argument
 from castwise.cli._progress import ProgressLine
 from castwise.cli._results import show_result
 from castwise.quantization import consumers
+from castwise.text.parsed_files import parsed_file
 
 _ADVISE = """\
 Advise which format or scheme each weight of a checkpoint gets, so that the checkpoint

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from castwise._core import format_name
-from castwise._dtype_map import DtypeMap
+from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint import CastSummary
 from castwise.checkpoint.requests.options import Cast
 from castwise.cli._conversion import ConversionCommand, warn_of_unused

@@ -7,7 +7,8 @@ from collections.abc import Callable, Iterable, Mapping
 
 import castwise
 from castwise.checkpoint import CheckpointError
-from castwise.checkpoint.planning import FORMATS, form_names, recipes, scheme_names
+from castwise.checkpoint.planning.decode.options import FORMATS
+from castwise.checkpoint.planning.written_schemes import form_names, recipes, scheme_names
 from castwise.cli._output import OK
 from castwise.cli._parser import COMMANDS, command_parsers, describe, make_parser
 from castwise.cli._paths import local_path_argument, map_argument, path_argument

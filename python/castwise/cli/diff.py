@@ -8,7 +8,7 @@ from typing import Any
 
 from castwise import checkpoint
 from castwise.checkpoint import Diff
-from castwise.checkpoint.comparison import diff_sheet
+from castwise.checkpoint.comparison.results import diff_sheet
 from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe

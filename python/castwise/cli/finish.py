@@ -5,8 +5,8 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from castwise.checkpoint.requests import finish_conversion
-from castwise.checkpoint.running import RunParts
+from castwise.checkpoint.requests.conversion import finish_conversion
+from castwise.checkpoint.running.parts import RunParts
 from castwise.cli._arguments import add_arguments
 from castwise.cli._conversion import add_conversion_output, run_of, shown_conversion
 from castwise.cli._findings import check_kinds, say_findings

@@ -9,7 +9,7 @@ from typing import Any
 import castwise
 from castwise.cli._output import COLOUR_OPTION, OK, json_text, show, show_sheet
 from castwise.cli._parser import describe
-from castwise.rendering import Table
+from castwise.rendering.sheet import Table
 
 _FORMATS = """\
 List the formats: what each holds, and whether numpy and safetensors have a dtype for it.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 
 from castwise import checkpoint
-from castwise.checkpoint._inspection import inspection_sheet
+from castwise.checkpoint.results.inspection import inspection_sheet
 from castwise.cli._arguments import add_arguments, add_output
 from castwise.cli._output import OK
 from castwise.cli._parser import describe

@@ -9,7 +9,7 @@ from typing import get_args
 from castwise import checkpoint
 from castwise._options import Like, Nan, Overflow, Rounding
 from castwise.checkpoint import CheckpointError, Verification
-from castwise.checkpoint.loading import CHECKED
+from castwise.checkpoint.loading.check import CHECKED
 from castwise.cli._arguments import add_arguments, add_compared, add_output, compared_options
 from castwise.cli._output import FINDINGS, OK
 from castwise.cli._parser import describe

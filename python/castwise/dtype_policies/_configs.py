@@ -5,10 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from castwise._brief import short
 from castwise._core import parse_policy
-from castwise._keras_objects import from_dictionary, serialize_with, to_dictionary
-from castwise._standard_dtype import standardize_dtype
+from castwise.dtype_policies._keras_objects import from_dictionary, serialize_with, to_dictionary
 from castwise.dtype_policies._policy import DTypePolicy, FloatDTypePolicy, dtype_policy
 from castwise.dtype_policies._quantized import (
     AWQDTypePolicy,
@@ -17,6 +15,8 @@ from castwise.dtype_policies._quantized import (
     QuantizedDTypePolicy,
     QuantizedFloat8DTypePolicy,
 )
+from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise.text.brief import short
 
 CLASSES: dict[str, type[DTypePolicy]] = {
     cls.__name__: cls

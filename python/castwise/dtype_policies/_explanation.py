@@ -5,9 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from castwise._brief import brief, brief_fields, counted, listed
 from castwise.dtype_policies._policy import DTypePolicy
-from castwise.rendering import Lines, Rendered, Sheet, Table, unused_lines
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet, Table
+from castwise.rendering.text import unused_lines
+from castwise.text.brief import brief, brief_fields, counted, listed
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,9 +8,9 @@ import numpy as np
 
 from castwise._core import PolicyBase, cast, read_array
 from castwise._floating import is_floating
-from castwise._global_state import current_policy, default_policy
-from castwise._keras_objects import checked_arguments
-from castwise._standard_dtype import standardize_dtype
+from castwise.dtype_policies._keras_objects import checked_arguments
+from castwise.dtype_policies._standard_dtype import standardize_dtype
+from castwise.environment.defaults import current_policy, default_policy
 
 
 class DTypePolicy(PolicyBase):

@@ -6,16 +6,17 @@ import copy
 from collections.abc import ItemsView, Iterable, Iterator, MutableMapping, ValuesView
 from typing import Any, ClassVar
 
-from castwise._brief import brief, counted, short
 from castwise._core import PolicyMap
-from castwise._global_state import floatx
 from castwise._options import Match, OnOverlap
-from castwise._spelling import unused
 from castwise.dtype_policies._configs import CLASSES, deserialize, get, serialize
 from castwise.dtype_policies._explanation import Explanation, PathMatch
 from castwise.dtype_policies._policy import DTypePolicy
 from castwise.dtype_policies._quantized import QuantizedDTypePolicy
-from castwise.rendering import Rendered, Sheet, Table
+from castwise.environment.defaults import floatx
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Sheet, Table
+from castwise.text.brief import brief, counted, short
+from castwise.text.spelling import unused
 
 _MISSING = object()
 

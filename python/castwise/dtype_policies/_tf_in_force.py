@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from castwise._argument_names import rename_arguments
-from castwise._global_state import floatx
 from castwise.dtype_policies._tf_policy import Policy
+from castwise.environment.defaults import floatx
+from castwise.text.argument_names import rename_arguments
 
 _in_force: dict[str, Policy | None] = {"policy": None}
 

@@ -7,16 +7,16 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from castwise._argument_names import rename_arguments
 from castwise._core import PolicyBase, cast
 from castwise._floating import is_floating
-from castwise._keras_objects import (
+from castwise._trees import map_leaves
+from castwise.dtype_policies._keras_objects import (
     checked_arguments,
     from_dictionary,
     serialize_with,
     to_dictionary,
 )
-from castwise._trees import map_leaves
+from castwise.text.argument_names import rename_arguments
 
 
 class Policy(PolicyBase):

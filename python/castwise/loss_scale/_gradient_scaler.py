@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import numpy as np
 
 from castwise import _trees as trees
-from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
 from castwise.loss_scale._arithmetic import is_number, times_as_torch, unscale_in_place
 from castwise.loss_scale._unscaling import all_finite
+from castwise.text.argument_names import rename_arguments
 
 
 class Optimizer(Protocol):

@@ -12,9 +12,9 @@ from typing import Any, ClassVar, Self, TypeVar
 
 import numpy as np
 
-from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
-from castwise._keras_objects import to_dictionary
+from castwise.dtype_policies._keras_objects import to_dictionary
+from castwise.text.argument_names import rename_arguments
 
 Variable = TypeVar("Variable")
 Contents = TypeVar("Contents")

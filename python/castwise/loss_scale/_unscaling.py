@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from castwise import _trees as trees
-from castwise._adapter_registry import moved_as
 from castwise._core import arrays_finite, unscale_arrays
+from castwise.arrays.adapter_registry import moved_as
 
 Tree = TypeVar("Tree")
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from functools import cache
 from typing import Any
 
-from castwise._entry_points import load_entry, offered, package_of
-from castwise.models._architecture import Architecture, read_architecture
+from castwise.environment.entry_points import load_entry, offered, package_of
+from castwise.models.architecture import Architecture, read_architecture
 
 GROUP = "castwise.architectures"
 """The group of entry points, which are named by the class or the `model_type` of a model."""

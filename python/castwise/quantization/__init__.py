@@ -17,29 +17,29 @@ from typing import TYPE_CHECKING
 from castwise._on_demand import on_demand
 
 if TYPE_CHECKING:
-    from castwise.quantization.arrays._arrays import QuantizedArray, dequantize
-    from castwise.quantization.arrays._packing import pack, swizzle_scales, unpack, unswizzle_scales
-    from castwise.quantization.arrays._quantize import quantize
-    from castwise.quantization.arrays._report import QuantizationReport
-    from castwise.quantization.producers._consumers import Consumer, Loading, consumers
-    from castwise.quantization.producers._found import Orphan, Quantization, QuantizedWeight
-    from castwise.quantization.producers._schemes import Scheme, schemes
+    from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
+    from castwise.quantization.arrays.packing import pack, swizzle_scales, unpack, unswizzle_scales
+    from castwise.quantization.arrays.quantize import quantize
+    from castwise.quantization.arrays.report import QuantizationReport
+    from castwise.quantization.producers.consumers import Consumer, Loading, consumers
+    from castwise.quantization.producers.found import Orphan, Quantization, QuantizedWeight
+    from castwise.quantization.producers.schemes import Scheme, schemes
 else:
     __getattr__ = on_demand(
         __name__,
         {
-            "castwise.quantization.arrays._arrays": ("QuantizedArray", "dequantize"),
-            "castwise.quantization.producers._consumers": ("Consumer", "Loading", "consumers"),
-            "castwise.quantization.producers._found": ("Orphan", "Quantization", "QuantizedWeight"),
-            "castwise.quantization.arrays._packing": (
+            "castwise.quantization.arrays.arrays": ("QuantizedArray", "dequantize"),
+            "castwise.quantization.producers.consumers": ("Consumer", "Loading", "consumers"),
+            "castwise.quantization.producers.found": ("Orphan", "Quantization", "QuantizedWeight"),
+            "castwise.quantization.arrays.packing": (
                 "pack",
                 "swizzle_scales",
                 "unpack",
                 "unswizzle_scales",
             ),
-            "castwise.quantization.arrays._quantize": ("quantize",),
-            "castwise.quantization.arrays._report": ("QuantizationReport",),
-            "castwise.quantization.producers._schemes": ("Scheme", "schemes"),
+            "castwise.quantization.arrays.quantize": ("quantize",),
+            "castwise.quantization.arrays.report": ("QuantizationReport",),
+            "castwise.quantization.producers.schemes": ("Scheme", "schemes"),
         },
     )
 

@@ -4,20 +4,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 
-from castwise.rendering._exponents import BARS, FormatRange, Histogram, joint_axis
-from castwise.rendering._html import PAGE_START, html_of, page_lines
-from castwise.rendering._sheet import (
-    Exponents,
-    Front,
-    Lines,
-    MakeRows,
-    Part,
-    Section,
-    Sheet,
-    Table,
-)
-from castwise.rendering._text import text_lines, text_of, unused_lines
-from castwise.rendering._words import group_name, printable, shape_text, size_text
+from castwise.rendering.html import html_of
+from castwise.rendering.sheet import Sheet
+from castwise.rendering.text import text_of
 
 
 class Rendered:

@@ -6,9 +6,9 @@ import math
 from collections.abc import Callable, Iterable
 from html import escape
 
-from castwise.rendering._exponents import FormatRange, Histogram, joint_axis
-from castwise.rendering._sheet import Exponents, Front
-from castwise.rendering._words import printable
+from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
+from castwise.rendering.sheet import Exponents, Front
+from castwise.rendering.words import printable
 
 _WIDTH = 960
 _LABEL = 330

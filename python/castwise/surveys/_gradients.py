@@ -10,21 +10,14 @@ from typing import Any, Self
 
 import numpy as np
 
-from castwise._brief import brief, counted
 from castwise._trees import leaves
-from castwise.rendering import (
-    Exponents,
-    FormatRange,
-    Histogram,
-    Lines,
-    Rendered,
-    Sheet,
-    Table,
-    joint_axis,
-)
+from castwise.rendering import Rendered
+from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
+from castwise.rendering.sheet import Exponents, Lines, Sheet, Table
 from castwise.surveys._loss_scales import ALL, LossScales, fitting_loss_scales, float_format
 from castwise.surveys._prediction import Prediction
 from castwise.surveys._survey import Survey, restoring, sum_of, survey
+from castwise.text.brief import brief, counted
 
 SCHEMA = 1
 """The version of what `GradientLog.to_dict` returns."""

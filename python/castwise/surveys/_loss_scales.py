@@ -8,8 +8,8 @@ from typing import NamedTuple
 import numpy as np
 
 from castwise import _core
-from castwise._brief import brief_fields
 from castwise.surveys._survey import Survey
+from castwise.text.brief import brief_fields
 
 _LEAST, _MOST = -126, 127
 """Exponents of loss scales, which frameworks keep in float32."""

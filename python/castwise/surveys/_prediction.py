@@ -15,13 +15,14 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from castwise import _core
-from castwise._brief import brief_fields
 from castwise._numbers import is_real
 from castwise._options import Overflow, Recipe, SchemeName
 from castwise.quantization import Scheme, schemes
-from castwise.rendering import Rendered, Sheet, Table
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Sheet, Table
 from castwise.surveys._responses import DEPTHS, Response, response, spread
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
+from castwise.text.brief import brief_fields
 
 _POINTS = 256
 """Representatives of a binade."""

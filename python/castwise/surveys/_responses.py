@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from castwise._core import cast
 from castwise._options import Recipe, SchemeName
 from castwise.quantization import dequantize
-from castwise.quantization.arrays import quantize_slab
-from castwise.quantization.producers import find_scheme
+from castwise.quantization.arrays.quantize import quantize_slab
+from castwise.quantization.producers.schemes import find_scheme
 
 DEPTHS = 40
 """Binades below that of the maximum in which errors are told apart."""

@@ -11,12 +11,14 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike
 
 from castwise import _core
-from castwise._brief import brief, counted
 from castwise._numbers import is_integer
 from castwise._options import Overflow, Recipe
-from castwise.rendering import Exponents, FormatRange, Histogram, Lines, Rendered, Sheet, Table
+from castwise.rendering import Rendered
+from castwise.rendering.exponents import FormatRange, Histogram
+from castwise.rendering.sheet import Exponents, Lines, Sheet, Table
 from castwise.surveys._prediction import Prediction, predict
 from castwise.surveys._tables import BLOCK_BINADES, Binades, Blocks, Magnitudes
+from castwise.text.brief import brief, counted
 
 SCHEMA = 2
 """The version of what `Survey.to_dict` returns."""

@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._brief import brief_fields
+from castwise.text.brief import brief_fields
 
 BLOCK_BINADES = 64
 """Binades of a block that are told apart, as `rust/core/src/survey` does."""

@@ -193,7 +193,7 @@ pub(crate) fn cast<'py>(
     }
 }
 
-/// Casts as another library does, by the table of `castwise._library_casts`.
+/// Casts as another library does, by the table of `castwise.arrays.library_casts`.
 fn cast_like<'py>(
     given: Given<'py>,
     x: &Bound<'py, PyAny>,

@@ -1,4 +1,4 @@
-//! Arrays of other libraries: found here, cast by their adapter (`castwise._adapter_registry` knows it); and casts as other
+//! Arrays of other libraries: found here, cast by their adapter (`castwise.arrays.adapter_registry` knows it); and casts as other
 //! libraries make them.
 
 use pyo3::exceptions::PyTypeError;
@@ -21,20 +21,20 @@ pub(crate) fn adapter_of<'py>(x: &Bound<'py, PyAny>) -> PyResult<Option<Bound<'p
         return Ok(None);
     }
     static FIND: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let adapter = FIND.import(py, "castwise._adapter_registry", "array_adapter")?.call1((x,))?;
+    let adapter = FIND.import(py, "castwise.arrays.adapter_registry", "array_adapter")?.call1((x,))?;
     Ok(Some(adapter).filter(|adapter| !adapter.is_none()))
 }
 
 /// The name of the format that a dtype of a library with an adapter means, or its class as a dtype.
 pub(crate) fn format_name(dtype: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     static FORMAT_NAME: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    FORMAT_NAME.import(dtype.py(), "castwise._adapter_registry", "format_name")?.call1((dtype,))?.extract()
+    FORMAT_NAME.import(dtype.py(), "castwise.arrays.adapter_registry", "format_name")?.call1((dtype,))?.extract()
 }
 
 /// The name of the format of an adapter's array; None if no format describes it.
 pub(crate) fn format_of_array(adapter: &Bound<'_, PyAny>, x: &Bound<'_, PyAny>) -> PyResult<Option<String>> {
     static ARRAY_FORMAT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    ARRAY_FORMAT.import(x.py(), "castwise._adapter_registry", "array_format")?.call1((adapter, x))?.extract()
+    ARRAY_FORMAT.import(x.py(), "castwise.arrays.adapter_registry", "array_format")?.call1((adapter, x))?.extract()
 }
 
 fn is_builtin(x: &Bound<'_, PyAny>) -> bool {
@@ -94,7 +94,7 @@ impl<'py> Given<'py> {
         target: (Option<&Bound<'py, PyAny>>, &str),
     ) -> PyResult<Bound<'py, PyAny>> {
         static CAST_LIKE: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-        let cast = CAST_LIKE.import(self.0.py(), "castwise._library_casts", "cast_like")?;
+        let cast = CAST_LIKE.import(self.0.py(), "castwise.arrays.library_casts", "cast_like")?;
         cast.call((source.0, source.1, target.0, target.1), Some(&self.0))
     }
 }

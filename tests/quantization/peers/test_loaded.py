@@ -11,7 +11,7 @@ import torch
 from castwise import checkpoint
 from castwise.checkpoint import Advice, advise
 from castwise.quantization import Loading, consumers
-from castwise.quantization.producers._registry import WRITTEN
+from castwise.quantization.producers.registry import WRITTEN
 
 LOADS: dict[tuple[str, str], Loading] = {
     (consumer.name, loading.recipe): loading

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from castwise._adapter_registry import Adapter
-from castwise._frameworks import require
 from castwise.adapters.jax._casting import cast, from_host, to_host
+from castwise.arrays.adapter_registry import Adapter
+from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
 

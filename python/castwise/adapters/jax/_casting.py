@@ -11,9 +11,9 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import CastReport, finfo
-from castwise._frameworks import require
 from castwise._options import ArrayOptions
 from castwise.adapters.jax._traced import convert
+from castwise.environment.frameworks import require
 
 if TYPE_CHECKING:
     from jax import Array

@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.adapters.jax._trees import paths
+from castwise.environment.frameworks import require
 from castwise.surveys import GradientLog
 
 jax: Any = require("jax")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 if TYPE_CHECKING:
     from jax import Array

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale, FixedLossScale, restore_loss_scale
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 from castwise.loss_scale._array_steps import State, next_state
 from castwise.loss_scale._scaler import get
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import FormatInfo, finfo
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar, Unpack
 
-from castwise._casting import Walk, check_tree_options
-from castwise._dtype_map import DtypeMap
-from castwise._frameworks import require
 from castwise._options import TreeOptions
 from castwise._trees import joined_keys
+from castwise.arrays.casting import Walk, check_tree_options
+from castwise.arrays.dtype_map import DtypeMap
+from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
 

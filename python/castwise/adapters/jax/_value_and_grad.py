@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from castwise._frameworks import require
 from castwise.adapters.jax._gradients import unscale
 from castwise.adapters.jax._scaling import LossScale
 from castwise.adapters.jax._trees import cast_tree
+from castwise.environment.frameworks import require
 
 jax: Any = require("jax")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from castwise._core import finfo
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 
 def derive_again(layers: list[Any]) -> None:

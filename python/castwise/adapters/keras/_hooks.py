@@ -7,12 +7,12 @@ from collections.abc import Callable
 from importlib import import_module
 from typing import Any
 
-from castwise import _global_state as global_state
 from castwise import config
-from castwise._frameworks import require
 from castwise.adapters.keras._input_casts import kernel_cast, to_tensor
 from castwise.adapters.keras._policies import from_keras, takes_quantized_global, to_keras
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap
+from castwise.environment import defaults as global_state
+from castwise.environment.frameworks import require
 
 Original = Callable[..., Any]
 

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast, finfo, formats
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 from castwise.loss_scale._unscaling import all_finite
 
 _BITS = {

@@ -8,11 +8,11 @@ from contextlib import ExitStack, suppress
 from importlib import import_module
 from typing import Any
 
-from castwise._frameworks import require, tested_releases
-from castwise._switch import Switch, Turn
 from castwise.adapters._replaced_function import ReplacedFunction
 from castwise.adapters.keras import _hooks as hooks
 from castwise.dtype_policies import _configs as configs
+from castwise.environment.frameworks import require, tested_releases
+from castwise.environment.switch import Switch, Turn
 
 
 def install() -> Installation:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 
 class PlacedLayer(NamedTuple):

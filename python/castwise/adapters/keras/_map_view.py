@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, serialize
+from castwise.environment.frameworks import require
 
 
 class MapView:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.adapters._map_argument import as_policy_map
 from castwise.adapters.keras._derived_state import derive_again
 from castwise.adapters.keras._notes import (
@@ -21,6 +20,7 @@ from castwise.adapters.keras._quantization import NO_SUPPORT, quantize_layers
 from castwise.adapters.keras._report import AppliedPolicies
 from castwise.adapters.keras._variables import recast, stored_dtype
 from castwise.dtype_policies import DTypePolicyMap, get
+from castwise.environment.frameworks import require
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> AppliedPolicies:

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 _BY_KEY = ("_trainable_variables_indices", "_var_to_optimizer_idx", "_exclude_from_weight_decay")
 """The attributes in which optimizers store values by the key of a variable."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.adapters.keras._custom_policies import (
     HeldPolicy,
     KerasPolicy,
@@ -14,6 +13,7 @@ from castwise.adapters.keras._custom_policies import (
 from castwise.adapters.keras._map_view import MapView, view_of
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
 from castwise.dtype_policies._configs import CLASSES
+from castwise.environment.frameworks import require
 
 
 def to_keras(policy: Any) -> Any:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from castwise._frameworks import require
 from castwise.adapters.keras._plan import LayerPlan, can_be_quantized, policy_in_force
+from castwise.environment.frameworks import require
 
 NO_SUPPORT = "no quantize support"
 ALREADY_QUANTIZED = "already quantized"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from castwise._brief import brief, counted, listed
 from castwise.dtype_policies import Explanation
-from castwise.rendering import Lines, Rendered, Sheet
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet
+from castwise.text.brief import brief, counted, listed
 
 
 @dataclass(frozen=True, slots=True)

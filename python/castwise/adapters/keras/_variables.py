@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from castwise._core import cast
-from castwise._frameworks import require
 from castwise.adapters.keras._input_casts import to_tensor
+from castwise.environment.frameworks import require
 from castwise.loss_scale._unscaling import all_finite
 
 

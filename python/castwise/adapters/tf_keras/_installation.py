@@ -8,11 +8,11 @@ from importlib import import_module
 from typing import Any
 
 from castwise._core import PolicyBase
-from castwise._frameworks import require, tested_releases
-from castwise._switch import Switch, Turn
 from castwise.adapters._replaced_function import ReplacedFunction
 from castwise.adapters.tf_keras._policies import to_tf_keras
 from castwise.dtype_policies import DTypePolicyMap
+from castwise.environment.frameworks import require, tested_releases
+from castwise.environment.switch import Switch, Turn
 
 
 def install() -> TfKerasInstallation:

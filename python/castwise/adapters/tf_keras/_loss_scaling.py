@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.compat.tf_keras.mixed_precision import LossScaleOptimizer
+from castwise.environment.frameworks import require
 from castwise.loss_scale.tf_keras._arguments import WRAPPED, is_of_tf_keras
 
 

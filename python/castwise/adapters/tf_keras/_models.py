@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._core import cast
-from castwise._frameworks import require
 from castwise.adapters._map_argument import as_policy_map, refuse_unused
 from castwise.adapters.keras._derived_state import loses
 from castwise.adapters.keras._report import AppliedPolicies
@@ -15,6 +14,7 @@ from castwise.adapters.tf_keras._layer_state import give_state
 from castwise.adapters.tf_keras._policies import to_tf_keras
 from castwise.config import is_float_dtype
 from castwise.dtype_policies import DTypePolicyMap
+from castwise.environment.frameworks import require
 
 
 def apply_policy_map(model: Any, policy_map: Any) -> tuple[Any, AppliedPolicies]:

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.compat.tf_keras.mixed_precision import Policy
 from castwise.dtype_policies import DTypePolicy, DTypePolicyMap, get
+from castwise.environment.frameworks import require
 
 
 def to_tf_keras(policy: Any) -> Any:

@@ -7,10 +7,10 @@ from typing import Any
 
 from numpy.typing import NDArray
 
-from castwise._adapter_registry import Adapter
-from castwise._frameworks import require
 from castwise.adapters.torch._bridge import from_numpy, numpy_dtype, to_numpy
 from castwise.adapters.torch._casting import cast, refuse_module
+from castwise.arrays.adapter_registry import Adapter
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

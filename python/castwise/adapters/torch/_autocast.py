@@ -6,7 +6,6 @@ import threading
 from contextlib import ExitStack
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.adapters.torch._bridge import dtype_name
 from castwise.adapters.torch._cached_dtype import cached_dtypes
 from castwise.adapters.torch._checkpointing import followed_checkpoints
@@ -20,6 +19,7 @@ from castwise.adapters.torch._in_force import (
     use_force,
 )
 from castwise.adapters.torch._plan import NameMap, Summary, TensorCast, refuse_lazy, refuse_unused
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

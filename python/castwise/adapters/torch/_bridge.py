@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo, formats
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -9,7 +9,6 @@ import numpy as np
 
 from castwise import _core
 from castwise._core import CastReport, finfo
-from castwise._frameworks import require
 from castwise._options import ArrayOptions
 from castwise.adapters.torch._bridge import (
     from_numpy,
@@ -19,6 +18,7 @@ from castwise.adapters.torch._bridge import (
     torch_dtype,
 )
 from castwise.adapters.torch._pairs import NUMBERS, PAIRS, cast_to_pairs, unpack_pairs
+from castwise.environment.frameworks import require
 
 if TYPE_CHECKING:
     from torch import Tensor

@@ -15,9 +15,9 @@ from contextlib import contextmanager
 from importlib import import_module
 from typing import Any
 
-from castwise._frameworks import require
 from castwise.adapters._replaced_function import ReplacedFunction
 from castwise.adapters.torch._in_force import force_of_thread, use_force
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-from castwise._frameworks import require
 from castwise.adapters.torch._bridge import dtype_name, torch_dtype
 from castwise.adapters.torch._in_force import AUTOCAST_DTYPES, COMPUTE_DTYPES
 from castwise.adapters.torch._plan import Named, NameMap, prefix_of, tensor_names
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

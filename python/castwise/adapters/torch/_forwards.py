@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterable
 from types import MethodType
 from typing import Any, TypeAlias
 
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

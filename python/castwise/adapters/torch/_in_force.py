@@ -7,9 +7,9 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Any, NamedTuple
 
-from castwise._frameworks import require
 from castwise._trees import is_node, map_leaves
 from castwise.adapters.torch._forwards import replace_forwards, restore_forwards
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

@@ -8,9 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Unpack
 
-from castwise._brief import brief
-from castwise._casting import cast_at, check_tree_options
-from castwise._frameworks import require
 from castwise._options import Role, TreeOptions
 from castwise.adapters.torch._casting import Loss, cast_with_loss
 from castwise.adapters.torch._in_force import COMPUTE_DTYPES, cast_floating
@@ -23,6 +20,9 @@ from castwise.adapters.torch._plan import (
     refuse_unused,
 )
 from castwise.adapters.torch._state import state_tensors
+from castwise.arrays.casting import cast_at, check_tree_options
+from castwise.environment.frameworks import require
+from castwise.text.brief import brief
 
 if TYPE_CHECKING:
     from torch.nn import Module

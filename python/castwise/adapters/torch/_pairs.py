@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import finfo
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 from castwise.quantization import pack, unpack
 
 torch: Any = require("torch")

@@ -6,13 +6,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from castwise._brief import brief, counted, listed
-from castwise._dtype_map import Decision, DtypeMap, is_whole_name
-from castwise._frameworks import require
-from castwise._spelling import unused
 from castwise.adapters.torch._bridge import dtype_name, torch_dtype
+from castwise.arrays.dtype_map import Decision, DtypeMap, is_whole_name
 from castwise.dtype_policies import DTypePolicyMap
-from castwise.rendering import Lines, Rendered, Sheet, Table, unused_lines
+from castwise.environment.frameworks import require
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet, Table
+from castwise.rendering.text import unused_lines
+from castwise.text.brief import brief, counted, listed
+from castwise.text.spelling import unused
 
 torch: Any = require("torch")
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from castwise._frameworks import require
 from castwise._trees import values
 from castwise.adapters.torch._bridge import to_numpy
 from castwise.adapters.torch._casting import is_on_host
 from castwise.compat import torch as compat
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any, TypeVar, Unpack
 
-from castwise._casting import cast_at, check_tree_options
-from castwise._frameworks import require
 from castwise._options import Role, TreeOptions
 from castwise._trees import leaves, map_leaves
 from castwise.adapters.torch._casting import cast, refuse_module
 from castwise.adapters.torch._plan import Named, NameMap, decide
+from castwise.arrays.casting import cast_at, check_tree_options
+from castwise.environment.frameworks import require
 
 torch: Any = require("torch")
 

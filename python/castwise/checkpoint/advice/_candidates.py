@@ -9,25 +9,25 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from castwise._core import finfo
-from castwise._dtype_map import KEEP, DtypeMap
-from castwise._spelling import suggestion
-from castwise._wording import argument, given
+from castwise.arrays.dtype_map import KEEP, DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.advice._consumers import Limits
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.planning import (
-    FORMATS,
-    CheckpointModel,
-    DerivedTensor,
-    Encode,
-    candidate_parts,
+from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
+from castwise.checkpoint.planning.decode.options import FORMATS
+from castwise.checkpoint.planning.derived_reader import DerivedTensor
+from castwise.checkpoint.planning.encode.encode import Encode, candidate_parts
+from castwise.checkpoint.planning.written_schemes import (
     is_scheme,
     most_versatile_recipe,
     written_schemes,
 )
-from castwise.models import MATRIX, Architecture
-from castwise.quantization.producers import SEVERAL, WRITTEN
+from castwise.models.architecture import Architecture
+from castwise.models.model import MATRIX
+from castwise.quantization.producers.registry import SEVERAL, WRITTEN
+from castwise.text.spelling import suggestion
+from castwise.text.wording import argument, given
 
 _WIDE_BITS = 16
 WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)

@@ -5,18 +5,16 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
-from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.loading import loads_by_default
-from castwise.checkpoint.planning import consumer_named, model_types, stated_dtype
+from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.loading.check import loads_by_default
+from castwise.checkpoint.planning.stated_quantization import model_types, stated_dtype
+from castwise.checkpoint.planning.written_schemes import consumer_named
 from castwise.quantization import Consumer
-from castwise.quantization.producers import (
-    Loading,
-    known_recipe,
-    producer_of_model,
-)
+from castwise.quantization.producers.consumers import Loading
+from castwise.quantization.producers.registry import known_recipe, producer_of_model
+from castwise.text.wording import given
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,11 @@ from typing import Any
 
 from castwise.checkpoint.advice._candidates import Candidates
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.planning import DerivedCheckpoint, encode_checkpoint, transcode_checkpoint
-from castwise.checkpoint.requests import checked_encode
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.encode.encode import encode_checkpoint
+from castwise.checkpoint.planning.transcode.transcode import transcode_checkpoint
 from castwise.checkpoint.requests.options import Quantize
+from castwise.checkpoint.requests.quantize import checked_encode
 
 
 def check_result(opened: Checkpoint, candidates: Candidates, choices: Mapping[str, str]) -> None:

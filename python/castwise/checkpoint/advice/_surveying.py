@@ -7,13 +7,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import cast
 
-from castwise._dtype_map import KEEP
 from castwise._options import Recipe
+from castwise.arrays.dtype_map import KEEP
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.advice._candidates import Candidates
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.planning import is_scheme
-from castwise.checkpoint.report import Progress
+from castwise.checkpoint.planning.written_schemes import is_scheme
+from castwise.checkpoint.results.report import Progress
 from castwise.checkpoint.surveying import exponents_of, predict_all, survey_tensors
 
 

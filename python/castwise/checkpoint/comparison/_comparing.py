@@ -14,16 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import block_amax, cast
-from castwise._measures import Measures
 from castwise._options import Arithmetic
+from castwise.arrays.measures import Measures
 from castwise.checkpoint._tensors import format_info, numpy_dtype
-from castwise.checkpoint.comparison._explanations import (
-    CastExplanation,
-    KnownRecipes,
-    Pairs,
-    Prover,
-)
-from castwise.checkpoint.comparison._results import TensorDiff
 from castwise.checkpoint.comparison._scale_shifts import scale_shifts, shifts_text
 from castwise.checkpoint.comparison._schemes import SchemeProver, SchemeSearch, SchemeTrial
 from castwise.checkpoint.comparison._sides import (
@@ -34,8 +27,15 @@ from castwise.checkpoint.comparison._sides import (
 )
 from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts
 from castwise.checkpoint.comparison._walk import PieceWalk
-from castwise.checkpoint.planning import checked_threads
-from castwise.checkpoint.report import ProgressMeter
+from castwise.checkpoint.comparison.explanations import (
+    CastExplanation,
+    KnownRecipes,
+    Pairs,
+    Prover,
+)
+from castwise.checkpoint.comparison.results import TensorDiff
+from castwise.checkpoint.planning.decode.options import checked_threads
+from castwise.checkpoint.results.report import ProgressMeter
 from castwise.quantization import QuantizedArray
 
 PIECES_BYTES = 2 << 20

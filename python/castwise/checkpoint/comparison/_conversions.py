@@ -11,24 +11,21 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from castwise._dtype_map import DtypeMap, mapping_in
 from castwise._options import MapArgument, PathArgument
-from castwise._wording import argument
+from castwise.arrays.dtype_map import DtypeMap, mapping_in
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.maps import is_map_name
 from castwise.checkpoint.plan import CastOptions, decided
-from castwise.checkpoint.planning import (
-    CheckpointModel,
-    Encode,
-    checked_architecture,
-    encode_checkpoint,
-    is_scheme,
-)
-from castwise.checkpoint.requests import checked_encode, chosen_dtypes
+from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
+from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning.written_schemes import is_scheme
+from castwise.checkpoint.requests.cast import chosen_dtypes
 from castwise.checkpoint.requests.options import Quantize
-from castwise.models import Architecture
+from castwise.checkpoint.requests.quantize import checked_encode
+from castwise.models.architecture import Architecture
+from castwise.text.wording import argument
 
 _BUFFER_BYTES = 1 << 20
 

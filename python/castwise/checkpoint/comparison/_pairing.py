@@ -11,14 +11,14 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from castwise._core import cast
-from castwise._parsed_files import parsed_mapping
-from castwise._spelling import nearest
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 from castwise.checkpoint.comparison._sides import Side
-from castwise.checkpoint.files import checked_path
-from castwise.models import EXPERTS, STACK, WEIGHT
+from castwise.checkpoint.files.paths import checked_path
+from castwise.models.model import EXPERTS, STACK, WEIGHT
+from castwise.text.parsed_files import parsed_mapping
+from castwise.text.spelling import nearest
+from castwise.text.wording import argument
 
 _WIDE_BITS = 32
 

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from castwise._core import FormatInfo, compare, finfo, formats
 from castwise._options import Nan, Overflow, Rounding
-from castwise._recipe import NEAREST, Recipe, loses
+from castwise.arrays.recipe import NEAREST, Recipe, loses
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 
 _ROUNDINGS: tuple[Rounding, ...] = (

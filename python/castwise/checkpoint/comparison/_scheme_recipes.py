@@ -21,14 +21,9 @@ from castwise.quantization import (
     dequantize,
     schemes,
 )
-from castwise.quantization.arrays import quantize_slab
-from castwise.quantization.producers import (
-    CONVERTED_TO,
-    GLOBAL,
-    WRITTEN,
-    Layout,
-    written_layout,
-)
+from castwise.quantization.arrays.quantize import quantize_slab
+from castwise.quantization.producers.layouts import GLOBAL, Layout
+from castwise.quantization.producers.registry import CONVERTED_TO, WRITTEN, written_layout
 
 MATRIX = 2
 """The axes of a matrix."""

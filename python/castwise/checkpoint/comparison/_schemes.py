@@ -11,13 +11,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import compare
-from castwise.checkpoint.comparison._explanations import (
+from castwise.checkpoint.comparison._scheme_recipes import MATRIX, SchemeRecipe, scheme_recipes
+from castwise.checkpoint.comparison.explanations import (
     CastExplanation,
     Pairs,
     first_differing,
     most_failing,
 )
-from castwise.checkpoint.comparison._scheme_recipes import MATRIX, SchemeRecipe, scheme_recipes
 from castwise.quantization import QuantizedArray, QuantizedWeight
 
 _SLAB_ELEMENTS = 1 << 20

@@ -16,21 +16,19 @@ from numpy.typing import NDArray
 from castwise._core import cast
 from castwise._options import Arithmetic
 from castwise.checkpoint._tensors import TensorInfo, format_info, numpy_dtype
-from castwise.checkpoint.containers import Reader, from_bytes
+from castwise.checkpoint.containers.array_bytes import from_bytes
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.plan import CastOptions, Decide
-from castwise.checkpoint.planning import (
-    FORMATS,
-    CheckpointModel,
-    DerivedReader,
-    DerivedTensor,
-    StoredTensors,
-    decode_checkpoint,
-    decoding_of,
-)
+from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
+from castwise.checkpoint.planning.decode.decode import decode_checkpoint
+from castwise.checkpoint.planning.decode.options import FORMATS, decoding_of
+from castwise.checkpoint.planning.derived_reader import DerivedReader, DerivedTensor
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.producers import BF16, prefixed
-from castwise.quantization.weights import Decoding, Slab
+from castwise.quantization.producers.found import prefixed
+from castwise.quantization.producers.layouts import BF16
+from castwise.quantization.weights.decoding import Decoding, Slab
 
 _PIECE_BYTES = 1 << 20
 """Of a tensor: two of them, and what is computed of them, lie in the caches of a core."""

@@ -10,16 +10,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise.quantization import QuantizedArray
-from castwise.quantization.arrays import (
-    DATA,
-    SCALES,
-    ZEROS,
-    converted_part,
-    of_rows,
-    step_of,
-    views_of,
-)
-from castwise.quantization.weights import Decoding, Slab
+from castwise.quantization.arrays.conversion import DATA, SCALES, ZEROS, converted_part, of_rows
+from castwise.quantization.arrays.row_slices import step_of
+from castwise.quantization.arrays.views import views_of
+from castwise.quantization.weights.decoding import Decoding, Slab
 
 _SLAB_ELEMENTS = 1 << 20
 _NEAR = 2.0**-22

@@ -15,13 +15,13 @@ from typing import Any, Protocol, TypeVar
 from numpy.typing import NDArray
 
 from castwise._core import Comparison, cast, have_same_bits
-from castwise._measures import Elements, Measures
 from castwise._options import Arithmetic
-from castwise.checkpoint.comparison._explanations import Attempt, Prover
+from castwise.arrays.measures import Elements, Measures
 from castwise.checkpoint.comparison._schemes import SchemeTrial, Tried
 from castwise.checkpoint.comparison._sides import StoredRows
+from castwise.checkpoint.comparison.explanations import Attempt, Prover
 from castwise.quantization import dequantize
-from castwise.quantization.arrays import compare_rows
+from castwise.quantization.arrays.comparison import compare_rows
 
 Pair = tuple[NDArray[Any], NDArray[Any]]
 

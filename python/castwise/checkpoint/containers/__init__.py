@@ -7,39 +7,14 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, check_texts
-from castwise.checkpoint.containers._array_bytes import from_bytes, native, to_bytes
 from castwise.checkpoint.containers._container import Container
 from castwise.checkpoint.containers._exclusion import excluded_by
 from castwise.checkpoint.containers._first_bytes import suffix_of_contents
-from castwise.checkpoint.containers._interface import (
-    Arrangement,
-    ChunkedReader,
-    Elements,
-    Reader,
-    Writer,
-)
-from castwise.checkpoint.containers._plain import PlainReader
-from castwise.checkpoint.containers._weight_files import (
-    INDEX_SUFFIX,
-    NOT_OF_THE_MODEL,
-    holds_weights,
-    is_safetensors,
-    safetensors_name,
-)
-from castwise.checkpoint.containers._whole_models import (
-    MappedTensor,
-    ModelFiles,
-    ModelFormat,
-    ModelOutline,
-    Place,
-    Rows,
-    WholeModelReader,
-)
 from castwise.checkpoint.containers.checkpoint import Checkpoint
 from castwise.checkpoint.containers.folder import open_folder
+from castwise.checkpoint.containers.interface import Reader, Writer
 from castwise.checkpoint.containers.registry import (
     WHOLE_MODELS,
     find,
@@ -48,42 +23,23 @@ from castwise.checkpoint.containers.registry import (
     model_format,
     suffixes,
 )
-from castwise.checkpoint.files import absent_file, checked_path, hub_path, is_remote, offline_source
+from castwise.checkpoint.containers.whole_models import ModelFiles, WholeModelReader
+from castwise.checkpoint.files.hub import absent_file, hub_path, offline_source
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.remote import is_remote
+from castwise.text.wording import argument
 
 __all__ = [
-    "INDEX_SUFFIX",
-    "NOT_OF_THE_MODEL",
-    "WHOLE_MODELS",
-    "Arrangement",
-    "ChunkedReader",
-    "Elements",
-    "MappedTensor",
-    "ModelFiles",
-    "ModelFormat",
-    "ModelOutline",
-    "Place",
-    "PlainReader",
-    "Reader",
-    "Rows",
-    "WholeModelReader",
-    "Writer",
     "are_alike",
     "check_store",
     "container_of",
-    "from_bytes",
     "has_places",
-    "holds_weights",
     "is_container",
-    "is_safetensors",
     "model_files",
-    "model_format",
-    "native",
     "new_writer",
     "open_checkpoint",
-    "safetensors_name",
     "source_path",
     "source_suffix",
-    "to_bytes",
     "written_suffixes",
 ]
 

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from castwise._brief import brief_fields
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers._interface import Reader, Writer
+from castwise.checkpoint.containers.interface import Reader, Writer
+from castwise.text.brief import brief_fields
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 
-from castwise._wording import argument
+from castwise.text.wording import argument
 
 _has_argument: ContextVar[bool] = ContextVar("has_argument", default=True)
 

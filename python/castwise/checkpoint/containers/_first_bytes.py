@@ -7,7 +7,8 @@ import struct
 from pathlib import Path
 
 from castwise.checkpoint.containers.registry import STARTS
-from castwise.checkpoint.files import is_remote, open_file, source_file
+from castwise.checkpoint.files.remote import is_remote
+from castwise.checkpoint.files.source_files import open_file, source_file
 
 _COUNT = 512
 _OLD_TORCH = re.compile(rb"\x80.(?:\x95.{8})?\x8a\nl\xfc\x9cF\xf9 j\xa8P\x19", re.DOTALL)

@@ -29,8 +29,8 @@ from castwise.checkpoint._tensors import (
     format_named,
     format_of,
 )
-from castwise.checkpoint.containers._array_bytes import NATIVE_ORDER, lanes
-from castwise.checkpoint.containers._interface import Arrangement, Elements
+from castwise.checkpoint.containers.array_bytes import NATIVE_ORDER, lanes
+from castwise.checkpoint.containers.interface import Arrangement, Elements
 
 _MAX_HEADER_BYTES = 1 << 20
 """The longest header that is read or written: a record of 40,000 fields. It takes 60 MiB to parse.

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import BinaryIO
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files import check_name
+from castwise.checkpoint.files.entry_names import check_name
 
 _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's construction
 ARRAY_SUFFIX = ".npy"

@@ -11,7 +11,7 @@ from typing import Any, Self
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.containers._exclusion import exclusion
-from castwise.checkpoint.containers._interface import Reader
+from castwise.checkpoint.containers.interface import Reader
 
 
 @dataclass(frozen=True, slots=True)

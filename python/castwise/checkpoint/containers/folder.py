@@ -22,8 +22,11 @@ from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint.containers._exclusion import exclusion
-from castwise.checkpoint.containers._interface import Reader
-from castwise.checkpoint.containers._weight_files import (
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
+from castwise.checkpoint.containers.torch import TorchReader
+from castwise.checkpoint.containers.weight_files import (
     CONSOLIDATED,
     families,
     holds_weights,
@@ -35,10 +38,9 @@ from castwise.checkpoint.containers._weight_files import (
     series_of,
     torch_forms,
 )
-from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.containers.torch import TorchReader
-from castwise.checkpoint.files import check_name, is_remote, list_store, read_file
+from castwise.checkpoint.files.entry_names import check_name
+from castwise.checkpoint.files.remote import is_remote, list_store
+from castwise.checkpoint.files.source_files import read_file
 
 PIPELINE = "model_index.json"
 _MAX_INDEX_BYTES = 100_000_000

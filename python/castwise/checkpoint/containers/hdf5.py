@@ -24,7 +24,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import finfo
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     UNKNOWN,
@@ -37,7 +36,6 @@ from castwise.checkpoint._tensors import (
     format_of,
     numpy_dtype,
 )
-from castwise.checkpoint.containers._array_bytes import from_bytes
 from castwise.checkpoint.containers._hdf5_objects import (
     H5Dataset,
     H5File,
@@ -55,14 +53,16 @@ from castwise.checkpoint.containers._hdf5_objects import (
     walk,
 )
 from castwise.checkpoint.containers._hdf5_trial import try_reading
-from castwise.checkpoint.containers._interface import (
+from castwise.checkpoint.containers.array_bytes import from_bytes
+from castwise.checkpoint.containers.interface import (
     ChunkedReader,
     Elements,
     FileReader,
     PlacedWriter,
     Reader,
 )
-from castwise.checkpoint.files import SourceFile
+from castwise.checkpoint.files.source_files import SourceFile
+from castwise.text.wording import argument
 
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name

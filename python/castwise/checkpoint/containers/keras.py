@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers._interface import Reader
 from castwise.checkpoint.containers._zip import (
     Checksums,
     check_members,
@@ -29,7 +28,9 @@ from castwise.checkpoint.containers._zip import (
     stored_begin,
 )
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader, Hdf5Writer
-from castwise.quantization.producers import BYTES, stated_layers
+from castwise.checkpoint.containers.interface import Reader
+from castwise.quantization.producers.keras_layers import stated_layers
+from castwise.quantization.producers.layouts import BYTES
 
 _WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 _REMEDY = "save the model again with Keras"

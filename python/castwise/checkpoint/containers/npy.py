@@ -12,21 +12,22 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, numpy_dtype
-from castwise.checkpoint.containers._array_bytes import NATIVE_ORDER
-from castwise.checkpoint.containers._interface import (
-    Arrangement,
-    Elements,
-    PlacedReader,
-    Reader,
-    Writer,
-)
 from castwise.checkpoint.containers._npy_header import (
     NpyHeader,
     npy_header,
     read_npy_header,
     storage_dtype,
 )
-from castwise.checkpoint.files import RemoteSource, SourceFile, Upload, source_file
+from castwise.checkpoint.containers.array_bytes import NATIVE_ORDER
+from castwise.checkpoint.containers.interface import (
+    Arrangement,
+    Elements,
+    PlacedReader,
+    Reader,
+    Writer,
+)
+from castwise.checkpoint.files.remote import RemoteSource, Upload
+from castwise.checkpoint.files.source_files import SourceFile, source_file
 
 _PIECE_BYTES = 1 << 20
 

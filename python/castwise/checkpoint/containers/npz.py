@@ -18,13 +18,6 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers._interface import (
-    Arrangement,
-    Elements,
-    FileReader,
-    Reader,
-    Writer,
-)
 from castwise.checkpoint.containers._npy_header import NpyHeader, read_npy_header
 from castwise.checkpoint.containers._zip import (
     ARRAY_SUFFIX,
@@ -34,6 +27,13 @@ from castwise.checkpoint.containers._zip import (
     explained,
     like,
 )
+from castwise.checkpoint.containers.interface import (
+    Arrangement,
+    Elements,
+    FileReader,
+    Reader,
+    Writer,
+)
 from castwise.checkpoint.containers.npy import (
     new_elements,
     new_header,
@@ -41,7 +41,8 @@ from castwise.checkpoint.containers.npy import (
     npy_pieces,
     write_npy,
 )
-from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
+from castwise.checkpoint.files.remote import RemoteSource
+from castwise.checkpoint.files.source_files import SourceFile, source_file
 
 METADATA_MEMBER = "__metadata__.json"
 

@@ -21,9 +21,9 @@ allocate nothing that a header only claims.
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo, check_shape, format_named, numpy_dtype
-from castwise.checkpoint.containers._array_bytes import from_bytes, to_bytes
 from castwise.checkpoint.containers._container import Container
-from castwise.checkpoint.containers._interface import (
+from castwise.checkpoint.containers.array_bytes import from_bytes, to_bytes
+from castwise.checkpoint.containers.interface import (
     Arrangement,
     Elements,
     FileReader,
@@ -31,8 +31,9 @@ from castwise.checkpoint.containers._interface import (
     Reader,
     Writer,
 )
-from castwise.checkpoint.containers._plain import Header, HeaderTensor, PlainReader, PlainWriter
-from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
+from castwise.checkpoint.containers.plain import Header, HeaderTensor, PlainReader, PlainWriter
+from castwise.checkpoint.files.remote import RemoteSource
+from castwise.checkpoint.files.source_files import SourceFile, source_file
 
 __all__ = [
     "Arrangement",

@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING
 
-from castwise._entry_points import load_entry, offered, package_of
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers._container import Container
+from castwise.environment.entry_points import load_entry, offered, package_of
 
 if TYPE_CHECKING:
     from importlib.metadata import EntryPoint
 
-    from castwise.checkpoint.containers._whole_models import ModelFormat
+    from castwise.checkpoint.containers.whole_models import ModelFormat
 
 __all__ = ["GROUP", "Container", "find", "register"]
 

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from castwise import _core
 from castwise._core import FormatInfo, finfo, formats
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import (
     UNKNOWN,
@@ -31,9 +30,11 @@ from castwise.checkpoint._tensors import (
     format_of,
     numpy_dtype,
 )
-from castwise.checkpoint.containers._array_bytes import from_bytes, pack_nibbles, to_bytes, unpack
-from castwise.checkpoint.containers._interface import Elements, PlacedReader, PlacedWriter, Reader
-from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
+from castwise.checkpoint.containers.array_bytes import from_bytes, pack_nibbles, to_bytes, unpack
+from castwise.checkpoint.containers.interface import Elements, PlacedReader, PlacedWriter, Reader
+from castwise.checkpoint.files.remote import RemoteSource
+from castwise.checkpoint.files.source_files import SourceFile, source_file
+from castwise.text.wording import argument
 
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit

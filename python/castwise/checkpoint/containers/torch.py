@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import UNKNOWN, TensorInfo, check_shape, format_named, numpy_dtype
-from castwise.checkpoint.containers._array_bytes import from_bytes, unpack
-from castwise.checkpoint.containers._interface import Arrangement, Elements, PlacedReader
 from castwise.checkpoint.containers._torch_pickle import MAX_PICKLE_BYTES, TorchPickle
 from castwise.checkpoint.containers._torch_values import (
     DTYPE_BYTES,
@@ -34,7 +32,10 @@ from castwise.checkpoint.containers._torch_values import (
     TorchTensor,
 )
 from castwise.checkpoint.containers._zip import Checksums, check_members, explained, stored_begin
-from castwise.checkpoint.files import RemoteSource, SourceFile, source_file
+from castwise.checkpoint.containers.array_bytes import from_bytes, unpack
+from castwise.checkpoint.containers.interface import Arrangement, Elements, PlacedReader
+from castwise.checkpoint.files.remote import RemoteSource
+from castwise.checkpoint.files.source_files import SourceFile, source_file
 
 _LOGGER = logging.getLogger(__name__)
 

@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from fnmatch import fnmatch
 from typing import Any
 
-from castwise._wording import argument
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, Module, code_of, is_wide
-from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, View, leave, wrong_axis
-from castwise.models import EngineRules
-from castwise.quantization.producers import find_consumer
+from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.models.engines import EngineRules
+from castwise.quantization.producers.consumers import find_consumer
+from castwise.text.wording import argument
 
 _LINEAR, _HEAD, _EMBEDDING = (
     "MergedColumnParallelLinear",

@@ -7,8 +7,8 @@ from typing import Any
 
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of
-from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import View, leave, wrong_axis
+from castwise.checkpoint.loading.problem import LoadingProblem
 
 _QUANTIZED = {"linear", "head", "embedding", "experts", "router", "recurrent"}
 """Roles whose classes have `to_quantized`."""

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import TensorInfo
-from castwise.models import Parameter, normalize_name
+from castwise.models.architecture import Parameter, normalize_name
 
 if TYPE_CHECKING:
-    from castwise.models import Model
+    from castwise.models.model import Model
 
 WEIGHT = ".weight"
 MATRIX = 2

@@ -13,10 +13,10 @@ from typing import Any
 
 from castwise.checkpoint.loading._compressed_tensors import Arguments, groups_of
 from castwise.checkpoint.loading._modules import MATRIX, WEIGHT, Module, code_of
-from castwise.checkpoint.loading._problem import LoadingProblem
 from castwise.checkpoint.loading._view import IGNORE, NAME_IN_IGNORE, View, leave
-from castwise.models import Parameter, expand_name
-from castwise.quantization.producers import BF16
+from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.models.architecture import Parameter, expand_name
+from castwise.quantization.producers.layouts import BF16
 
 _SEQUENTIAL = ("llama4", "llama4_text")
 """Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""

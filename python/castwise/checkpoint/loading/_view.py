@@ -7,14 +7,14 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from castwise._wording import argument
 from castwise.checkpoint.loading._compressed_tensors import Arguments
 from castwise.checkpoint.loading._modules import WEIGHT, Module, is_wide
-from castwise.checkpoint.loading._problem import LoadingProblem
-from castwise.models import EngineRules, find_engines
+from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.models.engines import EngineRules, find_engines
+from castwise.text.wording import argument
 
 if TYPE_CHECKING:
-    from castwise.models import Architecture
+    from castwise.models.architecture import Architecture
 
 IGNORE = "except it in the configuration"
 NAME_IN_IGNORE = "name it in 'ignore' of the configuration"

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import json
 
-from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.hdf5 import Hdf5Reader
+from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.keras import KerasReader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader, StoredLayout
-from castwise.checkpoint.planning._derived_reader import DerivedReader, ShardPlan
-from castwise.quantization.producers import plain_model
+from castwise.checkpoint.planning.derived_reader import DerivedReader, ShardPlan
+from castwise.quantization.producers.keras_layers import plain_model
 
 
 class DerivedShard(DerivedReader, SafetensorsReader):

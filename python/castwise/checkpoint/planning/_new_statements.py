@@ -4,15 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from castwise._wording import argument, given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.quantization.producers import (
-    SEVERAL,
-    EncodedModules,
-    Encoding,
-    Statements,
-    find_recipe,
-)
+from castwise.quantization.producers.registry import SEVERAL, find_recipe
+from castwise.quantization.producers.written import EncodedModules, Encoding, Statements
+from castwise.text.wording import argument, given
 
 
 def statements(

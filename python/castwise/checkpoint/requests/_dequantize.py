@@ -5,7 +5,9 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from castwise.checkpoint.planning import DerivedCheckpoint, decode_checkpoint, decoding_of
+from castwise.checkpoint.planning.decode.decode import decode_checkpoint
+from castwise.checkpoint.planning.decode.options import decoding_of
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
 from castwise.checkpoint.requests.options import Dequantize
 
 

@@ -11,15 +11,12 @@ from typing import Any, TypeAlias
 from uuid import UUID, uuid4
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import (
-    WholeModelReader,
-    is_container,
-    open_checkpoint,
-    source_path,
-)
+from castwise.checkpoint.containers import is_container, open_checkpoint, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.planning import DerivedCheckpoint, DerivedReader
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.derived_reader import DerivedReader
 from castwise.checkpoint.requests._planned import (
     PlannedConversion,
     becomes_file,
@@ -35,7 +32,7 @@ from castwise.checkpoint.requests.options import (
     Run,
     Transcode,
 )
-from castwise.checkpoint.running import Patterns
+from castwise.checkpoint.running.other_files import Patterns
 
 Derive: TypeAlias = Callable[..., DerivedCheckpoint]
 """Plans what is made of the opened source; `is_file` tells that it becomes one file."""
@@ -72,7 +69,7 @@ def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, D
     # Each command imports its own alone.
     match request:
         case Quantize():
-            from castwise.checkpoint.requests._quantize import quantizing  # noqa: PLC0415
+            from castwise.checkpoint.requests.quantize import quantizing  # noqa: PLC0415
 
             report, derive = quantizing(request, threads)
         case Dequantize():

@@ -14,18 +14,22 @@ from castwise._core import finfo
 from castwise.checkpoint._config import Config
 from castwise.checkpoint.containers import is_container, source_path
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.files import is_remote
-from castwise.checkpoint.preview import CastPlan
-from castwise.checkpoint.report import CastRow, KeptTensors, ProgressMeter
+from castwise.checkpoint.files.remote import is_remote
 from castwise.checkpoint.requests.options import Dequantize, Request, Run, fields_of
-from castwise.checkpoint.running import OutputOptions, Patterns, ToFile, ToFolder, shard_bytes
-from castwise.checkpoint.summary import (
+from castwise.checkpoint.results.preview import CastPlan
+from castwise.checkpoint.results.report import CastRow, KeptTensors, ProgressMeter
+from castwise.checkpoint.results.summary import (
     CastSummary,
     check_losses,
     checked_share,
     chosen_kinds,
     default_max_zeros,
 )
+from castwise.checkpoint.running.other_files import Patterns
+from castwise.checkpoint.running.output_options import OutputOptions
+from castwise.checkpoint.running.sizes import shard_bytes
+from castwise.checkpoint.running.to_file import ToFile
+from castwise.checkpoint.running.to_folder import ToFolder
 
 
 @dataclass(frozen=True, slots=True)

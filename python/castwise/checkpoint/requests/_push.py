@@ -9,14 +9,18 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint._model_card import CARD, Base, read_card, write_card
-from castwise.checkpoint.containers import WHOLE_MODELS, source_suffix
-from castwise.checkpoint.files import HubRepository, check_name, is_hub, remove_folder
+from castwise.checkpoint.containers import source_suffix
+from castwise.checkpoint.containers.registry import WHOLE_MODELS
+from castwise.checkpoint.files.entry_names import check_name
+from castwise.checkpoint.files.hub import HubRepository
+from castwise.checkpoint.files.remote import is_hub
+from castwise.checkpoint.files.temporary_names import remove_folder
 from castwise.checkpoint.requests.options import Request, Run
-from castwise.checkpoint.running import Patterns
-from castwise.checkpoint.summary import CastSummary
+from castwise.checkpoint.results.model_card import CARD, Base, read_card, write_card
+from castwise.checkpoint.results.summary import CastSummary
+from castwise.checkpoint.running.other_files import Patterns
+from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
 

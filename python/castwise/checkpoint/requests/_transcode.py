@@ -5,19 +5,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
-from castwise._spelling import scheme_hint, suggestion
-from castwise._wording import given
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.planning import (
-    DerivedCheckpoint,
-    architecture_option,
-    changed_schemes,
-    checked_architecture,
-    checked_threads,
-    form_names,
-    transcode_checkpoint,
-)
+from castwise.checkpoint.planning.checkpoint_model import architecture_option, checked_architecture
+from castwise.checkpoint.planning.decode.options import checked_threads
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.transcode.transcode import transcode_checkpoint
+from castwise.checkpoint.planning.written_schemes import changed_schemes, form_names
 from castwise.checkpoint.requests.options import Transcode
+from castwise.text.spelling import scheme_hint, suggestion
+from castwise.text.wording import given
 
 
 def transcoding(

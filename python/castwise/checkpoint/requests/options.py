@@ -12,7 +12,6 @@ from concurrent.futures import Executor
 from dataclasses import MISSING, Field, dataclass, field, fields
 from typing import Any, ClassVar, TypeVar, dataclass_transform
 
-from castwise._dtype_map import DtypeMap
 from castwise._options import (
     Arithmetic,
     Block,
@@ -30,11 +29,13 @@ from castwise._options import (
     WrittenRecipe,
     WrittenScheme,
 )
-from castwise._wording import argument
+from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.report import FINDINGS, LOSSES, MAX_ZEROS, Progress
+from castwise.checkpoint.results.report import FINDINGS, LOSSES, MAX_ZEROS, Progress
 from castwise.dtype_policies import DTypePolicyMap
-from castwise.quantization.producers import BF16, TYPED
+from castwise.quantization.producers.layouts import BF16
+from castwise.quantization.producers.registry import TYPED
+from castwise.text.wording import argument
 
 SAFETENSORS = ".safetensors"
 _Kind = TypeVar("_Kind")

@@ -17,10 +17,10 @@ from typing import Any, BinaryIO, NamedTuple
 
 from castwise._core import ElementCast, convert_tensors
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import Elements
-from castwise.checkpoint.files import SourceFile, handle, system_error
-from castwise.checkpoint.planning import DerivedReader
-from castwise.checkpoint.report import Report
+from castwise.checkpoint.containers.interface import Elements
+from castwise.checkpoint.files.source_files import SourceFile, handle, system_error
+from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.checkpoint.results.report import Report
 
 TILE = 1024
 """Elements; ranges begin at whole tiles, so that reports do not depend on where they are cut."""

@@ -18,10 +18,10 @@ from typing import cast
 
 from castwise._core import CastReport
 from castwise.checkpoint._tensors import format_info
-from castwise.checkpoint.containers import Arrangement, Elements, Reader, Writer
+from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader, Writer
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.planning import DerivedReader
-from castwise.checkpoint.report import CastRow, ProgressMeter, Report
+from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.checkpoint.results.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import (
     TILE,
     Batch,

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.report import CastRow, ProgressMeter, Report
+from castwise.checkpoint.results.report import CastRow, ProgressMeter, Report
 from castwise.checkpoint.running._batches import Batch, Outcome, TensorRange, convert_batch, cut
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._output_files import OutputFile, opened

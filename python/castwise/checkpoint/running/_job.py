@@ -16,14 +16,14 @@ from pathlib import Path
 from typing import Any
 
 from castwise._core import __version__
-from castwise._wording import argument
 from castwise.checkpoint._errors import listed
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import Reader
-from castwise.checkpoint.files import open_file, read_file
+from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.files.source_files import open_file, read_file
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.planning import DerivedReader
-from castwise.quantization.producers import CONFIGS
+from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.quantization.producers.registry import CONFIGS
+from castwise.text.wording import argument
 
 Job = dict[str, Any]
 """Plain values as JSON gives them back, by the keys below."""

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.containers import to_bytes
-from castwise.checkpoint.planning import DerivedReader
-from castwise.checkpoint.report import Report
+from castwise.checkpoint.containers.array_bytes import to_bytes
+from castwise.checkpoint.planning.derived_reader import DerivedReader
+from castwise.checkpoint.results.report import Report
 from castwise.checkpoint.running._rearranging import pieces_of, temporary_file, write_at
 
 

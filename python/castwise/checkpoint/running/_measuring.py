@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from castwise.checkpoint.containers import has_places
-from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.results.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._output_files import OutputFile
 
 

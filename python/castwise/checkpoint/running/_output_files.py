@@ -11,20 +11,16 @@ from pathlib import Path
 from typing import BinaryIO, cast
 
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import (
-    Reader,
-    Writer,
-    container_of,
-    has_places,
-    new_writer,
-    safetensors_name,
-)
+from castwise.checkpoint.containers import container_of, has_places, new_writer
 from castwise.checkpoint.containers.checkpoint import Component
 from castwise.checkpoint.containers.folder import new_index
+from castwise.checkpoint.containers.interface import Reader, Writer
 from castwise.checkpoint.containers.safetensors import JoinedShards, SafetensorsReader, check_codes
-from castwise.checkpoint.files import Upload, folder_of
+from castwise.checkpoint.containers.weight_files import safetensors_name
+from castwise.checkpoint.files.remote import Upload
+from castwise.checkpoint.files.replacing import folder_of
 from castwise.checkpoint.plan import CastOptions
-from castwise.checkpoint.report import CastRow, ProgressMeter
+from castwise.checkpoint.results.report import CastRow, ProgressMeter
 from castwise.checkpoint.running._conversion import Conversion, row_of
 
 _SUFFIX = ".safetensors"

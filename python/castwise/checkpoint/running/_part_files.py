@@ -14,7 +14,8 @@ from itertools import groupby, pairwise
 from pathlib import Path
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.files import open_file, sync_file
+from castwise.checkpoint.files.replacing import sync_file
+from castwise.checkpoint.files.source_files import open_file
 from castwise.checkpoint.running._batches import TensorRange
 from castwise.checkpoint.running._conversion import Conversion
 from castwise.checkpoint.running._output_files import OutputFile

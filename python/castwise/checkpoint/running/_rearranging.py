@@ -16,8 +16,8 @@ from typing import BinaryIO, cast
 from castwise._core import rearrange_items
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import Planned, TensorInfo
-from castwise.checkpoint.containers import Arrangement, Elements, Reader, Writer
-from castwise.checkpoint.files import handle
+from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader, Writer
+from castwise.checkpoint.files.source_files import handle
 
 _BLOCK_BYTES = 8 << 20
 _PIECE_BYTES = 1 << 20

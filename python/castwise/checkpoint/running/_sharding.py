@@ -8,12 +8,12 @@ import re
 from collections.abc import Mapping
 from dataclasses import replace
 
-from castwise._wording import argument
 from castwise.checkpoint._errors import CheckpointError, listed
 from castwise.checkpoint._tensors import Planned
-from castwise.checkpoint.containers import Reader, safetensors_name
 from castwise.checkpoint.containers.checkpoint import Component
+from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsWriter
+from castwise.checkpoint.containers.weight_files import safetensors_name
 from castwise.checkpoint.plan import CastOptions
 from castwise.checkpoint.running._conversion import nbytes_after
 from castwise.checkpoint.running._output_files import (
@@ -22,6 +22,7 @@ from castwise.checkpoint.running._output_files import (
     Source,
     joined_source,
 )
+from castwise.text.wording import argument
 
 _LOGGER = logging.getLogger(__name__)
 _SUFFIX = ".safetensors"

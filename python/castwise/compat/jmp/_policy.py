@@ -9,10 +9,10 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from castwise._argument_names import rename_arguments
 from castwise._core import cast, dtype_word, finfo, parse_assignment, parse_dtype
 from castwise._floating import is_floating
 from castwise._trees import map_leaves
+from castwise.text.argument_names import rename_arguments
 
 Tree = TypeVar("Tree")
 

@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
-from castwise._keras_objects import from_dictionary
+from castwise.dtype_policies._keras_objects import from_dictionary
 from castwise.loss_scale._arithmetic import number
 from castwise.loss_scale._optimizer import inner_config
+from castwise.text.argument_names import rename_arguments
 
 ONLY_DEFAULTS: dict[str, Any] = {
     "weight_decay": None,

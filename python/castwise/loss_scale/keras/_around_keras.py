@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
 from castwise.loss_scale.keras import _arguments as arguments
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import DynamicLossScale
-from castwise._keras_objects import plain_number
+from castwise.dtype_policies._keras_objects import plain_number
 from castwise.loss_scale._arithmetic import is_usable
 from castwise.loss_scale._optimizer import ArrayOptimizer
 from castwise.loss_scale._unscaling import all_finite, unscale

@@ -6,13 +6,13 @@ import sys
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale
-from castwise._frameworks import require
-from castwise._keras_objects import from_dictionary
+from castwise.dtype_policies._keras_objects import from_dictionary
+from castwise.environment.frameworks import require
 from castwise.loss_scale._arithmetic import number
 from castwise.loss_scale._optimizer import inner_config
 from castwise.loss_scale.tf_keras._loss_scales import FixedLossScale, deserialize
+from castwise.text.argument_names import rename_arguments
 
 WRAPPED = "_is_wrapped_by_loss_scale_optimizer"
 """The attribute that is True on a wrapped optimizer, also by tf_keras: only one may wrap it."""

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 from castwise._core import DynamicLossScale
-from castwise._frameworks import require
+from castwise.environment.frameworks import require
 from castwise.loss_scale._array_steps import Arrays, next_scale
 from castwise.loss_scale._optimizer import ScaledOptimizer, unchanged_on_failure
 from castwise.loss_scale.tf_keras._arguments import (

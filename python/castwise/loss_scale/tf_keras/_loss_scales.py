@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from castwise._argument_names import rename_arguments
 from castwise._core import DynamicLossScale as Machine
-from castwise._keras_objects import checked_arguments, from_dictionary
+from castwise.dtype_policies._keras_objects import checked_arguments, from_dictionary
 from castwise.loss_scale._arithmetic import number, refuse_integers
 from castwise.loss_scale._unscaling import all_finite
+from castwise.text.argument_names import rename_arguments
 
 _MODULE = "castwise.compat.tf_keras.mixed_precision.loss_scale"
 """Where users find the classes, and pickles."""

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from castwise.quantization.producers._layouts import FLOAT8
 from castwise.quantization.producers._module_entries import module_values
-from castwise.quantization.producers._stated import Describe, Stated, pair_of_sizes
+from castwise.quantization.producers.layouts import FLOAT8
+from castwise.quantization.producers.stated import Describe, Stated, pair_of_sizes
 
 
 def read_fp8(section: Mapping[str, Any]) -> Describe:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Literal, NamedTuple
 
 from castwise._core import PolicyMap
-from castwise.quantization.producers._stated import unknown_key
+from castwise.quantization.producers.stated import unknown_key
 
 _GPTQ_KEYS = frozenset(
     (

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from castwise.quantization.producers._float8_statements import read_fp8
-from castwise.quantization.producers._producer import Configuration, Producer
-from castwise.quantization.producers._shared_layouts import FP8_SCALE
+from castwise.quantization.producers.producer import Configuration, Producer
+from castwise.quantization.producers.shared_layouts import FP8_SCALE
 
 AUTOFP8 = Producer(
     "autofp8",

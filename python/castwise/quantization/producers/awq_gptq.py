@@ -7,18 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
 from castwise.quantization.producers._module_entries import module_values, tensors_of
-from castwise.quantization.producers._producer import Configuration, Producer, Section, Transcoding
-from castwise.quantization.producers._shared_layouts import scale_part
-from castwise.quantization.producers._stated import (
+from castwise.quantization.producers.layouts import OF_WORD, OTHER, ZERO, Layout, Part, Storage
+from castwise.quantization.producers.producer import Configuration, Producer, Section, Transcoding
+from castwise.quantization.producers.shared_layouts import scale_part
+from castwise.quantization.producers.stated import (
     METHOD_KEYS,
     Describe,
     Stated,
     integer_scheme,
 )
-from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
-from castwise.quantization.producers._written import INTEGERS, same_schemes
+from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.written import INTEGERS, same_schemes
 
 _GPTQ_LAYOUT = Layout(
     "int_{}",

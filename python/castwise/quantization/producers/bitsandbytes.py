@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.layouts import (
     OF_F32,
     OF_I8,
     OF_U8,
@@ -17,10 +17,10 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Configuration, Marker, Producer
-from castwise.quantization.producers._shared_layouts import scale_part
-from castwise.quantization.producers._stated import Stored, no_statements
-from castwise.quantization.producers._stored_weight import Given, StoredWeight
+from castwise.quantization.producers.producer import Configuration, Marker, Producer
+from castwise.quantization.producers.shared_layouts import scale_part
+from castwise.quantization.producers.stated import Stored, no_statements
+from castwise.quantization.producers.stored_weight import Given, StoredWeight
 
 _NAME = "bitsandbytes"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.layouts import (
     ACTIVATION,
     OF_FP8,
     OF_I8,
@@ -23,16 +23,16 @@ from castwise.quantization.producers._layouts import (
     Storage,
     ceil_div,
 )
-from castwise.quantization.producers._names import Described
-from castwise.quantization.producers._producer import (
+from castwise.quantization.producers.names import Described
+from castwise.quantization.producers.producer import (
     Configuration,
     Marker,
     Producer,
     Transcoding,
     Writing,
 )
-from castwise.quantization.producers._schemes import Scheme
-from castwise.quantization.producers._shared_layouts import (
+from castwise.quantization.producers.schemes import Scheme
+from castwise.quantization.producers.shared_layouts import (
     FP8_SCALE,
     INT8,
     MXFP8,
@@ -40,7 +40,7 @@ from castwise.quantization.producers._shared_layouts import (
     PRE,
     scale_part,
 )
-from castwise.quantization.producers._stated import (
+from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     Stored,
@@ -48,9 +48,9 @@ from castwise.quantization.producers._stated import (
     parsed_object,
     unknown_key,
 )
-from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
-from castwise.quantization.producers._usual_rule import FLOAT_BITS, matrices, usual
-from castwise.quantization.producers._written import (
+from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.usual_rule import FLOAT_BITS, matrices, usual
+from castwise.quantization.producers.written import (
     EncodedModules,
     Statements,
     Written,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from castwise._core import PolicyMap
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.layouts import (
     ACTIVATION,
     E4M3,
     GLOBAL,
@@ -30,8 +30,8 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Configuration, Producer, Transcoding, Writing
-from castwise.quantization.producers._shared_layouts import (
+from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
+from castwise.quantization.producers.shared_layouts import (
     BYTES_LOW,
     FP8_SCALE,
     INPUTS,
@@ -39,7 +39,7 @@ from castwise.quantization.producers._shared_layouts import (
     MXFP8,
     scale_part,
 )
-from castwise.quantization.producers._stated import (
+from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     group_block,
@@ -47,7 +47,7 @@ from castwise.quantization.producers._stated import (
     positive_integer,
     unknown_key,
 )
-from castwise.quantization.producers._written import (
+from castwise.quantization.producers.written import (
     INTEGERS,
     MXFP4_TO_NVFP4,
     EncodedModules,

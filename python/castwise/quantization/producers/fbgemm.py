@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from castwise.quantization.producers._producer import Configuration, Producer
-from castwise.quantization.producers._shared_layouts import FP8_SCALE
-from castwise.quantization.producers._stated import constant_reader
+from castwise.quantization.producers.producer import Configuration, Producer
+from castwise.quantization.producers.shared_layouts import FP8_SCALE
+from castwise.quantization.producers.stated import constant_reader
 
 FBGEMM = Producer(
     "fbgemm",

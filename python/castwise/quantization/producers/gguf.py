@@ -8,11 +8,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise._options import Arithmetic
-from castwise._wording import given
-from castwise.quantization.producers._block_types import TYPES
-from castwise.quantization.producers._producer import Producer, Transcoding
-from castwise.quantization.producers._stored_weight import Undecodable
-from castwise.quantization.producers._written import INTEGERS, MXFP4_TO_NVFP4, same_schemes
+from castwise.quantization.producers.block_types import TYPES
+from castwise.quantization.producers.producer import Producer, Transcoding
+from castwise.quantization.producers.stored_weight import Undecodable
+from castwise.quantization.producers.written import INTEGERS, MXFP4_TO_NVFP4, same_schemes
+from castwise.text.wording import given
 
 GGUF = Producer(
     "gguf",

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 
-from castwise.quantization.producers._layouts import OF_E8M0, OF_U8, Layout, Storage
-from castwise.quantization.producers._producer import Configuration, Producer, Transcoding, Writing
-from castwise.quantization.producers._shared_layouts import scale_part
-from castwise.quantization.producers._stated import constant_reader
-from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
-from castwise.quantization.producers._written import (
+from castwise.quantization.producers.layouts import OF_E8M0, OF_U8, Layout, Storage
+from castwise.quantization.producers.producer import Configuration, Producer, Transcoding, Writing
+from castwise.quantization.producers.shared_layouts import scale_part
+from castwise.quantization.producers.stated import constant_reader
+from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.written import (
     MXFP4_TO_NVFP4,
     EncodedModules,
     Statements,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from castwise.quantization.producers._keras_layers import describe_kernel
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.keras_layers import describe_kernel
+from castwise.quantization.producers.layouts import (
     OF_I8,
     OF_REAL,
     OF_U8,
@@ -15,8 +15,8 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Producer
-from castwise.quantization.producers._shared_layouts import scale_part
+from castwise.quantization.producers.producer import Producer
+from castwise.quantization.producers.shared_layouts import scale_part
 
 KERAS = Producer(
     "keras",

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from castwise.quantization.producers._float8_statements import read_fp8
-from castwise.quantization.producers._layouts import ACTIVATION, OF_FP8, Layout, Part
-from castwise.quantization.producers._producer import Configuration, Producer
-from castwise.quantization.producers._shared_layouts import PLAIN, scale_part
+from castwise.quantization.producers.layouts import ACTIVATION, OF_FP8, Layout, Part
+from castwise.quantization.producers.producer import Configuration, Producer
+from castwise.quantization.producers.shared_layouts import PLAIN, scale_part
 
 MISTRAL = Producer(
     "mistral",

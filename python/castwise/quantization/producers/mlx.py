@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.layouts import (
     GLOBAL,
     OF_F32,
     OF_REAL,
@@ -18,10 +18,10 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import Configuration, Producer, Writing
-from castwise.quantization.producers._schemes import schemes
-from castwise.quantization.producers._shared_layouts import scale_part
-from castwise.quantization.producers._stated import (
+from castwise.quantization.producers.producer import Configuration, Producer, Writing
+from castwise.quantization.producers.schemes import schemes
+from castwise.quantization.producers.shared_layouts import scale_part
+from castwise.quantization.producers.stated import (
     METHOD_KEYS,
     Describe,
     Stated,
@@ -29,8 +29,8 @@ from castwise.quantization.producers._stated import (
     integer_scheme,
     unknown_key,
 )
-from castwise.quantization.producers._stored_weight import Given, StoredWeight
-from castwise.quantization.producers._written import EncodedModules, Statements, Written
+from castwise.quantization.producers.stored_weight import Given, StoredWeight
+from castwise.quantization.producers.written import EncodedModules, Statements, Written
 
 _NAME = "mlx"
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 import numpy as np
 
 from castwise._core import __version__
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.layouts import (
     EXPERTS,
     FLOAT8,
     OF_F32,
@@ -23,14 +23,14 @@ from castwise.quantization.producers._layouts import (
     Part,
     Storage,
 )
-from castwise.quantization.producers._producer import (
+from castwise.quantization.producers.producer import (
     Configuration,
     Producer,
     Section,
     Transcoding,
     Writing,
 )
-from castwise.quantization.producers._shared_layouts import (
+from castwise.quantization.producers.shared_layouts import (
     FP8_SCALE,
     INPUTS,
     INT8,
@@ -41,16 +41,16 @@ from castwise.quantization.producers._shared_layouts import (
     SECOND,
     scale_part,
 )
-from castwise.quantization.producers._stated import (
+from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     group_block,
     pair_of_sizes,
     unknown_key,
 )
-from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
-from castwise.quantization.producers._usual_rule import FLOAT_BITS, usual
-from castwise.quantization.producers._written import (
+from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.usual_rule import FLOAT_BITS, usual
+from castwise.quantization.producers.written import (
     MXFP4_TO_NVFP4,
     EncodedModules,
     Statements,

@@ -7,12 +7,12 @@ from dataclasses import replace
 from itertools import chain
 from typing import Any
 
-from castwise.quantization.producers._layouts import OF_WORD, Layout
-from castwise.quantization.producers._producer import Configuration, Producer
-from castwise.quantization.producers._shared_layouts import FP8_SCALE, INT8, MXFP4, MXFP8
-from castwise.quantization.producers._stated import Describe, Stated, group_block, unknown_key
-from castwise.quantization.producers._stored_weight import Given, StoredWeight, Undecodable
-from castwise.quantization.producers._usual_rule import usual
+from castwise.quantization.producers.layouts import OF_WORD, Layout
+from castwise.quantization.producers.producer import Configuration, Producer
+from castwise.quantization.producers.shared_layouts import FP8_SCALE, INT8, MXFP4, MXFP8
+from castwise.quantization.producers.stated import Describe, Stated, group_block, unknown_key
+from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.usual_rule import usual
 
 _KEYS = frozenset(
     (

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.layouts import (
     ACTIVATION,
     FLOAT8,
     GLOBAL,
@@ -25,10 +25,10 @@ from castwise.quantization.producers._layouts import (
     Part,
     ceil_div,
 )
-from castwise.quantization.producers._producer import Configuration, Producer
-from castwise.quantization.producers._schemes import schemes
-from castwise.quantization.producers._shared_layouts import BYTES_LOW, PLAIN
-from castwise.quantization.producers._stated import (
+from castwise.quantization.producers.producer import Configuration, Producer
+from castwise.quantization.producers.schemes import schemes
+from castwise.quantization.producers.shared_layouts import BYTES_LOW, PLAIN
+from castwise.quantization.producers.stated import (
     Describe,
     Stated,
     group_block,
@@ -36,8 +36,8 @@ from castwise.quantization.producers._stated import (
     pair_of_sizes,
     parsed_object,
 )
-from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
-from castwise.quantization.producers._usual_rule import GRANULARITY, matrices
+from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.usual_rule import GRANULARITY, matrices
 
 _NAME, _BYTE = "torchao", 8
 

@@ -5,7 +5,7 @@ Without them a cast would round scales and take codes for numbers where no confi
 
 from __future__ import annotations
 
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.producers.layouts import (
     OF_COUNTS,
     OF_FP8,
     OF_I8,
@@ -19,7 +19,7 @@ from castwise.quantization.producers._layouts import (
     Layout,
     Part,
 )
-from castwise.quantization.producers._producer import Producer
+from castwise.quantization.producers.producer import Producer
 
 _BYTES_AND_WORDS = (*OF_I8, *OF_U8, *OF_WORD)
 

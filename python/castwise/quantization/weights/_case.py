@@ -12,12 +12,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from castwise import _core
-from castwise.quantization.arrays._arrays import QuantizedArray
-from castwise.quantization.arrays._from_parts import recognized_parts
-from castwise.quantization.arrays._lazy import LazyArray, Range
-from castwise.quantization.arrays._views import dtype_of, grid_of_scales
-from castwise.quantization.producers._found import QuantizedWeight
-from castwise.quantization.producers._layouts import (
+from castwise.quantization.arrays.arrays import QuantizedArray
+from castwise.quantization.arrays.from_parts import recognized_parts
+from castwise.quantization.arrays.lazy import LazyArray, Range
+from castwise.quantization.arrays.views import dtype_of, grid_of_scales
+from castwise.quantization.producers.found import QuantizedWeight
+from castwise.quantization.producers.layouts import (
     ACTIVATION,
     OTHER,
     SCALE,
@@ -25,9 +25,9 @@ from castwise.quantization.producers._layouts import (
     ZERO,
     ceil_div,
 )
-from castwise.quantization.producers._names import Described, tail
-from castwise.quantization.producers._stated import json_of
-from castwise.quantization.producers._stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.names import Described, tail
+from castwise.quantization.producers.stated import json_of
+from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
 
 Read = Callable[[str, Sequence[Range]], NDArray[Any]]
 """Reads of a tensor, given its name, what is within ranges, one for each axis."""

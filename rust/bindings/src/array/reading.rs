@@ -71,7 +71,7 @@ pub(crate) fn read<'py>(argument: &str, x: &Bound<'py, PyAny>) -> PyResult<Bound
 /// Reads an array of another library: those of its elements that are not null, and whether others are.
 fn host_array<'py>(x: &Bound<'py, PyAny>) -> PyResult<(Bound<'py, PyAny>, bool)> {
     static HOST_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    HOST_ARRAY.import(x.py(), "castwise._host_arrays", "host_array")?.call1((x,))?.extract()
+    HOST_ARRAY.import(x.py(), "castwise.arrays.host_arrays", "host_array")?.call1((x,))?.extract()
 }
 
 fn plain_of<'py>(argument: &str, array: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyUntypedArray>> {

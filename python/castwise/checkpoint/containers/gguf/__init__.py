@@ -3,9 +3,3 @@
 Castwise has what that lacks, as data. Headers are read by castwise itself: gguf's reader maps a
 whole file of this machine, believes its counts, and neither joins files nor decodes in slabs.
 """
-
-from castwise.checkpoint.containers.gguf._format import FORMAT
-from castwise.checkpoint.containers.gguf._reader import GgufReader
-from castwise.checkpoint.containers.gguf._writer import GgufWriter
-
-__all__ = ["FORMAT", "GgufReader", "GgufWriter"]

@@ -9,15 +9,9 @@ from typing import Any
 import numpy as np
 
 from castwise._core import cast
-from castwise._dtype_map import DtypeMap
+from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
-from castwise.checkpoint.containers._whole_models import (
-    MappedTensor,
-    ModelFiles,
-    Place,
-    WholeModelReader,
-)
 from castwise.checkpoint.containers.gguf._architectures import (
     EMBEDDING,
     FLOAT32,
@@ -28,19 +22,25 @@ from castwise.checkpoint.containers.gguf._architectures import (
 from castwise.checkpoint.containers.gguf._ggml_types import COMPUTED, check_computed
 from castwise.checkpoint.containers.gguf._hyperparameters import configuration, rotary_scaling
 from castwise.checkpoint.containers.gguf._names import tensors
-from castwise.checkpoint.containers.gguf._reader import (
-    Gathered,
-    GatheredSource,
-    GgufReader,
-)
 from castwise.checkpoint.containers.gguf._tokenizer_files import (
     Unstated,
     generation,
     special_numbers,
     tokenizer_files,
 )
-from castwise.models import WEIGHT
-from castwise.quantization.producers import ROLES, names_beside
+from castwise.checkpoint.containers.gguf.reader import (
+    Gathered,
+    GatheredSource,
+    GgufReader,
+)
+from castwise.checkpoint.containers.whole_models import (
+    MappedTensor,
+    ModelFiles,
+    Place,
+    WholeModelReader,
+)
+from castwise.models.model import WEIGHT
+from castwise.quantization.producers.block_types import ROLES, names_beside
 
 _F32 = COMPUTED[0]
 _METADATA = {"format": "pt"}

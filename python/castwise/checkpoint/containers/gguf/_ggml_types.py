@@ -6,7 +6,7 @@ import math
 
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import TensorInfo, format_info
-from castwise.quantization.producers import BLOCK_TYPES
+from castwise.quantization.producers.block_types import BLOCK_TYPES
 
 PLAIN = {
     0: "float32",

@@ -27,7 +27,7 @@ from castwise.checkpoint.containers.gguf._architectures import (
     Key,
     stated_key,
 )
-from castwise.checkpoint.containers.gguf._writer import typed
+from castwise.checkpoint.containers.gguf.writer import typed
 
 _FILE_TYPE, _QUANTIZATION_VERSION = 38, 2
 """What llama.cpp calls a file of MXFP4, and the version of ggml's blocks."""

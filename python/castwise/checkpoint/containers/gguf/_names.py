@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers._whole_models import MappedTensor, Place, Rows
 from castwise.checkpoint.containers.gguf._architectures import (
     AXES,
     READ,
@@ -16,7 +15,8 @@ from castwise.checkpoint.containers.gguf._architectures import (
     stated_key,
 )
 from castwise.checkpoint.containers.gguf._package import gguf_package
-from castwise.models import Parameter, find_architecture
+from castwise.checkpoint.containers.whole_models import MappedTensor, Place, Rows
+from castwise.models.architecture import Parameter, find_architecture
 
 _LAYER, _EXPERT = "layers.#.", "experts.#."
 _ENDS = (".weight", ".bias")

@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers.gguf._architectures import BOOL, COUNT, INTEGER, TEXT
 from castwise.checkpoint.containers.gguf._package import gguf_package
-from castwise.checkpoint.containers.gguf._writer import typed
-from castwise.checkpoint.files import read_file
+from castwise.checkpoint.containers.gguf.writer import typed
+from castwise.checkpoint.files.source_files import read_file
 
 TOKENIZER, CONFIG, _TEMPLATE = "tokenizer.json", "tokenizer_config.json", "chat_template.jinja"
 _MAX_BYTES = 1 << 28  # of a file; the largest tokenizers have 35 MB

@@ -13,10 +13,10 @@ from numpy.typing import NDArray
 
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
+from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.arrays import PowerRange, common_power
-from castwise.quantization.weights import Decoding
+from castwise.quantization.arrays.conversion import PowerRange, common_power
+from castwise.quantization.weights.decoding import Decoding
 
 SLAB_ELEMENTS = 1 << 20
 _SLAB_BYTES = 4 << 20

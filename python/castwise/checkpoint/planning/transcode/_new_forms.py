@@ -7,28 +7,25 @@ from typing import Any
 
 import numpy as np
 
-from castwise.checkpoint.planning._written_schemes import encoding, padding_problem, written
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.models import EXPERTS as ROLE_OF_EXPERTS
-from castwise.models import MATRIX, STACK, WEIGHT, Model
+from castwise.checkpoint.planning.written_schemes import encoding, padding_problem, written
+from castwise.models.model import EXPERTS as ROLE_OF_EXPERTS
+from castwise.models.model import MATRIX, STACK, WEIGHT, Model
 from castwise.quantization import QuantizedArray, QuantizedWeight
-from castwise.quantization.arrays import geometry, views_of
-from castwise.quantization.producers import (
+from castwise.quantization.arrays.views import geometry, views_of
+from castwise.quantization.producers.layouts import (
     ACTIVATION,
-    CONVERTED_TO,
     EXPERTS,
     GLOBAL,
     OF_E4M3,
     SCALE,
     ZERO,
     Layout,
-    beside,
-    find_recipe,
-    find_scheme,
-    tail,
-    written_layout,
 )
+from castwise.quantization.producers.names import beside, tail
+from castwise.quantization.producers.registry import CONVERTED_TO, find_recipe, written_layout
+from castwise.quantization.producers.schemes import find_scheme
 
 _MARKERS = tuple(
     beside(part.name, "weight")

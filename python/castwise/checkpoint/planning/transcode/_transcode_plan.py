@@ -16,15 +16,13 @@ from typing import Any
 
 import numpy as np
 
-from castwise._wording import function
 from castwise.checkpoint._config import CONFIG
-from castwise.checkpoint.containers import Reader
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
-from castwise.checkpoint.planning._component import Derived, SourceComponent
-from castwise.checkpoint.planning._derived_reader import DerivedTensor
+from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.planning._new_statements import statements
-from castwise.checkpoint.planning._written_schemes import encoding, is_transcoded, written
-from castwise.checkpoint.planning.decode._decode import decode_refusal
+from castwise.checkpoint.planning.component import Derived, SourceComponent
+from castwise.checkpoint.planning.decode.decode import decode_refusal
+from castwise.checkpoint.planning.derived_reader import DerivedTensor
 from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
     Power,
@@ -36,22 +34,23 @@ from castwise.checkpoint.planning.transcode._new_forms import (
     give_form,
 )
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.models import WEIGHT, Architecture
+from castwise.checkpoint.planning.written_schemes import encoding, is_transcoded, written
+from castwise.models.architecture import Architecture
+from castwise.models.model import WEIGHT
 from castwise.quantization import Quantization, QuantizedWeight
-from castwise.quantization.producers import (
-    ACTIVATION,
+from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL
+from castwise.quantization.producers.registry import (
     CACHE_KEYS,
     CONFIGS,
-    GLOBAL,
     MARKERS,
     METADATA_KEYS,
     SEVERAL,
     WRAPPED,
-    Encoding,
-    Statements,
     find_recipe,
-    find_scheme,
 )
+from castwise.quantization.producers.schemes import find_scheme
+from castwise.quantization.producers.written import Encoding, Statements
+from castwise.text.wording import function
 
 _LOGGER = logging.getLogger(__name__)
 _MARKERS = tuple(MARKERS)

@@ -11,9 +11,9 @@ from typing import Any
 from numpy.typing import NDArray
 
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.planning._derived_reader import Arrays, WeightSlab
-from castwise.checkpoint.planning._stored_tensors import StoredTensors
-from castwise.checkpoint.planning.decode._losses import losses_of_codes, without_codes
+from castwise.checkpoint.planning.decode.losses import losses_of_codes, without_codes
+from castwise.checkpoint.planning.derived_reader import Arrays, WeightSlab
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
     SLAB_ELEMENTS,
@@ -21,23 +21,22 @@ from castwise.checkpoint.planning.transcode._global_scales import (
     Reciprocal,
     cuts_of,
 )
-from castwise.checkpoint.report import DecodeReport
+from castwise.checkpoint.results.report import DecodeReport
 from castwise.quantization import QuantizedArray, QuantizedWeight
-from castwise.quantization.arrays import (
+from castwise.quantization.arrays.conversion import (
     DATA,
     SCALES,
     ZEROS,
-    Views,
     converted_part,
     of_rows,
     relative_scales,
-    rows_of,
-    views_of,
     widened,
-    wrapped_zeros,
 )
-from castwise.quantization.weights import Decoding
-from castwise.quantization.weights import Slab as Cut
+from castwise.quantization.arrays.decode import wrapped_zeros
+from castwise.quantization.arrays.row_slices import rows_of
+from castwise.quantization.arrays.views import Views, views_of
+from castwise.quantization.weights.decoding import Decoding
+from castwise.quantization.weights.decoding import Slab as Cut
 
 
 @dataclass(frozen=True, slots=True)

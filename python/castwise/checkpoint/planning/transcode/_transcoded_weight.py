@@ -14,14 +14,14 @@ from numpy.typing import NDArray
 
 from castwise._core import finfo
 from castwise.checkpoint._tensors import format_of, numpy_dtype
-from castwise.checkpoint.planning._derived_reader import (
+from castwise.checkpoint.planning.decode.losses import stored_losses
+from castwise.checkpoint.planning.derived_reader import (
     DerivedTensor,
     WeightJob,
     WeightSlab,
     derived_info,
 )
-from castwise.checkpoint.planning._stored_tensors import StoredTensors
-from castwise.checkpoint.planning.decode._losses import stored_losses
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import (
     AGAIN,
     SLAB_ELEMENTS,
@@ -30,31 +30,15 @@ from castwise.checkpoint.planning.transcode._global_scales import (
 )
 from castwise.checkpoint.planning.transcode._transcoded_slabs import SlabMaker, copied
 from castwise.quantization import QuantizedWeight
-from castwise.quantization.arrays import (
-    DATA,
-    SCALES,
-    ZEROS,
-    Views,
-    marker_of,
-    same_parts,
-    scale_dtype,
-    step_of,
-    views_of,
-    zeros_of,
-)
-from castwise.quantization.producers import (
-    ACTIVATION,
-    E4M3,
-    E8M0,
-    GLOBAL,
-    TYPED,
-    ZERO,
-    Encoding,
-    Part,
-    beside,
-    find_recipe,
-)
-from castwise.quantization.weights import Decoding
+from castwise.quantization.arrays.conversion import DATA, SCALES, ZEROS, same_parts, zeros_of
+from castwise.quantization.arrays.named_parts import marker_of
+from castwise.quantization.arrays.row_slices import step_of
+from castwise.quantization.arrays.views import Views, scale_dtype, views_of
+from castwise.quantization.producers.layouts import ACTIVATION, E4M3, E8M0, GLOBAL, ZERO, Part
+from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.registry import TYPED, find_recipe
+from castwise.quantization.producers.written import Encoding
+from castwise.quantization.weights.decoding import Decoding
 
 _BYTE = 8
 

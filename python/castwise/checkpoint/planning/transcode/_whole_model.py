@@ -15,21 +15,28 @@ from numpy.typing import NDArray
 from castwise._core import cast
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint._tensors import numpy_dtype
-from castwise.checkpoint.containers import MappedTensor, ModelFormat, ModelOutline, Place, Rows
-from castwise.checkpoint.planning._derived_reader import (
+from castwise.checkpoint.containers.whole_models import (
+    MappedTensor,
+    ModelFormat,
+    ModelOutline,
+    Place,
+    Rows,
+)
+from castwise.checkpoint.planning.decode.losses import stored_losses
+from castwise.checkpoint.planning.derived_reader import (
     Arrays,
     DerivedTensor,
     WeightJob,
     WeightSlab,
     derived_info,
 )
-from castwise.checkpoint.planning._stored_tensors import Range, StoredTensors
-from castwise.checkpoint.planning.decode._losses import stored_losses
+from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
 from castwise.checkpoint.planning.transcode._global_scales import AGAIN, SLAB_ELEMENTS, cuts_of
 from castwise.checkpoint.planning.transcode._transcoded_weight import TranscodedWeight
-from castwise.models import STACK, WEIGHT
-from castwise.quantization.arrays import Views, blocks_of, of_rows
-from castwise.quantization.weights import Slab as Cut
+from castwise.models.model import STACK, WEIGHT
+from castwise.quantization.arrays.conversion import blocks_of, of_rows
+from castwise.quantization.arrays.views import Views
+from castwise.quantization.weights.decoding import Slab as Cut
 
 _NAN = 255
 _F32 = "float32"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
-from castwise.checkpoint.containers import model_format
 from castwise.checkpoint.containers.checkpoint import Checkpoint
-from castwise.checkpoint.planning._component import Derived
+from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.planning.component import Derived
 from castwise.checkpoint.planning.transcode._transcode_plan import TranscodingPlan, new_tensors
 from castwise.checkpoint.planning.transcode._whole_model import WholeModel
-from castwise.quantization.producers import CONFIGS, Statements
+from castwise.quantization.producers.registry import CONFIGS
+from castwise.quantization.producers.written import Statements
 
 
 def derive_whole_model(source: Checkpoint, plan: TranscodingPlan) -> Derived:

@@ -10,9 +10,7 @@ from __future__ import annotations
 import logging
 from typing import Any
 
-from castwise._argument_names import rename_arguments
 from castwise._core import mixed_compute_dtype
-from castwise._keras_objects import checked_arguments
 from castwise.autocast._layer_policy import get_layer_policy
 from castwise.compat.tf_keras.mixed_precision.loss_scale import (
     DynamicLossScale,
@@ -21,8 +19,10 @@ from castwise.compat.tf_keras.mixed_precision.loss_scale import (
 )
 from castwise.compat.tf_keras.mixed_precision.loss_scale import get as get_loss_scale
 from castwise.compat.tf_keras.mixed_precision.loss_scale import serialize as serialize_loss_scale
+from castwise.dtype_policies._keras_objects import checked_arguments
 from castwise.dtype_policies._tf_in_force import global_policy, set_global_policy
 from castwise.dtype_policies._tf_policy import Policy as PlainPolicy
+from castwise.text.argument_names import rename_arguments
 
 __all__ = [
     "DynamicLossScale",

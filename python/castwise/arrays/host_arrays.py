@@ -1,0 +1,109 @@
+"""Read another library's arrays as numpy's: by their adapter, else as numpy reads them.
+
+Numpy reads nulls as NaN or zero, and integers beside nulls as rounded float64. So the elements that
+are not null are read alone, and frames column by column.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise.arrays.adapter_registry import array_adapter, elements_of
+
+_COLUMNS = ("iter_columns", "itercolumns")
+"""Methods that yield the columns of a frame: of polars, of pyarrow."""
+
+_NULLS = {"is_null": ("drop_nulls", "drop_null"), "isna": ("dropna",)}
+"""Methods that tell which elements are null, with those that leave these out: of polars and of
+pyarrow; of pandas."""
+
+
+def host_array(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
+    """Return the elements that are not null, as numpy's array, and whether others are null.
+
+    TypeError: Integers of a frame's columns would be rounded, because no dtype of numpy holds them
+    beside those of the others.
+    """
+    if isinstance(x, np.ndarray):
+        return x, False
+    if (adapter := array_adapter(x)) is not None:
+        return elements_of(adapter, x), False
+    cls = type(x)
+    if hasattr(cls, "__dask_graph__"):
+        x = x.compute()
+    if hasattr(cls, "dims") and hasattr(cls, "data"):  # of xarray, which may hold those of pandas
+        return host_array(x.data)
+    if hasattr(cls, "to_native"):  # of narwhals, around those of another library
+        return host_array(x.to_native())
+    columns = _columns(x)
+    return _series(x) if columns is None else _frame(x, columns)
+
+
+def _columns(x: Any) -> Iterable[Any] | None:  # noqa: ANN401
+    """Return the columns of a frame; None for other values."""
+    for name in _COLUMNS:
+        if hasattr(type(x), name):
+            columns: Iterable[Any] = getattr(x, name)()
+            return columns
+    if hasattr(type(x), "iloc") and hasattr(type(x), "columns"):  # of pandas, with names repeated
+        return (x.iloc[:, index] for index in range(x.shape[1]))
+    return None
+
+
+def _frame(x: Any, columns: Iterable[Any]) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
+    arrays, nulls = zip(*map(host_array, columns), strict=True) if len(x.columns) else ((), ())
+    common = np.result_type(*arrays) if arrays else None
+    if any(nulls):
+        return np.empty(0, common), True
+    if all(array.dtype == common for array in arrays):
+        whole = np.asanyarray(x)  # a view, where the columns lie in one block
+        if common in (None, whole.dtype):
+            return whole, False
+    for array in arrays:
+        if array.dtype.kind in "iu" and common is not None and common.kind == "f":
+            limit = 2 ** (np.finfo(common).nmant + 1)
+            if ((array > limit) | (array < -limit)).any():
+                raise TypeError(
+                    f"a column of {array.dtype} has integers that {common}, the dtype for all "
+                    "columns, rounds; cast each column by itself"
+                )
+    return np.stack(arrays, axis=1), False
+
+
+def _series(x: Any) -> tuple[NDArray[Any], bool]:  # noqa: ANN401
+    for name, dropping in _NULLS.items():
+        if hasattr(type(x), name) and _may_have_nulls(x) and _has_nulls(x, name):
+            drop = next(method for method in dropping if hasattr(type(x), method))
+            return np.asanyarray(getattr(x, drop)()), True
+    if _is_of_records(x):
+        return host_array(x.struct.unnest())
+    return np.asanyarray(x), False
+
+
+def _has_nulls(x: Any, name: str) -> bool:  # noqa: ANN401
+    """Tell whether elements are null, or what is inside of them: of arrays and of records."""
+    if np.asarray(getattr(x, name)()).any():
+        return True
+    if hasattr(getattr(x, "dtype", None), "inner"):  # of polars, as are the records
+        return _has_nulls(x.explode(), name)
+    return _is_of_records(x) and any(
+        _has_nulls(column, name) for column in x.struct.unnest().iter_columns()
+    )
+
+
+def _is_of_records(x: Any) -> bool:  # noqa: ANN401
+    dtype = getattr(x, "dtype", None)
+    return not isinstance(dtype, np.dtype) and hasattr(dtype, "fields") and hasattr(x, "struct")
+
+
+def _may_have_nulls(x: Any) -> bool:  # noqa: ANN401
+    """Tell whether what a library calls null can be more than a NaN among floats."""
+    dtype = getattr(x, "dtype", None)
+    if isinstance(dtype, np.dtype):
+        return False
+    is_nan = isinstance(getattr(dtype, "na_value", None), float)
+    return not (is_nan and getattr(dtype, "kind", None) in ("f", "c"))

@@ -1,0 +1,414 @@
+"""What is advised: a choice for each group of weights, its map, and the alternatives."""
+
+from __future__ import annotations
+
+import math
+import os
+import re
+import shlex
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from castwise._core import finfo
+from castwise.arrays.dtype_map import KEEP
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.replacing import check_own_start, replacing_file
+from castwise.checkpoint.planning.written_schemes import is_scheme
+from castwise.checkpoint.results.report import KeptTensors, kept_text
+from castwise.quantization import schemes
+from castwise.quantization.producers.consumers import find_consumer
+from castwise.rendering import Rendered
+from castwise.rendering.exponents import FormatRange, Histogram, joint_axis
+from castwise.rendering.sheet import Exponents, Front, Lines, Sheet, Table
+from castwise.rendering.words import group_name
+from castwise.text.brief import brief, brief_fields, counted
+
+SCHEMA = 1
+"""The version of the JSON of advice."""
+
+MAP_START = "# castwise "
+"""How the files of maps begin: with the command that takes them."""
+
+_FEW = 4
+_DRAWN = 12
+"""How many choices are drawn, the worst first."""
+
+_NUMBER = re.compile(r"\.(\d+)(?=\.)")
+
+
+class Alternative(NamedTuple):
+    """What a group might have become.
+
+    Attributes
+    ----------
+    target
+        A scheme, a format, or "keep".
+    nbytes
+        The bytes of its tensors with scales and their entries in headers.
+    error
+        The sum of their relative squared errors, each times its importance.
+
+    """
+
+    target: str
+    nbytes: int
+    error: float
+
+    def __repr__(self) -> str:
+        return brief_fields(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return self._asdict()
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """What weights that share a format become.
+
+    Attributes
+    ----------
+    tensors
+        Their names.
+    target
+        A scheme, a format to cast to, or "keep".
+    nbytes_before, nbytes
+        The bytes of the weights before, and after with scales and their entries in headers.
+    error
+        The sum of their relative squared errors, each times its importance.
+    sqnr_db
+        The least of their predicted ratios of signal to noise; infinite if nothing is lost.
+    cheaper, dearer
+        The next choices that were worth it: what fewer bytes would have cost, and what more would
+        have saved. None at an end.
+    exponents
+        Their elements that are not zero, by the exponent of the magnitude.
+
+    """
+
+    tensors: tuple[str, ...]
+    target: str
+    nbytes_before: int
+    nbytes: int
+    error: float
+    sqnr_db: float
+    cheaper: Alternative | None = None
+    dearer: Alternative | None = None
+    exponents: Mapping[int, int] = field(default_factory=dict)
+
+    __repr__ = brief_fields
+
+    @property
+    def name(self) -> str:
+        """The names of the weights in short: what they share, and where they differ."""
+        parts = [name.split(".") for name in self.tensors]
+        columns = [*zip(*parts, strict=False)]
+        start = next((place for place, column in enumerate(columns) if len({*column}) > 1), None)
+        if start is None:
+            return self.tensors[0]
+        tail = next(
+            place for place in range(1, len(columns) + 1) if len({row[-place] for row in parts}) > 1
+        )
+        end = 1 - tail
+        middles = [".".join(row[start : len(row) + end]) for row in parts]
+        prefix, suffix = parts[0][:start], parts[0][len(parts[0]) + end :]
+        shown = "|".join(middles) if len(middles) <= _FEW else f"{middles[0]}|..."
+        return ".".join([*prefix, f"({shown})", *suffix])
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; a ratio that is infinite is None."""
+        others = {"cheaper": self.cheaper, "dearer": self.dearer}
+        return {row.name: getattr(self, row.name) for row in fields(self)} | {
+            "tensors": list(self.tensors),
+            "sqnr_db": self.sqnr_db if math.isfinite(self.sqnr_db) else None,
+            **{name: other and other.to_dict() for name, other in others.items()},
+            "exponents": [list(pair) for pair in self.exponents.items()],
+        }
+
+
+class FrontPoint(NamedTuple):
+    """A point of the front: with so many bytes, the error cannot be lower.
+
+    Attributes
+    ----------
+    nbytes
+        Of the whole checkpoint.
+    error
+        The mean of the relative squared errors of the weights that were asked about.
+
+    """
+
+    nbytes: int
+    error: float
+
+    def __repr__(self) -> str:
+        return brief_fields(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Advice(Rendered):
+    """Which format or scheme each weight gets.
+
+    Attributes
+    ----------
+    source
+        The checkpoint.
+    recipe
+        The producer whose schemes were considered.
+    choices
+        What each group of weights becomes; those with the largest error first.
+    nbytes_before, nbytes
+        Bytes of the checkpoint before and after: tensors, scales, headers and copied files.
+    parameters
+        Elements of its floating tensors.
+    error
+        The mean of the weights' relative squared errors, each times its importance.
+    gap
+        By how much that is above the least possible mean within the bytes, at most; None if the
+        error was limited.
+    nbytes_gap
+        By how many bytes `nbytes` is above the fewest within the error, at most; None if bytes or
+        bits were limited.
+    front
+        Bytes and errors of the best choices for other limits, from the smallest on; with the same
+        scheme where the recipe states one for a whole checkpoint.
+    consumer
+        Who loads the result; None if no consumer was named.
+    stays
+        What gets no scheme whatever is chosen, by role and reason, with its share of the bytes of
+        the checkpoint; the most bytes first.
+
+    """
+
+    source: str
+    recipe: str
+    choices: Sequence[Choice]
+    nbytes_before: int
+    nbytes: int
+    parameters: int
+    error: float
+    gap: float | None
+    nbytes_gap: int | None
+    front: Sequence[FrontPoint]
+    consumer: str | None = None
+    stays: Sequence[KeptTensors] = ()
+
+    @property
+    def bits(self) -> float:
+        """Bits of the checkpoint per element of its floating tensors."""
+        return 8 * self.nbytes / max(self.parameters, 1)
+
+    @property
+    def map(self) -> dict[str, str]:
+        """What `quantize_file` or `cast_file` takes as `dtype_map`, without what is kept."""
+        names: dict[str, list[str]] = defaultdict(list)
+        for choice in self.choices:
+            if choice.target != KEEP:
+                names[choice.target] += choice.tensors
+        return {pattern: target for target in names for pattern in patterns(sorted(names[target]))}
+
+    @property
+    def quantizes(self) -> bool:
+        """True if the map names a scheme, so that `quantize_file` carries it out."""
+        return any(is_scheme(choice.target) for choice in self.choices)
+
+    @property
+    def commands(self) -> tuple[str, ...]:
+        """The commands that carry it out, with THIS for the file of the map and DST for the result.
+
+        Of a consumer that loads another form than `quantize_file` writes, two: the first writes
+        QUANTISED.
+        """
+        source = shlex.quote(str(self.source))
+        if not self.quantizes:
+            return (f"castwise cast {source} DST --map THIS",)
+        form = None if self.consumer is None else find_consumer(self.consumer).form
+        destination = "DST" if form is None else "QUANTISED"
+        first = f"castwise quantize {source} {destination} --map THIS --recipe {self.recipe}"
+        if self.consumer is not None:
+            first += f" --for {self.consumer}"
+        return (
+            (first,)
+            if form is None
+            else (first, f"castwise transcode QUANTISED DST.{form} --to {form}")
+        )
+
+    def save(self, path: str | os.PathLike[str]) -> None:
+        """Write the map as TOML, with the commands that take it and the totals as comments.
+
+        Raises
+        ------
+        CheckpointError
+            The name does not end with .toml, or there is a file that no advice wrote.
+        OSError
+            The file cannot be written.
+
+        """
+        destination = checked_path(path)
+        check_map_file(destination)
+        check_own_start(destination, MAP_START.encode(), "a map of castwise advise")
+        with replacing_file(destination) as file:
+            file.write(self.to_toml().encode())
+
+    def to_toml(self) -> str:
+        """Return the map as TOML."""
+        lines = [
+            *(f"# {command}" for command in self.commands),
+            f"# {self.nbytes:,} of {self.nbytes_before:,} bytes, {self.bits:.2f} bits a parameter;",
+            f"# mean relative squared error of the weights {self.error:.3g}.",
+        ]
+        lines += [f"{_quoted(pattern)} = {_quoted(target)}" for pattern, target in self.map.items()]
+        return "\n".join(lines) + "\n"
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            repr(self.source),
+            f"{self.nbytes_before:,} -> {counted(self.nbytes, 'byte')}",
+            f"{self.bits:.2f} bits",
+            f"error {self.error:.3g}",
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return the front, a table of the choices, worst first, and the totals."""
+        histograms = [Histogram.of_counts(choice.exponents) for choice in self.choices]
+        axis = joint_axis(histograms)
+        table = Table(
+            ("weights", "becomes", "exponents", "SQNR", "bytes", "error", "cheaper", "dearer"),
+            lambda: (
+                _cells(choice, histogram, axis)
+                for choice, histogram in zip(self.choices, histograms, strict=True)
+            ),
+            text_columns=3,
+            spare=("error", "bytes", "dearer", "cheaper", "exponents"),
+            ranked=True,
+        )
+        front = Front(self.front, (self.nbytes, self.error))
+        return [front, self._picture(), table, Lines(self.total_lines())]
+
+    def _picture(self) -> Exponents:
+        """Return the exponents of weights, the worst first, those of all layers together."""
+        groups: dict[str, Counter[int]] = {}
+        for choice in self.choices:
+            groups.setdefault(group_name(choice.name), Counter()).update(choice.exponents)
+        drawn = [(name, Histogram.of_counts(counts)) for name, counts in groups.items()][:_DRAWN]
+        largest = max((rows.highest for _, rows in drawn if len(rows.counts)), default=0)
+        targets = [
+            other.target
+            for choice in self.choices
+            for other in (choice, choice.cheaper, choice.dearer)
+            if other is not None
+        ]
+        ranges = (_range(target, largest) for target in dict.fromkeys(targets))
+        return Exponents(
+            drawn, [*{band.name: band for band in ranges if band is not None}.values()]
+        )
+
+    def total_lines(self) -> list[str]:
+        """Say how large the result is, how large the error, and how far from the least."""
+        size = (
+            f"{self.nbytes_before:,} -> {self.nbytes:,} bytes, {self.bits:.2f} bits per parameter"
+        )
+        error = f"mean relative squared error {self.error:.3g}"
+        if self.nbytes_gap is not None:
+            above = f"at most {counted(self.nbytes_gap, 'byte')} above the fewest"
+            size += f", {above if self.nbytes_gap else 'the fewest possible'}"
+        else:
+            above = f"at most {self.gap:.1e} above the least"
+            error += f", {above if self.gap else 'the least possible'}"
+        return [size, error, *([f"not quantised: {kept_text(self.stays)}"] if self.stays else [])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "source": self.source,
+            "recipe": self.recipe,
+            "consumer": self.consumer,
+            "map": self.map,
+            "nbytes_before": self.nbytes_before,
+            "nbytes": self.nbytes,
+            "parameters": self.parameters,
+            "bits": self.bits,
+            "error": self.error,
+            "gap": self.gap,
+            "nbytes_gap": self.nbytes_gap,
+            "choices": [choice.to_dict() for choice in self.choices],
+            "stays": [stay.to_dict() for stay in self.stays],
+            "front": [point._asdict() for point in self.front],
+        }
+
+
+def check_map_file(path: Path) -> None:
+    """Refuse a name by which a map would not be read as TOML."""
+    if path.suffix.lower() != ".toml":
+        raise CheckpointError(f"{path}: a map is written as TOML; name it such as map.toml")
+
+
+def _range(target: str, largest: int) -> FormatRange | None:
+    """Return the range of what weights become; a scheme's has a scale for the largest number."""
+    if target == KEEP:
+        return None
+    scheme = next((row for row in schemes() if row.name == target), None)
+    if scheme is None:
+        return FormatRange.of(target)
+    if scheme.code_map is not None:
+        return None
+    is_float = finfo(scheme.element).kind == "float"
+    codes = FormatRange.of(scheme.element) if is_float else FormatRange.of_integers(scheme.bits)
+    return codes.moved(largest)
+
+
+def _cells(choice: Choice, histogram: Histogram, axis: tuple[int, int]) -> tuple[str, ...]:
+    """Return a row of the table."""
+    return (
+        choice.name,
+        choice.target,
+        histogram.text(axis, _range(choice.target, histogram.highest)),
+        f"{choice.sqnr_db:.1f}" if math.isfinite(choice.sqnr_db) else "-",
+        f"{choice.nbytes:,}",
+        f"{choice.error:.2e}",
+        *(
+            "-" if other is None else f"{other.target} {other.nbytes - choice.nbytes:+,}"
+            for other in (choice.cheaper, choice.dearer)
+        ),
+    )
+
+
+def patterns(names: Iterable[str]) -> list[str]:
+    """Return regular expressions that match these names only, those of several layers together."""
+    layers: dict[tuple[str, ...], list[tuple[str, ...]]] = defaultdict(list)
+    for name in names:
+        texts = _NUMBER.split(name)
+        layers[tuple(texts[::2])].append(tuple(texts[1::2]))
+    expressions: list[str] = []
+    for parts, numbers in layers.items():
+        columns = [sorted(set(column), key=int) for column in zip(*numbers, strict=True)]
+        if len(columns) <= 1 or len(numbers) == math.prod(map(len, columns)):
+            expressions.append(_joined(parts, [_any_of(column) for column in columns]))
+        else:
+            expressions += [_joined(parts, row) for row in numbers]
+    return expressions
+
+
+def _joined(parts: Sequence[str], numbers: Sequence[str]) -> str:
+    text = re.escape(parts[0])
+    for number, part in zip(numbers, parts[1:], strict=True):
+        text += rf"\.{number}{re.escape(part)}"
+    return text
+
+
+def _any_of(numbers: Sequence[str]) -> str:
+    return numbers[0] if len(numbers) == 1 else f"({'|'.join(numbers)})"
+
+
+def _quoted(text: str) -> str:
+    """Quote a text for TOML as it stands, or with escapes if it has a quote."""
+    if "'" in text or "\n" in text:
+        escaped = text.replace("\\", "\\\\").replace('"', '\\"').replace("\n", "\\n")
+        return f'"{escaped}"'
+    return f"'{text}'"

@@ -1,0 +1,847 @@
+"""Advise which format or scheme each weight of a checkpoint gets."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import math
+import os
+import re
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from castwise._core import finfo
+from castwise._numbers import is_real
+from castwise._options import ConsumerName, PathArgument, WrittenRecipe
+from castwise.arrays.dtype_map import KEEP
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.advice._candidates import (
+    WIDE_FORMATS,
+    Candidates,
+    EntrySizes,
+    find_candidates,
+)
+from castwise.checkpoint.advice._consumers import limits_of
+from castwise.checkpoint.advice._knapsack import Option, Solution, front, hull, solve
+from castwise.checkpoint.advice._result import check_result
+from castwise.checkpoint.advice._surveying import Surveyed, survey_weights
+from castwise.checkpoint.advice.advice import Advice, Alternative, Choice, FrontPoint
+from castwise.checkpoint.arrays import load
+from castwise.checkpoint.containers import open_checkpoint, source_path
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.source_files import read_file
+from castwise.checkpoint.planning.checkpoint_model import CheckpointModel, checked_architecture
+from castwise.checkpoint.planning.component import pattern_of
+from castwise.checkpoint.planning.consumers_check import UnloadableError
+from castwise.checkpoint.planning.decode.options import checked_threads
+from castwise.checkpoint.planning.encode.encode import TABLES, statement_sizes
+from castwise.checkpoint.planning.written_schemes import is_scheme
+from castwise.checkpoint.requests.options import Quantize
+from castwise.checkpoint.requests.quantize import checked_embeddings, checked_encode
+from castwise.checkpoint.results.report import KeptTensors, Progress, kept_tensors
+from castwise.checkpoint.running.other_files import OtherFiles, Patterns
+from castwise.checkpoint.running.sizes import size_in_bytes
+from castwise.models.model import WEIGHT
+from castwise.text.parsed_files import MOST_BYTES, parsed
+from castwise.text.spelling import nearest
+from castwise.text.wording import argument, given, is_for_command, quoted
+
+_EXPERT = re.compile(r"\.experts\.\d+\.")
+_BYTE_BITS = 8
+_FRONT_POINTS = 200
+_ROUNDING = 1e-12
+_MARGIN = 0.15
+"""By how much more error one scheme for all may be predicted, and is chosen all the same.
+
+Where the prediction differs by less, outputs need not: `benches/real` has the measurements.
+"""
+
+_HEAD_BYTES = 96
+"""Bytes of a header or an index without its entries and metadata, at most."""
+
+_ALIGNMENT = 8
+_SAFETENSORS = ".safetensors"
+_NUMBERS = ("float", "int", "uint")
+_BESIDE = "files and headers"
+
+
+def advise(
+    source: str | os.PathLike[str],
+    *,
+    budget: int | str | None = None,
+    bits: float | None = None,
+    error: float | None = None,
+    formats: Sequence[str] | None = None,
+    recipe: WrittenRecipe | None = None,
+    consumer: ConsumerName | None = None,
+    groups: Mapping[str, str] | Sequence[str] | None = None,
+    importance: Mapping[str, float] | str | os.PathLike[str] | None = None,
+    ignore: str | Sequence[str] = (),
+    quantize_embeddings: bool | None = None,
+    architecture: PathArgument | None = None,
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Advice:
+    """Advise which format or scheme each weight gets, within bytes, bits or an error.
+
+    Every weight is read once, and surveyed. What a format or scheme would lose of it is predicted
+    from that; the choices are those whose sum of relative squared errors is least (the loss of a
+    model grows with that sum: Malinovskii and others, HIGGS, arXiv 2411.17525). One scheme for all
+    is chosen if it fits and that sum is at most 15 % more. Weights that engines fuse (q, k and v;
+    gate and up), and the experts of a layer, share a choice. Routers get 16 bits or stay, and so do
+    embeddings and heads for consumers that do not load them quantised; what has one axis, such as
+    norms, stays.
+
+    Parameters
+    ----------
+    source
+        A checkpoint that is not quantised, as `quantize_file` takes it.
+    budget
+        Bytes that the whole checkpoint may take: scales, headers and copied files included. A
+        number, or text such as "24GB" or "22GiB".
+    bits
+        In its place: bits of the whole checkpoint per element of its floating tensors.
+    error
+        In its place: the mean relative squared error of the weights, which the fewest bytes are to
+        have.
+    formats
+        The schemes and formats to choose from: schemes that the recipe writes, "bfloat16",
+        "float16". By default all. Every weight may stay as it is, too.
+    recipe
+        The producer whose schemes are considered; by default that of the most schemes, or the first
+        of the consumer. Where it states one scheme for a whole checkpoint, each is tried alone.
+    consumer
+        Who is to load the result: one of `castwise.quantization.consumers()`. The candidates are
+        the schemes that it loads, of experts those that it loads of experts. None: not limited.
+    groups
+        Regular expressions of weights that share a choice: those that match one of them wholly,
+        with the same text in each of its groups.
+    importance
+        How much the loss of the model grows with the relative squared error of each weight: a
+        mapping from names to numbers that are not negative, or its file (JSON, npz or
+        safetensors). The unit is free. By default each counts by the logarithm of its elements, but
+        a head, and an embedding that is one too, as much as all others together; else each weight
+        that may change needs a number, and other names are ignored. Of use are the loss with only
+        that weight quantised over its relative squared error, and its Fisher trace times the mean
+        of its squared elements (the loss grows by half the trace times the mean squared error: Dong
+        and others, HAWQ-V2, arXiv 1911.03852).
+    ignore
+        Regular expressions of weights, or of their modules, whose error does not count, such as
+        those that the caller does not use: they get the fewest bytes.
+    quantize_embeddings
+        Whether embeddings and heads may get schemes. None: where no consumer is named, and for
+        consumers that load them so.
+    architecture
+        As in `quantize_file`.
+    threads
+        How many threads may survey.
+    progress
+        Called when a tensor begins, and at the end.
+
+    Returns
+    -------
+    Advice
+        The choices, the map that `quantize_file` takes, and the front of bytes and errors.
+
+    Raises
+    ------
+    CheckpointError
+        Nothing fits, with the bytes by role; the checkpoint is quantised; a group, an importance or
+        what to ignore names no weight; or the consumer is not known, or does not load the recipe, a
+        format, quantised embeddings that are asked for, or such a model.
+    ValueError, TypeError
+        An argument is wrong.
+    OSError
+        A file cannot be read.
+
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> weight = np.linspace(-1, 1, 4096, dtype=np.float32).reshape(64, 64)
+    >>> checkpoint.save("model.safetensors", {"fc.weight": weight})
+    >>> advice = checkpoint.advise("model.safetensors", bits=9)
+    >>> [(choice.tensors, choice.target) for choice in advice.choices]
+    [(('fc.weight',), 'mxfp6_e2m3')]
+
+    """
+    limit = _Limit.of(budget, bits, error)
+    path = source_path(source, "source")
+    workers = checked_threads(threads)
+    with open_checkpoint(path) as opened:
+        limits = None if consumer is None else limits_of(opened, consumer, recipe)
+        candidates = find_candidates(
+            opened,
+            formats,
+            recipe,
+            workers,
+            limits,
+            embeddings=checked_embeddings(quantize_embeddings, consumer),
+            architecture=checked_architecture(architecture),
+        )
+        if limits is not None and limits.consumer.form is not None:
+            check_result(opened, candidates, _any_schemes(candidates))  # before weights are read
+        weights = _importances(importance, candidates)
+        weights |= dict.fromkeys(_ignored(ignore, candidates), 0.0)
+        grouped = _groups(groups, candidates)
+        surveyed = survey_weights(opened, candidates, workers, progress)
+        size = _Size.of(opened, candidates)
+        stated = _StatementSizes(opened, candidates, workers)
+
+        def best_of(rows: Candidates) -> Advice:
+            problems = [
+                _Problem(alternative, grouped, surveyed, weights, (size, limit))
+                for alternative in rows.alternatives()
+            ]
+            problems.sort(key=_Problem.least_bytes)
+            return _best([partial(problem.advice, stated, str(source)) for problem in problems])
+
+        def loadable(rows: Candidates) -> Advice:
+            """Choose, and choose again without the schemes of weights that would not be loaded."""
+            advice = best_of(rows)
+            while advice.quantizes:
+                try:
+                    check_result(opened, rows, advice.map)
+                    break
+                except UnloadableError as refusal:
+                    unloaded = _unloaded(advice, refusal)
+                    if not unloaded:
+                        raise
+                    rows = rows.without(unloaded)
+                    try:
+                        advice = best_of(rows)
+                    except CheckpointError:  # what is left does not fit
+                        raise refusal from None
+            return advice
+
+        advice = _first_loadable(loadable, candidates)
+        advice = replace(advice, stays=_stays(opened, candidates))
+    if limits is not None and limits.consumer.form is not None and not advice.quantizes:
+        raise CheckpointError(
+            f"{source} would keep every weight as it is, and castwise makes {limits.consumer.form} "
+            f"of quantised models only; use {limits.consumer.name}'s own converter, or limit more"
+        )
+    return advice
+
+
+def _any_schemes(candidates: Candidates) -> dict[str, str]:
+    """Return a scheme for each weight that may get one."""
+    schemes = {name: [*filter(is_scheme, sizes)] for name, sizes in candidates.nbytes.items()}
+    return {_key(name): targets[0] for name, targets in schemes.items() if targets}
+
+
+def _first_loadable(loadable: Callable[[Candidates], Advice], candidates: Candidates) -> Advice:
+    """Return advice with what is loaded by default, mixed or of one scheme, or with the rest."""
+    refusals: list[CheckpointError] = []
+    preferred = candidates.by_default()
+    for rows in [preferred] if preferred is candidates else [preferred, candidates]:
+        for is_alone in (False, True):
+            try:
+                parts = rows.alone() if is_alone else [rows]
+                return _best([partial(loadable, part) for part in parts])
+            except CheckpointError as refusal:
+                refusals.append(refusal)
+                if not isinstance(refusal, UnloadableError):
+                    break
+    raise refusals[0]
+
+
+def _unloaded(advice: Advice, refusal: UnloadableError) -> dict[str, str]:
+    """Return the schemes of weights in modules that would not be loaded."""
+    modules = {problem.module for problem in refusal.problems}
+    return {
+        name: choice.target
+        for choice in advice.choices
+        if is_scheme(choice.target)
+        for name in choice.tensors
+        if not modules.isdisjoint((text := name.removesuffix(WEIGHT), text.rpartition("/")[2]))
+    }
+
+
+def _stays(opened: Checkpoint, candidates: Candidates) -> tuple[KeptTensors, ...]:
+    """Count by role and reason what has no scheme to choose from."""
+    infos = opened.tensors
+    rows = (
+        (info, candidates.model.role(name), _reason(name, candidates))
+        for name, info in infos.items()
+        if not any(map(is_scheme, candidates.nbytes.get(name, ())))
+    )
+    return tuple(kept_tensors(rows, sum(info.nbytes for info in infos.values())))
+
+
+def _reason(name: str, candidates: Candidates) -> str:
+    """Say why a tensor has no scheme to choose from."""
+    model, limits = candidates.model, candidates.limits
+    if model.role(name) in TABLES:
+        if limits is not None and not limits.consumer.embeddings:
+            return f"{limits.consumer.name} loads none that is quantised"
+        if not candidates.embeddings:
+            return f"{argument('quantize_embeddings')} says so"
+    reason = model.reason(name, None if limits is None else limits.consumer.name)
+    return reason or f"{candidates.recipe} stores no such weights"
+
+
+def _best(choosers: Sequence[Callable[[], Advice]]) -> Advice:
+    """Return the best advice of all; the refusal of the first if none of them fits.
+
+    Its gap is to the least that any of them might have.
+    """
+    advices: list[Advice] = []
+    refusals: list[CheckpointError] = []
+    for choose in choosers:
+        try:
+            advices.append(choose())
+        except CheckpointError as error:
+            refusals.append(error)
+    if not advices:
+        raise refusals[0]
+    if advices[0].gap is None:  # the error was limited
+        best = min(advices, key=lambda advice: (advice.nbytes, advice.error))
+        gaps = (best.nbytes - advice.nbytes + (advice.nbytes_gap or 0) for advice in advices)
+        return replace(best, nbytes_gap=max(gaps))
+    best = min(advices, key=lambda advice: (advice.error, advice.nbytes))
+    return replace(
+        best, gap=max(best.error - advice.error + (advice.gap or 0.0) for advice in advices)
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Limit:
+    """What is limited: bytes, bits of an element, or the mean error."""
+
+    nbytes: int | None
+    bits: float | None
+    error: float | None
+
+    @classmethod
+    def of(cls, budget: object, bits: object, error: object) -> _Limit:
+        limits = {"budget": budget, "bits": bits, "error": error}
+        chosen = [name for name, value in limits.items() if value is not None]
+        if len(chosen) != 1:
+            raise ValueError(
+                f"give one of {', '.join(map(argument, limits))}"
+                + (f", not {len(chosen)}" if chosen else "")
+            )
+        name = chosen[0]
+        if name == "budget":
+            return cls(size_in_bytes("budget", budget), None, None)
+        value = limits[name]
+        if not is_real(value):
+            raise TypeError(f"{given(name, value)} is not a number")
+        if not (math.isfinite(value) and value > 0):
+            raise ValueError(f"{given(name, value)} is not valid; use a number above 0")
+        return cls(None, value if name == "bits" else None, value if name == "error" else None)
+
+
+def _groups(
+    given_groups: Mapping[str, str] | Sequence[str] | None, candidates: Candidates
+) -> list[list[str]]:
+    """Return the weights that share a choice, in the order of the checkpoint."""
+    if isinstance(given_groups, str | bytes):
+        raise TypeError(
+            f"{argument('groups')} must be a list of regular expressions, or names with one each, "
+            f"not {given_groups!r}; give [{given_groups!r}]"
+        )
+    texts = list(given_groups.values() if isinstance(given_groups, Mapping) else given_groups or ())
+    patterns = [(text, pattern_of("groups", text)) for text in texts]
+    used: set[str] = set()
+    members: dict[Any, list[str]] = {}
+    alike = "matrix" if candidates.limits is None else candidates.limits.loading.alike
+    consumer = None if candidates.limits is None else candidates.limits.consumer.name
+    for name in candidates.tensors:
+        key: Any = _usual_group(name, alike, candidates.model, consumer)
+        for text, pattern in patterns:
+            if pattern.find(name) is not None:
+                used.add(text)
+                key = text, () if text == name else tuple(pattern.groups(text, name))
+                break
+        members.setdefault(key, []).append(name)
+    for text, pattern in patterns:
+        if text not in used:
+            taken = next((name for name in candidates.tensors if pattern.find(name)), None)
+            raise CheckpointError(
+                f"{given('groups', text)} matches no weight that may change; the first of these is "
+                f"{next(iter(candidates.tensors))!r}"
+                if taken is None
+                else f"{given('groups', text)} matches weights of groups before it alone, as "
+                f"{taken!r}; put it first, or leave it out"
+            )
+    return list(members.values())
+
+
+def _ignored(ignore: str | Sequence[str], candidates: Candidates) -> list[str]:
+    """Return the weights whose error does not count."""
+    if not isinstance(ignore, str | Sequence):
+        raise TypeError(f"ignore is a regular expression or several, not {ignore!r}")
+    names: list[str] = []
+    for text in (ignore,) if isinstance(ignore, str) else ignore:
+        pattern = pattern_of("ignore", text)
+        matches = [
+            name
+            for name in candidates.tensors
+            if pattern.find(name) is not None or pattern.find(name.removesuffix(WEIGHT)) is not None
+        ]
+        if not matches:
+            near = nearest([text], candidates.tensors)[text]
+            raise CheckpointError(
+                f"{given('ignore', text)} matches no weight that may change"
+                + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
+            )
+        names += matches
+    if len(set(names)) == len(candidates.tensors):
+        raise CheckpointError(
+            f"{given('ignore', ignore)} matches every weight that may change; leave some out"
+        )
+    return names
+
+
+def _usual_group(name: str, alike: str, model: CheckpointModel, consumer: str | None) -> str:
+    """Return what weights share that engines fuse, or that are experts of a layer or model."""
+    layer = model.layer_of_expert(name)
+    if layer is not None and alike != "matrix":
+        return f"{layer if alike == 'layer' else ''}.experts.*"
+    return _EXPERT.sub(".experts.*.", min(model.partners(name, consumer)))
+
+
+def _importances(
+    importance: Mapping[str, float] | str | os.PathLike[str] | None, candidates: Candidates
+) -> dict[str, float]:
+    """Return how much the error of each weight counts."""
+    if importance is None:
+        # `benches/real` has figures. No norm or sum is between the error of a head and the logits.
+        infos = candidates.tensors
+        counts = {name: math.log1p(math.prod(info.shape)) for name, info in infos.items()}
+        heads = [name for name in infos if candidates.model.is_head(name)]
+        rest = sum(counts[name] for name in infos if name not in heads) or 1.0
+        return counts | dict.fromkeys(heads, rest)
+    origin, rows = "importance", importance
+    if not isinstance(rows, Mapping):
+        path = checked_path(rows, "importance")
+        origin, rows = str(path), _read_importance(path)
+    numbers: dict[str, float] = {}
+    for name, value in rows.items():
+        if name not in candidates.tensors:
+            continue
+        numbers[name] = _number(f"{origin}: {name!r}", value)
+    if not numbers:
+        raise CheckpointError(
+            f"{origin} names no weight that may change; the first of these is "
+            f"{next(iter(candidates.tensors))!r}"
+        )
+    missing = [name for name in candidates.tensors if name not in numbers]
+    if missing:
+        raise CheckpointError(
+            f"{origin} has no number for {missing[0]!r} and {len(missing) - 1:,} other weights; "
+            "give one for each"
+        )
+    if not math.isfinite(sum(numbers.values())):
+        raise CheckpointError(
+            f"{origin} adds up to more than a float holds; divide all of its numbers by the largest"
+        )
+    if not any(numbers.values()):
+        raise CheckpointError(
+            f"{origin} is 0 for every weight that may change; give a number above 0 for at least "
+            f"one, or leave {argument('importance')} out"
+        )
+    return numbers
+
+
+def _read_importance(path: Path) -> Mapping[str, Any]:
+    if path.suffix in {".npz", ".safetensors"}:
+        arrays: Mapping[str, Any] = load(path)
+        return arrays
+    try:
+        rows = parsed(read_file(path, MOST_BYTES), path)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from None
+    if not isinstance(rows, dict):
+        raise CheckpointError(f"{path} is not a JSON object of names and numbers")
+    return rows
+
+
+def _number(origin: str, value: Any) -> float:  # noqa: ANN401  (of a file)
+    try:
+        array = np.asarray(value)
+    except ValueError:  # lists of different lengths
+        array = np.asarray(value, object)
+    if array.size != 1:
+        raise CheckpointError(
+            f"{origin} has {array.size:,} elements; give one number for each weight: how much the "
+            "loss grows with its relative squared error. Numbers by input channel are not taken"
+        )
+    try:
+        is_number = finfo(array.dtype).kind in _NUMBERS
+    except TypeError:
+        is_number = False
+    if not is_number:
+        raise CheckpointError(f"{origin} is {value!r}; use a number such as 0.5")
+    number = float(array.reshape(()))
+    if not (math.isfinite(number) and number >= 0):
+        raise CheckpointError(f"{origin} is {number}; use a finite number that is not negative")
+    return number
+
+
+class _TooFewBytesError(Exception):
+    """Nothing fits."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Size:
+    """The bytes of the checkpoint, those that no choice changes, and its elements."""
+
+    before: int
+    fixed: int
+    excess: int
+    """What the sum counts too much where every weight stays: entries of headers are at most so."""
+    parameters: int
+    roles: Mapping[str, int]
+    """The bytes that no choice changes, by the role of the tensor."""
+
+    @classmethod
+    def of(cls, opened: Checkpoint, candidates: Candidates) -> _Size:
+        shards = opened.shards
+        infos, entries = opened.tensors, EntrySizes.of(opened)
+        others = [name for name in infos if name not in candidates.tensors]
+        heads = sum(_HEAD_BYTES + len(json.dumps(shard.metadata)) for shard in shards.values())
+        beside, indices = _beside_bytes(opened)
+        heads += _HEAD_BYTES * max(len(indices), 1) if opened.is_folder else 0
+        roles = Counter[str]()
+        for name in others:
+            roles[candidates.model.role(name)] += infos[name].nbytes + entries.nbytes(name)
+        roles[_BESIDE] = heads + beside
+        paths = [opened.path / name for name in shards] if opened.is_folder else [opened.path]
+        before = sum(path.stat().st_size for path in (*paths, *indices)) + beside
+        fixed = roles.total()
+        whole = fixed + sum(sizes[KEEP] for sizes in candidates.nbytes.values())
+        return cls(
+            before,
+            fixed,
+            max(whole - before, 0) if all(path.suffix == _SAFETENSORS for path in paths) else 0,
+            sum(math.prod(info.shape) for info in infos.values() if info.kind == "float"),
+            roles,
+        )
+
+
+def _beside_bytes(opened: Checkpoint) -> tuple[int, list[Path]]:
+    """Return the bytes of the files beside the shards that the result has, too, and the indices.
+
+    The entries of these are counted with the tensors.
+    """
+    if not opened.is_folder:
+        return 0, []
+    copied, _ = OtherFiles(opened, Patterns(), keeps_all=False).size(opened.path)
+    names = {component.index_name for component in opened.components} - {None}
+    paths = [opened.path / name for name in opened.consumed]
+    beside = [path for path in paths if path.is_file()]
+    indices = [path for path in beside if str(path.relative_to(opened.path)) in names]
+    nbytes = sum(path.stat().st_size for path in beside if path not in indices)
+    return copied + nbytes, indices
+
+
+@lru_cache(1 << 17)
+def _key(name: str) -> str:
+    """Return the key of a map that is of one weight; in parentheses none is "default"."""
+    return f"({re.escape(name)})"
+
+
+class _StatementSizes:
+    """The bytes of what states the schemes of any choice for a checkpoint."""
+
+    def __init__(self, opened: Checkpoint, candidates: Candidates, threads: int) -> None:
+        self._opened, self._candidates, self._threads = opened, candidates, threads
+        self._count_bytes: Callable[[Mapping[str, str]], int] | None = None
+
+    def nbytes(self, advice: Advice) -> int:
+        """Return the bytes for the choices of advice."""
+        if not advice.quantizes:
+            return 0
+        chosen = {
+            _key(name): choice.target
+            for choice in advice.choices
+            if is_scheme(choice.target)
+            for name in choice.tensors
+        }
+        if self._count_bytes is None:  # each weight by its name, for all choices
+            keys = dict.fromkeys(map(_key, self._candidates.tensors), min(chosen.values()))
+            recipe: Any = self._candidates.recipe
+            request = Quantize(source=self._opened.path, recipe=recipe, dtype_map=keys)
+            encode = checked_encode(request, self._threads)
+            is_file = not self._opened.is_folder
+            self._count_bytes = statement_sizes(self._opened, encode, is_file=is_file)
+        return self._count_bytes(chosen)
+
+
+class _Problem:
+    """The choices, and what limits them."""
+
+    def __init__(
+        self,
+        candidates: Candidates,
+        groups: Sequence[Sequence[str]],
+        surveyed: Mapping[str, Surveyed],
+        importance: Mapping[str, float],
+        limits: tuple[_Size, _Limit],
+    ) -> None:
+        self._candidates, self._groups = candidates, groups
+        self._size, self._limit = limits
+        self._surveyed = surveyed
+        self._total = sum(importance.values()) or 1.0
+        self._options: list[list[Alternative]] = []
+        self._exponents: list[dict[int, int]] = []
+        for names in groups:
+            counts: Counter[int] = Counter()
+            for name in names:
+                counts.update(surveyed[name].exponents)
+            self._exponents.append(dict(sorted(counts.items())))
+            shared = [
+                target
+                for target in candidates.nbytes[names[0]]
+                if all(target in candidates.nbytes[name] for name in names)
+            ]
+            self._options.append(
+                [
+                    Alternative(
+                        target,
+                        sum(candidates.nbytes[name][target] for name in names),
+                        sum(importance[name] * surveyed[name].errors[target] for name in names),
+                    )
+                    for target in shared
+                ]
+            )
+
+    def advice(self, sizes: _StatementSizes, source: str) -> Advice:
+        """Choose, and say what else there was, or refuse a limit that nothing fits."""
+        try:
+            return self._chosen(sizes, source)
+        except _TooFewBytesError:
+            raise self._refusal(sizes, source) from None
+
+    def _chosen(self, sizes: _StatementSizes, source: str) -> Advice:
+        """Choose one scheme for all, if that is as good, else the best mixture."""
+        limit = self._most_bytes()
+        if limit is not None and limit >= self._size.before:
+            limit += self._size.before  # every weight may stay: nothing is limited
+        reserve = 0
+        first = solution = self._solve(limit, reserve)
+        lightest: Solution | None = None
+        while True:
+            advice = self._advice(source, solution)
+            stated = sizes.nbytes(advice)
+            if limit is None or advice.nbytes + stated <= limit:
+                break
+            if solution is lightest:
+                raise _TooFewBytesError
+            # What states the schemes needs room, too; how much follows from the choices.
+            reserve += advice.nbytes + stated - limit
+            try:
+                solution = self._solve(limit, reserve)
+            except _TooFewBytesError:
+                solution = lightest = self._lightest(sizes, source)
+        most = advice.nbytes + stated if limit is None else limit
+        is_limited = self._limit.error is not None
+        for uniform in self._uniforms(solution.cost * (1 if is_limited else 1 + _MARGIN)):
+            whole = self._advice(source, uniform)
+            if whole.nbytes + (uniform_stated := sizes.nbytes(whole)) <= most:
+                advice, stated, solution = whole, uniform_stated, uniform
+                break
+        front = tuple(FrontPoint(point.nbytes + stated, point.error) for point in advice.front)
+        advice = replace(advice, nbytes=advice.nbytes + stated, front=front)
+        if limit is None:
+            above = solution.cost - first.cost + first.gap
+            return replace(advice, nbytes_gap=math.ceil(max(above, 0.0)) + stated)
+        above = solution.cost - first.cost + first.gap
+        return replace(advice, gap=max(above, 0.0) / self._total)
+
+    def _uniforms(self, most_cost: float) -> Iterator[Solution]:
+        """Yield the choices of one scheme that cost no more than that, the best first.
+
+        A weight that cannot have the scheme has the best of what is not one, and in half of them
+        embeddings and heads do, too.
+        """
+        is_limited = self._limit.error is not None
+        rows: list[tuple[float, float, tuple[int, ...]]] = []
+        targets = dict.fromkeys(option.target for row in self._options for option in row)
+        for scheme, tables in itertools.product(filter(is_scheme, targets), (True, False)):
+            chosen: list[int] = []
+            for names, options in zip(self._groups, self._options, strict=True):
+                is_table = self._candidates.model.role(names[0]) in TABLES
+                places = {option.target: place for place, option in enumerate(options)}
+                place = places.get(scheme) if tables or not is_table else None
+                chosen.append(self._wide(options) if place is None else place)
+            picked = [row[place] for row, place in zip(self._options, chosen, strict=True)]
+            error = sum(option.error for option in picked)
+            nbytes = sum(option.nbytes for option in picked)
+            cost, weight = (nbytes, error) if is_limited else (error, nbytes)
+            most = self._limit.error * self._total if self._limit.error is not None else math.inf
+            if cost <= most_cost * (1 + _ROUNDING) and error <= most * (1 + _ROUNDING):
+                rows.append((cost, weight, tuple(chosen)))
+        for cost, weight, row_places in sorted(rows):
+            yield Solution(row_places, cost, weight, 0.0)
+
+    @staticmethod
+    def _wide(options: Sequence[Alternative]) -> int:
+        """Return the option that loses least: of 16 bits, of none that is a scheme, or of all."""
+        wide = [place for place, option in enumerate(options) if option.target in WIDE_FORMATS]
+        others = [place for place, option in enumerate(options) if not is_scheme(option.target)]
+        return min(wide or others or range(len(options)), key=lambda place: options[place].error)
+
+    def _advice(self, source: str, solution: Solution) -> Advice:
+        choices = [self._choice(number, index) for number, index in enumerate(solution.chosen)]
+        limits = self._candidates.limits
+        return Advice(
+            source,
+            self._candidates.recipe,
+            tuple(sorted(choices, key=lambda choice: -choice.error)),
+            self._size.before,
+            self._size.fixed + sum(choice.nbytes for choice in choices) - self._excess(choices),
+            self._size.parameters,
+            sum(choice.error for choice in choices) / self._total,
+            None,
+            None,
+            self._front(),
+            None if limits is None else limits.consumer.name,
+        )
+
+    def _excess(self, choices: Sequence[Choice]) -> int:
+        """Return by how much the sum of bytes is too large: none where tensors are added."""
+        changed = [choice for choice in choices if choice.target != KEEP]
+        if any(is_scheme(choice.target) for choice in changed):
+            return 0
+        # A header names "BF16" for "F32", and ends at a multiple of 8 bytes.
+        longer = sum(len(choice.tensors) for choice in changed) + _ALIGNMENT if changed else 0
+        return max(self._size.excess - longer, 0)
+
+    def least_bytes(self) -> int:
+        """Return the bytes of the smallest choices, without what states the schemes."""
+        least = (min(option.nbytes for option in row) for row in self._options)
+        return self._size.fixed + sum(least)
+
+    def _most_bytes(self) -> int | None:
+        """Return the bytes that the checkpoint may take; None if its error is limited."""
+        if self._limit.bits is None:
+            return self._limit.nbytes
+        return int(self._limit.bits * self._size.parameters / _BYTE_BITS)
+
+    def _solve(self, limit: int | None, reserve: int) -> Solution:
+        """Choose within a limit, of which some bytes are for what states the schemes."""
+        fixed = self._size.fixed + reserve
+        if limit is None:
+            assert self._limit.error is not None  # noqa: S101
+            groups = [
+                [Option(option.nbytes, option.error) for option in options]
+                for options in self._options
+            ]
+            # A mean that was read off a choice allows that choice.
+            solution = solve(groups, self._limit.error * self._total * (1 + _ROUNDING))
+            if solution is None:
+                raise CheckpointError(
+                    f"{given('error', self._limit.error)} is less than that of any choice"
+                )
+            return solution
+        groups = [
+            [Option(option.error, option.nbytes) for option in options] for options in self._options
+        ]
+        solution = solve(groups, limit - fixed)
+        if solution is None:
+            raise _TooFewBytesError
+        return solution
+
+    def _lightest(self, sizes: _StatementSizes, source: str) -> Solution:
+        """Return the choices of the fewest bytes; what states a mixture may cost more than one."""
+
+        def nbytes(solution: Solution) -> int:
+            advice = self._advice(source, solution)
+            return advice.nbytes + sizes.nbytes(advice)
+
+        return min((self._least_choices(), *self._uniforms(math.inf)), key=nbytes)
+
+    def _least_choices(self) -> Solution:
+        """Return the choices of the fewest bytes, without what states the schemes."""
+        places = [
+            min(range(len(row)), key=lambda place: row[place].nbytes) for row in self._options
+        ]
+        options = [row[place] for row, place in zip(self._options, places, strict=True)]
+        error = sum(option.error for option in options)
+        return Solution(tuple(places), error, sum(option.nbytes for option in options), 0.0)
+
+    def _refusal(self, sizes: _StatementSizes, source: str) -> CheckpointError:
+        """Say the bytes of the smallest choices, by role, and what makes them smaller."""
+        lightest = self._lightest(sizes, source)
+        advice = self._advice(source, lightest)
+        stated = sizes.nbytes(advice)
+        least = advice.nbytes + stated
+        limit = (
+            given("budget", self._limit.nbytes)
+            if self._limit.nbytes is not None
+            else given("bits", self._limit.bits)
+        )
+        least_bits = _BYTE_BITS * least / max(self._size.parameters, 1)
+        return CheckpointError(
+            f"{limit} is less than the {least:,} bytes ({least_bits:.2f} bits) of the smallest "
+            f"choices: {self._floor(lightest, stated)}. Use more{self._remedies()}"
+        )
+
+    def _floor(self, lightest: Solution, reserve: int) -> str:
+        """Say the bytes of the smallest choices by role, the most first."""
+        roles = Counter(self._size.roles)
+        roles[_BESIDE] += reserve
+        rows = zip(self._groups, self._options, lightest.chosen, strict=True)
+        for names, options, place in rows:
+            roles[self._candidates.model.role(names[0])] += options[place].nbytes
+        return ", ".join(f"{role} {nbytes:,}" for role, nbytes in roles.most_common() if nbytes)
+
+    def _remedies(self) -> str:
+        """Say what else than more bytes makes the smallest choices smaller."""
+        remedies: list[str] = []
+        candidates = self._candidates
+        roles = {*self._size.roles, *map(candidates.model.role, candidates.tensors)}
+        loads = candidates.limits is None or candidates.limits.consumer.embeddings
+        if loads and not candidates.embeddings and roles.intersection(TABLES):
+            yes = "yes" if is_for_command() else True
+            remedies.append(
+                f", or quantise embeddings and heads ({argument('quantize_embeddings', yes)})"
+            )
+        if candidates.has_formats:
+            remedies.append(f", or consider more formats ({argument('formats')})")
+        return "".join(remedies)
+
+    def _choice(self, number: int, index: int) -> Choice:
+        names, options = self._groups[number], self._options[number]
+        chosen = options[index]
+        worst = max(self._surveyed[name].errors[chosen.target] for name in names)
+        on_hull = [options[place] for place in hull([Option(o.error, o.nbytes) for o in options])]
+        cheaper = [option for option in on_hull if option.nbytes < chosen.nbytes]
+        dearer = [option for option in on_hull if option.nbytes > chosen.nbytes]
+        return Choice(
+            tuple(names),
+            chosen.target,
+            sum(self._candidates.tensors[name].nbytes for name in names),
+            chosen.nbytes,
+            chosen.error,
+            -10 * math.log10(worst) if worst else math.inf,
+            cheaper[-1] if cheaper else None,
+            dearer[0] if dearer else None,
+            self._exponents[number],
+        )
+
+    def _mean(self, cost: float) -> float:
+        """Return the mean error of a sum; 0 for what differs from 0 by the sum's rounding."""
+        return cost / self._total if cost > _ROUNDING * self._total else 0.0
+
+    def _front(self) -> tuple[FrontPoint, ...]:
+        groups = [
+            [Option(option.error, option.nbytes) for option in options] for options in self._options
+        ]
+        points = front(groups)
+        step = max(len(points) // _FRONT_POINTS, 1)
+        chosen = [*points[:-1:step], points[-1]]
+        fixed = self._size.fixed
+        return tuple(
+            FrontPoint(fixed + round(point.weight), self._mean(point.cost)) for point in chosen
+        )

@@ -1,0 +1,188 @@
+"""What differs between two checkpoints, by how much, and what explains it."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+
+import numpy as np
+
+from castwise._numbers import is_real
+from castwise._options import Arithmetic, MapArgument, PathArgument
+from castwise.arrays.dtype_map import DtypeMap
+from castwise.checkpoint.comparison._comparing import Comparing, worker_count
+from castwise.checkpoint.comparison._pairing import paired, rename_mapping
+from castwise.checkpoint.comparison._sides import Side
+from castwise.checkpoint.comparison.results import Diff, TensorDiff, severity
+from castwise.checkpoint.containers import open_checkpoint, source_path
+from castwise.checkpoint.plan import Decide, decided
+from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
+from castwise.checkpoint.requests.cast import chosen_dtypes
+from castwise.checkpoint.results.report import Progress, ProgressMeter
+from castwise.text.wording import argument
+
+_KEPT_BYTES = 16 << 20
+_MOST_DECODERS = 2
+"""Threads that decode slabs of a side ahead, each of which holds some MiB: decoding takes a
+fraction of the time of a comparison."""
+
+
+def diff(
+    first: PathArgument,
+    second: PathArgument,
+    *,
+    dtype_map: MapArgument | DtypeMap | None = None,
+    rename: Mapping[str, str] | str | os.PathLike[str] | None = None,
+    reference: PathArgument | None = None,
+    rtol: float | None = None,
+    atol: float | None = None,
+    dtype: object = None,
+    arithmetic: Arithmetic = "peer",
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Diff:
+    """Compare two checkpoints: names, shapes, formats, metadata and values, and explain these.
+
+    Tensors are compared by name, those that have no other by their values, as they stream by.
+    Where values of floats differ, or their format does, recipes are tried that may have made B of
+    A: all roundings, what becomes of numbers beyond the range and of NaN, a format between, zeros
+    for subnormals, a factor; of quantised weights how blocks get their scales. The plainest one
+    that is right on a sample is tried on every element, and the result says for how many it is
+    wrong.
+
+    Parameters
+    ----------
+    first, second
+        A and B: files or folders, as `verify` takes.
+    dtype_map
+        What A was to become, as in `cast_file`: B is compared with what the map makes of A.
+    rename
+        The names of tensors of A, each with its name in B: a mapping, or a JSON or TOML file.
+    reference
+        A checkpoint with the names of A from which errors are measured: those of A and of B, each
+        over the error of its format, of the reference rounded once.
+    rtol, atol
+        The tolerances of `|a - b| <= atol + rtol |a|`, as in `numpy.isclose`. If one is given, the
+        other is 0 by default, and other formats, names and metadata are no differences.
+    dtype, arithmetic
+        As in `verify`. With a map that has no default, `dtype` is that.
+    threads
+        How many threads may decode and compare.
+    progress
+        Called when a tensor begins, now and then within a large one, and at the end.
+
+    Returns
+    -------
+    All tensors, the worst first.
+
+    Raises
+    ------
+    CheckpointError
+        One is damaged or cannot be decoded for certain; or `rename` names no tensor.
+    ValueError, TypeError
+        An option is wrong.
+    OSError
+        A file cannot be read.
+
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> weight = np.linspace(0, 1, 9, dtype=np.float32) / 3
+    >>> checkpoint.save("model.safetensors", {"fc.weight": weight})
+    >>> _ = checkpoint.cast_file("model.safetensors", "small.safetensors", "bfloat16")
+    >>> difference = checkpoint.diff("model.safetensors", "small.safetensors").tensors[0]
+    >>> print(difference.explanation)
+    B is A rounded once (every element)
+
+    """
+    tolerances = _tolerances(rtol, atol)
+    workers = worker_count(threads)
+    dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
+    asked = None if dtypes is not None else dtype
+    paths = {"first": first, "second": second} | (
+        {} if reference is None else {"reference": reference}
+    )
+    with ExitStack() as stack:
+        opened = [
+            stack.enter_context(open_checkpoint(source_path(path, name), decodes=True))
+            for name, path in paths.items()
+        ]
+        decide: Decide | None = None
+        if dtypes is not None:
+            if dtypes.is_general:
+                dtypes = CheckpointModel(opened[0]).bound(dtypes)
+            decide = partial(decided, dtypes)
+        left, right, *others = (
+            Side.decoded(
+                source,
+                opened[place == 0],
+                dtype=asked,
+                arithmetic=arithmetic,
+                threads=min(workers, _MOST_DECODERS),
+                decide=decide if place == 0 else None,
+            )
+            for place, source in enumerate(opened)
+        )
+        for side in (left, right, *others):
+            stack.callback(side.close)
+        pairing = paired(left, right, rename_mapping(rename, left, right))
+        comparing = Comparing(
+            left,
+            right,
+            arithmetic,
+            threads=threads,
+            pool=stack.enter_context(ThreadPoolExecutor(workers + 1)),
+            reference=others[0] if others else None,
+            tolerances=tolerances,
+        )
+        # Blocks up to the largest that was freed are not mapped anew by glibc, as pieces would be.
+        np.empty(_KEPT_BYTES, np.uint8)
+        meter = ProgressMeter(sum(left.info(name).nbytes for name in pairing.pairs), progress)
+        tensors = [
+            TensorDiff(name, reason, tied_to=tied, beyond=tolerances and 1)
+            for reason, lonely in (
+                ("only in A", pairing.only_left),
+                ("only in B", pairing.only_right),
+            )
+            for name, tied in lonely.items()
+        ]
+        for name, other in pairing.pairs.items():
+            meter.starts(name)
+            tensors.append(comparing.compared(name, other, meter))
+            meter.finished(left.info(name).nbytes)
+        meter.starts(None)
+        for side in (left, right, *others):
+            side.check_unchanged()
+        return Diff(
+            str(first),
+            str(second),
+            None if reference is None else str(reference),
+            tuple(sorted(tensors, key=severity)),
+            _metadata(left, right),
+            tolerances is not None,
+        )
+
+
+def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] | None:
+    if rtol is None and atol is None:
+        return None
+    for name, value in (("rtol", rtol), ("atol", atol)):
+        if value is not None and not (is_real(value) and value >= 0 and math.isfinite(value)):
+            raise ValueError(f"{argument(name)} must be a number from 0 on, not {value!r}")
+    return rtol or 0.0, atol or 0.0
+
+
+def _metadata(left: Side, right: Side) -> dict[str, tuple[str | None, str | None]]:
+    """Return the keys of metadata that differ; none where one of the two is decoded."""
+    if left.decodes or right.decodes:
+        return {}
+    ahead, behind = left.metadata, right.metadata
+    return {
+        key: (ahead.get(key), behind.get(key))
+        for key in dict.fromkeys([*ahead, *behind])
+        if ahead.get(key) != behind.get(key)
+    }

@@ -1,0 +1,400 @@
+"""Find the recipe that makes one tensor of another, and prove it on every element."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import CastReport, compare
+from castwise.arrays.recipe import Recipe
+from castwise.checkpoint._tensors import format_info
+from castwise.checkpoint.comparison._recipes import Sample
+from castwise.text.brief import brief_fields
+
+Pairs = Callable[[int], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
+"""Reads two tensors again, in flat pieces of so many elements; 0 leaves that open."""
+
+_SPREAD = 1 << 14
+"""Elements of a piece that are spread evenly over it."""
+_FEW = 1 << 10
+"""Of these, those that say whether a larger number of A became a smaller one of B."""
+_REVERSED = 16
+"""No cast is searched for if it is certain to be wrong for one in so many elements."""
+_CHUNK = 1 << 16
+_WORD_BYTES = 8
+_NOTABLE = 1 << 10
+_FAILING = 1 << 12
+_SEARCHES = 3
+_PATIENCE = 8
+"""Searches that find nothing, one after the other, after which only known recipes are tried."""
+_WALKS = 3
+_MOST_FAILING = 64
+"""A recipe explains nothing if it is wrong for more than one in so many elements, and for two."""
+
+
+def most_failing(count: int) -> int:
+    """Return for how many of so many elements a recipe may be wrong that explains the others."""
+    return max(count // _MOST_FAILING, 1)
+
+
+@dataclass(frozen=True, slots=True)
+class CastExplanation:
+    """What makes B of A, as far as it was proved.
+
+    Attributes
+    ----------
+    text
+        The statement, in words.
+    options
+        The options of `castwise.cast` that make B of A, and beside them "through", the format that
+        A was cast to before, or None, with "through_rounding" and "through_overflow" of that cast;
+        "flushed", where subnormals were made 0: "source", "result" or "both". Of quantised weights
+        what says how they were made.
+    count
+        How many elements it was tried on: all.
+    disagreeing
+        For how many it is wrong.
+    index
+        The first of these; None if there is none.
+
+    """
+
+    text: str
+    options: Mapping[str, Any] = field(default_factory=dict)
+    count: int = 0
+    disagreeing: int = 0
+    index: tuple[int, ...] | None = None
+
+    __repr__ = brief_fields
+
+    @property
+    def every_element(self) -> bool:
+        """True if B is that in every element."""
+        return not self.disagreeing
+
+    def __str__(self) -> str:
+        """Return the statement and how far it holds."""
+        if self.every_element:
+            return f"{self.text} (every element)"
+        place = ",".join(map(str, self.index or ()))
+        return (
+            f"{self.text} (all but {self.disagreeing:,} of {self.count:,} elements, "
+            f"the first at {place})"
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "text": self.text,
+            "options": dict(self.options),
+            "every_element": self.every_element,
+            "count": self.count,
+            "disagreeing": self.disagreeing,
+            "first_disagreement": None if self.index is None else list(self.index),
+        }
+
+
+class KnownRecipes:
+    """The recipes that explained tensors before, which are tried before a search."""
+
+    def __init__(self) -> None:
+        self._recipes: dict[tuple[str, str], list[Recipe]] = {}
+        self._in_vain: dict[tuple[str, str], int] = {}
+
+    def of(self, source: str, target: str) -> Sequence[Recipe]:
+        """Return the recipes that explained tensors of two formats."""
+        return self._recipes.get((source, target), ())
+
+    def best(self, sample: Sample, recipe: Recipe) -> Recipe:
+        """Return the best recipe on a sample, where `recipe` fails."""
+        pair = sample.source, sample.target
+        known = self._recipes.setdefault(pair, [])
+        candidates = [recipe, *(other for other in known if other != recipe)]
+        chosen, score = sample.best_of(candidates)
+        in_vain = self._in_vain.get(pair, 0)
+        if not score or in_vain >= _PATIENCE:
+            return chosen
+        chosen, score = sample.best()
+        explains = score <= most_failing(sample.size)
+        self._in_vain[pair] = 0 if explains else in_vain + 1
+        if explains and chosen not in known:
+            known.append(chosen)
+        return chosen
+
+
+class Attempt:
+    """What a recipe made of a piece, computed before it is asked for.
+
+    Attributes
+    ----------
+    recipe
+        The recipe.
+    is_due
+        Whether a recipe is tried at all.
+    different
+        In how many elements the result is not B; None if it was not tried.
+    report
+        Of the cast, if that says all.
+
+    """
+
+    def __init__(self, recipe: Recipe, target: str, *, is_due: bool) -> None:
+        self.recipe, self.is_due, self._target = recipe, is_due, target
+        self.different: int | None = None
+        self.report: CastReport | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True for one cast, to the nearest."""
+        return self.recipe.is_plain
+
+    @property
+    def has_failed(self) -> bool:
+        """True if the piece will be measured, as no recipe explains it."""
+        return not self.is_due or bool(self.different)
+
+    def make(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+        """Try the recipe."""
+        result, self.report = self.recipe.applied_fully(left, self._target, 1)
+        self.different = compare(result, right, threads=1).different
+
+
+class Prover:
+    """Tries the plainest recipe on pieces as they come, and searches for others where it fails.
+
+    A recipe that was found in the middle holds from there on; what came before is read again.
+    """
+
+    def __init__(
+        self, source: str, target: str, size: int, known: KnownRecipes, threads: int | None
+    ) -> None:
+        self._source, self._target, self._threads = source, target, threads
+        self._size = size
+        self._known = known
+        self._sample: Sample | None = None
+        self._searches = _SEARCHES
+        self._recipe = Recipe()
+        self._begin = 0
+        self._count = 0
+        self._disagreeing = 0
+        self._place: int | None = None
+
+    @property
+    def is_plain(self) -> bool:
+        """True while the recipe is one cast to the nearest, or none between equal formats."""
+        return self._recipe.is_plain
+
+    @property
+    def most_ulps(self) -> int | None:
+        """How far its results are at most from the nearest number; None if that is not known."""
+        return self._recipe.most_ulps
+
+    @property
+    def has_failed(self) -> bool:
+        """True if no recipe is right for every element."""
+        return self.is_hopeless or (self._disagreeing > 0 and not self._begin)
+
+    @property
+    def is_hopeless(self) -> bool:
+        """True if no recipe will explain the tensor, whatever the other pieces are."""
+        return not self._searches and self._disagreeing > most_failing(self._size)
+
+    def attempt(self) -> Attempt:
+        """Return the attempt at the next piece."""
+        return Attempt(self._recipe, self._target, is_due=not self.is_hopeless)
+
+    def try_piece(
+        self,
+        left: NDArray[Any],
+        right: NDArray[Any],
+        different: int | None = None,
+        attempt: Attempt | None = None,
+    ) -> CastReport | None:
+        """Try the recipe on a piece; its report if it is a cast that makes this of that.
+
+        `different` says how many elements of the piece are, if the recipe changes none; `attempt`
+        is one that was made before, with this recipe or another.
+        """
+        start = self._count
+        self._count += left.size
+        if self.is_hopeless:
+            return None
+        result, report = left, None
+        if different is None:
+            if attempt is None or attempt.different is None or attempt.recipe != self._recipe:
+                attempt = self.attempt()
+                attempt.make(left, right)
+            different, report = attempt.different, attempt.report
+            if different:
+                result, _ = self._applied(left)
+        if not different:
+            return report
+        if self._searches:
+            self._searches -= 1
+            chosen = self._searched(left, right, result)
+            if chosen != self._recipe:
+                self._recipe, self._begin = chosen, start
+                self._disagreeing, self._place = 0, None
+                result, report = self._applied(left)
+                different = compare(result, right, threads=self._threads).different
+                if not different:
+                    return report
+        self._failed(result, right, different, start)
+        return None
+
+    def try_all(self, pairs: Pairs) -> None:
+        """Try the recipe on all pieces."""
+        for left, right in pairs(0):
+            self.try_piece(left, right)
+
+    def _applied(self, left: NDArray[Any]) -> tuple[NDArray[Any], CastReport | None]:
+        """Return what the recipe makes of a piece, with a report if that says all."""
+        return self._recipe.applied_fully(left, self._target, self._threads)
+
+    def equal_piece(self, count: int) -> None:
+        """Count a piece that is the same in both."""
+        self._count += count
+
+    def _failed(
+        self, result: NDArray[Any], right: NDArray[Any], different: int, start: int
+    ) -> None:
+        self._disagreeing += different
+        if different and self._place is None and not self.is_hopeless:
+            self._place = start + first_differing(result, right)
+
+    def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
+        """Take a sample of a piece where the recipe fails, and return the best one on all."""
+        if self._is_reversed(left, right):
+            return self._recipe
+        if self._sample is None:
+            for recipe in self._known.of(self._source, self._target):
+                again = recipe.applied(left, self._target, self._threads)
+                if not compare(again, right, threads=self._threads).different:
+                    return recipe
+            self._sample = Sample(self._source, self._target)
+        failing = _differing(result, right)
+        spread = np.linspace(0, left.size - 1, min(_SPREAD, left.size)).astype(np.intp)
+        places = [_thinned(failing, _FAILING), spread, self._notable(left)]
+        self._sample.add(left, right, np.concatenate(places))
+        return self._known.best(self._sample, self._recipe)
+
+    def _is_reversed(self, left: NDArray[Any], right: NDArray[Any]) -> bool:
+        """Return True if larger numbers became smaller ones too often, which no cast does."""
+        kinds = {format_info(name).kind for name in (self._source, self._target)}
+        if kinds != {"float"}:
+            return False
+        spread = np.linspace(0, left.size - 1, min(_FEW, left.size)).astype(np.intp)
+        with np.errstate(all="ignore"):
+            ahead, behind = left[spread].astype(np.float64), right[spread].astype(np.float64)
+        finite = np.isfinite(ahead) & np.isfinite(behind)
+        ahead, behind = ahead[finite], behind[finite]
+        order = np.lexsort((behind, ahead))
+        # Of each pair of neighbours in this order, a cast is wrong for one at least.
+        pairs = order[: order.size // 2 * 2].reshape(-1, 2)
+        lower, upper = ahead[pairs].T
+        first, second = behind[pairs].T
+        reversed_pairs = np.where(lower == upper, first != second, first > second)
+        return int(np.count_nonzero(reversed_pairs)) * _REVERSED > spread.size
+
+    def _notable(self, left: NDArray[Any]) -> NDArray[np.intp]:
+        """Return where elements are beyond the range of B, or below its normal numbers."""
+        source, target = format_info(self._source), format_info(self._target)
+        if source.kind != "float" or target.kind != "float":
+            return np.empty(0, np.intp)
+        with np.errstate(all="ignore"):
+            magnitudes = np.abs(left.astype(np.float32))
+            usual = (magnitudes >= max(target.smallest_normal, source.smallest_normal)) & (
+                magnitudes <= target.max
+            )
+        largest = np.array([np.argmax(magnitudes)], np.intp)
+        return np.concatenate([_thinned(np.flatnonzero(~usual), _NOTABLE), largest])
+
+    def explanation(self, pairs: Pairs, shape: tuple[int, ...]) -> CastExplanation | None:
+        """Return what was proved; reads again what the recipe was not tried on."""
+        if self.is_hopeless:
+            return self._between_neighbours(pairs)
+        for _ in range(_WALKS):
+            if not self._begin:
+                break
+            recipe, end = self._recipe, self._begin
+            self._walk_again(pairs, end)
+            if self._recipe == recipe:
+                break
+        if self._begin or self._disagreeing > most_failing(self._count):
+            return self._between_neighbours(pairs)
+        place = self._place
+        return CastExplanation(
+            self._recipe.text(self._source, self._target),
+            self._recipe.to_dict(),
+            self._count,
+            self._disagreeing,
+            None if place is None else tuple(int(axis) for axis in np.unravel_index(place, shape)),
+        )
+
+    def _between_neighbours(self, pairs: Pairs) -> CastExplanation | None:
+        """Say that B is what stochastic rounding may make of A, if it is that in every element."""
+        kinds = {format_info(name).kind for name in (self._source, self._target)}
+        if self._source == self._target or kinds != {"float"}:
+            return None
+        ends = [Recipe("towards-negative"), Recipe("towards-positive")]
+        for left, right in pairs(0):
+            below, above = (end.applied(left, self._target, self._threads) for end in ends)
+            others = _differing(below, right)
+            if _differing(above[others], right[others]).size:
+                return None
+        return CastExplanation(
+            "B is A rounded down or up, as by stochastic rounding of a seed that is not known",
+            {"rounding": "stochastic", "seed": None},
+            self._count,
+        )
+
+    def _walk_again(self, pairs: Pairs, end: int) -> None:
+        """Try the recipe on the elements before `end`; on all if another is found there."""
+        total, later = self._count, (self._disagreeing, self._place)
+        recipe = self._recipe
+        self._count = self._begin = self._disagreeing = 0
+        self._place = None
+        for left, right in pairs(0):
+            if self._recipe == recipe and self._count >= end:
+                break
+            self.try_piece(left, right)
+        if self._recipe == recipe:
+            self._disagreeing += later[0]
+            self._place = later[1] if self._place is None else self._place
+            self._begin = 0
+        self._count = total
+
+
+def first_differing(left: NDArray[Any], right: NDArray[Any]) -> int:
+    """Return the first place of `_differing`, of which there is one."""
+    for start in range(0, left.size, _CHUNK):
+        cut = slice(start, start + _CHUNK)
+        if (places := _differing(left[cut], right[cut])).size:
+            return start + int(places[0])
+    raise AssertionError("nothing differs")
+
+
+def _thinned(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
+    """Return some places, or as many of them as are wanted, spread evenly."""
+    if places.size <= most:
+        return places
+    return places[np.linspace(0, places.size - 1, most).astype(np.intp)]
+
+
+def _differing(left: NDArray[Any], right: NDArray[Any]) -> NDArray[np.intp]:
+    """Return where two arrays of a format differ in other bits than those of NaN."""
+    width = min(left.dtype.itemsize, _WORD_BYTES)  # complex128 has two words
+    ahead, behind = (
+        np.ascontiguousarray(array).view(f"u{width}").reshape(array.size, -1)
+        for array in (left, right)
+    )
+    differ = (ahead != behind).any(axis=1) if ahead.shape[1] > 1 else (ahead != behind)[:, 0]
+    places = np.flatnonzero(differ)
+    with np.errstate(all="ignore"):
+        both_nan = (left[places] != left[places]) & (right[places] != right[places])
+    numbers: NDArray[np.intp] = places[~both_nan]
+    return numbers

@@ -1,0 +1,249 @@
+"""Does a consumer load a checkpoint? Asked of its headers and of what is stated beside them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+from castwise._options import ConsumerName
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.containers import open_checkpoint, source_path
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.containers.whole_models import WholeModelReader
+from castwise.checkpoint.loading.check import (
+    CHECKED,
+    LLAMA_CPP,
+    check_file,
+    check_loading,
+    listed,
+    unknown_tensors,
+)
+from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.checkpoint.planning.checkpoint_model import checked_architecture, model_of
+from castwise.checkpoint.planning.stated_quantization import stated_of
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
+from castwise.checkpoint.planning.written_schemes import consumer_named
+from castwise.checkpoint.results.report import SCHEMA
+from castwise.models.architecture import Architecture
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet
+from castwise.text.brief import brief, counted, cut
+from castwise.text.wording import argument, given
+
+_LETTERS = 60
+"""Of the name of a model, which may be any text."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadingCheck(Rendered):
+    """What `verify_loading` found.
+
+    Attributes
+    ----------
+    source
+        The checkpoint.
+    consumer
+        Who is to load it.
+    architectures
+        The architectures of its models that castwise knows.
+    tensors
+        How many tensors were checked.
+    problems
+        What keeps the consumer from loading it as it stands.
+    unknown
+        What castwise cannot tell, a sentence each.
+
+    """
+
+    source: str
+    consumer: str
+    architectures: Sequence[str]
+    tensors: int
+    problems: Sequence[LoadingProblem] = field(default_factory=tuple)
+    unknown: Sequence[str] = field(default_factory=tuple)
+
+    @property
+    def loads(self) -> bool | None:
+        """True if the consumer loads it; None if castwise does not know the model."""
+        if self.problems:
+            return False
+        return True if self.architectures else None
+
+    def __repr__(self) -> str:
+        return brief(
+            self,
+            f"{str(self.source)!r} for {self.consumer}",
+            counted(self.tensors, "tensor"),
+            "unknown" if self.loads is None else counted(len(self.problems), "problem"),
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return a line for each kind of problem, and the verdict."""
+        checked = ""
+        if self.architectures:
+            names = ", ".join(self.architectures)
+            checked = f", {counted(self.tensors, 'tensor')} of {names} checked"
+        if self.loads is None:
+            verdict = []
+        elif self.loads:
+            verdict = [f"{self.consumer} loads it{checked}"]
+        else:
+            count = counted(len(self.problems), "problem")
+            verdict = [f"{self.consumer} does not load it as it stands: {count}{checked}"]
+        return [Lines([*listed(self.problems), *self.unknown, *verdict])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "source": self.source,
+            "consumer": self.consumer,
+            "loads": self.loads,
+            "architectures": list(self.architectures),
+            "tensors": self.tensors,
+            "problems": [asdict(problem) for problem in self.problems],
+            "unknown": list(self.unknown),
+        }
+
+
+def verify_loading(
+    source: str | os.PathLike[str],
+    consumer: ConsumerName,
+    *,
+    architecture: str | os.PathLike[str] | None = None,
+) -> LoadingCheck:
+    """Find out from headers whether a consumer loads a checkpoint as it stands.
+
+    What the consumer builds quantised follows from what is stated, by its own rules of targets and
+    exceptions, and from the table of architectures. The file must have the tensors that this needs,
+    with their shapes and dtypes, and none that would be dropped.
+
+    Parameters
+    ----------
+    source
+        A file or a folder, as `inspect` takes.
+    consumer
+        "transformers", "vllm", "sglang", "llama.cpp" or "mlx-lm".
+    architecture
+        A file that says what the parameters of a model are that castwise does not know.
+
+    Returns
+    -------
+    The problems, module by module; `loads` is None for a model that castwise does not know.
+
+    Raises
+    ------
+    CheckpointError
+        There are no rules of that consumer, or a header or `architecture` cannot be read.
+    OSError
+        A file cannot be read.
+
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> print(checkpoint.verify_loading("model.safetensors", "vllm").loads)
+    None
+
+    """
+    name = consumer_named(consumer).name
+    if name not in CHECKED:
+        raise CheckpointError(
+            f"{given('consumer', name)}: castwise has no rules of how it loads; it checks "
+            f"{', '.join(CHECKED)}"
+        )
+    path = source_path(source, "source")
+    stated = checked_architecture(architecture)
+    with open_checkpoint(path, decodes=True) as opened:
+        checks = [_check(opened, component, name, stated) for component in opened.components]
+    return LoadingCheck(
+        str(path),
+        name,
+        [name for check in checks for name in check.architectures],
+        sum(check.tensors for check in checks),
+        [problem for check in checks for problem in check.problems],
+        [text for check in checks for text in check.unknown],
+    )
+
+
+def _check(
+    source: Checkpoint, component: Component, consumer: str, stated: Architecture | None
+) -> LoadingCheck:
+    """Check the model of one folder."""
+    tensors, configs, pairs, unreadable = stated_of(source, component)
+    place = component.place if source.is_folder else str(source.path)
+    models = {
+        model_format(source.suffix_of(reader))
+        for reader in component.shards.values()
+        if isinstance(reader, WholeModelReader)
+    }
+    model = next(iter(models), None)
+    form = consumer_named(consumer).form  # of one file, for a consumer that reads no folder
+    wanted = model_format(f".{form}")
+    architectures: list[str] = []
+    problems: list[LoadingProblem] = []
+    unknown = ""
+    checked = len(tensors)
+    config = configs.get(CONFIG)
+    if unreadable:
+        problems = [LoadingProblem("", unreadable[0], "correct it")]
+    elif wanted is not None and model is wanted:
+        architectures = [pairs.get("general.architecture", f"a {model.label} file")]
+        problems = check_file(model, tensors, pairs)
+    elif wanted is not None:
+        remedy = f"transcode it (castwise transcode --to {form})"
+        problems = [LoadingProblem("", f"{consumer} reads {wanted.label} files alone", remedy)]
+    elif model is not None:
+        unknown = f"castwise checks {model.label} files for {LLAMA_CPP} alone"
+    elif not isinstance(config, Mapping):
+        unknown = f"{place} has no {CONFIG}, which would name the model"
+    elif "_class_name" in config and not config.get("architectures"):
+        unknown = (
+            f"it is a model of diffusers ({cut(str(config['_class_name']), _LETTERS)}), and "
+            "castwise has no rules of how it loads"
+        )
+    elif (architecture := model_of(tensors, configs, stated).architecture) is None:
+        unknown = (
+            f"castwise does not know {_named_architecture(config)}: whether {consumer} loads it is "
+            "not checked"
+        )
+    elif len(names := unknown_tensors(architecture, config, tensors)) == len(tensors):
+        unknown = (
+            f"{CONFIG} states {architecture.name}, and no tensor has a name of that: "
+            f"whether {consumer} loads it is not checked; correct it, or say what they are "
+            f"({argument('architecture')})"
+        )
+    else:
+        stored = StoredTensors(component.shards)
+        architectures = [architecture.name]
+        checked -= len(names)
+        if names:
+            unknown = (
+                f"castwise does not know {counted(len(names), 'tensor')} of {architecture.name} "
+                f"({names[0]!r} first): whether {consumer} loads them is not checked"
+            )
+        problems = check_loading(
+            architecture,
+            config,
+            tensors,
+            [consumer],
+            files=configs,
+            read=lambda name: stored.read(name).tobytes(),
+        )[consumer]
+    count = checked if architectures else 0
+    return LoadingCheck(
+        place, consumer, architectures, count, problems, [unknown] if unknown else []
+    )
+
+
+def _named_architecture(config: Mapping[str, Any]) -> str:
+    """Return what a configuration calls its architecture."""
+    names = config.get("architectures")
+    name = names[0] if isinstance(names, list) and names else config.get("model_type")
+    if not isinstance(name, str) or not name:
+        return "a model without architectures"
+    return f"the architecture {cut(name, _LETTERS)!r}"

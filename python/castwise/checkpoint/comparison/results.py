@@ -1,0 +1,350 @@
+"""What `diff` found: the structure, the values, and what explains them."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from textwrap import TextWrapper
+from typing import Any
+
+from castwise.arrays.measures import plain_number
+from castwise.checkpoint.comparison._scale_shifts import shifts_text
+from castwise.checkpoint.comparison.explanations import CastExplanation
+from castwise.checkpoint.results.report import SCHEMA
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet, Table
+from castwise.rendering.words import printable, shape_text
+from castwise.text.brief import brief, brief_fields, counted, cut, listed
+from castwise.text.wording import argument
+
+_COLUMNS = 80
+_WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
+_HYPHEN = re.compile(r"-(?!\d+\b)")
+"""After which a word may be cut, as after that of an exponent it is not."""
+_FLOAT_DIGITS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class TensorDiff:
+    """A tensor of A beside the one of B, or one that has no other.
+
+    Attributes
+    ----------
+    name
+        Its name in A; in B where it is only there.
+    reason
+        "equal", "values", or "dtype" if equal values are stored in another format; "shapes",
+        "formats", "only in A", "only in B", with which no values were compared.
+    renamed
+        Its name in B where that is another, which was given or was found by equal values.
+    tied_to
+        The tensor of the same checkpoint with the same bytes, of one that has no other.
+    formats
+        The two formats, as the containers call them if castwise knows no name; of quantised weights
+        those that they are decoded to.
+    quantized
+        Which of the two is decoded.
+    shapes
+        The two shapes.
+    count
+        Elements that were compared.
+    different
+        How many have other values; NaN is like any other NaN, and -0 is not 0.
+    beyond
+        How many differ by more than the tolerances; None without them.
+    max_ulp
+        The largest distance from B of A, rounded to the format of B, in units in the last place of
+        that, of numbers that are finite in both; None if B holds no floats.
+    max_abs, max_abs_index, max_abs_values
+        The largest `|a - b|`, infinite if only one of two is infinite or NaN; where it is first,
+        and the two values.
+    max_rel, max_rel_index, max_rel_values
+        The largest `|a - b| / |a|` of finite numbers.
+    sqnr_db
+        The ratio of the signal A and the noise A - B, in decibels; None if nothing differs.
+    error_ratios
+        The error of A and of B from the reference, each over the error of the reference rounded
+        once to the format of A or B; None without a reference or of quantised weights.
+    scale_shifts
+        Of two weights in the same scheme with scales of E8M0, how many scales of B are by how many
+        codes above those of A; None if all are the same, or of others.
+    explanation
+        What makes B of A; None if nothing was tried, or nothing is.
+
+    """
+
+    name: str
+    reason: str
+    renamed: str | None = None
+    tied_to: str | None = None
+    formats: tuple[str, str] | None = None
+    quantized: tuple[bool, bool] = (False, False)
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    count: int = 0
+    different: int = 0
+    beyond: int | None = None
+    max_ulp: int | None = None
+    max_abs: float = 0.0
+    max_abs_index: tuple[int, ...] | None = None
+    max_abs_values: tuple[float, float] | None = None
+    max_rel: float = 0.0
+    max_rel_index: tuple[int, ...] | None = None
+    max_rel_values: tuple[float, float] | None = None
+    sqnr_db: float | None = None
+    error_ratios: tuple[float | None, float | None] | None = None
+    scale_shifts: Mapping[int, int] | None = None
+    explanation: CastExplanation | None = None
+
+    __repr__ = brief_fields
+
+    @property
+    def same(self) -> bool:
+        """True if it does not count as a difference: with tolerances, if all values are near."""
+        if self.beyond is not None:
+            return not self.beyond
+        return self.reason == "equal" and self.renamed is None
+
+    @property
+    def remedy(self) -> str | None:
+        """What to do where values could not be compared."""
+        if self.reason == "shapes" and self.shapes is not None:
+            left, right = self.shapes
+            if left == right[::-1]:
+                return "one is the transpose of the other: transpose it and compare again"
+            if math.prod(left) == math.prod(right):
+                return "as many elements: reshape one of them and compare again"
+            return (
+                "other sizes: check that both are of one model, or pair names "
+                f"({argument('rename')})"
+            )
+        if self.reason == "formats":
+            return "say what raw bytes are, or cast one of them"
+        if self.reason.startswith("only"):
+            return (
+                f"pair it with a tensor of another name ({argument('rename')}), if it has another "
+                "there"
+            )
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; a number that is not finite is text."""
+        return {
+            "name": self.name,
+            "reason": self.reason,
+            "renamed": self.renamed,
+            "tied_to": self.tied_to,
+            "formats": None if self.formats is None else list(self.formats),
+            "quantized": list(self.quantized),
+            "shapes": None if self.shapes is None else [*map(list, self.shapes)],
+            "remedy": self.remedy,
+            "count": self.count,
+            "different": self.different,
+            "beyond": self.beyond,
+            "max_ulp": self.max_ulp,
+            "max_abs": plain_number(self.max_abs),
+            "max_abs_index": _plain_index(self.max_abs_index),
+            "max_abs_values": _plain_pair(self.max_abs_values),
+            "max_rel": plain_number(self.max_rel),
+            "max_rel_index": _plain_index(self.max_rel_index),
+            "max_rel_values": _plain_pair(self.max_rel_values),
+            "sqnr_db": plain_number(self.sqnr_db),
+            "error_ratios": _plain_pair(self.error_ratios),
+            "scale_shifts": None
+            if self.scale_shifts is None
+            else {str(shift): count for shift, count in self.scale_shifts.items()},
+            "explanation": None if self.explanation is None else self.explanation.to_dict(),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Diff(Rendered):
+    """What `diff` found.
+
+    Attributes
+    ----------
+    first, second
+        The checkpoints A and B.
+    reference
+        The one that errors were measured from; None without.
+    tensors
+        All tensors, the worst first: those without another, those that cannot be compared, and then
+        those with other values, by the ratio of signal and noise.
+    metadata
+        The keys of metadata that differ, each with the two texts, None where it is missing.
+    tolerant
+        True if tolerances were given, so that only tensors and their values count.
+
+    """
+
+    first: str
+    second: str
+    reference: str | None = None
+    tensors: Sequence[TensorDiff] = field(default_factory=tuple)
+    metadata: Mapping[str, tuple[str | None, str | None]] = field(default_factory=dict)
+    tolerant: bool = False
+
+    @property
+    def same(self) -> bool:
+        """True if nothing differs; with tolerances, if all values of all tensors are near."""
+        return all(tensor.same for tensor in self.tensors) and (self.tolerant or not self.metadata)
+
+    @property
+    def differing(self) -> tuple[TensorDiff, ...]:
+        """The tensors that count as differences."""
+        return tuple(tensor for tensor in self.tensors if not tensor.same)
+
+    def __repr__(self) -> str:
+        differing = self.differing
+        differ = f"{counted(len(differing), 'difference')}, in " + listed(
+            tensor.name for tensor in differing
+        )
+        return brief(
+            self,
+            f"{cut(str(self.first), 60)!r} and {cut(str(self.second), 60)!r}",
+            counted(len(self.tensors), "tensor"),
+            "the same" if self.same else differ if differing else "other metadata",
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return a table of the tensors that differ, worst first, and what explains them."""
+        return diff_sheet(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "first": self.first,
+            "second": self.second,
+            "reference": self.reference,
+            "same": self.same,
+            "tensors": [tensor.to_dict() for tensor in self.tensors],
+            "metadata": {key: list(texts) for key, texts in self.metadata.items()},
+        }
+
+
+def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
+    """Show the tensors that differ, at most `top` of them, with what explains them.
+
+    Parameters
+    ----------
+    result
+        What `diff` returned.
+    top
+        How many tensors; None is all.
+
+    """
+    shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
+    rows = [tensor for tensor in shown[:top] if tensor.reason in {"values", "dtype"}]
+    table = Table(
+        ("tensor", "as", "differ", "max ulp", "max abs", "max rel", "SQNR"),
+        lambda: map(_cells, rows),
+        text_columns=2,
+        spare=("max rel", "max abs", "as"),
+    )
+    lines = [note for tensor in shown[:top] for note in _notes(tensor)]
+    if top is not None and len(shown) > top:
+        lines.append(f"and {counted(len(shown) - top, 'other tensor')}")
+    for key, texts in result.metadata.items():
+        left, right = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
+        lines.append(f"metadata {key!r}: {left} and {right}")
+    total = f"{counted(len(result.tensors), 'tensor')} compared"
+    count = len(result.differing)
+    differ = f"{count:,} differ{'s' if count == 1 else ''}"
+    metadata = ", other metadata" if result.metadata and not result.tolerant else ""
+    lines.append(f"{total}: {'the same' if result.same else differ + metadata}")
+    return [*([table] if rows else []), Lines(lines)]
+
+
+def severity(tensor: TensorDiff) -> tuple[float, ...]:
+    """Return the key by which tensors are sorted, the worst first."""
+    if tensor.reason in {"only in A", "only in B", "shapes", "formats"}:
+        return (0,)
+    if tensor.different:
+        ratio = tensor.sqnr_db
+        return (1, math.isfinite(tensor.max_abs), -math.inf if ratio is None else ratio)
+    return (2,) if tensor.reason == "dtype" else (3,) if tensor.renamed else (4,)
+
+
+def _cells(tensor: TensorDiff) -> tuple[str, ...]:
+    ratio = tensor.sqnr_db
+    return (
+        tensor.name,
+        "/".join(dict.fromkeys(map(_short_format, tensor.formats or ()))),
+        f"{tensor.different:,}",
+        "-" if tensor.max_ulp is None else f"{tensor.max_ulp:,}",
+        f"{tensor.max_abs:.{_FLOAT_DIGITS}g}",
+        f"{tensor.max_rel:.{_FLOAT_DIGITS}g}",
+        "-" if ratio is None else f"{ratio:.1f}",
+    )
+
+
+def _notes(tensor: TensorDiff) -> list[str]:
+    """Say of a tensor what has no column."""
+    lines: list[str] = []
+    if tensor.renamed is not None:
+        lines.append(f"is {printable(tensor.renamed)} in B")
+    if tensor.reason == "shapes" and tensor.shapes is not None:
+        left, right = map(shape_text, tensor.shapes)
+        lines.append(f"the shapes differ: {left} and {right}; {tensor.remedy}")
+    elif tensor.reason == "formats" and tensor.formats is not None:
+        lines.append(
+            f"the formats {tensor.formats[0]} and {tensor.formats[1]} cannot be compared; "
+            f"{tensor.remedy}"
+        )
+    elif tensor.tied_to is not None:
+        tied = printable(tensor.tied_to)
+        lines.append(f"{tensor.reason}, with the bytes of {tied} there (tied)")
+    elif tensor.reason.startswith("only"):
+        lines.append(f"{tensor.reason}; {tensor.remedy}")
+    if tensor.different and tensor.max_abs_values is not None:
+        place = ",".join(map(str, tensor.max_abs_index or ()))
+        left_value, right_value = tensor.max_abs_values
+        lines.append(f"at {place}: {left_value:.9g} and {right_value:.9g}")
+    if tensor.beyond:
+        lines.append(f"{tensor.beyond:,} of {tensor.count:,} beyond the tolerances")
+    if tensor.error_ratios is not None:
+        texts = ["-" if ratio is None else f"{ratio:.2f}x" for ratio in tensor.error_ratios]
+        lines.append(f"error over the unavoidable: A {texts[0]}, B {texts[1]}")
+    if tensor.scale_shifts is not None:
+        lines.append(shifts_text(tensor.scale_shifts))
+    if tensor.explanation is not None:
+        lines.append(str(tensor.explanation))
+    elif tensor.different:
+        lines.append("no recipe explains it")
+    if not lines:
+        return []
+    # Before lines are wrapped, which makes spaces of line ends.
+    whole = [f"{printable(tensor.name)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
+    return [part for line in whole for part in _wrapped(line)]
+
+
+@lru_cache(1 << 7)
+def _wrapped(line: str) -> Sequence[str]:
+    """Cut a line for terminals: that of an explanation is one for many tensors."""
+    if not line.isprintable() or line[-1:].isspace():
+        return _WRAPPER.wrap(line)
+    if len(line) <= _COLUMNS:
+        return (line,)
+    end = line.rfind(" ", 0, _COLUMNS + 1)
+    rest = _WRAPPER.subsequent_indent + line[end + 1 :]
+    # Where it is cut once, between two words, as the wrapper would.
+    if _HYPHEN.search(line) or "  " in line or end <= 0 or len(rest) > _COLUMNS:
+        return _WRAPPER.wrap(line)
+    return line[:end], rest
+
+
+def _short_format(name: str) -> str:
+    return name.replace("bfloat", "bf").replace("float", "f")
+
+
+def _plain_index(index: tuple[int, ...] | None) -> list[int] | None:
+    return None if index is None else list(index)
+
+
+def _plain_pair(
+    pair: tuple[float | None, float | None] | None,
+) -> list[float | str | None] | None:
+    return None if pair is None else [*map(plain_number, pair)]

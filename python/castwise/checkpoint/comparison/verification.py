@@ -1,0 +1,253 @@
+"""What `verify` found: the tensors that differ, and the statement that can be kept."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from castwise._core import finfo, formats
+from castwise.arrays.measures import plain_number
+from castwise.checkpoint.comparison._sides import common_format
+from castwise.checkpoint.comparison.results import TensorDiff
+from castwise.checkpoint.results.report import SCHEMA
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet, Table
+from castwise.rendering.words import shape_text
+from castwise.text.brief import brief, brief_fields, counted, listed
+
+_DIGITS_OF_FLOAT64 = 17
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A tensor whose values are not those of the tensor of the same name.
+
+    Attributes
+    ----------
+    name
+        Its name in an unquantised model.
+    reason
+        "values"; or "shapes", "formats", "only in the first", "only in the second", with which no
+        values were compared.
+    format
+        The format in which values were compared.
+    count
+        How many values.
+    different
+        How many have other bits; NaN is like any other NaN.
+    max_abs
+        The largest absolute difference; infinite if only one of two is infinite or NaN.
+    max_ulp
+        The largest difference in units in the last place of the format, of numbers that are finite
+        in both; None for integers and formats of less than 16 bits.
+    index
+        Where the absolute difference is largest, the first of them.
+    values
+        The two values there.
+    shapes
+        The two shapes, where they are the reason.
+    formats
+        The two formats, where they are the reason, as the containers call them if castwise knows
+        no name.
+
+    """
+
+    name: str
+    reason: str
+    format: str | None = None
+    count: int = 0
+    different: int = 0
+    max_abs: float = 0.0
+    max_ulp: int | None = None
+    index: tuple[int, ...] | None = None
+    values: tuple[float, float] | None = None
+    shapes: tuple[tuple[int, ...], tuple[int, ...]] | None = None
+    formats: tuple[str, str] | None = None
+
+    __repr__ = brief_fields
+
+    @classmethod
+    def of(cls, tensor: TensorDiff) -> Difference | None:
+        """Return how two tensors that were compared differ; None if they are the same."""
+        if tensor.reason == "shapes":
+            return cls(tensor.name, "shapes", shapes=tensor.shapes)
+        if tensor.reason == "formats":
+            return cls(tensor.name, "formats", formats=tensor.formats)
+        if not tensor.different:
+            return None
+        return cls(
+            tensor.name,
+            "values",
+            _common_format(*tensor.formats or (None, None)),
+            tensor.count,
+            tensor.different,
+            tensor.max_abs,
+            tensor.max_ulp,
+            tensor.max_abs_index,
+            tensor.max_abs_values,
+        )
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; a number that is not finite is text."""
+        return {
+            "name": self.name,
+            "reason": self.reason,
+            "format": self.format,
+            "count": self.count,
+            "different": self.different,
+            "max_abs": plain_number(self.max_abs),
+            "max_ulp": self.max_ulp,
+            "index": None if self.index is None else list(self.index),
+            "values": None if self.values is None else [*map(plain_number, self.values)],
+            "shapes": None if self.shapes is None else [*map(list, self.shapes)],
+            "formats": None if self.formats is None else list(self.formats),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Verification(Rendered):
+    """What `verify` found.
+
+    Attributes
+    ----------
+    first, second
+        The checkpoints.
+    tensors
+        How many tensors of the same name were compared.
+    values
+        How many values they have.
+    differences
+        The tensors that differ, in order of their names in the first.
+    conversion
+        With a map, what was to make the second of the first: "map" and the options of the cast,
+        "cast", how many tensors it was to change, and "sha256" of the first, the second and the
+        map. None without.
+
+    """
+
+    first: str
+    second: str
+    tensors: int
+    values: int
+    differences: Sequence[Difference] = field(default_factory=tuple)
+    conversion: Mapping[str, Any] | None = None
+
+    @property
+    def equal(self) -> bool:
+        """True if all tensors and all bits of their values are the same."""
+        return not self.differences
+
+    def __repr__(self) -> str:
+        differ = f"{counted(len(self.differences), 'difference')}, in {self._listed()}"
+        return brief(
+            self,
+            f"{str(self.first)!r} and {str(self.second)!r}",
+            counted(self.tensors, "tensor"),
+            counted(self.values, "value"),
+            "equal" if self.equal else differ,
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return a table of the tensors that differ, and a total or the statement."""
+        compared = [tensor for tensor in self.differences if tensor.reason == "values"]
+        table = Table(
+            ("tensor", "as", "at", "first", "second", "different", "of", "max abs", "max ulp"),
+            lambda: map(_cells, compared),
+            text_columns=3,
+            spare=("as", "of", "max ulp", "at", ("first", "second")),
+        )
+        lines = [
+            f"{tensor.name}: {_reason_text(tensor)}"
+            for tensor in self.differences
+            if tensor.reason != "values"
+        ]
+        count = len(self.differences)
+        differing = f"{counted(count, 'tensor')} differ{'s' if count == 1 else ''}"
+        total = f"{counted(self.tensors, 'tensor')} compared, {counted(self.values, 'value')}"
+        lines.append(self.statement or f"{total}: {'all the same' if self.equal else differing}")
+        return [*([table] if compared else []), Lines(lines)]
+
+    def _listed(self) -> str:
+        return listed(difference.name for difference in self.differences)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "first": self.first,
+            "second": self.second,
+            "equal": self.equal,
+            "tensors": self.tensors,
+            "values": self.values,
+            "differences": [difference.to_dict() for difference in self.differences],
+            "conversion": None if self.conversion is None else dict(self.conversion),
+        }
+
+    @property
+    def statement(self) -> str | None:
+        """The line that can be kept: what was proved of which files; None without a map.
+
+        It names files, map and options with the sha256 of their bytes, of a folder that of the
+        lines "sha256  path" of its shards.
+        """
+        conversion = self.conversion
+        if conversion is None:
+            return None
+        digests = conversion["sha256"]
+        is_it = "is" if self.equal else "is not"
+        options = "".join(
+            f" {name}={value}" for name, value in conversion["options"].items() if value is not None
+        )
+        return (
+            f"{self.second} sha256:{digests['second']} {is_it} what {conversion['map']} "
+            f"sha256:{digests['map']}{options} makes of {self.first} sha256:{digests['first']}: "
+            f"{counted(self.tensors, 'tensor')}, {conversion['cast']:,} converted, "
+            f"{counted(self.values, 'value')}, {counted(len(self.differences), 'difference')}"
+        )
+
+
+def _common_format(left: str | None, right: str | None) -> str | None:
+    """Return the format in which two were compared; None if castwise does not know theirs."""
+    return common_format(left, right) if {left, right} <= {*formats()} else None
+
+
+def _reason_text(difference: Difference) -> str:
+    """Say why no values of two tensors were compared."""
+    if difference.shapes is not None:
+        first_shape, second_shape = map(shape_text, difference.shapes)
+        return f"the shapes differ: {first_shape} and {second_shape}"
+    if difference.formats is not None:
+        first_format, second_format = difference.formats
+        return (
+            "the formats differ, and their values cannot be compared: "
+            f"{first_format} and {second_format}"
+        )
+    return difference.reason
+
+
+def _cells(difference: Difference) -> tuple[str, ...]:
+    """Return a row of the table: where two tensors differ first, and by how much at most."""
+    first_value, second_value = (
+        f"{value:.{_digits(difference.format)}g}" for value in difference.values or (0.0, 0.0)
+    )
+    return (
+        difference.name,
+        difference.format or "bytes",
+        ",".join(map(str, difference.index or ())),
+        first_value,
+        second_value,
+        f"{difference.different:,}",
+        f"{difference.count:,}",
+        f"{difference.max_abs:.3g}",
+        "-" if difference.max_ulp is None else f"{difference.max_ulp:,}",
+    )
+
+
+def _digits(name: str | None) -> int:
+    """Return how many decimal digits tell the numbers of a format apart: 9 for float32."""
+    row = None if name is None else finfo(name)
+    if row is None or row.kind not in {"float", "complex"}:
+        return _DIGITS_OF_FLOAT64
+    return math.ceil(1 + (row.mantissa_bits + 1) * math.log10(2))

@@ -1,0 +1,160 @@
+"""Compare the values of two checkpoints, whatever they are stored as."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+
+from castwise._options import Arithmetic, Like, MapArgument, Nan, Overflow, PathArgument, Rounding
+from castwise.arrays.dtype_map import DtypeMap
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.comparison._comparing import Comparing, worker_count
+from castwise.checkpoint.comparison._conversions import MapConversion
+from castwise.checkpoint.comparison._sides import Side
+from castwise.checkpoint.comparison.verification import Difference, Verification
+from castwise.checkpoint.containers import open_checkpoint, source_path
+from castwise.checkpoint.results.report import Progress, ProgressMeter
+from castwise.text.wording import argument
+
+_NO_OPTIONS = {"rounding": None, "overflow": "ieee", "nan": "keep", "seed": None, "like": None}
+
+
+def verify(
+    first: str | os.PathLike[str],
+    second: str | os.PathLike[str],
+    *,
+    dtype_map: MapArgument | DtypeMap | None = None,
+    rounding: Rounding | None = None,
+    overflow: Overflow = "ieee",
+    nan: Nan = "keep",
+    seed: int | None = None,
+    like: Like | None = None,
+    dtype: object = None,
+    arithmetic: Arithmetic = "peer",
+    architecture: PathArgument | None = None,
+    threads: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Verification:
+    """Compare the values of two checkpoints, each unquantised or quantised in any way.
+
+    Quantised weights are decoded, in slabs, as `dequantize_file` does. Tensors are compared by the
+    names that they have in an unquantised model; a GGUF file beside a folder has those of
+    transformers.
+    Where floats of one are in another format than those of the other, both are compared in float32,
+    or in float64 if one of them is; integers are compared with floats by their exact values.
+
+    Parameters
+    ----------
+    first, second
+        Files or folders, as `cast_file` and `dequantize_file` take.
+    dtype_map
+        Ask whether the second is exactly what this map makes of the first, by `cast_file`, or by
+        `quantize_file` if it names schemes: every tensor in the format of the map, with the same
+        bits, and nothing is decoded. `Verification.statement` says so in a line that can be kept.
+    rounding, overflow, nan, seed, like
+        With a map of formats, the options that it was made with, as in `cast_file`; stochastic
+        rounding needs its seed.
+    dtype
+        What quantised weights are decoded to, as in `dequantize_file`. By default the format of the
+        other one if that is plain; bfloat16 if both are quantised. With a map that has no default,
+        that.
+    arithmetic
+        As in `dequantize_file`. Two producers may decode the same codes and scales to values that
+        differ in the last bit; with "exact" they are the same.
+    architecture
+        With a map, a file with what the parameters of the model are, as in `quantize_file`.
+    threads
+        How many threads may decode.
+    progress
+        Called when a tensor begins, now and then within a large one, and at the end.
+
+    Returns
+    -------
+    The tensors that differ, with the largest differences and where they are.
+
+    Raises
+    ------
+    CheckpointError
+        One is damaged, or cannot be decoded for certain.
+    ValueError, TypeError
+        An option is wrong.
+    OSError
+        A file cannot be read.
+
+    Examples
+    --------
+    >>> from castwise import checkpoint
+    >>> checkpoint.save("model.safetensors", {"fc.weight": np.eye(64, dtype=np.float32)})
+    >>> _ = checkpoint.cast_file("model.safetensors", "small.safetensors", "bfloat16")
+    >>> checkpoint.verify("model.safetensors", "small.safetensors")
+    <Verification 'model.safetensors' and 'small.safetensors', 1 tensor, 4,096 values, equal>
+
+    """
+    options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed, "like": like}
+    conversion = None
+    if dtype_map is not None:
+        conversion = MapConversion.checked(dtype_map, dtype, options, threads, architecture)
+    elif options != _NO_OPTIONS:
+        names = (argument(name) for name in options if options[name] != _NO_OPTIONS[name])
+        raise CheckpointError(
+            f"{', '.join(names)}: options of a cast go with its map ({argument('dtype_map')})"
+        )
+    elif architecture is not None:
+        raise CheckpointError(
+            f"{argument('architecture', str(architecture))} goes with a map "
+            f"({argument('dtype_map')}): what is in the files is compared as it is"
+        )
+    with ExitStack() as stack:
+        sources = [
+            stack.enter_context(
+                open_checkpoint(source_path(path, name), decodes=conversion is None)
+            )
+            for name, path in (("first", first), ("second", second))
+        ]
+        if conversion is None:
+            left, right = (
+                Side.decoded(source, beside, dtype=dtype, arithmetic=arithmetic, threads=threads)
+                for source, beside in zip(sources, reversed(sources), strict=True)
+            )
+        else:
+            left, right = conversion.side(*sources), Side(sources[1])
+        for side in (left, right):
+            stack.callback(side.close)
+        shared = [name for name in left.names if name in right.names]
+        meter = ProgressMeter(sum(left.info(name).nbytes for name in shared), progress)
+        comparing = Comparing(
+            left,
+            right,
+            arithmetic,
+            threads=threads,
+            pool=stack.enter_context(ThreadPoolExecutor(worker_count(threads) + 1)),
+            explains=False,
+            is_exact=conversion is not None,
+        )
+        differences = [
+            Difference(name, "only in the first") for name in left.names if name not in right.names
+        ]
+        values = 0
+        for name in shared:
+            meter.starts(name)
+            values += math.prod(left.shape(name))
+            if (difference := Difference.of(comparing.compared(name, name, meter))) is not None:
+                differences.append(difference)
+            meter.finished(left.info(name).nbytes)
+        meter.starts(None)
+        differences += [
+            Difference(name, "only in the second") for name in right.names if name not in left.names
+        ]
+        left.check_unchanged()
+        right.check_unchanged()
+        return Verification(
+            str(first),
+            str(second),
+            len(shared),
+            values,
+            tuple(differences),
+            None if conversion is None else conversion.to_dict(left, sources),
+        )

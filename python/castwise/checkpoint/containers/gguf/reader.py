@@ -1,0 +1,237 @@
+"""Read `.gguf`, which llama.cpp reads: to be decoded, or as a model of transformers.
+
+A header of typed keys and values, then of tensors, then their data at multiples of an alignment. A
+quantised tensor is one of bytes here, of blocks: its last two axes count the blocks of a row and
+the bytes of a block, and `stored` is its type.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import parse_gguf_array, parse_gguf_header
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers.array_bytes import from_bytes
+from castwise.checkpoint.containers.gguf._ggml_types import BLOCKS, described
+from castwise.checkpoint.containers.interface import Elements
+from castwise.checkpoint.containers.whole_models import WholeModelReader
+from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
+
+_GATHERED = 1 << 18
+"""Bytes of rows that are put together at a time."""
+
+_SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
+"""What each file of a model that was split states."""
+
+_PART = re.compile(
+    r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<suffix>\.gguf)", re.DOTALL | re.IGNORECASE
+)
+
+
+def count_named(path: Path) -> int:
+    """Return how many files a model has by the name of one of them."""
+    named = _PART.fullmatch(path.name)
+    return 1 if named is None else int(named["count"])
+
+
+class GatheredSource(NamedTuple):
+    """Rows of a stored tensor, which another one has."""
+
+    name: str
+    begin: int  # their first byte
+    picks: NDArray[Any]  # which rows of each period of the other they are, in this order
+
+
+class Gathered(NamedTuple):
+    """A tensor that is made of rows of those in the file, which alternate in each period."""
+
+    info: TensorInfo
+    row: int  # bytes
+    period: int
+    sources: Sequence[GatheredSource]
+
+
+class GgufReader(WholeModelReader):
+    """A GGUF file whose header was checked on opening, with the others of a split model."""
+
+    def __init__(self, path: Path) -> None:
+        file = SourceFile(path)
+        super().__init__(file)
+        self.tensors: dict[str, TensorInfo] = {}
+        self.metadata: dict[str, str] = {}
+        self._begins: dict[str, int] = {}
+        self._gathered: dict[str, Gathered] = {}
+        try:
+            self._values, self._arrays = self._read_header(file, 0)
+            self._read_parts(file)
+            self.metadata = {key: str(value) for key, value in self._values.items()}
+            self.other_entries += self._arrays
+        except CheckpointError as error:
+            self._file.close()
+            raise CheckpointError(f"{path}: {error}") from error
+        except BaseException:
+            self._file.close()
+            raise
+
+    def _read_header(
+        self, file: SourceFile, begin: int
+    ) -> tuple[dict[str, str | float], dict[str, int]]:
+        """Take the tensors of a file; returns its values, and where its arrays begin.
+
+        `begin` is added to the places of the tensors.
+        """
+        places: list[tuple[TensorInfo, int]] = []
+        values, arrays, start, alignment = parse_gguf_header(
+            file.read,
+            file.size,
+            lambda name, shape, kind, offset: places.append((described(name, shape, kind), offset)),
+            CheckpointError,
+        )
+        for info, offset in places:
+            if info.name in self.tensors:
+                raise CheckpointError(f"tensor {info.name!r} is there twice")
+            if offset % alignment or start + offset + info.nbytes > file.size:
+                raise CheckpointError(
+                    f"tensor {info.name!r} is said to begin at {offset:,}, which is not a multiple "
+                    f"of {alignment} or leaves no room for its {info.nbytes:,} bytes"
+                )
+            self.tensors[info.name], self._begins[info.name] = info, begin + start + offset
+        return values, arrays
+
+    def _read_parts(self, first: SourceFile) -> None:
+        """Take the tensors of the other files that llama.cpp's gguf-split made with this one.
+
+        The first states all that a model states, and names tell the others, as llama.cpp finds
+        them.
+        """
+        number, count, tensors = (self._values.get(key, 0) for key in _SPLIT_KEYS)
+        named = _PART.fullmatch(self.path.name)
+        if count in {0, 1}:
+            if (stated := count_named(self.path)) > 1:
+                raise CheckpointError(
+                    f"by its name it is one of {stated} files of a model, and it does "
+                    "not state that; rename it if it is the whole model, or fetch it again"
+                )
+            return
+        if named is None or not isinstance(count, int) or int(named["count"]) != count:
+            raise CheckpointError(
+                f"it is one of {count} files of a model, whose names must end with -00001-of-"
+                f"{count!s:0>5}.gguf and so on; rename them, or join them: llama-gguf-split --merge"
+            )
+        names = [
+            f"{named['stem']}-{index + 1:05}-of-{count:05}{named['suffix']}"
+            for index in range(count)
+        ]
+        if number != 0:
+            raise CheckpointError(
+                f"it is one of {count} files of a model; give the first of them, {names[0]}"
+            )
+        self._file = joined = JoinedFiles(first)
+        for index, name in enumerate(names[1:], 1):
+            path = self.path.with_name(name)
+            if not path.is_file():
+                raise CheckpointError(f"{name}, of the same model, is missing beside it; fetch it")
+            file = SourceFile(path)
+            try:
+                values, _ = self._read_header(file, joined.append(file))
+            except CheckpointError as error:
+                raise CheckpointError(f"{name}, of the same model: {error}") from error
+            if (values.get(_SPLIT_KEYS[0]), values.get(_SPLIT_KEYS[1])) != (index, count):
+                raise CheckpointError(
+                    f"{name} does not state that it is number {index + 1} of {count} files of the "
+                    "same model; fetch it again"
+                )
+        if tensors not in {0, len(self.tensors)}:
+            raise CheckpointError(
+                f"it states {tensors} tensors in {count} files, which have {len(self.tensors)}; "
+                "fetch them again"
+            )
+        for key in _SPLIT_KEYS:
+            self._values.pop(key, None)
+
+    def values(self) -> dict[str, Any]:
+        """Return all that the header states, by key, with its arrays."""
+        arrays = {
+            key: parse_gguf_array(self._file.read, self._file.size, begin, CheckpointError)
+            for key, begin in self._arrays.items()
+        }
+        return self._values | arrays
+
+    def logical_shape(self, name: str) -> tuple[int, ...]:
+        """Return the shape of the weight in a tensor; its last axis has no blocks."""
+        info = self.tensors[name]
+        elements = next((block[1] for block in BLOCKS.values() if block[0] == info.stored), None)
+        return info.shape if elements is None else (*info.shape[:-2], info.shape[-2] * elements)
+
+    def gather(self, tensors: Iterable[Gathered], metadata: dict[str, str]) -> None:
+        """Take the form of another file: these are its tensors, and it states no more than this."""
+        begins, self._begins = self._begins, {}
+        self.tensors, self.metadata, self.other_entries = {}, metadata, []
+        for tensor in tensors:
+            name = tensor.info.name
+            self.tensors[name] = tensor.info
+            placed = [
+                source._replace(begin=begins[source.name] + source.begin)
+                for source in tensor.sources
+            ]
+            self._begins[name] = placed[0].begin
+            if tensor.period > 1:
+                self._gathered[name] = tensor._replace(sources=placed)
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return the file and the offset of a tensor's bytes; None if they are gathered."""
+        return None if name in self._gathered else super().place(name)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes, `nbytes` at a time."""
+        if name not in self._gathered:
+            yield from super().pieces(name, nbytes)
+            return
+        length = self._length(name)
+        for done in range(0, length, nbytes):
+            piece = bytearray(min(nbytes, length - done))
+            self.read_into(name, done, memoryview(piece))
+            yield bytes(piece)
+
+    def read_into(self, name: str, begin: int, data: memoryview) -> None:
+        """Fill `data` with the bytes of a tensor from its byte `begin` on, in whole periods."""
+        gathered = self._gathered.get(name)
+        if gathered is None:
+            super().read_into(name, begin, data)
+            return
+        size, done = gathered.period * gathered.row, 0
+        while done < len(data):
+            period, skip = divmod(begin + done, size)
+            part = data[done : done + max(_GATHERED // size, 1) * size - skip]
+            rows = self._rows(name, gathered, period, -(-(skip + len(part)) // size))
+            part[:] = rows.reshape(-1)[skip : skip + len(part)].data
+            done += len(part)
+
+    def _rows(self, name: str, gathered: Gathered, begin: int, count: int) -> NDArray[np.uint8]:
+        """Read so many periods of rows."""
+        rows = np.empty((count, gathered.period, gathered.row), np.uint8)
+        for source in gathered.sources:
+            part = np.empty((count, len(source.picks), gathered.row), np.uint8)
+            at = source.begin + begin * len(source.picks) * gathered.row
+            if self._file.read_into(part.data.cast("B"), at) != part.nbytes:
+                raise self._truncated(name)
+            rows[:, source.picks] = part
+        return rows
+
+    def elements(self, name: str) -> Elements | None:
+        """Return how a tensor stands in the file."""
+        format_name = self.tensors[name].format
+        return None if format_name is None else Elements(format_name)
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a tensor as an array of its format."""
+        info = self.tensors[name]
+        assert info.format is not None, "others are refused"  # noqa: S101
+        return from_bytes(self._bytes(name), numpy_dtype(info.format), info.shape)

@@ -1,0 +1,130 @@
+"""Write `.gguf`: the package gguf lays out the header, and castwise the tensors at their places."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from io import BytesIO
+from itertools import accumulate
+from typing import BinaryIO
+
+import numpy as np
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers.gguf._architectures import (
+    ARCHITECTURE,
+    BOOL,
+    COUNT,
+    FLOAT,
+    INTEGER,
+    TEXT,
+)
+from castwise.checkpoint.containers.gguf._ggml_types import PLAIN
+from castwise.checkpoint.containers.gguf._package import gguf_package
+from castwise.checkpoint.containers.interface import Elements, PlacedWriter, Reader
+from castwise.quantization.producers.block_types import BLOCK_TYPES
+
+_MAX_AXES = 4  # ggml's own limit
+_ALIGNMENT = 32  # the package's own
+_KINDS = {COUNT: "UINT32", FLOAT: "FLOAT32", TEXT: "STRING", BOOL: "BOOL", INTEGER: "INT32"}
+_WRITTEN = {"mxfp4": "MXFP4"}
+"""The types of blocks that are written, by what reports call the scheme."""
+
+
+class Typed(str):
+    """A value with its type, told by this class from texts that look like it."""
+
+    __slots__ = ()
+
+
+def typed(kind: str, value: object) -> str:
+    """Return a value as text of metadata; a list becomes an array of items of the type."""
+    return Typed(json.dumps([kind, value], ensure_ascii=False))
+
+
+class GgufWriter(PlacedWriter):
+    """Writes a GGUF file: the header at once, tensors at their places."""
+
+    def __init__(
+        self,
+        file: BinaryIO,
+        planned: Sequence[Planned],
+        metadata: Mapping[str, str],
+        source: Reader | None,
+    ) -> None:
+        del source
+        self._file = file
+        self.planned = {plan.info.name: plan for plan in planned}
+        self.order = list(self.planned)
+        if ARCHITECTURE not in metadata or {*map(type, metadata.values())} != {Typed}:
+            raise CheckpointError(
+                "a .gguf file states the architecture and the tokens of its model, so castwise "
+                "writes one of a model folder alone: castwise transcode MODEL OUT.gguf --to gguf"
+            )
+        counts = [math.prod(plan.info.shape) for plan in self.planned.values()]
+        lengths = [self.elements(n).nbytes(c) for n, c in zip(self.order, counts, strict=True)]
+        *offsets, end = accumulate((-(-n // _ALIGNMENT) * _ALIGNMENT for n in lengths), initial=0)
+        header = _header(self.planned.values(), lengths, metadata)
+        start = -(-len(header) // _ALIGNMENT) * _ALIGNMENT
+        self._begins = {n: start + at for n, at in zip(self.order, offsets, strict=True)}
+        file.write(header.ljust(start, b"\0"))
+        file.flush()
+        file.truncate(start + end)  # what lies between tensors, and after the last, is zero
+
+    def keeps(self, name: str) -> bool:
+        """Return False: the source is another container."""
+        del name
+        return False
+
+    def elements(self, name: str) -> Elements:
+        """Return how a tensor must stand in the file."""
+        plan = self.planned[name]
+        format_name = plan.target or plan.info.format
+        assert format_name is not None, "`_type_of` refuses others"  # noqa: S101
+        return Elements(format_name)
+
+
+def _header(
+    planned: Iterable[Planned], lengths: Sequence[int], metadata: Mapping[str, str]
+) -> bytes:
+    """Let the package write all that stands before the tensors, into memory."""
+    package = gguf_package()
+    kinds = {kind: package.GGUFValueType[name] for kind, name in _KINDS.items()}
+    values = {key: json.loads(text) for key, text in metadata.items()}
+    _, architecture = values.pop(ARCHITECTURE)
+    writer = package.GGUFWriter(None, architecture)
+    for key, (kind, value) in values.items():
+        if isinstance(value, list):
+            writer.add_key_value(key, value, package.GGUFValueType.ARRAY, sub_type=kinds[kind])
+        else:
+            writer.add_key_value(key, value, kinds[kind])
+    for plan, nbytes in zip(planned, lengths, strict=True):
+        number, shape = _type_of(plan)
+        kind = package.GGMLQuantizationType(number)
+        # Any dtype but uint8, of which the package would take the shape for one of bytes.
+        writer.add_tensor_info(plan.info.name, shape, np.dtype(np.float32), nbytes, raw_dtype=kind)
+    header = BytesIO()
+    writer.fout, writer.state = [header], package.gguf_writer.WriterState.EMPTY
+    for part in (writer.write_header_to_file, writer.write_kv_data_to_file):
+        part()
+    writer.write_ti_data_to_file()
+    return header.getvalue()
+
+
+def _type_of(plan: Planned) -> tuple[int, tuple[int, ...]]:
+    """Return the number of a tensor's type, and its shape in elements."""
+    info, format_name = plan.info, plan.target or plan.info.format
+    shape, name = info.shape, _WRITTEN.get(plan.label or "")
+    kind = next((kind for kind, plain in PLAIN.items() if plain == format_name), None)
+    if name is not None:
+        kind, width, _ = BLOCK_TYPES[name]
+        *leading, blocks, _ = shape
+        shape = (*leading, blocks * width)
+    if kind is None or len(shape) > _MAX_AXES:
+        raise CheckpointError(
+            f"tensor {info.name!r} is {format_name or info.stored} of {len(shape)} axes; GGUF has "
+            f"{', '.join(PLAIN.values())} of {_MAX_AXES} axes or fewer, and MXFP4"
+        )
+    return kind, shape

@@ -1,0 +1,41 @@
+"""Compare the bytes that a result takes with what its file system has free."""
+
+import os
+import shutil
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files.remote import is_remote
+
+
+@dataclass(frozen=True, slots=True)
+class Room:
+    """The bytes that a result needs at least and that are free, None if nobody can tell.
+
+    `left_out` are the files that are not copied, with their bytes.
+    """
+
+    needed: int
+    free: int | None
+    left_out: Sequence[tuple[str, int]]
+
+
+def check_room(destination: Path, needed: int, left_out: Sequence[tuple[str, int]]) -> Room:
+    """Return the room there is, or CheckpointError if the free bytes are fewer than `needed`.
+
+    What is to be replaced counts as well: it stays until the result is complete.
+    """
+    free = None
+    if not is_remote(destination):
+        with suppress(OSError):
+            usage = shutil.disk_usage(Path(os.path.realpath(destination)).parent)
+            free = usage.free if usage.total else None  # 0: a file system that does not know
+    if free is not None and free < needed:
+        raise CheckpointError(
+            f"{destination} needs {needed:,} bytes, and its file system has only {free:,} free; "
+            "make room, or write to another"
+        )
+    return Room(needed, free, left_out)

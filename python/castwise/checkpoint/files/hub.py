@@ -1,0 +1,282 @@
+"""Repositories of the Hugging Face Hub: what names one, and one commit of a folder."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import shlex
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files.entry_names import check_name
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.files.remote import HUB, PACKAGES, Store, is_hub, is_remote, remote_path
+from castwise.text.wording import argument
+
+_NAME = re.compile(r"[A-Za-z0-9][\w.-]*/[A-Za-z0-9][\w.-]*")
+_REPOSITORY = re.compile(rf"(?:models/)?(?P<name>{_NAME.pattern})(?:@(?P<revision>[^/]+))?/?")
+_CACHED = re.compile(
+    rf"(?:(?P<kind>models|datasets|spaces)/)?(?P<name>{_NAME.pattern})"
+    r"(?:@(?P<revision>refs/(?:convert|pr)/[^/]+|[^/]+))?(?:/(?P<rest>.*))?"
+)
+"""A repository of any kind, and what is in it."""
+_OFFLINE = "the Hub is offline for this process (HF_HUB_OFFLINE, or TRANSFORMERS_OFFLINE)"
+_SPELLED = re.compile(r"(?P<scheme>\w+):/*(?P<rest>[^/].*)", re.ASCII)
+"""What may be a URL, as a `Path` has it: with a slash less."""
+_OF_HUB = re.compile(rf"{_NAME.pattern}(?:@[^/]+|/[^/]+\.\w+)")
+"""A revision or a file of a repository, of which `hub_path` takes neither."""
+
+_BRANCH = "main"
+_ATTRIBUTES = ".gitattributes"
+"""What every repository of the Hub has, and says which files are large."""
+
+
+def hub_path(path: Path) -> Path | None:
+    """Return the path of the repository of the Hub that a relative path names, or None.
+
+    That is `org/name`, if this machine has neither that nor a folder `org`.
+
+    FileNotFoundError: It could be one, but the packages for the Hub are not installed.
+    """
+    name = path.as_posix()
+    if _NAME.fullmatch(name) is None or os.path.lexists(path) or path.parent.is_dir():
+        return None
+    if find_spec("huggingface_hub") is None or find_spec("upath") is None:
+        remedy = "for a model of the Hugging Face Hub: pip install 'castwise[hf]'"
+        raise FileNotFoundError(errno.ENOENT, f"{os.strerror(errno.ENOENT)}; {remedy}", name)
+    return remote_path(f"{HUB}://{name}")
+
+
+def offline_source(path: Path) -> Path:
+    """Return where the Hub's cache has what a path of the Hub names; the path itself if online.
+
+    FileNotFoundError: The library of the Hub is offline, and the cache does not have it.
+    """
+    remote: Any = path
+    if not is_hub(path) or not _is_offline():
+        return path
+    from huggingface_hub import snapshot_download  # noqa: PLC0415  (optional)
+
+    if (match := _CACHED.fullmatch(remote.path)) is not None:
+        kind, revision = match["kind"], match["revision"]
+        with suppress(OSError, ValueError):  # of the library: nothing is there, or a bad name
+            folder = snapshot_download(
+                match["name"],
+                repo_type=kind and kind.removesuffix("s"),
+                revision=revision and unquote(revision),
+                local_files_only=True,
+            )
+            found = Path(folder, *filter(None, (match["rest"] or "").split("/")))
+            if found.exists() and ".." not in found.parts:
+                return found
+    name = match["name"] if match is not None else "org/name"
+    raise FileNotFoundError(
+        errno.ENOENT,
+        f"{_OFFLINE}, and its cache on this machine does not have this; download it first (hf "
+        f"download {name}), or unset HF_HUB_OFFLINE",
+        str(path),
+    )
+
+
+def _is_offline() -> bool:
+    """Return True if the library of the Hub was told not to ask it."""
+    from huggingface_hub import constants  # noqa: PLC0415  (optional)
+
+    return bool(constants.HF_HUB_OFFLINE)
+
+
+def absent_file(path: Path) -> FileNotFoundError:
+    """Return the error of a source at which there is nothing, or nothing that may be read."""
+    hint = ""
+    if is_hub(path):
+        hint = "; check the name, and your rights: hf auth login, or HF_TOKEN"
+    elif not is_remote(path) and (url := _likely_url(path)) is not None:
+        hint = f"; did you mean {url}?"
+    return FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT) + hint, str(path))
+
+
+def _likely_url(path: Path) -> str | None:
+    """Return the URL that a path of this machine, at which there is nothing, may stand for."""
+    if (url := _spelled_url(path)) is not None:
+        return url
+    name = path.as_posix()
+    if _OF_HUB.fullmatch(name) is not None and not path.parent.is_dir():
+        return f"{HUB}://{name}"
+    return None
+
+
+def _spelled_url(path: Path) -> str | None:
+    """Return the URL that a path spells with too few slashes, or None."""
+    spelled = _SPELLED.fullmatch(path.as_posix())
+    if spelled is None or spelled["scheme"].lower() not in PACKAGES:
+        return None
+    return f"{spelled['scheme'].lower()}://{spelled['rest']}"
+
+
+def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
+    """Return the path of a checkpoint to write, as `checked_path`.
+
+    FileNotFoundError: It may stand for a URL, and there is no such folder on this machine.
+    CheckpointError, TypeError: As for `checked_path`.
+    """
+    checked = checked_path(path, argument)
+    if not is_remote(checked) and _spelled_url(checked) and not checked.parent.is_dir():
+        raise absent_file(checked)
+    return checked
+
+
+class HubRepository:
+    """A repository of models, to which a whole folder is pushed as one commit.
+
+    Raises
+    ------
+    CheckpointError
+        The path is not that of a repository of models.
+
+    """
+
+    def __init__(self, path: Path) -> None:
+        store: Any = path
+        match = _REPOSITORY.fullmatch(store.path)
+        if match is None:
+            raise CheckpointError(
+                f"{path} is not a repository of models; give one, as hf://org/name, or a branch "
+                "of it, as hf://org/name@branch"
+            )
+        from huggingface_hub import HfApi  # noqa: PLC0415  (optional)
+
+        self.path = path
+        self.name: str = match["name"]
+        self._revision: str = match["revision"] or _BRANCH
+        api = HfApi(endpoint=store.fs.endpoint, token=store.fs.token)
+        self._api: Any = Store(api, str(path))
+        self._exists = False
+        self._head: str | None = None
+        self._old_files: list[str] = []
+
+    @classmethod
+    def of_file(cls, path: Path) -> HubRepository | None:
+        """Return the repository of a checkpoint on the Hub; None for a path elsewhere."""
+        if not is_hub(path):
+            return None
+        remote: Any = path
+        match = _REPOSITORY.match(remote.path)
+        root = match[0].rstrip("/") if match else ""
+        repository = remote_path(f"{HUB}://{root}") if root else None
+        return None if repository is None else cls(repository)
+
+    def commit(self) -> str:
+        """Return the hash of its last commit."""
+        head: str = self._api.repo_info(self.name, revision=self._revision).sha
+        return head
+
+    def prepare(self, *, overwrite: bool) -> None:
+        """Refuse before the work what would be refused after it, and note what is there.
+
+        CheckpointError: It has files that may not be replaced, or a branch that is not there is
+        named. OSError: The Hub is out of reach, or nobody is logged in.
+        """
+        if _is_offline():
+            raise OSError(
+                errno.ENETUNREACH,
+                f"{_OFFLINE}, so nothing can be pushed; unset it, or write to this machine",
+                str(self.path),
+            )
+        self._api.whoami()
+        self._exists = self._api.repo_exists(self.name)
+        if not self._exists or not self._api.revision_exists(self.name, self._revision):
+            if self._exists or self._revision != _BRANCH:
+                raise CheckpointError(f"{self.path}: there is no such branch; make it first")
+            return
+        info = self._api.repo_info(self.name, revision=self._revision)
+        self._head = info.sha
+        files = [file.rfilename for file in info.siblings or ()]
+        self._old_files = [file for file in files if file != _ATTRIBUTES]
+        for file in self._old_files:
+            check_name(file, f"{self.path} lists", is_path=True)
+        if self._old_files and not overwrite:
+            raise CheckpointError(
+                f"{self.path} has files; choose another name, or allow them to be replaced "
+                f"({argument('overwrite', True)})"
+            )
+
+    def validate(self, card: Any, path: Path) -> None:  # noqa: ANN401  (a RepoCard)
+        """Refuse a card, read from `path`, whose metadata the Hub would refuse after the work.
+
+        CheckpointError: The Hub refuses it. OSError: The Hub is out of reach.
+        """
+        try:
+            Store(card, str(self.path)).validate()
+        except OSError as error:
+            if not isinstance(error.__cause__, ValueError):
+                raise
+            reason = " ".join(str(error.__cause__).split())
+            raise CheckpointError(
+                f"{path}, which becomes the model card, is refused by the Hub: {reason}; mend it, "
+                f"or leave it out ({argument('exclude', path.name)})"
+            ) from error
+
+    def upload_command(self, folder: Path) -> str:
+        """Return the command that pushes the files of a folder."""
+        words = ["hf", "upload", self.name, str(folder)]
+        if self._revision != _BRANCH:
+            words[2:2] = ["--revision", self._revision]
+        return shlex.join(words)
+
+    def push(self, folder: Path, title: str) -> None:
+        """Replace all that the branch holds by the files of a folder, in one commit.
+
+        The repository is made if it is not there. Files that others have changed since `prepare`
+        are not replaced.
+        """
+        from huggingface_hub import (  # noqa: PLC0415  (optional)
+            CommitOperationAdd,
+            CommitOperationDelete,
+        )
+
+        if not self._exists:
+            self._api.create_repo(self.name)
+        files = {path.relative_to(folder).as_posix(): path for path in _files(folder)}
+        for name in files:
+            check_name(name, f"{folder} has", is_path=True)
+        operations = [
+            *(CommitOperationAdd(name, str(path)) for name, path in files.items()),
+            *(CommitOperationDelete(name) for name in self._old_files if name not in files),
+        ]
+        with _bars_on_terminals():
+            self._api.create_commit(
+                self.name,
+                operations,
+                commit_message=title,
+                revision=self._revision,
+                parent_commit=self._head,
+            )
+
+
+@contextmanager
+def _bars_on_terminals() -> Iterator[None]:
+    """Let the library of the Hub draw its progress bars on a terminal only."""
+    from huggingface_hub import utils  # noqa: PLC0415  (optional)
+
+    is_right = sys.stderr.isatty() or utils.are_progress_bars_disabled()
+    if not is_right:
+        utils.disable_progress_bars()
+    try:
+        yield
+    finally:
+        if not is_right:
+            utils.enable_progress_bars()
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    """List all files in a folder and in those below, by name."""
+    for path in sorted(folder.rglob("*")):
+        if path.is_file():
+            yield path

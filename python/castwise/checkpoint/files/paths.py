@@ -1,0 +1,40 @@
+"""Check the paths that callers give, and compare them."""
+
+import os
+import reprlib
+from pathlib import Path
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files.remote import is_remote, remote_path
+
+
+def checked_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
+    """Return `path`, unless it is empty: `Path` would make the current folder of that.
+
+    A URL becomes a path of its store. A TypeError calls it `argument`.
+
+    CheckpointError: It is empty, or the packages for its store are not installed. TypeError: It is
+    not a path.
+    """
+    if (remote := remote_path(path)) is not None:
+        return remote
+    if not isinstance(path, str | os.PathLike):
+        raise TypeError(f"{argument} must be a str or an os.PathLike, not {reprlib.repr(path)}")
+    if not os.fspath(path):
+        raise CheckpointError("the path is empty; name a file or a folder")
+    return Path(path)
+
+
+def real_path(path: Path) -> Path:
+    """Return the path without links; an object of a store has one path."""
+    return path if is_remote(path) else Path(os.path.realpath(path))
+
+
+def is_same(path: Path, other: Path) -> bool:
+    """Return True if two paths lead to one file or folder, by whatever names and links."""
+    if is_remote(path) or is_remote(other):
+        return real_path(path) == real_path(other)
+    try:
+        return os.path.samefile(path, other)
+    except OSError:  # one is not there
+        return real_path(path) == real_path(other)

@@ -1,0 +1,136 @@
+"""Does a consumer load a checkpoint? Asked of the table of architectures and what is stated."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.loading._engines import engine_problems
+from castwise.checkpoint.loading._mlx_lm import mlx_problems
+from castwise.checkpoint.loading._modules import Module, modules_of
+from castwise.checkpoint.loading._transformers import is_decoded_alone, transformers_problems
+from castwise.checkpoint.loading._view import Read, View
+from castwise.checkpoint.loading.problem import LoadingProblem
+from castwise.models.model import Model
+
+if TYPE_CHECKING:
+    from castwise.checkpoint.containers.whole_models import ModelFormat
+    from castwise.models.architecture import Architecture
+
+LLAMA_CPP = "llama.cpp"
+_PROBLEMS = {
+    "transformers": transformers_problems,
+    "vllm": engine_problems,
+    "sglang": engine_problems,
+    "mlx-lm": mlx_problems,
+}
+CHECKED = ("transformers", "vllm", "sglang", LLAMA_CPP, "mlx-lm")
+"""The consumers whose rules castwise knows."""
+
+
+def check_loading(
+    architecture: Architecture,
+    config: Mapping[str, Any],
+    tensors: Iterable[TensorInfo],
+    consumers: Iterable[str],
+    *,
+    files: Mapping[str, Any] | None = None,
+    read: Read | None = None,
+) -> dict[str, list[LoadingProblem]]:
+    """Return what keeps consumers from loading a checkpoint as it stands, by their names.
+
+    Parameters
+    ----------
+    architecture
+        What the tensors of the model are.
+    config
+        The parsed `config.json`.
+    tensors
+        All tensors of the model.
+    consumers
+        Of `CHECKED`, but for llama.cpp, of which see `check_file`.
+    files
+        Other files that may state the quantisation, parsed, by name.
+    read
+        Reads a tensor by its name; None if the data are not there yet.
+
+    """
+    tensors = list(tensors)
+    modules, _ = modules_of(_model(architecture, config, tensors), tensors)
+    views = {
+        name: View(name, architecture, config, modules, files=files, read=read)
+        for name in consumers
+    }
+    lacking = [*_lacking_experts(modules)]
+    return {
+        name: list(dict.fromkeys((*_PROBLEMS[name](view), *lacking)))
+        for name, view in views.items()
+    }
+
+
+def _lacking_experts(modules: Iterable[Module]) -> Iterator[LoadingProblem]:
+    """Yield the weights that a layer has of some experts, and not of others."""
+    parts: dict[str, dict[str, set[str]]] = {}
+    for module in modules:
+        number, _, part = module.name.removeprefix(f"{module.layer}.").partition(".")
+        if module.is_expert and number.isdecimal() and part:
+            parts.setdefault(module.layer, {}).setdefault(number, set()).add(part)
+    for layer, experts in parts.items():
+        every = set().union(*experts.values())
+        # Of whole experts that lack the first is named: their highest number may be any.
+        first = next(str(place) for place in range(len(experts) + 1) if str(place) not in experts)
+        is_inside = int(first) < max(map(int, experts))
+        for expert in sorted(experts | ({first: set()} if is_inside else {}), key=int):
+            for part in sorted(every - experts.get(expert, set())):
+                yield LoadingProblem(
+                    f"{layer}.{expert}.{part}",
+                    "the file has it of other experts of the layer, and not of this one",
+                    "write the model anew with all its experts",
+                )
+
+
+def unknown_tensors(
+    architecture: Architecture, config: Mapping[str, Any], tensors: Iterable[TensorInfo]
+) -> list[str]:
+    """Return the names of tensors that an architecture has no row of."""
+    tensors = list(tensors)
+    return modules_of(_model(architecture, config, tensors), tensors)[1]
+
+
+def _model(
+    architecture: Architecture, config: Mapping[str, Any], tensors: Iterable[TensorInfo]
+) -> Model:
+    return Model(config, {info.name: info.shape for info in tensors}, architecture)
+
+
+def check_file(
+    model: ModelFormat, tensors: Iterable[TensorInfo], metadata: Mapping[str, str]
+) -> list[LoadingProblem]:
+    """Return what keeps a file of a whole model from being loaded."""
+    return [LoadingProblem(*problem) for problem in model.problems(tensors, metadata)]
+
+
+def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
+    """Return False if a consumer loads a scheme only with an option that it has not by default.
+
+    Parameters
+    ----------
+    consumer, recipe, scheme
+        Who loads it, the producer, and the scheme of a weight.
+    dtype
+        The format of most tensors that are not quantised; None if there are none.
+
+    """
+    is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
+    return not (is_narrow and is_decoded_alone(scheme, dtype))
+
+
+def listed(problems: Iterable[LoadingProblem]) -> Iterator[str]:
+    """Yield a line for each kind of problem: the first module, and how many there are."""
+    kinds: dict[tuple[str, str], list[LoadingProblem]] = {}
+    for problem in problems:
+        kinds.setdefault((problem.problem, problem.remedy), []).append(problem)
+    for alike in kinds.values():
+        count = f" ({len(alike):,} modules)" if len(alike) > 1 else ""
+        yield f"{alike[0]}{count}"

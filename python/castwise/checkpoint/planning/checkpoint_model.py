@@ -1,0 +1,195 @@
+"""What the tensors of an opened checkpoint are, by their names in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import replace
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from castwise._options import PathArgument
+from castwise.arrays.dtype_map import DtypeMap
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.planning.stated_quantization import stated_of
+from castwise.checkpoint.results.report import KeptTensors, kept_tensors
+from castwise.models.architecture import Architecture, normalize_name, read_architecture
+from castwise.models.model import Model
+from castwise.text.spelling import nearest
+from castwise.text.wording import argument
+
+Arguments = ParamSpec("Arguments")
+Answer = TypeVar("Answer")
+
+
+def checked_architecture(path: PathArgument | None) -> Architecture | None:
+    """Read the architecture of a file that a user names; None if that is None.
+
+    CheckpointError: it holds no architecture, or names a role that there is none of.
+    OSError, TypeError: it cannot be read, or is no path.
+    """
+    if path is None:
+        return None
+    try:
+        return read_architecture(checked_path(path, "architecture"))
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def architecture_option(architecture: Architecture | None) -> dict[str, str]:
+    """Return what a report says of the architecture that a user gives; nothing of none."""
+    return {} if architecture is None else {"architecture": architecture.name}
+
+
+def model_of(
+    tensors: Iterable[TensorInfo],
+    configs: Mapping[str, Any],
+    architecture: Architecture | None = None,
+) -> Model:
+    """Return the model of a component, given its tensors and its parsed configurations.
+
+    An architecture that a user gives is that of the components with tensors of its names.
+
+    CheckpointError: the table of architectures is damaged.
+    """
+    config = configs.get(CONFIG)
+    shapes = {info.name: info.shape for info in tensors}
+    if architecture is not None and not any(map(architecture.find, shapes)):
+        architecture = None
+    try:
+        return Model(config if isinstance(config, dict) else {}, shapes, architecture)
+    except ValueError as error:
+        raise CheckpointError(str(error)) from error
+
+
+def component_model(
+    source: Checkpoint, component: Component, architecture: Architecture | None = None
+) -> Model:
+    """Return the model of a component of an opened checkpoint."""
+    tensors, configs, _, _ = stated_of(source, component)
+    return model_of(tensors, configs, architecture)
+
+
+def check_shapes(
+    model: Model,  # what the tensors are
+    left: Collection[str],  # the names of those that a user leaves as they are
+    architecture: Architecture | None,  # the one that a user gives; None if the table has it
+) -> None:
+    """Refuse a model with tensors of shapes that their rows of the table do not allow.
+
+    CheckpointError: there is one.
+    """
+    text = next(model.contradictions(left), None)
+    if text is None:
+        return
+    remedy = f"correct {argument('architecture')}"
+    if architecture is None:
+        remedy = (
+            f"correct architectures and model_type in {CONFIG}, or say what it is "
+            f"({argument('architecture')})"
+        )
+    raise CheckpointError(
+        f"tensor {text} in {model.title}; {remedy}, or leave it as it is ({argument('ignore')})"
+    )
+
+
+def check_rows(names: Collection[str], architecture: Architecture | None) -> None:
+    """Refuse a row of a user's architecture that is that of none of these tensors.
+
+    CheckpointError: there is one.
+    """
+    if architecture is None:
+        return
+    used = {row.name for name in names if (row := architecture.find(name)) is not None}
+    for row_name in architecture.parameters:
+        if row_name not in used:
+            near = nearest([row_name], map(normalize_name, names))[row_name]
+            hint = "" if near is None else f"; did you mean {near!r}?"
+            raise CheckpointError(
+                f"{argument('architecture')}: the row {row_name!r} of {architecture.name} is that "
+                f"of no tensor{hint}"
+            )
+
+
+def _asked(
+    method: Callable[Concatenate[Model, str, Arguments], Answer],
+    name_answer: Callable[[str, Answer], Answer] = lambda _, answer: answer,
+) -> Callable[Concatenate[CheckpointModel, str, Arguments], Answer]:
+    """Return a method that asks the model of the folder that a tensor's name begins with.
+
+    `name_answer` puts the folder before the names of an answer.
+    """
+
+    @wraps(method)
+    def ask(
+        self: CheckpointModel, name: str, /, *args: Arguments.args, **kwargs: Arguments.kwargs
+    ) -> Answer:
+        prefix, model, rest = self._split(name)
+        return name_answer(prefix, method(model, rest, *args, **kwargs))
+
+    return ask
+
+
+def _prefixed(prefix: str, name: str | None) -> str | None:
+    return None if name is None else prefix + name
+
+
+def _each(prefix: str, names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(prefix + name for name in names)
+
+
+class CheckpointModel:
+    """The models of all components, asked by names that begin with the folder of a component."""
+
+    def __init__(self, source: Checkpoint, architecture: Architecture | None = None) -> None:
+        self._models = {
+            component.prefix: component_model(source, component, architecture)
+            for component in source.components
+        }
+        self._shards = {component.prefix: [*component.shards] for component in source.components}
+        self._prefixes = sorted(self._models, key=len, reverse=True)
+
+    def _split(self, name: str) -> tuple[str, Model, str]:
+        """Return the folder of a tensor, the model there, and the name in that."""
+        prefix = next(prefix for prefix in self._prefixes if name.startswith(prefix))
+        return prefix, self._models[prefix], name.removeprefix(prefix)
+
+    @property
+    def unknown_types(self) -> list[str]:
+        """What the configurations call the models that the table does not have; "" of none."""
+        models = self._models.values()
+        return [model.stated_type for model in models if model.architecture is None]
+
+    def check_rows(self, architecture: Architecture | None) -> None:
+        """Refuse a row of a user's architecture that is that of no tensor: see `check_rows`."""
+        check_rows([name for model in self._models.values() for name in model.names], architecture)
+
+    def bound(self, dtypes: DtypeMap) -> DtypeMap:
+        """Return a map that comes with castwise with what these models keep."""
+        return replace(dtypes, keeps=self._keeps)
+
+    def kept(self, plans: Mapping[str, Sequence[Planned]], dtypes: DtypeMap) -> list[KeptTensors]:
+        """Count what a map that comes with castwise keeps, given the plans of shards."""
+        nbytes = sum(planned.info.nbytes for shard in plans.values() for planned in shard)
+        return kept_tensors(
+            (
+                (planned.info, model.role(planned.info.name), f"{dtypes.origin} keeps them")
+                for prefix, model in self._models.items()
+                for shard in self._shards[prefix]
+                for planned in plans[shard]
+                if planned.target is None and planned.info.kind == "float"
+            ),
+            nbytes,
+        )
+
+    role = _asked(Model.role)
+    is_in_out = _asked(Model.is_in_out)
+    is_kept = _asked(Model.is_kept)
+    is_head = _asked(Model.is_head)
+    reason = _asked(Model.reason)
+    partners = _asked(Model.partners, _each)
+    layer_of_expert = _asked(Model.layer_of_expert, _prefixed)
+    _keeps = _asked(Model.keeps)

@@ -1,0 +1,274 @@
+"""The plan for one component: what is derived from its tensors, and what stands for its shards."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from operator import attrgetter
+from pathlib import Path
+from typing import Any
+
+from castwise._core import PolicyMap
+from castwise._options import Arithmetic
+from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.planning._derived_containers import derived_reader
+from castwise.checkpoint.planning.checkpoint_model import model_of
+from castwise.checkpoint.planning.derived_reader import (
+    Derivation,
+    DerivedTensor,
+    ShardPlan,
+    with_tensors,
+)
+from castwise.checkpoint.planning.encode.quantized_config import QuantizedConfig
+from castwise.checkpoint.planning.stated_quantization import found_in, not_indexed, stated_of
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
+from castwise.models.architecture import Architecture
+from castwise.models.model import Model
+from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization.producers.configs import SECTIONS, Statement, statements, undecodable
+from castwise.quantization.producers.stored_weight import Undecodable
+from castwise.quantization.producers.written import Statements
+from castwise.quantization.weights.decoding import Decoding, decoding
+from castwise.text.wording import about, given
+
+_LOGGER = logging.getLogger(__name__)
+
+UNKNOWN = "castwise does not know the method {!r} ({}); the library of that method reads it"
+
+
+class SourceComponent:
+    """One component as it is read: its tensors, what states how they are stored, and its model.
+
+    Attributes
+    ----------
+    prefix
+        The folder of the component in the checkpoint, with a slash at its end.
+    path
+        What refusals and warnings call it.
+    tensors, configs
+        What it holds, and the parsed configurations by name.
+    quantization
+        What of it is quantised; None if nothing is.
+
+    CheckpointError: what states how its tensors are stored cannot be read, or contradicts itself;
+    or the index leaves tensors out.
+
+    """
+
+    def __init__(  # noqa: PLR0917
+        self,
+        source: Checkpoint,  # the checkpoint, and the component of it
+        component: Component,
+        derivation: Derivation,  # how its tensors are derived
+        purpose: str,  # what refusals say that it cannot be
+        statement_text: str,  # what refusals call its configurations and metadata
+        # The one that a user gives; None if the table has it
+        architecture: Architecture | None = None,
+    ) -> None:
+        self.component, self.prefix = component, component.prefix
+        self.derivation, self.purpose = derivation, purpose
+        self._architecture = architecture
+        self.path = source.path_of(component)
+        self.tensors, self.configs, self._pairs, unreadable = stated_of(source, component)
+        if unreadable:
+            raise self.refusal(f"{statement_text} cannot be read: {unreadable[0]}")
+        self.quantization = found_in(component, self.tensors, self.configs, self._pairs)
+        if self.quantization is not None or derivation != "decode":
+            reason = not_indexed(component)
+            if reason is not None:
+                raise self.refusal(reason)
+
+    @cached_property
+    def stored(self) -> StoredTensors:
+        """The tensors of all shards; CheckpointError if two have the same name."""
+        return StoredTensors(self.component.shards)
+
+    @cached_property
+    def model(self) -> Model:
+        """What its tensors are."""
+        return model_of(self.tensors, self.configs, self._architecture)
+
+    @cached_property
+    def statements(self) -> list[Statement]:
+        """What is stated of the quantisation."""
+        return statements(self.configs, self._pairs)
+
+    def is_matrix(self, info: TensorInfo) -> bool:
+        """Return True for what may be the weight of a linear layer, or those of experts."""
+        return info.kind == "float" and self.model.is_matrix(info.name)
+
+    def refusal(self, reason: str) -> CheckpointError:
+        """Return the error that says why it cannot be what is asked for."""
+        return CheckpointError(f"{self.path} cannot be {self.purpose}: {reason}")
+
+    def check_orphans(self, quantization: Quantization) -> None:
+        """Refuse a payload without its scale, or a scale without its payload."""
+        if quantization.orphans:
+            orphan = max(quantization.orphans, key=lambda orphan_tensor: orphan_tensor.is_payload)
+            raise self.refusal(f"{orphan} ({len(quantization.orphans):,} such tensors)")
+
+    def check_method(self, quantization: Quantization) -> None:
+        """Refuse a method that castwise does not know."""
+        if quantization.unknown is not None:
+            stated = ", ".join(quantization.stated)
+            raise self.refusal(UNKNOWN.format(quantization.unknown, stated))
+
+    def check_decodable(self, statement: Statement) -> None:
+        """Refuse a statement of weights that castwise cannot decode."""
+        if (reason := undecodable(statement)) is not None:
+            raise self.refusal(f"{statement.origin}: {reason}")
+
+    def check_problem(self, weight: QuantizedWeight) -> None:
+        """Refuse a weight that is not complete."""
+        if weight.problem is not None:
+            raise self.refusal(f"{weight.payload!r}: {weight.problem}")
+
+    def section(self, weight: QuantizedWeight) -> Mapping[str, Any]:
+        """Return what is stated of a weight."""
+        recipes = set(weight.recipes)
+        return next((row.section for row in self.statements if recipes & set(row.recipes)), {})
+
+    def decoding(
+        self, weight: QuantizedWeight, arithmetic: Arithmetic, axis: int | None = None
+    ) -> Decoding:
+        """Plan how a weight is read; refuse one that castwise cannot decode."""
+        section, stored = self.section(weight), self.stored
+        try:
+            return decoding(weight, stored, stored.read, section, arithmetic, axis=axis)
+        except Undecodable as error:
+            raise self.refusal(f"{weight.payload!r}: {error}") from error
+
+    def check_names(
+        self,
+        derived: Mapping[str, Sequence[DerivedTensor]],
+        left_out: Collection[str],
+        renamed: Mapping[str, str],
+    ) -> None:
+        """Refuse two tensors of the same name."""
+        gone = {*derived, *left_out, *renamed}
+        names: set[str] = set()
+        for home, tensors in derived.items():
+            for name in (tensor.info.name for tensor in tensors):
+                if (name in self.stored and name not in gone) or name in names:
+                    raise self.refusal(f"{home!r} is to become {name!r}, which is there too")
+                names.add(name)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Derived:
+    """What a component becomes."""
+
+    source: SourceComponent  # the component as it is
+    # The tensors that are derived, by the stored tensor in whose place they come
+    tensors: Mapping[str, Sequence[DerivedTensor]] = field(default_factory=dict)
+    # Stored tensors without a place, each with what it is; "" for those that others are made of
+    left_out: Mapping[str, str] = field(default_factory=dict)
+    # Tensors that stay as they are under another name
+    renamed: Mapping[str, str] = field(default_factory=dict)
+    # Other tensors whose format follows that of weights, by their names as they will be
+    followers: Mapping[str, str] = field(default_factory=dict)
+    threads: int = 1  # how many threads may derive tensors
+    consumed: Sequence[str] = ()  # paths of files that hold for what it was
+    # What states how its tensors are stored; None if that needs nothing new
+    statements: Statements | None = None
+    schemes: Collection[str] = ()  # those of its weights as they are to be stored
+    # Returns the metadata of a shard without what states how it was
+    metadata: Callable[[Reader], dict[str, str]] = attrgetter("metadata")
+    # Reads its `config.json`, which follows the tensors, given the path and what warnings call
+    # it; None if the sections of `statements` take the place of others
+    config: Callable[[Path, str], Config] | None = None
+    warnings: Sequence[str] = ()  # what is said of it
+
+    @property
+    def prefix(self) -> str:
+        """The folder of the component in the checkpoint, with a slash at its end."""
+        return self.source.prefix
+
+    @property
+    def quantization(self) -> Quantization | None:
+        """What of the source is quantised; None if nothing is."""
+        return self.source.quantization
+
+    def read_config(self, path: Path, label: str) -> Config:
+        """Read the `config.json` that follows the tensors; `label` is what warnings call it."""
+        if self.config is not None:
+            return self.config(path, label)
+        return QuantizedConfig(path, label, self.statements)
+
+    def new_config(self, stated: Statements) -> dict[str, Any]:
+        """Return the parsed `config.json` that states how the tensors are stored."""
+        config = self.source.configs.get(CONFIG)
+        config = config if isinstance(config, dict) else {}
+        if stated.edit is not None:
+            edited: dict[str, Any] = json.loads(stated.edit(json.dumps(config)))
+            return edited
+        plain = {key: value for key, value in config.items() if key not in SECTIONS}
+        return {**plain, **stated.sections}
+
+    def component(self, *, is_file: bool) -> Component:
+        """Return the component with readers that derive its tensors.
+
+        `is_file` says that it becomes one file, which states in its metadata how they are stored.
+        """
+        stated = self.statements.metadata if is_file and self.statements is not None else None
+        shards: dict[str, Reader] = {}
+        for path, reader in self.source.component.shards.items():
+            derived = {name: self.tensors[name] for name in reader.tensors if name in self.tensors}
+            renamed = {name: self.renamed[name] for name in reader.tensors if name in self.renamed}
+            metadata = {**self.metadata(reader), **(stated or {})}
+            stays = not (derived or renamed) and self.left_out.keys().isdisjoint(reader.tensors)
+            if stays and metadata == reader.metadata:
+                shards[path] = reader
+                continue
+            plan = ShardPlan(
+                derivation=self.source.derivation,
+                stored=self.source.stored,
+                derived=derived,
+                left_out=self.left_out,
+                renamed=renamed,
+                metadata=metadata,
+                threads=self.threads,
+            )
+            new_reader = derived_reader(reader, plan)
+            if new_reader.tensors:
+                shards[path] = new_reader
+        becomes: dict[str, list[str]] = {name: [] for name in self.left_out}
+        becomes |= {
+            name: [tensor.info.name for tensor in tensors] for name, tensors in self.tensors.items()
+        }
+        becomes |= {name: [new_name] for name, new_name in self.renamed.items()}
+        return with_tensors(self.source.component, shards, becomes)
+
+    def warn(self) -> None:
+        """Warn of what is left out, beside what other tensors are made of, and of the rest."""
+        texts = []
+        for description in filter(None, dict.fromkeys(self.left_out.values())):
+            names = [name for name, kind in self.left_out.items() if kind == description]
+            texts.append(
+                f"left out, as an unquantised model has none: {description}, {len(names)}: "
+                f"{listed(names)}"
+            )
+        for text in (*texts, *self.warnings):
+            _LOGGER.warning("%s: %s", self.source.path, text)
+
+
+def pattern_of(option: str, text: str) -> PolicyMap:
+    """Compile a regular expression that an option gives.
+
+    ValueError, TypeError: it is not one, or no text.
+    """
+    if not isinstance(text, str):
+        raise TypeError(f"{given(option, text)} is not a regular expression: it is no text")
+    pattern = PolicyMap("fullmatch", "first", linear=True)
+    try:
+        pattern.insert(text, True)
+    except ValueError as error:
+        raise ValueError(about(given(option, text), error)) from error
+    return pattern

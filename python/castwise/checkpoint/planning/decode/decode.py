@@ -1,0 +1,365 @@
+"""Plan what a quantised checkpoint is without quantisation, and refuse what would be a guess."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import partial
+from operator import attrgetter
+from pathlib import Path
+
+import numpy as np
+
+from castwise._core import cast
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import numpy_dtype
+from castwise.checkpoint.containers import model_files
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
+from castwise.checkpoint.containers.whole_models import WholeModelReader
+from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
+from castwise.checkpoint.planning.decode.losses import rounding_losses, slab_losses
+from castwise.checkpoint.planning.decode.options import FORMATS, Decode
+from castwise.checkpoint.planning.decode.unquantized_config import (
+    HALVES,
+    Exceptions,
+    UnquantizedConfig,
+    follows,
+)
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.derived_reader import (
+    Arrays,
+    DerivedTensor,
+    WeightJob,
+    WeightSlab,
+    derived_info,
+)
+from castwise.checkpoint.planning.stated_quantization import stale_statement
+from castwise.checkpoint.results.report import DecodeReport
+from castwise.quantization import Quantization, QuantizedArray, QuantizedWeight, dequantize
+from castwise.quantization.arrays.decode import wrapped_zeros
+from castwise.quantization.producers.attention import scale_of_attention
+from castwise.quantization.producers.configs import MODEL
+from castwise.quantization.producers.keras_names import KERAS_FLOAT8, numbered_kernel
+from castwise.quantization.producers.layouts import BF16
+from castwise.quantization.producers.names import tail
+from castwise.quantization.producers.registry import (
+    CONFIGS,
+    EVIDENT,
+    KEPT_KEYS,
+    METADATA_KEYS,
+    NOT_DECODED,
+    WRAPPED,
+    described_in,
+    powers_stated,
+)
+from castwise.quantization.producers.stored_weight import Undecodable
+from castwise.quantization.weights.decoding import Decoding
+from castwise.quantization.weights.decoding import Slab as Cut
+from castwise.text.spelling import nearest
+from castwise.text.wording import argument, given
+
+_LOGGER = logging.getLogger(__name__)
+_IN_METADATA = "metadata"
+_SLAB_ELEMENTS = 1 << 19
+"""Elements of a slab, whose memory is used again: that of larger ones goes back to the system.
+A comparison holds some of each thread, with what they were made of: of twice as many 68 MiB."""
+
+
+def decode_checkpoint(source: Checkpoint, decode: Decode, *, is_file: bool) -> DerivedCheckpoint:
+    """Return an opened checkpoint as it is without quantisation; `is_file` if it becomes one file.
+
+    CheckpointError: nothing in it is quantised; or a weight cannot be decoded for certain: a part
+    is missing or of another shape, nothing says how it is stored, or castwise does not decode it.
+    """
+    model = model_files(source, decode.format, is_file=is_file)
+    if model.config and decode.only is not None:
+        raise CheckpointError(
+            f"{given('only', decode.only)}: what stays quantised of {source.path} is no model of "
+            "transformers; leave it out, or name a .safetensors file"
+        )
+    plans = [derive_decoded(source, component, decode) for component in source.components]
+    # No other command reads a file of a whole model.
+    may_be_plain = decode.may_be_plain or isinstance(source.file, WholeModelReader)
+    are_quantised = (
+        plan.left_out or (plan.quantization is not None and plan.quantization.weights)
+        for plan in plans
+    )
+    are_stale = (stale_statement(source, plan.quantization) for plan in plans)
+    if not (may_be_plain or any(are_quantised) or any(are_stale)):
+        raise CheckpointError(
+            f"{source.path}: no weight in it is quantised; castwise cast casts it"
+        )
+    _check_only(decode, plans)
+    return DerivedCheckpoint(source, plans, model.dtypes, is_file=is_file, model=model)
+
+
+def decode_refusal(source: Checkpoint) -> str | None:
+    """Say why a quantised checkpoint is not decoded; None if it is."""
+    try:
+        plan = Decode(BF16, "peer", None, 1, may_be_plain=True)
+        decode_checkpoint(source, plan, is_file=not source.is_folder)
+    except CheckpointError as error:
+        return str(error).partition(" cannot be decoded: ")[2] or str(error)
+    return None
+
+
+def derive_decoded(source: Checkpoint, component: Component, decode: Decode) -> Derived:
+    """Derive a component without quantisation.
+
+    CheckpointError: A weight of it cannot be decoded for certain.
+    """
+    facts = SourceComponent(
+        source, component, "decode", "decoded", "what states how its tensors are stored"
+    )
+    quantization = facts.quantization
+    if quantization is None:
+        plain = partial(UnquantizedConfig, exceptions=None, is_stale=False)
+        return Derived(source=facts, threads=decode.threads, config=plain)
+    _check(facts, quantization)
+    weights = _chosen(facts, quantization, decode.only)
+    is_whole = len(weights) == len(quantization.weights)
+    exceptions = None if is_whole or not weights else _exceptions(source, facts, weights)
+    warn = _WarnOnce(facts.path)
+    tensors = {weight.payload: [_tensor(facts, decode, weight, warn)] for weight in weights}
+    left_out = _left_out(quantization, weights)
+    renamed = _renamed(facts, tensors, left_out)
+    facts.check_names(tensors, left_out, renamed)
+    consumed, followers = [], {}
+    if source.is_folder and is_whole:
+        consumed = [facts.prefix + name for name in CONFIGS if name in facts.configs]
+        consumed = [path for path in consumed if path != facts.prefix + CONFIG]
+    is_usual = source.is_folder or isinstance(source.file, SafetensorsReader)
+    if is_usual and weights and is_whole and follows(facts.configs.get(CONFIG)):
+        formats, used = HALVES - {decode.format}, {*tensors, *left_out}
+        followers = {
+            renamed.get(name, name): decode.format
+            for name, info in facts.stored.items()
+            if name not in used and info.format in formats
+        }
+    stale, warnings = stale_statement(source, quantization), []
+    if stale is not None:
+        warnings.append(
+            f"no weight is quantised as {stale} states; that is removed, and tensors stay as they "
+            "are"
+        )
+    if followers:
+        warnings.append(
+            f"other tensors become {decode.format} with the weights, as config.json will state, "
+            f"{len(followers)}: {listed(sorted(followers))}"
+        )
+    return Derived(
+        source=facts,
+        tensors=tensors,
+        left_out=left_out,
+        renamed=renamed,
+        followers=followers,
+        threads=decode.threads,
+        consumed=consumed,
+        metadata=_plain_metadata if is_whole else attrgetter("metadata"),
+        config=partial(UnquantizedConfig, exceptions=exceptions, is_stale=stale is not None),
+        warnings=warnings,
+    )
+
+
+def _check(facts: SourceComponent, quantization: Quantization) -> None:
+    """Refuse what does not say for certain how each weight is stored."""
+    facts.check_method(quantization)
+    facts.check_orphans(quantization)
+    for statement in facts.statements:
+        facts.check_decodable(statement)
+    for weight in quantization.weights:
+        facts.check_problem(weight)
+        if NOT_DECODED.issuperset(weight.recipes):
+            producers = " or ".join(weight.recipes)
+            raise facts.refusal(
+                f"{weight.payload!r} is {weight.scheme or 'quantised'} as {producers} stores "
+                "it, which castwise cannot decode yet; that library reads it"
+            )
+        is_evident = weight.by_shapes or EVIDENT.issuperset(weight.recipes)
+        if not (quantization.stated or is_evident):
+            raise facts.refusal(
+                f"nothing says how {weight.payload!r} is stored, which may be as by "
+                f"{' or '.join(weight.recipes)}; put the configuration of the model beside it "
+                f"({', '.join(CONFIGS)})"
+            )
+
+
+def _chosen(
+    facts: SourceComponent, quantization: Quantization, only: str | None
+) -> list[QuantizedWeight]:
+    """Return the weights that are decoded."""
+    if only is None:
+        return list(quantization.weights)
+    pattern = pattern_of("only", only)
+    names = ((weight, facts.prefix + weight.name) for weight in quantization.weights)
+    return [weight for weight, name in names if pattern.find(name) is not None]
+
+
+def _exceptions(
+    source: Checkpoint, facts: SourceComponent, chosen: Sequence[QuantizedWeight]
+) -> Exceptions | None:
+    """Return what the configuration must except; refuse one that cannot."""
+    statements = [
+        statement
+        for statement in facts.statements
+        if source.is_folder
+        or statement.origin == _IN_METADATA
+        or statement.section is facts.configs.get(MODEL)
+    ]
+    if not statements:
+        return None
+    keys = {KEPT_KEYS.get(statement.method) for statement in statements}
+    key = keys.pop()
+    if keys or key is None or any(statement.origin != CONFIG for statement in statements):
+        stated = ", ".join(f"{statement.origin}: {statement.method}" for statement in statements)
+        raise facts.refusal(
+            f"{stated} cannot except single modules, so decode all of it ({argument('only')})"
+        )
+    return Exceptions(key, [weight.name.rpartition(".")[0] for weight in chosen])
+
+
+def _left_out(quantization: Quantization, chosen: Sequence[QuantizedWeight]) -> dict[str, str]:
+    """Name the tensors that an unquantised model has not, each with what it is."""
+    payloads, left_out = {weight.payload for weight in chosen}, {}
+    staying = [weight for weight in quantization.weights if weight.payload not in payloads]
+    if not staying:
+        # Of weights that are computed in float8, but stored in full precision, Keras numbers
+        # the scales; the names of others tell them only beside quantised weights.
+        names = [name for name in quantization.others if chosen or numbered_kernel(name)]
+        left_out = {name: _kind_of_other(name) for name in names}
+    used = {name for weight in staying for name in (weight.payload, *weight.parts)}
+    for weight in chosen:
+        for name in weight.parts:
+            if name not in used:
+                is_stated = name in weight.activations
+                left_out[name] = _kind_of_activation(name) if is_stated else ""
+    return left_out
+
+
+def _renamed(
+    facts: SourceComponent,
+    tensors: Mapping[str, Sequence[DerivedTensor]],
+    left_out: Collection[str],
+) -> dict[str, str]:
+    """Return the new names of tensors whose names decoded weights get."""
+    renamed = {}
+    for home, (tensor,) in tensors.items():
+        name = tensor.info.name
+        if name == home or name not in facts.stored or name in left_out:
+            continue
+        if numbered_kernel(home) != name or name in tensors:
+            raise facts.refusal(f"{home!r} is to become {name!r}, which is there too")
+        renamed[name] = home  # the bias comes before codes, and after a kernel
+    return renamed
+
+
+def _plain_metadata(reader: Reader) -> dict[str, str]:
+    removed = {*METADATA_KEYS, *described_in(reader.metadata)}
+    return {key: text for key, text in reader.metadata.items() if key not in removed}
+
+
+def _tensor(
+    facts: SourceComponent, decode: Decode, weight: QuantizedWeight, warn: _WarnOnce
+) -> DerivedTensor:
+    """Describe a weight as it is decoded."""
+    unchecked, stored = facts.decoding(weight, decode.arithmetic), facts.stored
+    text = None if weight.scale is None else powers_stated(facts.section(weight))
+    are_powers = text is not None and stored[weight.scale or ""].format in FORMATS
+
+    def rows(cut: Cut) -> QuantizedArray:
+        try:
+            q = unchecked.rows(cut)
+        except Undecodable as error:  # what codes are, only reading tells
+            raise facts.refusal(f"{weight.payload!r}: {error}") from error
+        if are_powers and "scales" not in warn.kinds:
+            significands, _ = np.frexp(np.abs(q.scale.astype(np.float32)))
+            if not np.isin(significands, (0, 0.5)).all():
+                warn(
+                    "scales",
+                    f"{text}, but the scales of {weight.payload!r} are not "
+                    "powers of two; they are taken as they are",
+                )
+        if "zero points" not in warn.kinds and wrapped_zeros(q):
+            warn("zero points", WRAPPED.format(weight.payload))
+        return q
+
+    plan = replace(unchecked, rows=rows)
+    nbytes = sum(stored[name].nbytes for name in (weight.payload, *weight.parts))
+    return DerivedTensor(
+        derived_info(weight.name, weight.scheme or "quantised", plan.shape, nbytes),
+        decode.format,
+        weight.payload,
+        plan.parts,
+        WeightJob(weight.name, partial(_slabs, plan, decode, weight.name)),
+        decoding=plan,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _WarnOnce:
+    """Warns of what slabs hold, once of each kind."""
+
+    path: Path
+    kinds: set[str] = field(default_factory=set)
+
+    def __call__(self, kind: str, text: str) -> None:
+        self.kinds.add(kind)
+        _LOGGER.warning("%s: %s", self.path, text)
+
+
+def _kind_of_other(name: str) -> str:
+    """Say what a tensor without a payload is."""
+    is_scale = numbered_kernel(name) or tail(name) in KERAS_FLOAT8
+    return scale_of_attention(name) or ("scales and maxima of layers" if is_scale else "markers")
+
+
+def _kind_of_activation(name: str) -> str:
+    """Say whose values a scale beside a payload is for."""
+    named = "outputs" if tail(name).startswith("output_") else "inputs"
+    return scale_of_attention(name) or f"scales of {named}"
+
+
+def _check_only(decode: Decode, plans: Sequence[Derived]) -> None:
+    """Refuse a pattern that matches no weight."""
+    if decode.only is None or any(plan.tensors for plan in plans):
+        return
+    weights = [(plan, plan.quantization.weights) for plan in plans if plan.quantization]
+    names = [plan.prefix + weight.name for plan, each in weights for weight in each]
+    near = nearest([decode.only], names)[decode.only]
+    raise CheckpointError(
+        f"{given('only', decode.only)} matches no quantised weight"
+        + (f"; did you mean {near!r}?" if near else "")
+    )
+
+
+def _slabs(
+    plan: Decoding,
+    options: Decode,
+    name: str,
+    _names: Collection[str],
+    to: str | None,
+) -> Iterator[WeightSlab]:
+    """List the slabs of a weight, which is decoded to the format of the request or another."""
+    dtype, arithmetic = numpy_dtype(to or options.format), options.arithmetic
+
+    def decode(cut: Cut) -> tuple[Arrays, DecodeReport | None]:
+        report = None
+        if plan.values is not None:
+            exact = plan.values(cut)
+            values = cast(exact, dtype, threads=1)
+            if options.counts_losses:
+                report = rounding_losses(exact, values)
+            return {name: values}, report
+        q = plan.rows(cut)
+        values = dequantize(q, dtype, arithmetic=arithmetic, threads=1)
+        if options.counts_losses:
+            report = slab_losses(q, values, arithmetic)
+        return {name: values}, report
+
+    for cut in plan.slabs(_SLAB_ELEMENTS):
+        count = (cut.stop - cut.start) * plan.cut[-1]
+        yield WeightSlab({name: count}, partial(decode, cut))

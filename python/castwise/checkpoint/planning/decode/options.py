@@ -1,0 +1,68 @@
+"""How quantised weights are to be decoded."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from castwise._core import finfo, get_num_threads
+from castwise._numbers import is_integer
+from castwise._options import Arithmetic
+from castwise.quantization.producers.layouts import BF16
+from castwise.text.spelling import typed_format
+from castwise.text.wording import argument, given
+
+
+@dataclass(frozen=True, slots=True)
+class Decode:
+    """What is decoded, and to what."""
+
+    format: str  # the format of decoded weights
+    arithmetic: Arithmetic  # "peer" or "exact"
+    # A regular expression that matches the whole names of the weights; None for all
+    only: str | None
+    threads: int  # how many threads may decode
+    may_be_plain: bool = False  # whether a checkpoint without quantised weights is taken as it is
+    counts_losses: bool = True  # whether what decoding loses is counted
+
+
+FORMATS = (BF16, "float16", "float32")
+"""What weights can be decoded to."""
+
+ARITHMETIC = ("peer", "exact")
+
+
+def decoding_of(
+    dtype: Any,  # noqa: ANN401  (as it is given)
+    arithmetic: Arithmetic,
+    only: str | None,
+    threads: int | None,
+    *,
+    may_be_plain: bool = False,
+) -> Decode:
+    """Check how weights are to be decoded.
+
+    ValueError, TypeError: one of the arguments is wrong.
+    """
+    name = finfo(typed_format(dtype, argument("dtype"))).name
+    if name not in FORMATS:
+        raise ValueError(f"{given('dtype', dtype)}: weights are decoded to {', '.join(FORMATS)}")
+    if arithmetic not in ARITHMETIC:
+        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(ARITHMETIC)}")
+    if only is not None and not isinstance(only, str):
+        raise TypeError(f"only must be a regular expression, not {only!r}")
+    return Decode(name, arithmetic, only, checked_threads(threads), may_be_plain)
+
+
+def checked_threads(threads: object) -> int:
+    """Return a number of threads; by default that of castwise.
+
+    ValueError, TypeError: it is not a positive int.
+    """
+    if threads is None:
+        return get_num_threads()
+    if not is_integer(threads):
+        raise TypeError(f"threads must be an int, not {threads!r}")
+    if threads <= 0:
+        raise ValueError(f"{argument('threads')} must be positive, not {threads}")
+    return threads

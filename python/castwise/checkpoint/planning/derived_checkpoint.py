@@ -1,0 +1,177 @@
+"""A checkpoint whose tensors are derived from those of another: what is to be written of it."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from castwise.arrays.dtype_map import DTYPE, DtypeMap
+from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.containers.whole_models import ModelFiles
+from castwise.checkpoint.plan import plan as plan_casts
+from castwise.checkpoint.planning.component import Derived
+from castwise.checkpoint.planning.consumers_check import check_consumers, refuse_file
+from castwise.checkpoint.planning.written_schemes import loading_warning
+from castwise.checkpoint.results.report import KeptTensors
+from castwise.quantization.producers.written import Statements
+
+_LOGGER = logging.getLogger(__name__)
+_TRANSFORMERS = "transformers"
+"""The consumer that warnings are about where nobody says who loads the result."""
+
+
+class DerivedCheckpoint:
+    """A checkpoint with tensors that are decoded, encoded or transcoded as they are read.
+
+    Attributes
+    ----------
+    source
+        The readers that derive.
+
+    CheckpointError: A tensor of a model and one of an adapter beside it would have the same name.
+
+    """
+
+    def __init__(
+        self,
+        source: Checkpoint,  # the checkpoint that is read
+        plans: Sequence[Derived],  # what its components become
+        dtypes: DtypeMap,  # what becomes of tensors that are not derived
+        *,
+        # Whether it becomes one file, which states in its metadata how weights are stored
+        is_file: bool,
+        recipe: str | None = None,  # the producer whose form it gets; None if it is not quantised
+        model: ModelFiles
+        | None = None,  # what a folder of a file of a whole model has beside its tensors
+        # Patterns of a map that matched nothing, each with the nearest name.
+        unused: Mapping[str, str | None] | None = None,
+        consumer: str | None = None,  # who is to load the result; None if nobody says it
+        kept: Sequence[KeptTensors] = (),  # what stays as it is of a model that is quantised
+    ) -> None:
+        components = [plan.component(is_file=is_file) for plan in plans]
+        consumed = {path for plan in plans for path in plan.consumed}
+        # A shard without any tensor is not written.
+        consumed.update(*({*plan.source.component.shards} for plan in plans))
+        consumed.difference_update(*(component.shards for component in components))
+        self.source = replace(source, components=components, consumed=frozenset(consumed))
+        self.source.check_names()
+        self.plans = plans
+        self.unused = unused or {}
+        self.kept = kept
+        self._dtypes = dtypes
+        is_for_others = consumer not in {None, _TRANSFORMERS}
+        self._recipe = None if is_file or is_for_others else recipe
+        self._target, self._is_file, self._consumer = recipe, is_file, consumer
+        self._model = model or ModelFiles()
+        self._derived = {
+            plan.prefix + tensor.info.name: tensor
+            for plan in plans
+            for tensors in plan.tensors.values()
+            for tensor in tensors
+        }
+        self._followers = {
+            plan.prefix + name: dtype for plan in plans for name, dtype in plan.followers.items()
+        }
+
+    def decide(self, tensors: Iterable[TensorInfo], prefix: str) -> list[Planned]:
+        """Plan what becomes of tensors: what is derived, what follows that, and all others."""
+
+        def planned(info: TensorInfo) -> Planned:
+            name = prefix + info.name
+            if (tensor := self._derived.get(name)) is not None:
+                return Planned(
+                    info, tensor.format, None, DTYPE, is_derived=True, label=tensor.scheme
+                )
+            if (dtype := self._followers.get(name)) is not None:
+                return Planned(info, dtype, None, DTYPE)
+            return plan_casts([info], self._dtypes, prefix)[0]
+
+        return [planned(info) for info in tensors]
+
+    def config(self, path: Path, label: str) -> Config:
+        """Read a `config.json` that follows the tensors; `label` is its path in the checkpoint."""
+        prefix = label.removesuffix(CONFIG)
+        plans = (plan for plan in self.plans if plan.source.component.has_config)
+        return next(plan for plan in plans if plan.prefix == prefix).read_config(path, label)
+
+    def added(self) -> dict[str, str]:
+        """Return the files to add to a folder, by path."""
+        files: dict[str, str] = {}
+        sections: Mapping[str, object] = {}
+        for prefix, statements in self._statements():
+            files |= {prefix + name: text for name, text in statements.files.items()}
+            sections = statements.sections
+            is_stated = self.source.is_folder and (self.source.path / prefix / CONFIG).is_file()
+            if sections and not is_stated:
+                files[prefix + CONFIG] = json.dumps(sections, indent=2) + "\n"
+        return files | self._model.added(sections)
+
+    def check_loading(self) -> None:
+        """Refuse a folder that its consumer, or nobody, would load.
+
+        CheckpointError: the first module that would not be loaded is named, with the remedy.
+        """
+        model = model_format(f".{self._target}") if self._is_file else None
+        if self._target is None or (self._is_file and model is None):
+            return  # no library loads such a file by itself
+        for plan, component in zip(self.plans, self.source.components, strict=True):
+            if plan.statements is None:
+                continue
+            tensors = [
+                info for shard in component.shards.values() for info in shard.tensors.values()
+            ]
+            decided = self.decide(tensors, component.prefix)
+            infos = [
+                planned.info._replace(format=planned.target or planned.info.format)
+                for planned in decided
+            ]
+            path = self.source.path_of(component)
+            if model is not None:
+                refuse_file(path, model, infos, plan.statements.metadata or {})
+                continue
+            check_consumers(
+                path,
+                plan.source.model.architecture,
+                plan.new_config(plan.statements),
+                infos,
+                {name: json.loads(text) for name, text in plan.statements.files.items()},
+                recipe=self._target,
+                schemes=set(plan.schemes),
+                consumer=self._consumer,
+            )
+
+    def warn(self) -> None:
+        """Warn of what is left out, and where transformers does not run the model as it stands."""
+        for plan in self.plans:
+            plan.warn()
+        self._model.warn()
+        stated = {prefix for prefix, statements in self._statements() if statements.sections}
+        for component in self.source.components:
+            if component.prefix not in stated:
+                continue
+            tensors = [
+                info for shard in component.shards.values() for info in shard.tensors.values()
+            ]
+            decided = self.decide(tensors, component.prefix)
+            schemes = {planned.label for planned in decided if planned.label}
+            formats = Counter(
+                planned.target or planned.info.format
+                for planned in decided
+                if not planned.is_derived and planned.info.kind == "float"
+            )
+            kept = formats.most_common(1)[0][0] if formats else None
+            if (warning := loading_warning(self._recipe, schemes, kept)) is not None:
+                _LOGGER.warning("%s: %s", self.source.path_of(component), warning)
+
+    def _statements(self) -> Iterator[tuple[str, Statements]]:
+        """Return what states how the tensors of components are stored, each with its prefix."""
+        for plan in self.plans:
+            if plan.statements is not None:
+                yield plan.prefix, plan.statements

@@ -1,0 +1,400 @@
+"""The shards of a checkpoint as they are derived: decoded, encoded or transcoded.
+
+A reader stands for each of them: its tensors are made by jobs, one for each weight, in slabs of
+whole blocks by several threads, and all other tensors lie in the file as they are. What others are
+made of is not there any more.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections import deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import chain, islice
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, Self, TypeVar, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import OpenFile
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers.array_bytes import to_bytes
+from castwise.checkpoint.containers.checkpoint import Component
+from castwise.checkpoint.containers.interface import Arrangement, Elements, Reader
+from castwise.checkpoint.files.source_files import handle
+from castwise.checkpoint.planning.stored_tensors import StoredTensors
+from castwise.checkpoint.results.report import Report
+
+if TYPE_CHECKING:
+    from castwise.quantization.weights.decoding import Decoding
+
+_Result = TypeVar("_Result")
+
+_FEW = 1 << 14
+"""Elements of slabs that one thread makes before another one is told: that takes longer."""
+
+Arrays = Mapping[str, NDArray[Any]]
+"""Rows of several tensors, by their names."""
+
+
+class WeightSlab(NamedTuple):
+    """Rows of a weight: they are read once, and all that they become is made of them at once."""
+
+    # The elements that it makes of each tensor; slabs follow each other in C order
+    counts: Mapping[str, int]
+    # Reads and derives them; returns also what that lost, if it is measured
+    make: Callable[[], tuple[Arrays, Report | None]]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class WeightJob:
+    """Makes the tensors that a weight becomes."""
+
+    payload: str  # the one with the codes or values, whose row has what was lost
+    # Lists the slabs that make tensors of these names, in a format if it is not their own
+    slabs: Callable[[Collection[str], str | None], Iterable[WeightSlab]]
+
+    @classmethod
+    def of_one(
+        cls, name: str, slabs: Callable[[], Iterable[tuple[int, Callable[[], NDArray[Any]]]]]
+    ) -> WeightJob:
+        """Make one tensor of slabs, each with the number of its elements; nothing is measured."""
+
+        def made(make: Callable[[], NDArray[Any]]) -> tuple[Arrays, None]:
+            return {name: make()}, None
+
+        return cls(
+            name,
+            lambda *_: (WeightSlab({name: count}, partial(made, make)) for count, make in slabs()),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class DerivedTensor:
+    """A tensor that is decoded, encoded or transcoded as it is read."""
+
+    # Its name and shape as derived; as stored what it is made of, and the bytes of that
+    info: TensorInfo
+    format: str  # the format that it is derived in
+    home: str  # the stored tensor in whose place it comes, such as that with the codes
+    sources: Collection[str]  # all stored tensors that it is made of
+    job: WeightJob  # what makes it, and others of the same weight
+    scheme: str | None = None  # how its codes are quantised; None for other tensors
+    decoding: Decoding | None = None  # how its values are decoded; None for other tensors
+
+
+def derived_info(name: str, stored: str, shape: tuple[int, ...], nbytes: int) -> TensorInfo:
+    """Describe a derived tensor, whose format as stored is None; `stored` is what it is made of."""
+    return TensorInfo(name, None, "float", stored, shape, nbytes)
+
+
+Derivation = Literal["decode", "encode", "transcode"]
+"""How tensors are derived of those that are stored."""
+
+PlanAgain = Callable[[], Mapping[Path, "DerivedReader"]]
+"""Plans the readers of a run again, in another process; equal only to that of the same run."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ShardPlan:
+    """What becomes of one shard."""
+
+    derivation: Derivation  # how its tensors are derived
+    stored: StoredTensors  # the tensors of all shards
+    # What tensors of this shard become, by their names: a payload that is decoded one weight, a
+    # weight that is encoded several parts
+    derived: Mapping[str, Sequence[DerivedTensor]]
+    left_out: Collection[str]  # tensors that have no place in the new shard
+    renamed: Mapping[str, str]  # tensors that stay as they are under another name
+    metadata: dict[str, str]  # the metadata of the new shard
+    threads: int  # how many threads may read and derive
+
+
+class DerivedReader:
+    """One shard, of which some tensors are decoded, encoded or transcoded.
+
+    Attributes
+    ----------
+    derivation
+        "decode", "encode" or "transcode".
+    again
+        What plans it in another process; None if nobody asks for that.
+
+    """
+
+    reopens = True
+
+    def __init__(
+        self,
+        reader: Reader,  # the shard as it is
+        plan: ShardPlan,  # what becomes of it
+    ) -> None:
+        self.path = reader.path
+        self.derivation = plan.derivation
+        self.metadata = plan.metadata
+        self.other_entries = reader.other_entries
+        self.tensors: dict[str, TensorInfo] = {}
+        self._reader = reader
+        self._derived = {
+            tensor.info.name: tensor for group in plan.derived.values() for tensor in group
+        }
+        self._stored = plan.stored
+        self._threads = plan.threads
+        for name, info in reader.tensors.items():
+            if name in plan.derived:
+                self.tensors |= {tensor.info.name: tensor.info for tensor in plan.derived[name]}
+            elif name not in plan.left_out:
+                new_name = plan.renamed.get(name, name)
+                self.tensors[new_name] = info if new_name == name else info._replace(name=new_name)
+        self._stored_names = {new_name: name for name, new_name in plan.renamed.items()}
+        self._jobs: dict[WeightJob, list[str]] = {}
+        for name, tensor in self._derived.items():
+            self._jobs.setdefault(tensor.job, []).append(name)
+        lists = {id(tensor.sources): tensor.sources for tensor in self._derived.values()}
+        parts = {part for names in lists.values() for part in names}  # many may share one
+        other_readers = [other for other in self._stored.readers(parts) if other is not reader]
+        self._files: Sequence[Reader] = [reader, *other_readers]
+        self._open = ExitStack()
+        self._pool: ThreadPoolExecutor | None = None
+        self.again: PlanAgain | None = None
+
+    @property
+    def state(self) -> list[int]:
+        """Size and time of the files."""
+        return [number for file in self._files for number in file.state]
+
+    def check_unchanged(self) -> None:
+        """CheckpointError if a file was changed since it was first opened."""
+        for file in self._files:
+            file.check_unchanged()
+
+    def lost_entries(self) -> list[str]:
+        """List what would be lost if a file of its tensors took its place."""
+        return self._reader.lost_entries()
+
+    def derived(self, name: str) -> DerivedTensor | None:
+        """Return the tensor of this name if it is derived."""
+        return self._derived.get(name)
+
+    def job(self, name: str) -> tuple[str, Sequence[str]]:
+        """Return the payload of the job that makes a tensor, and all that it makes here."""
+        job = self._derived[name].job
+        return job.payload, self._jobs[job]
+
+    def stored_name(self, name: str) -> str:
+        """Return what a tensor that is not derived is called in the file."""
+        return self._stored_names.get(name, name)
+
+    def elements(self, name: str) -> Elements | None:
+        """Return the format and order in which a tensor is read."""
+        tensor = self._derived.get(name)
+        return Elements(tensor.format) if tensor else self._reader.elements(self.stored_name(name))
+
+    def stated(self) -> Any:  # noqa: ANN401  (of JSON)
+        """Say that nothing is stated of quantised layers: the plan was made from the source's."""
+        return None
+
+    def arrangement(self, name: str) -> Arrangement | None:
+        """Return where the items of a tensor stand; None if they are in C order, without gaps."""
+        is_made = name in self._derived
+        return None if is_made else self._reader.arrangement(self.stored_name(name))
+
+    def place(self, name: str) -> tuple[BinaryIO, int] | None:
+        """Return file and offset of a tensor's bytes; None if they pass through `pieces`."""
+        is_made = name in self._derived
+        return None if is_made else self._reader.place(self.stored_name(name))
+
+    def expect(self, names: Iterable[str]) -> None:
+        """Take note of the tensors that will be read by pieces, in this order."""
+        self._reader.expect(self.stored_name(name) for name in names if name not in self._derived)
+
+    def pieces(self, name: str, nbytes: int) -> Iterator[bytes]:
+        """Read a tensor's bytes; those of a derived one come in slabs."""
+        tensor = self._derived.get(name)
+        if tensor is None:
+            yield from self._reader.pieces(self.stored_name(name), nbytes)
+            return
+        for array in self.slabs(name):
+            yield cast("bytes", to_bytes(array).data)  # as good to write
+
+    def read(self, name: str) -> NDArray[Any]:
+        """Read a tensor as an array of its format."""
+        tensor = self._derived.get(name)
+        if tensor is None:
+            return self._reader.read(self.stored_name(name))
+        whole = np.empty(math.prod(tensor.info.shape), numpy_dtype(tensor.format))
+        done = 0
+        for array in self.slabs(name):
+            whole[done : done + array.size] = array.reshape(-1)
+            done += array.size
+        return whole.reshape(tensor.info.shape)
+
+    def slabs(self, name: str, to: str | None = None) -> Iterator[NDArray[Any]]:
+        """Derive the slabs of a tensor in C order, in the format `to` if it is not its own."""
+        return (arrays[name] for arrays, _ in self.made([name], to) if name in arrays)
+
+    def made(
+        self, names: Sequence[str], to: str | None = None
+    ) -> Iterator[tuple[Arrays, Report | None]]:
+        """Make tensors of one job, slab by slab, as many at a time as there are threads."""
+        slabs = self._derived[names[0]].job.slabs(names, to)
+        return self._carried_out(slab.make for slab in slabs)
+
+    def write(self, places: Mapping[str, int], file: BinaryIO) -> Report | None:
+        """Make tensors of one job, each at its place in a file; returns what that lost.
+
+        Each thread writes the slabs that it makes.
+        """
+        file.flush()  # what stands before
+        target, places = OpenFile(handle(file)), dict(places)
+        sizes = {name: numpy_dtype(self._derived[name].format).itemsize for name in places}
+
+        def tasks() -> Iterator[Callable[[], Report | None]]:
+            slabs: list[tuple[WeightSlab, dict[str, int]]] = []
+            count = 0
+            for slab in self._derived[next(iter(places))].job.slabs(places, None):
+                slabs.append((slab, {name: places[name] for name in slab.counts}))
+                for name in slab.counts:
+                    places[name] += slab.counts[name] * sizes[name]
+                count += sum(slab.counts.values())
+                if count >= _FEW:
+                    yield partial(_write, slabs, target)
+                    slabs, count = [], 0
+            if slabs:
+                yield partial(_write, slabs, target)
+
+        whole: Report | None = None
+        for report in self._carried_out(tasks()):
+            if report is not None:
+                whole = report if whole is None else whole + report
+        return whole
+
+    def _carried_out(self, tasks: Iterable[Callable[[], _Result]]) -> Iterator[_Result]:
+        """Return the results of tasks in their order, as many at a time as there are threads."""
+        first, second, *_ = *islice(following := iter(tasks), 2), None, None
+        if second is None:  # another thread would take longer to be told than a small slab
+            yield from [] if first is None else [first()]
+            return
+        waiting: deque[Future[_Result]] = deque()
+        assert self._pool is not None, "it is open"  # noqa: S101
+        try:
+            for task in chain([first, second], following):
+                waiting.append(self._pool.submit(task))
+                if len(waiting) > self._threads:
+                    yield waiting[0].result()
+                    waiting.popleft()
+            while waiting:
+                yield waiting[0].result()
+                waiting.popleft()
+        finally:
+            for future in waiting:
+                future.cancel()
+            wait(waiting)  # they may be writing
+
+    @contextmanager
+    def beside_others(self) -> Iterator[DerivedReader]:
+        """Open its files for a block of one of several threads."""
+        copy = object.__new__(type(self))
+        copy.__dict__ |= self.__dict__
+        with copy:
+            yield copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """In another process it is planned again, when it is needed there."""
+        assert self.again is not None, "of a request"  # noqa: S101
+        return PlannedElsewhere, (self.again, Path(os.path.abspath(self.path)), self.state)
+
+    def __enter__(self) -> Self:
+        with ExitStack() as stack:
+            stack.enter_context(self._stored.opened(self._files))
+            self._pool = stack.enter_context(ThreadPoolExecutor(self._threads))
+            self._open = stack.pop_all()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._open.close()
+
+
+def _write(
+    slabs: Sequence[tuple[WeightSlab, Mapping[str, int]]], target: OpenFile
+) -> Report | None:
+    """Make slabs, each at its places."""
+    whole: Report | None = None
+    for slab, places in slabs:
+        arrays, report = slab.make()
+        for name, array in arrays.items():
+            target.write_at(to_bytes(array), places[name])
+        if report is not None:
+            whole = report if whole is None else whole + report
+    return whole
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedElsewhere:
+    """Stands for a `DerivedReader` in another process, and plans it again there."""
+
+    again: PlanAgain  # what plans it
+    path: Path  # its file
+    state: Sequence[int]  # size and time of the files, which must still hold
+
+    @contextmanager
+    def beside_others(self) -> Iterator[DerivedReader]:
+        """Open its files for a block of one of several threads.
+
+        CheckpointError: one of them was changed since they were first opened.
+        """
+        with _PLANNING:
+            planned = next((readers for again, readers in _PLANNED if again == self.again), None)
+            if planned is None:
+                planned = self.again()
+                _PLANNED[:] = [(self.again, planned)]
+        reader = planned.get(self.path)
+        if reader is None or reader.state != self.state:
+            raise CheckpointError(f"{self.path} was changed while it was read; run again")
+        with reader.beside_others() as reopened:
+            yield reopened
+
+
+_PLANNED: list[tuple[PlanAgain, Mapping[Path, DerivedReader]]] = []
+"""What another process planned last, for all batches of a run."""
+
+_PLANNING = Lock()
+"""Held while that is read or replaced: the threads of a worker convert batches of one run."""
+
+
+def _renew_lock() -> None:
+    """Let a forked process plan: the thread that held the lock may not be in it."""
+    global _PLANNING  # noqa: PLW0603
+    _PLANNING = Lock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_renew_lock)
+
+
+def with_tensors(
+    component: Component, shards: Mapping[str, Reader], made_of: Mapping[str, Sequence[str]]
+) -> Component:
+    """Return a component with other shards, whose index follows.
+
+    `made_of` names what tensors become; those that it does not have stay.
+    """
+
+    def names(stored_names: Iterable[str]) -> Iterator[tuple[str, str]]:
+        return ((name, new_name) for name in stored_names for new_name in made_of.get(name, [name]))
+
+    index = dict(component.index)
+    if (weight_map := index.get("weight_map")) is not None:
+        index["weight_map"] = {new_name: weight_map[name] for name, new_name in names(weight_map)}
+    indexed = {
+        path: tuple(new_name for _, new_name in names(component.indexed[path])) for path in shards
+    }
+    return replace(component, index=index, shards=shards, indexed=indexed)

@@ -1,0 +1,584 @@
+"""Plan what an unquantised model is when its weights are quantised, or refuse it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NoReturn
+
+from castwise._core import PolicyMap, finfo
+from castwise.arrays.dtype_map import KEEP, DtypeMap, is_whole_name
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, may_be_float
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.maps import warn_of_other_models
+from castwise.checkpoint.planning._new_statements import statements
+from castwise.checkpoint.planning.checkpoint_model import check_rows, check_shapes
+from castwise.checkpoint.planning.component import Derived, SourceComponent, pattern_of
+from castwise.checkpoint.planning.decode.decode import decode_refusal
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.derived_reader import DerivedTensor
+from castwise.checkpoint.planning.encode.encoded_weight import (
+    EncodedWeight,
+    encoding_threads,
+    share,
+)
+from castwise.checkpoint.planning.written_schemes import (
+    consumer_named,
+    encoding,
+    padding_problem,
+    written,
+)
+from castwise.checkpoint.results.report import kept_tensors, kept_text
+from castwise.models.architecture import Architecture, pattern_of_names
+from castwise.models.model import EXPERTS, LINEAR, MATRIX, STACK, WEIGHT, Model
+from castwise.quantization import Quantization
+from castwise.quantization.producers.registry import WRITTEN, find_recipe, producer_of_model
+from castwise.quantization.producers.written import Encoding, Statements, Written
+from castwise.text.spelling import nearest
+from castwise.text.wording import argument, function, given, quoted
+
+_BYTE_BITS = 8
+_OWN_MODULES = ("router", "recurrent", "other")
+"""The roles of parameters that modules of a model's own code have, which no library replaces."""
+_LOOKED_UP = ("embedding", "position")
+"""The roles of tables, of which a row is taken: no layer of theirs is a linear one."""
+
+TABLES = ("embedding", "head")
+"""The roles of matrices with a row for each token, which most consumers load unquantised."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encode:
+    """What is quantised, and how."""
+
+    # The scheme of linear layers; None if only those that a map names are quantised
+    scheme: str | None
+    recipe: str  # the producer
+    block: tuple[int, int] | None  # the (rows, columns) that share a scale; None for the default
+    # Regular expressions that match the whole names of tensors, or modules, to leave
+    ignore: Sequence[str]
+    dtypes: DtypeMap  # what a map says of formats
+    schemes: Mapping[str, str]  # what it says of schemes, by its keys
+    threads: int  # how many threads may encode
+    map_name: str | None = None  # the name of a map that comes with castwise
+    # Leave a weight that the recipe cannot hold as it is, instead of refusing it
+    leaves_unfit: bool = False
+    consumer: str | None = None  # who is to load the result; None if nobody says it
+    embeddings: bool = False  # quantise embeddings and heads as linear layers, which stay otherwise
+    # What the parameters are, as a user says; None if nobody does
+    architecture: Architecture | None = None
+
+    @property
+    def mapping(self) -> dict[str, str]:
+        """What a map says, by its keys."""
+        formats = dict(self.dtypes.keys.items())
+        return {key: self.schemes.get(key) or formats[key] or KEEP for key in formats}
+
+    def encoding(self, scheme: str) -> Encoding:
+        """Return how a scheme is stored."""
+        row = written(scheme, self.recipe)
+        return encoding(row, self.block if scheme == self.scheme else None)
+
+
+def encode_checkpoint(source: Checkpoint, encode: Encode, *, is_file: bool) -> DerivedCheckpoint:
+    """Return an opened checkpoint with quantised weights.
+
+    `is_file` says that it becomes one file, which states in its metadata how they are stored.
+
+    CheckpointError: it is quantised already; no weight of it would be; or the recipe cannot hold
+    one.
+    """
+    check_rows([name for part in source.components for name in part.names()], encode.architecture)
+    choices = [_choice_of(source, component, encode) for component in source.components]
+    unused = _check_used(source, encode, choices)
+    kept = kept_tensors(
+        (row for choice in choices for row in choice.kept_rows()),
+        sum(info.nbytes for info in source.tensors.values()),
+    )
+    if not any(choice.encodings for choice in choices):
+        raise CheckpointError(
+            f"{source.path}: no weight in it would be quantised: no linear layer's, and none that "
+            f"a map ({argument('dtype_map')}) gives a scheme to"
+            + (f"; {kept_text(kept)}" if kept else "")
+        )
+    return DerivedCheckpoint(
+        source,
+        [derive_encoded(choice, is_file=is_file) for choice in choices],
+        encode.dtypes,
+        is_file=is_file,
+        recipe=encode.recipe,
+        unused=unused,
+        consumer=encode.consumer,
+        kept=kept,
+    )
+
+
+def candidate_parts(
+    source: Checkpoint, encodes: Sequence[Encode]
+) -> Iterator[tuple[list[str], dict[str, Sequence[DerivedTensor]]]]:
+    """Yield the weights of each kind, and what the first of them would become, by scheme.
+
+    Weights of a kind have one shape and format, and names that tell the same.
+
+    CheckpointError: the checkpoint is quantised already, or cannot be.
+    """
+    for component in source.components if encodes else ():
+        choice = _choice_of(source, component, replace(encodes[0], leaves_unfit=True))
+        for infos in choice.kinds():
+            parts: dict[str, Sequence[DerivedTensor]] = {}
+            for encode in encodes:
+                single = choose(choice.facts, replace(encode, leaves_unfit=True), infos[:1])
+                if single.encodings:
+                    _, tensors = _encoded_tensors(single)
+                    parts[encode.scheme or ""] = tensors[infos[0].name]
+            yield [component.prefix + info.name for info in infos], parts
+
+
+def _check_used(
+    source: Checkpoint, encode: Encode, choices: Sequence[WeightChoice]
+) -> dict[str, str | None]:
+    """Refuse patterns of `ignore` that match nothing; return those of a map."""
+    names = [choice.facts.prefix + info.name for choice in choices for info in choice.facts.tensors]
+    used = {pattern for choice in choices for pattern in choice.used}
+    for pattern in encode.ignore:
+        if pattern not in used:
+            near = nearest([pattern], names)[pattern]
+            raise CheckpointError(
+                f"{given('ignore', pattern)} matches no tensor"
+                + (f"; did you mean {quoted(re.escape(near))}?" if near else "")
+            )
+    if encode.map_name is not None:
+        models = [choice.facts.model for choice in choices]
+        unknown = [model.stated_type for model in models if model.architecture is None]
+        warn_of_other_models(encode.map_name, used, unknown)
+        return {}
+    return nearest([key for key, _ in encode.dtypes.keys.items() if key not in used], names)
+
+
+def statement_sizes(
+    source: Checkpoint, encode: Encode, *, is_file: bool
+) -> Callable[[Mapping[str, str]], int]:
+    """Return a function of the schemes of keys: the bytes of what states how weights are stored.
+
+    These are beside what is there before. It raises as `encode_checkpoint` does.
+    """
+    plain = replace(encode, schemes={})
+    plans = [_choice_of(source, component, plain) for component in source.components]
+
+    def count_bytes(schemes: Mapping[str, str]) -> int:
+        request = replace(encode, schemes=schemes)
+        choices = [choose(plan.facts, request, keys=plan.keys) for plan in plans]
+        stated = [_statements(choice, is_file=is_file) for choice in choices]
+        return sum(_statement_bytes(text) for text in stated if text is not None)
+
+    return count_bytes
+
+
+def _statement_bytes(stated: Statements) -> int:
+    if stated.metadata is not None and not stated.sections:
+        return len(json.dumps(dict(stated.metadata)))
+    files = sum(len(text.encode()) for text in stated.files.values())
+    metadata = json.dumps(dict(stated.metadata or {}))
+    return max(len(json.dumps(dict(stated.sections), indent=2)) + files, len(metadata))
+
+
+_Key = tuple[TensorInfo, str | None, bool]
+"""A tensor, the key of the map that names it, and whether a pattern excepts it."""
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChoice:
+    """Which tensors of a component are quantised, and how."""
+
+    facts: SourceComponent  # the component as it is
+    encode: Encode  # what is asked for
+    keys: Sequence[_Key]  # what its map and its patterns say of the tensors
+    used: frozenset[str]  # those keys and patterns
+    encodings: Mapping[str, Encoding]  # how the weights are stored that are quantised, by name
+    left: Sequence[str]  # the matrices that stay
+
+    def kinds(self) -> list[list[TensorInfo]]:
+        """Return the matrices by what decides how they may be quantised."""
+        kinds: dict[Any, list[TensorInfo]] = {}
+        model = self.facts.model
+        for info, _, _ in self.keys:
+            if self.facts.is_matrix(info) and not _stays(model, self.encode, info.name):
+                name = info.name
+                named = name.endswith("weight"), model.is_switch(name), model.is_in_out(name)
+                kind = info.shape, info.format, model.role(name), *named
+                kinds.setdefault(kind, []).append(info)
+        return [*kinds.values()]
+
+    def kept_rows(self) -> Iterator[tuple[TensorInfo, str, str]]:
+        """Yield the floating tensors that stay, each with its role and why it does."""
+        model, encode = self.facts.model, self.encode
+        for info, key, is_ignored in self.keys:
+            if info.name in self.encodings or info.kind != "float":
+                continue
+            reason = _reason(model, encode, info.name)
+            if is_ignored:
+                reason = f"{argument('ignore')} names them"
+            elif key is not None:
+                if encode.dtypes.decide(self.facts.prefix + info.name, True).target:
+                    continue  # it is cast
+                reason = "the map keeps them"
+            elif reason is None and encode.scheme is None:
+                reason = "the map gives them no scheme"
+            elif reason is None:
+                reason = f"{encode.recipe} stores no such weights"
+            yield info, model.role(info.name), reason
+
+
+def _choice_of(source: Checkpoint, component: Component, encode: Encode) -> WeightChoice:
+    """Choose which tensors of a component are quantised; refuse one that is, or may be, already."""
+    facts = SourceComponent(
+        source,
+        component,
+        "encode",
+        "quantised",
+        "what may state how it is stored",
+        encode.architecture,
+    )
+    if facts.quantization is not None:
+        _refuse_quantised(source, facts, facts.quantization)
+    if not isinstance(facts.configs.get(CONFIG, {}), dict):
+        raise facts.refusal(f"{CONFIG} is not a JSON object, so it cannot state how")
+    return choose(facts, encode)
+
+
+def _refuse_quantised(
+    source: Checkpoint, facts: SourceComponent, quantization: Quantization
+) -> NoReturn:
+    """Refuse what is quantised, or may be."""
+    facts.check_method(quantization)
+    if not quantization.weights:
+        facts.check_orphans(quantization)
+        raise facts.refusal(
+            f"no weight is quantised, and {', '.join(quantization.stated)} states it; "
+            f"{function('dequantize')} of the folder removes that"
+        )
+    reason = decode_refusal(source)
+    remedy = "decode it first: castwise dequantize, checkpoint.dequantize_file"
+    if reason is not None:
+        remedy = f"{function('dequantize')} refuses it: {reason}"
+    raise facts.refusal(
+        f"it is quantised already (tensor {quantization.weights[0].payload!r}); {remedy}"
+    )
+
+
+def choose(
+    facts: SourceComponent,
+    encode: Encode,
+    infos: Sequence[TensorInfo] | None = None,
+    keys: Sequence[_Key] | None = None,
+) -> WeightChoice:
+    """Choose which tensors of a component, or some of them, are quantised.
+
+    `keys` are what a request with the same keys and patterns says of them, if that is known.
+
+    CheckpointError: the recipe cannot hold one that a map names.
+    """
+    used: set[str] = set()
+    if keys is None:
+        # What states a component without a configuration is of the model.
+        every = facts.tensors if facts.component.has_config else ()
+        patterns = [(text, pattern_of("ignore", text)) for text in encode.ignore]
+        rows = [(info, *_key_of(facts, encode, patterns, info)) for info in infos or every]
+        used = {text for _, key, texts in rows for text in (*texts, *([key] if key else []))}
+        keys = [(info, key, bool(texts)) for info, key, texts in rows]
+    if infos is None:
+        left_by_user = {info.name for info, _, is_ignored in keys if is_ignored}
+        check_shapes(facts.model, left_by_user, encode.architecture)
+    chooser, encodings, left = _Chooser.of(facts, encode), {}, []
+    refused: dict[str, CheckpointError] = {}
+    for info, key, is_ignored in keys:
+        try:
+            encoding_of = chooser.encoding(info, key, is_ignored)
+        except CheckpointError as error:
+            refused[facts.prefix + info.name] = error
+            continue
+        if encoding_of is not None:
+            encodings[info.name] = encoding_of
+        elif facts.is_matrix(info) or chooser.is_stack(info):
+            left.append(info.name)
+    for refusal in refused.values():
+        if len(refused) == 1:
+            raise refusal
+        raise CheckpointError(
+            f"{refusal} ({len(refused):,} tensors are refused; all stay with "
+            f"{argument('ignore')} {pattern_of_names(refused)!r})"
+        )
+    return WeightChoice(facts, encode, keys, frozenset(used), encodings, left)
+
+
+def _key_of(
+    facts: SourceComponent,
+    encode: Encode,
+    patterns: Sequence[tuple[str, PolicyMap]],
+    info: TensorInfo,
+) -> tuple[str | None, list[str]]:
+    """Return the key of the map that names a tensor, and the patterns that except it."""
+    name = facts.prefix + info.name
+    _, key, _ = encode.dtypes.decide(name, may_be_float(info))
+    is_whole = key is not None and is_whole_name(key, name)
+    if key in encode.schemes and not is_whole:
+        # As a float dtype of a pattern, its scheme leaves what no scheme is for.
+        key = key if may_be_float(info) and len(info.shape) >= MATRIX else None
+    module = name.removesuffix(WEIGHT)
+    hits = [
+        text
+        for text, pattern in patterns
+        if pattern.find(name) is not None or pattern.find(module) is not None
+    ]
+    return key, hits
+
+
+def _stays(model: Model, encode: Encode, name: str) -> bool:
+    """Return True for a weight that is quantised only if a map names it."""
+    is_taken = encode.embeddings and model.role(name) in TABLES
+    return _reason(model, encode, name) is not None and not is_taken
+
+
+def _reason(model: Model, encode: Encode, name: str) -> str | None:
+    """Say why a weight stays unless a map names it; None if it does not."""
+    reason, consumer = model.reason(name, encode.consumer), encode.consumer
+    if reason is None and consumer is not None:
+        rows = (row for row in consumer_named(consumer).loads if row.recipe == encode.recipe)
+        if any(text in name for row in rows for text in row.plain):
+            reason = f"{consumer} holds them unquantised in models of {encode.recipe}"
+    return reason
+
+
+@dataclass(frozen=True, slots=True)
+class _Chooser:
+    """Decides of single tensors whether they are quantised, and refuses what cannot be."""
+
+    facts: SourceComponent  # the component, and what its tensors are
+    model: Model
+    encode: Encode  # what is asked for
+    encodings: Mapping[str, Encoding]  # how its schemes are stored
+
+    @classmethod
+    def of(cls, facts: SourceComponent, encode: Encode) -> _Chooser:
+        """Make the one of a request."""
+        schemes = {encode.scheme, *encode.schemes.values()} - {None}
+        encodings = {scheme: encode.encoding(scheme) for scheme in schemes if scheme is not None}
+        return cls(facts, facts.model, encode, encodings)
+
+    def encoding(self, info: TensorInfo, key: str | None, is_ignored: bool) -> Encoding | None:
+        """Return how a tensor is quantised; None if it stays."""
+        scheme = self.encode.schemes.get(key or "")
+        if scheme is None and key is None and not is_ignored:
+            is_matrix = self.facts.is_matrix(info)
+            stays = is_matrix and _stays(self.model, self.encode, info.name)
+            may_be = info.kind == "float" and self.model.may_be_experts(info.name)
+            scheme = self.encode.scheme if not stays and (is_matrix or may_be) else None
+        if scheme is None or is_ignored:
+            return None
+        encoding_of = self.encodings[scheme]
+        if key is None and encoding_of.written.transposed and not self.is_stack(info):
+            return None  # its producer keeps what is not of experts
+        return encoding_of if self._holds(info, encoding_of, is_named=key is not None) else None
+
+    def is_stack(self, info: TensorInfo) -> bool:
+        """Return True for what may be the weights of all experts."""
+        return self.model.role(info.name) == EXPERTS or self.model.may_be_experts(info.name)
+
+    def _holds(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> bool:
+        """Return False for a weight that the recipe cannot hold, or refuse it."""
+        try:
+            self._check(info, encoding, is_named=is_named)
+        except CheckpointError:
+            if self.encode.leaves_unfit:
+                return False
+            raise
+        return True
+
+    def _check(self, info: TensorInfo, encoding: Encoding, *, is_named: bool) -> None:
+        """Refuse a weight that the recipe cannot hold."""
+        row, shape = encoding.written, info.shape
+        leave = f"leave it as it is ({argument('ignore')})"
+
+        def refuse(reason: str) -> CheckpointError:
+            return CheckpointError(f"tensor {info.name!r}: {reason}")
+
+        if info.kind != "float" or info.format is None:
+            raise refuse(f"it is stored as {info.stored}, and weights are floating; {leave}")
+        if finfo(info.format).bits <= _BYTE_BITS:
+            raise refuse(f"it is {info.format}, which would be rounded twice; {leave}, or cast it")
+        if len(shape) not in (MATRIX, STACK) or not all(shape):
+            raise refuse(f"it has the shape {shape}, and a weight is a matrix; {leave}")
+        self._check_role(info, row, leave, is_named=is_named)
+        if row.only_named and not info.name.endswith("weight"):
+            raise refuse(
+                f"it is not named as a weight, and {row.recipe} names its parts so; {leave}"
+            )
+        rows, columns = shape[-2:][:: -1 if row.transposed else 1]
+        width = encoding.block[1]
+        if width and encoding.block[0] == 1 and columns % width:
+            raise refuse(
+                f"it has the shape {shape}, and {row.recipe} stores {row.scheme} in whole blocks "
+                f"of {width} along {columns} columns; {leave}"
+            )
+        if row.square and rows <= encoding.block[0] and columns <= width:
+            raise refuse(
+                f"it has the shape {shape}, which is one block, and {row.recipe} gives one "
+                f"scale to such weights that are fused; {leave}, or use a smaller block"
+            )
+        if (problem := padding_problem(row, rows, columns)) is not None:
+            raise refuse(f"it has the shape {shape}, and {problem}; {leave}")
+
+    def _check_role(self, info: TensorInfo, row: Written, leave: str, *, is_named: bool) -> None:
+        """Refuse a weight that no consumer would find where the recipe stores it."""
+        name, shape, model, role = info.name, info.shape, self.model, self.model.role(info.name)
+        is_stack = len(shape) == STACK or role == EXPERTS
+
+        def refuse(reason: str) -> CheckpointError:
+            return CheckpointError(f"tensor {name!r}: {reason}")
+
+        if role == EXPERTS and (not row.stacks or len(shape) < STACK):
+            raise refuse(
+                f"it has the shape {shape}, experts in one tensor, and {row.recipe} stores the "
+                f"weight of each as a tensor of its own; {leave}{self._own_recipe()}"
+            )
+        if not is_named and role != LINEAR and model.may_be_experts(name):
+            raise refuse(
+                f"it has the shape {shape} and may be the weights of all experts, and nothing "
+                f"tells their axes; say what it is ({argument('architecture')}), name it in a map "
+                f"({argument('dtype_map')}), or {leave}"
+            )
+        if is_stack and not row.stacks:
+            raise refuse(f"it has the shape {shape}, and {row.recipe} stores matrices; {leave}")
+        if row.transposed and not is_stack:
+            raise refuse(f"it has the shape {shape}, and {row.recipe} stores experts only; {leave}")
+        own_type = find_recipe(row.recipe).model_type if row.transposed else None
+        if own_type and model.architecture and model.architecture.model_type != own_type:
+            raise refuse(
+                f"it is of the model_type {model.architecture.model_type!r}, and {row.recipe} "
+                f"stores experts of {own_type} only; {leave}, or use another recipe"
+            )
+        if row.only_named and is_stack and not model.is_switch(name):
+            raise refuse(
+                f"it is the experts of a layer, and {row.recipe} stores those named switch_mlp; "
+                f"convert the model with the library that loads it first, or {leave}"
+            )
+        if not is_stack and model.architecture is not None and model.is_in_out(name):
+            raise refuse(
+                f"{model.title} keeps it as (in, out), and {row.recipe} stores (out, in); {leave}"
+            )
+        if role in _LOOKED_UP or (role in _OWN_MODULES and model.find(name) is not None):
+            self._check_module(name, row, leave)
+
+    def _own_recipe(self) -> str:
+        """Return the remedy that names the producer of such a model, if there is one."""
+        kind = None if self.model.architecture is None else self.model.architecture.model_type
+        producer = producer_of_model(kind)
+        return "" if producer is None else f", or use {argument('recipe', producer.name)}"
+
+    def _check_module(self, name: str, row: Written, leave: str) -> None:
+        """Refuse what is no linear layer where no consumer of the recipe loads it quantised."""
+        embeddings, consumer = find_recipe(row.recipe).writing.embeddings, self.encode.consumer
+        role = self.model.role(name)
+        is_loaded = consumer is None or consumer_named(consumer).embeddings
+        is_named = embeddings == "named" and is_loaded and role in _LOOKED_UP
+        if embeddings == "loaded" or is_named:
+            return
+        loader = "no library loads" if consumer is None else f"{consumer} does not load"
+        recipes = dict.fromkeys(written_row.recipe for written_row in WRITTEN)
+        loaded = [name for name in recipes if find_recipe(name).writing.embeddings == "loaded"]
+        raise CheckpointError(
+            f"tensor {name!r}: it is no linear layer (its role: {role}), and "
+            f"{loader} one that is quantised as by {row.recipe}; {leave}, "
+            f"or use another recipe ({argument('recipe')}): {', '.join(loaded)}"
+        )
+
+
+def derive_encoded(choice: WeightChoice, *, is_file: bool) -> Derived:
+    """Derive a component whose chosen weights are quantised.
+
+    CheckpointError: weights that share a scale have several formats; two tensors would have the
+    same name; or nothing can state how weights are stored.
+    """
+    facts = choice.facts
+    if not choice.encodings:
+        return Derived(source=facts, warnings=_warnings(choice))
+    threads, tensors = _encoded_tensors(choice)
+    facts.check_names(tensors, (), {})
+    return Derived(
+        source=facts,
+        tensors=tensors,
+        threads=threads,
+        statements=_statements(choice, is_file=is_file),
+        schemes={encoding.written.scheme for encoding in choice.encodings.values()},
+        warnings=_warnings(choice),
+    )
+
+
+def _encoded_tensors(choice: WeightChoice) -> tuple[int, dict[str, list[DerivedTensor]]]:
+    """Return how many threads quantise, and what the weights become, by name."""
+    stored, encode = choice.facts.stored, choice.encode
+    shapes = [(stored[name].shape, encoding) for name, encoding in choice.encodings.items()]
+    threads = encoding_threads(shapes, encode.threads)
+    weights = {
+        name: EncodedWeight(stored[name], stored, encoding, threads)
+        for name, encoding in choice.encodings.items()
+    }
+    for name, weight in weights.items():
+        if not weight.encoding.written.shares:
+            continue
+        partners = choice.facts.model.partners(name, encode.consumer)
+        # Engines fuse them, so they have the same global scale.
+        fused = [weights[other] for other in partners if other in weights]
+        for other in fused:
+            if other.info.format != weight.info.format:
+                raise CheckpointError(
+                    f"tensors {weight.info.name!r} ({weight.info.format}) and "
+                    f"{other.info.name!r} ({other.info.format}) are fused by engines and share "
+                    "a global scale, so they need the same format; cast one of them first"
+                )
+        share(fused)
+    return threads, {name: weight.tensors() for name, weight in weights.items()}
+
+
+def _statements(choice: WeightChoice, *, is_file: bool) -> Statements | None:
+    """Return what is to state how the weights are stored; None if there are none."""
+    encodings, model = choice.encodings, choice.facts.model
+    if not encodings:
+        return None
+    modules = {name.removesuffix(WEIGHT): encoding for name, encoding in encodings.items()}
+    tables = [name for name in encodings if model.role(name) in _LOOKED_UP]
+    stated = statements(
+        modules,
+        model.excepted_modules(choice.left, modules),
+        embeddings=frozenset(name.removesuffix(WEIGHT) for name in tables),
+    )
+    if is_file and stated.metadata is None:
+        raise choice.facts.refusal(
+            f"{next(iter(encodings.values())).written.recipe} states how weights are "
+            "stored in config.json, which one file has not; name a folder"
+        )
+    return stated
+
+
+def _warnings(choice: WeightChoice) -> list[str]:
+    """Warn of a model that is not what it states, and of embeddings that castwise decodes."""
+    warnings, model, recipe = [], choice.facts.model, choice.encode.recipe
+    if model.architecture is not None and not any(map(model.find, model.names)):
+        warnings.append(
+            f"{CONFIG} states {model.title}, and no tensor has a name of that: their names alone "
+            "tell what they are; correct it, or say what they are "
+            f"({argument('architecture')})"
+        )
+    tables = (name for name in choice.encodings if model.role(name) in _LOOKED_UP)
+    name = next(tables, None)
+    is_for_any = choice.encode.consumer is None
+    if is_for_any and name is not None and find_recipe(recipe).writing.embeddings == "named":
+        warnings.append(
+            f"{name!r} is an embedding, and no library loads one that is quantised as by {recipe}: "
+            f"castwise decodes it ({function('dequantize')})"
+        )
+    return warnings

@@ -1,0 +1,314 @@
+"""Quantise weights while they are read, in slabs of whole blocks.
+
+Each weight is read, quantised and measured once, whatever it is stored as. Only a scale of a whole
+tensor, or of several that share it, needs the largest magnitude first, which is one more reading.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cache, lru_cache, partial
+from itertools import product
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._core import CastReport, block_amax, compare, restore_report
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, format_of, numpy_dtype
+from castwise.checkpoint.planning.derived_reader import (
+    Arrays,
+    DerivedTensor,
+    WeightJob,
+    WeightSlab,
+    derived_info,
+)
+from castwise.checkpoint.planning.stored_tensors import Range, StoredTensors
+from castwise.quantization import QuantizedArray, dequantize
+from castwise.quantization.arrays.named_parts import marker_of
+from castwise.quantization.arrays.quantize import quantize_slab
+from castwise.quantization.arrays.scale_range import exceeds_scales, lost_to_scales
+from castwise.quantization.arrays.views import views_of
+from castwise.quantization.producers.written import Encoding
+from castwise.text.wording import argument
+
+_FLIGHT_ELEMENTS = 4 << 20
+"""Elements of all slabs that are read, encoded or waiting to be written at a time."""
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _EncodedPart:
+    """A tensor that a quantised matrix is stored as."""
+
+    key: str  # what the producer calls it
+    format: str  # its format
+    shape: tuple[int, ...]  # its elements along each axis
+    value: Array | None  # what it holds, if that follows from the shape of the weight; else None
+    count: int  # the elements of it that a matrix becomes
+    # Those of each step of rows; 0 if slabs do not follow each other: it is one for the weight
+    step_count: int
+
+
+@dataclass(slots=True)
+class Shared:
+    """The largest magnitude of the weights that share a scale."""
+
+    weights: list[EncodedWeight]
+    largest: float | None = None
+    lock: Lock = field(default_factory=Lock)
+
+    def amax(self) -> float:
+        """Read the weights, the first time."""
+        with self.lock:
+            if self.largest is None:
+                self.largest = max(weight.amax() for weight in self.weights)
+            return self.largest
+
+
+def share(weights: list[EncodedWeight]) -> None:
+    """Let weights have a scale in common."""
+    shared = Shared(weights)
+    for weight in weights:
+        weight.shared = shared
+
+
+def encoding_threads(weights: Sequence[tuple[Sequence[int], Encoding]], threads: int) -> int:
+    """Return how many threads may encode at a time, as the widest row of blocks allows."""
+    widest = max(
+        _step(encoding) * shape[-2 if encoding.written.transposed else -1]
+        for shape, encoding in weights
+    )
+    return max(min(threads, _FLIGHT_ELEMENTS // widest), 1)
+
+
+class EncodedWeight:
+    """A weight on its way into a quantised checkpoint."""
+
+    def __init__(
+        self,
+        info: TensorInfo,  # the weight as it is
+        stored: StoredTensors,  # the tensors of all shards
+        encoding: Encoding,  # what it becomes
+        threads: int,  # how many threads encode slabs
+    ) -> None:
+        self.info = info
+        self.encoding = encoding
+        self.shared = Shared([self])
+        self._stored = stored
+        self._threads = threads
+        *stack, rows, columns = info.shape
+        if encoding.written.transposed:
+            rows, columns = columns, rows
+        self._stack, self._rows, self._columns = tuple(stack), rows, columns
+        self._dtype = numpy_dtype(info.format or "")
+        matrix_parts = _parts(encoding, self._dtype, rows, columns)
+        self._parts: Sequence[_EncodedPart] = matrix_parts
+        if stack:
+            self._parts = [replace(part, shape=(*stack, *part.shape)) for part in matrix_parts]
+        is_whole = encoding.written.row.global_scale or encoding.block == (0, 0)
+        self._needs_amax = is_whole and not all(part.step_count for part in matrix_parts)
+
+    def tensors(self) -> list[DerivedTensor]:
+        """Describe the tensors that it becomes, the payload first."""
+        name, stored, nbytes = self.info.name, self.info.label, self.info.nbytes
+        sources = [sharer.info.name for sharer in self.shared.weights]
+        job = WeightJob(self._name(self._parts[0].key), self._slabs)
+        return [
+            DerivedTensor(
+                derived_info(self._name(part.key), stored, part.shape, 0 if number else nbytes),
+                part.format,
+                name,
+                sources,
+                job,
+                scheme=None if number else self.encoding.written.scheme,
+            )
+            for number, part in enumerate(self._parts)
+        ]
+
+    def _name(self, key: str) -> str:
+        """Name a part, from what its producer calls it."""
+        name, suffix = self.info.name, "weight"
+        if self.encoding.written.transposed:
+            return f"{name}_{key}"
+        if name.endswith(suffix):
+            return name.removesuffix(suffix) + key
+        return name + key.removeprefix(suffix)
+
+    def _slabs(self, names: Collection[str], _format: str | None) -> Iterator[WeightSlab]:
+        """List the slabs that make some parts; the first has what does not depend on rows, too."""
+        parts = {name: part for part in self._parts if (name := self._name(part.key)) in names}
+        rows = [(name, part) for name, part in parts.items() if part.step_count]
+        if not rows:
+            counts = {name: math.prod(part.shape) for name, part in parts.items()}
+            zeros = np.zeros((_step(self.encoding), self._columns), self._dtype)
+            yield WeightSlab(counts, lambda: (_taken(parts, self._quantized(zeros)), None))
+            return
+        step, by_rows, counts = _step(self.encoding), dict(rows), {}
+        for place, start, stop in self._rows_of_slabs():
+            parts = by_rows if counts else parts
+            counts = {name: math.prod(part.shape) for name, part in parts.items()} | {
+                name: (part.count if stop == self._rows else stop // step * part.step_count)
+                - start // step * part.step_count
+                for name, part in rows
+            }
+            yield WeightSlab(counts, partial(self._encoded, parts, self._cut(place, start, stop)))
+
+    def _rows_of_slabs(self) -> Iterator[tuple[tuple[int, ...], int, int]]:
+        """Divide the weight: a place in its stack, and where rows of blocks begin and end."""
+        step = _step(self.encoding)
+        room = _FLIGHT_ELEMENTS // (self._threads + 2)
+        high = max(room // max(self._columns, 1) // step, 1) * step
+        for place in product(*map(range, self._stack)):
+            for start in range(0, self._rows, high):
+                yield place, start, min(start + high, self._rows)
+
+    def _cut(self, place: Sequence[int], start: int, stop: int) -> Sequence[Range]:
+        """Return the ranges of rows along the axes of the stored tensor."""
+        rows, columns = (start, stop), (0, self._columns)
+        is_transposed = self.encoding.written.transposed
+        outer = [(index, index + 1) for index in place]
+        return [*outer, *((columns, rows) if is_transposed else (rows, columns))]
+
+    def _read(self, cut: Sequence[Range]) -> Array:
+        """Read a slab as a matrix."""
+        array = self._stored.box(self.info.name, cut)
+        return array.reshape(array.shape[-2:])
+
+    def _quantized(self, array: Array, factor: float = 1.0) -> QuantizedArray:
+        """Quantise a matrix as the producer does; `factor` is that of its magnitudes."""
+        amax = self.shared.amax() * factor if self._needs_amax else None
+        return quantize_slab(array, amax=amax, threads=1, **_options(self.encoding, array.shape))
+
+    def _encoded(
+        self, parts: Mapping[str, _EncodedPart], cut: Sequence[Range]
+    ) -> tuple[Arrays, CastReport | None]:
+        """Read a slab, quantise it, and measure that if its payload is among the parts."""
+        array = self._read(cut)
+        if not self._needs_amax:
+            self._largest(array, threads=1)
+        quantized, report = self._quantized(array), None
+        if self._parts[0] in parts.values():
+            (report,) = compare_decoded(array[None], quantized)
+            # Values whose scales are beyond the range of their format are saturated: no others are.
+            if exceeds_scales(lost_to_scales(array, quantized, self._quantized)):
+                report = _with_saturated(report, report.count - report.zero_in)
+        return _taken(parts, quantized), report
+
+    def amax(self) -> float:
+        """Read the weight for its largest magnitude; its file is open."""
+        cuts = (self._cut(*rows) for rows in self._rows_of_slabs())
+        return max((self._largest(self._read(cut), self._threads) for cut in cuts), default=0.0)
+
+    def _largest(self, array: Array, threads: int) -> float:
+        """Return the largest magnitude; refuse what is not finite."""
+        largest = block_amax(array, threads=threads)
+        if not math.isfinite(largest):
+            description = "NaN" if math.isnan(largest) else "infinite"
+            raise CheckpointError(
+                f"tensor {self.info.name!r} cannot be quantised: it has an element that is "
+                f"{description}, for which no scale is right; mend it, or leave it as it is "
+                f"({argument('ignore')})"
+            )
+        return largest
+
+
+def _taken(parts: Mapping[str, _EncodedPart], quantized: QuantizedArray) -> Arrays:
+    """Take the parts of a slab, by the names of their tensors."""
+    arrays = quantized.parts()
+    return {
+        name: arrays[part.key] if part.value is None else part.value for name, part in parts.items()
+    }
+
+
+def _step(encoding: Encoding) -> int:
+    return math.lcm(encoding.block[0] or 1, encoding.written.step)
+
+
+@lru_cache
+def _options(encoding: Encoding, shape: tuple[int, int]) -> dict[str, Any]:
+    """Return how the producer quantises a matrix."""
+    written = encoding.written
+    scheme, block = written.scheme, encoding.block
+    if block == (1, 0) and written.as_groups:
+        scheme = f"{scheme.rpartition('_')[0]}_group"
+        block = (1, shape[-1])
+    return {
+        "scheme": scheme,
+        "recipe": written.recipe,
+        "block": block if min(block) > 0 else None,
+        "axis": -2 if written.transposed else -1,
+        "symmetric": written.symmetric,
+    }
+
+
+@cache
+def _parts(
+    encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
+) -> tuple[_EncodedPart, ...]:
+    """Return the parts of a matrix, from what a few rows of it become."""
+    step = _step(encoding)
+    first, *others = (
+        _of_zeros(encoding, dtype, count, columns) for count in (step, 2 * step, rows % step)
+    )
+    assert first is not None, "of some rows"  # noqa: S101
+    once, (twice, rest) = first.parts(), ({} if q is None else q.parts() for q in others)
+    views = replace(views_of(first), shape=(rows, columns))
+    constants = {
+        part.name: value
+        for part in views.layout.parts
+        if part.use == "marker" and (value := marker_of(views)) is not None
+    }
+    parts = []
+    for key, part in once.items():
+        row = format_of(part.dtype)
+        assert row is not None, "of the table"  # noqa: S101
+        step_count = part.size if part.shape != twice[key].shape else 0
+        shape, value = part.shape, constants.get(key)
+        if value is not None:
+            shape, step_count = value.shape, 0
+        elif step_count:
+            shape = tuple(
+                two
+                if length == two
+                else rows // step * length + (rest[key].shape[axis] if rest else 0)
+                for axis, (length, two) in enumerate(zip(shape, twice[key].shape, strict=True))
+            )
+        elif row.kind != "float":  # the shape of the weight
+            is_shape = part.tolist() == [step, columns]
+            value = np.array([rows, columns], part.dtype) if is_shape else part
+        parts.append(_EncodedPart(key, row.name, shape, value, math.prod(shape), step_count))
+    return tuple(parts)
+
+
+def _of_zeros(
+    encoding: Encoding, dtype: np.dtype[Any], rows: int, columns: int
+) -> QuantizedArray | None:
+    """Quantise so many rows of zeros; None if there are none."""
+    if not rows:
+        return None
+    zeros = np.zeros((rows, columns), dtype)
+    array = zeros.T if encoding.written.transposed else zeros
+    return quantize_slab(array, threads=1, **_options(encoding, array.shape))
+
+
+def compare_decoded(stack: Array, quantized: QuantizedArray) -> list[CastReport]:
+    """Compare each array of a stack with what it is decoded to."""
+    dtype = np.float64 if stack.dtype == np.float64 else np.float32
+    decoded = dequantize(quantized, dtype, threads=1).reshape(stack.shape)
+    reports = [
+        compare(array, values, measure=True, threads=1).report
+        for array, values in zip(stack, decoded, strict=True)
+    ]
+    return [report for report in reports if report is not None]  # all are measured
+
+
+def _with_saturated(report: CastReport, saturated: int) -> CastReport:
+    counts, *sums = report.__reduce__()[1]
+    names = ("count", "exact", "overflowed", "saturated")
+    return restore_report([*counts[: len(names) - 1], saturated, *counts[len(names) :]], *sums)

@@ -1,0 +1,270 @@
+"""The quantised weights of a checkpoint, which a cast must not take for numbers.
+
+Files beside the tensors say how they are quantised; where they say nothing, names, formats and
+shapes do.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from castwise.checkpoint._config import CONFIG
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.folder import check_link
+from castwise.checkpoint.containers.whole_models import WholeModelReader
+from castwise.checkpoint.files.source_files import read_file
+from castwise.models.model import Model
+from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization.producers.configs import MODEL
+from castwise.quantization.producers.found import joined, prefixed
+from castwise.quantization.producers.registry import CONFIGS
+from castwise.quantization.producers.typed_tensors import quantization_by_types
+from castwise.quantization.weights.recognition import recognized
+from castwise.text.wording import argument, function
+
+_LOGGER = logging.getLogger(__name__)
+_MAX_BYTES = 10_000_000
+
+
+def quantization_of(source: Checkpoint) -> Quantization | None:
+    """Return what of an opened checkpoint is quantised; None if nothing is."""
+    quantizations = [
+        prefixed(quantization, component.prefix)
+        for component in source.components
+        if (quantization := _of_component(source, component)) is not None
+    ]
+    return joined(quantizations) if quantizations else None
+
+
+def stale_statement(source: Checkpoint, quantization: Quantization | None) -> str | None:
+    """Name what states a quantisation that no tensor has; None if nothing does.
+
+    Of a file that is what its metadata state: what is stated beside it may be of another file.
+    """
+    if quantization is None or replace(quantization, stated=()) != Quantization():
+        return None
+    prefix = "" if source.is_folder else "metadata: "
+    return ", ".join(text for text in quantization.stated if text.startswith(prefix)) or None
+
+
+def refuse_changes(
+    source: Checkpoint,
+    plans: Mapping[str, Sequence[Planned]],
+    refusal: Callable[[], str | None],
+) -> None:
+    """Refuse a plan that casts a part of a quantised weight as if it were an array of numbers.
+
+    `plans` are those of the shards, by path; `refusal` says why the source cannot be decoded.
+    Warn of a statement that no tensor is stored by, as it stays.
+
+    CheckpointError: A payload, a scale or another part is to become another format; or any tensor
+    is, where a configuration states a method that castwise does not know.
+    """
+    for component in source.components:
+        changed = {
+            planned.info.name: planned.target
+            for shard in component.shards
+            for planned in plans[shard]
+            if planned.target is not None and planned.target != planned.info.format
+        }
+        quantization = _of_component(source, component) if changed else None
+        if (stale := stale_statement(source, quantization)) is not None:
+            _LOGGER.warning(
+                "%s: no weight is quantised, and %s stays, which states it: %s removes that",
+                source.path_of(component),
+                stale,
+                function("dequantize"),
+            )
+        text = None if quantization is None else _changed_text(quantization, changed)
+        if text is not None:
+            reason = refusal()
+            decode = function("dequantize")
+            remedy = (
+                f"To decode it: {decode}" if reason is None else f"{decode} refuses it: {reason}"
+            )
+            raise CheckpointError(
+                f"{source.path_of(component)} is quantised: {text}. {remedy}. Else map payloads "
+                "and scales to 'keep' "
+                f"({argument('dtype_map')}), or cast them as if they were plain numbers "
+                f"({argument('raw', True)})"
+            )
+
+
+def _of_component(source: Checkpoint, component: Component) -> Quantization | None:
+    tensors, configs, pairs, unreadable = stated_of(source, component)
+    quantization = found_in(component, tensors, configs, pairs)
+    if not unreadable:
+        return quantization
+    return replace(quantization or Quantization(), unreadable=unreadable)
+
+
+def found_in(
+    component: Component,
+    tensors: Sequence[TensorInfo],
+    configs: Mapping[str, Any],
+    pairs: Mapping[str, str],
+) -> Quantization | None:
+    """Return what of a component is quantised, given what `stated_of` returns."""
+    if all(isinstance(reader, WholeModelReader) for reader in component.shards.values()):
+        return quantization_by_types(tensors, component.prefix)
+    try:
+        found = recognized(tensors, configs, pairs)
+        if found is not None and any(weight.foreign for weight in found.weights):
+            # Buffers of the model, as those of I-BERT, may be beside a weight.
+            config, shapes = configs.get(CONFIG), {info.name: info.shape for info in tensors}
+            model = Model(config if isinstance(config, dict) else {}, shapes)
+            others = [info for info in tensors if model.role(info.name) != "buffer"]
+            found = recognized(others, configs, pairs)
+    except ValueError as error:
+        where = component.prefix or "the checkpoint"
+        raise CheckpointError(f"{where} is quantised as nothing here can tell: {error}") from error
+    return found
+
+
+def not_indexed(component: Component) -> str | None:
+    """Say which tensor of a shard the index leaves out; None if it has all."""
+    if component.index_name is None:
+        return None
+    weight_map = component.index["weight_map"]
+    return next(
+        (
+            f"tensor {name!r} is in {shard}, and its index has it nowhere"
+            for shard, reader in component.shards.items()
+            for name in reader.tensors
+            if name not in weight_map
+        ),
+        None,
+    )
+
+
+def stated_of(
+    source: Checkpoint, component: Component
+) -> tuple[list[TensorInfo], dict[str, Any], dict[str, str], tuple[str, ...]]:
+    """Return what a component holds and what is stated of it.
+
+    That is its tensors, the parsed configurations beside them by name, its metadata, and the
+    configurations that cannot be read.
+    """
+    tensors: list[TensorInfo] = []
+    pairs: dict[str, str] = {}
+    for reader in component.shards.values():
+        tensors.extend(reader.tensors.values())
+        pairs = {**reader.metadata, **pairs}
+    configs, unreadable = (
+        _configs(source.config_folder(component)) if component.has_config else ({}, ())
+    )
+    for reader in component.shards.values():
+        try:
+            if (layers := reader.stated()) is not None:
+                configs[MODEL] = layers
+        except (CheckpointError, ValueError, RecursionError) as error:
+            unreadable = (*unreadable, f"its config.json: {error}")
+    return tensors, configs, pairs, unreadable
+
+
+def _changed_text(quantization: Quantization, changed: Mapping[str, str]) -> str | None:
+    """Say of the first part of a quantised weight that is changed what it is, and how many are."""
+    weights = [
+        weight
+        for weight in quantization.weights
+        if not changed.keys().isdisjoint((weight.payload, *weight.parts, *weight.foreign))
+    ]
+    orphans = [orphan for orphan in quantization.orphans if orphan.name in changed]
+    scales = [name for name in quantization.others if name in changed]
+    if weights:
+        weight = weights[0]
+        names = (weight.payload, *weight.parts, *weight.foreign)
+        name = next(name for name in names if name in changed)
+        description, count = (
+            _weight_text(weight),
+            f"{len(weights):,} of {len(quantization.weights):,} weights",
+        )
+    elif orphans:
+        name, count = orphans[0].name, f"{len(orphans):,} such tensors"
+        description = str(orphans[0])
+    elif scales:
+        name, count = scales[0], f"{len(scales):,} such tensors"
+        description = f"{name!r} is a scale of it"
+    elif quantization.unknown is not None:
+        name, count = next(iter(changed)), f"{len(changed):,} tensors"
+        stated = ", ".join(quantization.stated)
+        description = (
+            f"any tensor may be part of it, as castwise does not know the method ({stated})"
+        )
+    else:
+        return None
+    return f"{description}; {name!r} would become {changed[name]} ({count} would change)"
+
+
+def _weight_text(weight: QuantizedWeight) -> str:
+    block = "" if weight.block is None else f" in blocks of {'x'.join(map(str, weight.block))}"
+    producers = " or ".join(weight.recipes)
+    scale = "" if weight.scale is None else f" with the scale {weight.scale!r}"
+    scheme = weight.scheme or "an unknown scheme"
+    return f"the payload {weight.payload!r} is {scheme}{block} ({producers}){scale}"
+
+
+def model_types(source: Checkpoint) -> list[set[str]]:
+    """Return the types that the `config.json` of each component states, of the model and its text.
+
+    A component whose file states none, or that has no such file, is left out.
+    """
+    stated = []
+    for component in source.components:
+        config = _configs(source.config_folder(component))[0].get(CONFIG)
+        sections = [config, config.get("text_config")] if isinstance(config, dict) else []
+        types = [section.get("model_type") for section in sections if isinstance(section, dict)]
+        stated.append({kind for kind in types if isinstance(kind, str)})
+    return [types for types in stated if types]
+
+
+def stated_dtype(source: Checkpoint) -> str | None:
+    """Return the dtype that a `config.json` states of the model or its text; None without one."""
+    for component in source.components:
+        config = _configs(source.config_folder(component))[0].get(CONFIG)
+        sections = [config, config.get("text_config")] if isinstance(config, dict) else []
+        for section in sections:
+            for key in ("dtype", "torch_dtype"):
+                if isinstance(section, dict) and isinstance(section.get(key), str):
+                    return str(section[key]).removeprefix("torch.")
+    return None
+
+
+def _configs(folder: Path) -> tuple[dict[str, Any], tuple[str, ...]]:
+    """Parse the files of a folder that may state how its tensors are quantised.
+
+    Those that cannot be read are returned beside them, each with the reason.
+    """
+    configs: dict[str, Any] = {}
+    unreadable = []
+    for name in CONFIGS:
+        path = folder / name
+        try:
+            check_link(path)
+            if path.is_file():
+                configs[name] = _parsed(path)
+        except (CheckpointError, OSError, ValueError, RecursionError) as error:
+            unreadable.append(f"{name}: {error}")
+    return configs, tuple(unreadable)
+
+
+def _parsed(path: Path) -> Any:  # noqa: ANN401  (of JSON)
+    text = read_file(path, _MAX_BYTES).decode("utf-8-sig")
+    return json.loads(text, parse_int=_integer)
+
+
+def _integer(digits: str) -> int:
+    try:
+        return int(digits)
+    except ValueError as error:  # it would take too long
+        raise ValueError(
+            f"{digits[:9]}... is a whole number of {len(digits):,} digits, which nothing means; "
+            "remove it or mend it"
+        ) from error

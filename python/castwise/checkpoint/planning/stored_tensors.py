@@ -1,0 +1,247 @@
+"""Read parts of stored tensors, from whatever shard they are in, by several threads."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import product
+from threading import Lock
+from typing import Any, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import TensorInfo, numpy_dtype
+from castwise.checkpoint.containers.array_bytes import from_bytes
+from castwise.checkpoint.containers.interface import ChunkedReader, Reader
+from castwise.checkpoint.containers.plain import PlainReader
+from castwise.checkpoint.containers.safetensors import SafetensorsReader
+from castwise.checkpoint.containers.torch import TorchReader
+from castwise.checkpoint.containers.whole_models import WholeModelReader
+
+_REOPENED = (SafetensorsReader, TorchReader, WholeModelReader)
+"""Those whose files can be closed and opened again; others are open as the run lasts."""
+
+_Ranged = SafetensorsReader | WholeModelReader | ChunkedReader | PlainReader
+"""Those that read any part of a tensor."""
+
+_RANGED = get_args(_Ranged)
+_UNCHUNKED = (SafetensorsReader, WholeModelReader)
+"""Most readers, by their exact types: `isinstance` of a protocol's class takes much longer."""
+
+_RECENT_BYTES = 24 << 20
+_SHORT_BYTES = 16 << 10
+_FEW = 2
+
+Range = tuple[int, int]
+"""Where elements along an axis begin and end."""
+
+
+class StoredTensors(Mapping[str, TensorInfo]):
+    """The tensors of shards that belong together.
+
+    CheckpointError: two shards have a tensor of the same name.
+    """
+
+    def __init__(self, shards: Mapping[str, Reader]) -> None:
+        self._readers: dict[str, Reader] = {}
+        self._users: dict[int, int] = {}
+        self._recent = _Recent()
+        self._lock = Lock()
+        homes: dict[str, str] = {}
+        for shard, reader in shards.items():
+            for name in reader.tensors:
+                if name in self._readers:
+                    raise CheckpointError(
+                        f"tensor {name!r} is in {homes[name]} and in {shard}; remove one of them"
+                    )
+                self._readers[name], homes[name] = reader, shard
+
+    def __getitem__(self, name: str) -> TensorInfo:
+        """Describe a tensor."""
+        return self._readers[name].tensors[name]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._readers)
+
+    def __len__(self) -> int:
+        return len(self._readers)
+
+    def readers(self, names: Iterable[str]) -> list[Reader]:
+        """Return the shards of some tensors."""
+        return list({id(self._readers[name]): self._readers[name] for name in names}.values())
+
+    @contextmanager
+    def opened(self, readers: Sequence[Reader]) -> Iterator[None]:
+        """Keep the files of some shards open for a block, also if other blocks need them."""
+        begun: list[Reader] = []
+        try:
+            with self._lock:
+                for reader in readers:
+                    if not isinstance(reader, _REOPENED):
+                        continue
+                    if not self._users.get(id(reader)):
+                        reader.__enter__()
+                    self._users[id(reader)] = self._users.get(id(reader), 0) + 1
+                    begun.append(reader)
+            yield
+        finally:
+            with self._lock:
+                for reader in begun:
+                    self._users[id(reader)] -= 1
+                    if not self._users[id(reader)]:
+                        reader.__exit__(None, None, None)
+                        self._recent = _Recent()
+
+    def read(self, name: str, ranges: Sequence[Range] | None = None) -> NDArray[Any]:
+        """Read a tensor as an array of its format, or what is within ranges.
+
+        Its shard is opened for that if no block keeps it open.
+        """
+        ranges = ranges or [(0, count) for count in self[name].shape]
+        if self._users.get(id(self._readers[name])):
+            return self.box(name, ranges)
+        with self.opened(self.readers([name])):
+            return self.box(name, ranges)
+
+    def box(self, name: str, ranges: Sequence[Range]) -> NDArray[Any]:
+        """Read the elements within ranges, one for each axis, as an array of their format.
+
+        Only their bytes are read, if they lie in the file as they are; of a matrix that is cut into
+        short runs all of them, once, or as many neighbours of each as there is room for. Of chunks
+        all that the box meets are read, once.
+        """
+        info, reader = self[name], self._readers[name]
+        if info.format is None:
+            raise CheckpointError(
+                f"{reader.path}: tensor {name!r} is stored as {info.stored}, which castwise cannot "
+                "unpack"
+            )
+        if not isinstance(reader, _RANGED) or math.prod(info.shape) == 0:
+            with self._lock:
+                whole = self._recent.get((name,), lambda: reader.read(name))
+            return whole[tuple(slice(*bounds) for bounds in ranges)]
+        if [*ranges] == [(0, count) for count in info.shape] and (
+            isinstance(reader, _UNCHUNKED) or not isinstance(reader, ChunkedReader)
+        ):
+            dtype = numpy_dtype(info.format)
+            raw = np.empty(math.prod(info.shape) * dtype.itemsize, np.uint8)
+            reader.read_into(name, 0, raw.data)
+            return from_bytes(raw, dtype, info.shape)
+        with self._lock:
+            chunks = reader.chunks(name) if isinstance(reader, ChunkedReader) else None
+            whole_ranges = (
+                _wider(info, ranges) if chunks is None else _of_chunks(info, ranges, chunks)
+            )
+            if whole_ranges is not None:
+                whole = self._recent.get(
+                    (name, *whole_ranges), lambda: _read(reader, info, whole_ranges)
+                )
+                picked = whole[
+                    tuple(
+                        slice(begin - start, end - start)
+                        for (begin, end), (start, _) in zip(ranges, whole_ranges, strict=True)
+                    )
+                ]
+                return np.ascontiguousarray(picked)
+            if isinstance(reader, ChunkedReader):
+                return _read(reader, info, ranges)
+        return _read(reader, info, ranges)
+
+
+class _Recent:
+    """What was read last: as much as a limit allows, or the largest array and a half of that."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[tuple[Any, ...], NDArray[Any]] = {}
+
+    def get(self, key: tuple[Any, ...], read: Callable[[], NDArray[Any]]) -> NDArray[Any]:
+        """Return an array, which is read if it is not there."""
+        known = self._arrays.pop(key, None)
+        self._arrays[key] = array = read() if known is None else known
+        if known is not None:
+            return array
+        limit = max(_RECENT_BYTES, 3 * max(kept.nbytes for kept in self._arrays.values()) // 2)
+        while sum(kept.nbytes for kept in self._arrays.values()) > limit:
+            del self._arrays[next(iter(self._arrays))]
+        return array
+
+
+def _matrix(shape: Sequence[int], ranges: Sequence[Range]) -> list[Range]:
+    """Return the ranges of all of the matrix that a box is in: single places of a stack stay."""
+    single = 0
+    while single < len(ranges) and ranges[single][1] - ranges[single][0] == 1:
+        single += 1
+    return [*ranges[:single], *((0, count) for count in shape[single:])]
+
+
+def _wider(info: TensorInfo, ranges: Sequence[Range]) -> list[Range] | None:
+    """Return the ranges that are worth reading, and keeping, for a box of many short runs.
+
+    They are those of its matrix, or of a part of that which has room for several such boxes; None
+    if the box is to be read by itself.
+    """
+    runs = _runs(info.shape, ranges)
+    _, count = next(runs)
+    itemsize = numpy_dtype(info.format or "").itemsize
+    if next(runs, None) is None or count * itemsize >= _SHORT_BYTES:
+        return None
+    widened = _matrix(info.shape, ranges)
+    nbytes = math.prod(end - begin for begin, end in widened) * itemsize
+    if nbytes <= _RECENT_BYTES:
+        return widened
+    axis = max(axis for axis, bounds in enumerate(ranges) if bounds != (0, info.shape[axis]))
+    begin, end = ranges[axis]
+    step, length = end - begin, info.shape[axis]
+    boxes = _RECENT_BYTES // 2 * length // nbytes // step
+    if boxes < _FEW:
+        return None
+    start = begin // (boxes * step) * boxes * step
+    widened[axis] = start, min(start + boxes * step, length)
+    return widened if end <= widened[axis][1] else None
+
+
+def _of_chunks(info: TensorInfo, ranges: Sequence[Range], sizes: Sequence[int]) -> list[Range]:
+    """Return the ranges of all chunks that a box meets: each is unpacked as a whole."""
+    return [
+        (begin // size * size, min(-(-end // size) * size, length))
+        for (begin, end), size, length in zip(ranges, sizes, info.shape, strict=True)
+    ]
+
+
+def _read(reader: _Ranged, info: TensorInfo, ranges: Sequence[Range]) -> NDArray[Any]:
+    order: Literal["<", ">"] = "<"
+    if isinstance(reader, ChunkedReader):
+        if reader.place(info.name) is None:
+            return reader.box(info.name, ranges)
+        order = reader.order(info.name)
+    dtype = numpy_dtype(info.format or "")
+    shape = tuple(end - begin for begin, end in ranges)
+    raw = np.empty(math.prod(shape) * dtype.itemsize, np.uint8)
+    data, done = raw.data, 0
+    for begin, count in _runs(info.shape, ranges):
+        size = count * dtype.itemsize
+        reader.read_into(info.name, begin * dtype.itemsize, data[done : done + size])
+        done += size
+    return from_bytes(raw, dtype, shape, order)
+
+
+def _runs(shape: Sequence[int], ranges: Sequence[Range]) -> Iterator[tuple[int, int]]:
+    """Cut a box of an array in C order into runs of neighbours: where each begins, and its length.
+
+    An axis of which all is wanted does not end a run.
+    """
+    axis = len(shape)
+    while axis > 0 and ranges[axis - 1] == (0, shape[axis - 1]):
+        axis -= 1
+    inner = math.prod(shape[axis:])
+    if axis == 0:
+        yield 0, inner
+        return
+    start, last = ranges[axis - 1]
+    strides = [math.prod(shape[dimension + 1 :]) for dimension in range(axis)]
+    for places in product(*(range(*bounds) for bounds in ranges[: axis - 1])):
+        begin = sum(place * stride for place, stride in zip(places, strides, strict=False))
+        yield begin + start * inner, (last - start) * inner

@@ -1,0 +1,75 @@
+"""Transcode an opened checkpoint: let readers store its weights as another producer does."""
+
+from __future__ import annotations
+
+from functools import partial
+
+from castwise.arrays.dtype_map import DtypeMap
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint.containers import model_files
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.registry import model_format
+from castwise.checkpoint.planning.checkpoint_model import check_rows
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.transcode._transcode_plan import (
+    derive_transcoded,
+    plan_transcoding,
+)
+from castwise.checkpoint.planning.transcode._whole_model_plan import derive_whole_model
+from castwise.models.architecture import Architecture
+from castwise.quantization.producers.registry import find_recipe, producer_of_model
+from castwise.text.wording import argument
+
+
+def transcode_checkpoint(
+    source: Checkpoint,
+    recipe: str,
+    scheme: str | None,
+    threads: int,
+    architecture: Architecture | None = None,
+    *,
+    is_file: bool,
+) -> DerivedCheckpoint:
+    """Return an opened checkpoint in the form of another producer, or of another scheme.
+
+    `is_file` says that it becomes one file, which states in its metadata how weights are stored.
+
+    CheckpointError: it is not quantised, or not in a form that can be transcoded; or it has tensors
+    that the other form has no place for.
+    """
+    several = [component.place for component in source.components]
+    target = model_format(f".{recipe}")
+    if target is not None and not is_file:
+        raise CheckpointError(f"{target.label} is one file; name one that ends with .{recipe}")
+    if target is not None and len(several) > 1:
+        raise CheckpointError(
+            f"{source.path} has tensors in {listed(several)}, and a {target.label} file is of one "
+            "model; "
+            f"leave out the others ({argument('exclude')})"
+        )
+    model = model_files(source, None, is_file=is_file)
+    storing = producer_of_model(model.config.get("model_type"))
+    if storing is not None and find_recipe(recipe).writing.is_loaded:
+        raise CheckpointError(
+            f"{source.path} cannot become a folder of {recipe}: transformers loads experts of "
+            f"{storing.name} as {storing.name} stores them "
+            f"({argument('recipe', storing.name, option='--to')}), or as castwise "
+            "dequantize decodes them"
+        )
+    dtypes = model.dtypes
+    if target is not None:
+        dtypes = DtypeMap.from_mapping({target.float32.pattern: "float32"})
+    plans = [
+        plan_transcoding(source, component, recipe, scheme, threads, architecture)
+        for component in source.components
+    ]
+    names = [name for plan in plans for name in plan.facts.model.names]
+    names += [weight.name for plan in plans for weight in plan.weights]
+    check_rows(names, architecture)
+    if not any(plan.weights for plan in plans):
+        raise CheckpointError(
+            f"{source.path}: no weight in it is quantised; castwise quantize quantises it"
+        )
+    derive = derive_transcoded if target is None else partial(derive_whole_model, source)
+    derived = [derive(plan) for plan in plans]
+    return DerivedCheckpoint(source, derived, dtypes, is_file=is_file, recipe=recipe, model=model)

@@ -1,0 +1,218 @@
+"""The quantised checkpoints that castwise writes: which schemes, for whom, and of what weights."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Collection, Sequence
+from functools import cache
+
+from castwise._core import finfo
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.loading.check import loads_by_default
+from castwise.quantization import Consumer, Scheme, schemes
+from castwise.quantization.producers.consumers import find_consumer
+from castwise.quantization.producers.registry import CONVERTED_TO, WRITTEN, known_recipe
+from castwise.quantization.producers.written import Encoding, Written
+from castwise.text.spelling import scheme_hint, suggestion
+from castwise.text.wording import argument, given
+
+
+def scheme_named(name: object) -> Scheme:
+    """Return a scheme that is written.
+
+    CheckpointError: there is none of this name, or castwise does not write it; the nearest name, or
+    all, are in the message.
+    """
+    rows = {row.scheme: row for row in WRITTEN}
+    known = {row.name: row for row in schemes()}
+    if name in rows:
+        return known[name]
+    if name in known:
+        raise CheckpointError(
+            f"{given('scheme', name)}: castwise writes no checkpoint of it; it writes "
+            f"{', '.join(rows)}"
+        )
+    raise CheckpointError(
+        f"{given('scheme', name)} is not known: {scheme_hint(name, rows)}castwise writes "
+        f"{', '.join(rows)}"
+    )
+
+
+def scheme_names() -> tuple[str, ...]:
+    """Return the schemes that are written."""
+    return tuple(dict.fromkeys(row.scheme for row in WRITTEN))
+
+
+def scheme_beside(name: str) -> str | None:
+    """Return the scheme that is written with codes like those of a format, and scales them.
+
+    It has codes of as many bits, floats or integers as those of the format, and a scale for each
+    row where there is such a scheme; None if the format has more than 8 bits.
+    """
+    format_info = finfo(name)
+    kind = format_info.kind
+    candidates = [row.row for row in WRITTEN if row.row.bits == format_info.bits]
+    alike = [row.name for row in candidates if finfo(row.element).kind == kind]
+    return min(alike, key=lambda scheme: not scheme.endswith("_channel"), default=None)
+
+
+def recipes() -> tuple[str, ...]:
+    """Return the producers as which checkpoints are written."""
+    return tuple(dict.fromkeys(row.recipe for row in WRITTEN))
+
+
+def written_schemes(recipe: object) -> tuple[str, ...]:
+    """Return the schemes that a producer's checkpoints hold, without biases of groups.
+
+    CheckpointError: castwise writes none of its checkpoints, or only with biases.
+    """
+    rows = [row.scheme for row in WRITTEN if row.recipe == recipe and row.symmetric]
+    if not rows:
+        named = dict.fromkeys(row.recipe for row in WRITTEN if row.symmetric)
+        raise CheckpointError(f"{given('recipe', recipe)} is not one of {', '.join(named)}")
+    return tuple(dict.fromkeys(rows))
+
+
+def most_versatile_recipe() -> str:
+    """Return the producer whose checkpoints hold the most schemes."""
+    counts = Counter(row.recipe for row in WRITTEN if row.symmetric)
+    return counts.most_common(1)[0][0]
+
+
+def is_transcoded(stored: tuple[str, str], target: tuple[str, str]) -> bool:
+    """Return True if what one producer stores has a form of another, each with its scheme."""
+    form = stored[0], target[0]
+    source, destination = known_recipe(stored[1]), known_recipe(target[1])
+    if source is None or destination is None:
+        return False
+    return form in source.transcoding.forms_from and form in destination.transcoding.forms_to
+
+
+def form_names() -> tuple[str, ...]:
+    """Return the producers in whose forms checkpoints can be transcoded."""
+    return tuple(producer.name for producer in CONVERTED_TO)
+
+
+def changed_schemes() -> tuple[str, ...]:
+    """Return the schemes that others can become with the same values."""
+    forms = (form for producer in CONVERTED_TO for form in producer.transcoding.forms_to)
+    return tuple(dict.fromkeys(target for stored, target in forms if target != stored))
+
+
+def consumer_named(name: object) -> Consumer:
+    """Return the consumer of a name.
+
+    CheckpointError: there is none; all are in the message.
+    """
+    try:
+        return find_consumer(name)
+    except ValueError as error:
+        raise CheckpointError(f"{given('consumer', name)} is not known: {error}") from None
+
+
+def recipe_for(consumer: Consumer, names: Sequence[str], recipe: str | None) -> str:
+    """Return the producer whose checkpoints of some schemes a consumer loads.
+
+    CheckpointError: it loads none as that producer, or any, stores them; the message has those that
+    it loads.
+    """
+    known = known_recipe(recipe)
+    asked = recipe if known is None else known.name
+    for loading in consumer.loads:
+        if asked in {None, loading.recipe} and {*names} <= {*loading.all_schemes}:
+            return recipe or loading.recipe
+    loads = ", ".join(
+        f"{loading.recipe} ({', '.join(loading.all_schemes)})" for loading in consumer.loads
+    )
+    stored = "" if recipe is None else f" as {recipe} stores it"
+    raise CheckpointError(
+        f"{given('consumer', consumer.name)} does not load {', '.join(names)}{stored}; it loads "
+        f"{loads}"
+    )
+
+
+def padding_problem(row: Written, rows: int, columns: int) -> str | None:
+    """Say why a producer cannot hold a matrix without padding; None if it can."""
+    if rows % row.tile[0] == 0 and columns % row.tile[1] == 0:
+        return None
+    high, wide = row.tile
+    return (
+        f"{row.recipe} stores {row.scheme} in multiples of {high}x{wide} alone, so that its shape "
+        "would be lost"
+    )
+
+
+def loading_warning(
+    # The producer, None for one file, which transformers does not load; and the schemes of its
+    # weights
+    recipe: str | None,
+    names: Collection[str],
+    # The format of most floating tensors that are not quantised; None if there are none
+    kept: str | None,
+) -> str | None:
+    """Say why transformers does not run a folder as it stands, and what does; None if it runs it.
+
+    Tried with transformers 5.23 and compressed-tensors 0.20.
+    """
+    producer = known_recipe(recipe)
+    if producer is not None and producer.writing.loading_warning is not None:
+        return producer.writing.loading_warning
+    for name in sorted(names) if recipe else ():
+        if not loads_by_default("transformers", recipe or "", name, kept):
+            return (
+                f"the quantised model needs dtype=torch.bfloat16 in transformers, which decodes "
+                f"{name} to bfloat16 while the other tensors are {kept}; or cast the model to "
+                "bfloat16 first"
+            )
+    return None
+
+
+@cache
+def _names() -> frozenset[str]:
+    return frozenset(scheme.name for scheme in schemes())
+
+
+def is_scheme(name: object) -> bool:
+    """Return True for the name of a scheme."""
+    return isinstance(name, str) and name in _names()
+
+
+def written(scheme: object, recipe: str | None) -> Written:
+    """Return the row of a scheme and a producer, by default the first of the scheme.
+
+    CheckpointError: they do not go together; those that do are in the message.
+    """
+    scheme_name = scheme_named(scheme).name
+    rows = {row.recipe: row for row in WRITTEN if row.scheme == scheme_name}
+    if recipe is None:
+        return next(iter(rows.values()))
+    if recipe in rows:
+        return rows[recipe]
+    schemes_of_recipe = [row.scheme for row in WRITTEN if row.recipe == recipe]
+    producers = dict.fromkeys(row.recipe for row in WRITTEN)
+    hint = f"; {recipe} is written as {', '.join(schemes_of_recipe)}" if schemes_of_recipe else ""
+    if not schemes_of_recipe and (meant := suggestion(recipe, producers)):
+        hint = f"; {meant.rstrip()}"
+    raise CheckpointError(
+        f"{given('recipe', recipe)} and {given('scheme', scheme_name)} do not go together: "
+        f"checkpoints of {scheme_name} "
+        f"are written as by {', '.join(rows)}{hint}"
+    )
+
+
+def encoding(row: Written, block: tuple[int, int] | None) -> Encoding:
+    """Return a row with its block.
+
+    CheckpointError: the scheme has another block.
+    """
+    default = row.block or row.row.block
+    if block is None or block == default:
+        return Encoding(row, default)
+    is_free = row.scheme.endswith("_block") or (row.scheme.endswith("_group") and block[0] == 1)
+    if not is_free or min(block) < 1 or (row.square and block[0] != block[1]):
+        rows, columns = default
+        text = f"{rows}x{columns}" if min(default) else "what the scheme says"
+        raise CheckpointError(
+            f"{argument('block')} {block[0]}x{block[1]} is not one of {row.scheme}; use {text}"
+        )
+    return Encoding(row, block)

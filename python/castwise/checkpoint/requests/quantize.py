@@ -1,0 +1,155 @@
+"""Check what is to be quantised, and how."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Any
+
+from castwise._numbers import is_integer
+from castwise.arrays.dtype_map import DEFAULT, KEEP, DtypeMap, mapping_in
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.files.paths import checked_path
+from castwise.checkpoint.maps import is_map_name, named_map
+from castwise.checkpoint.planning.checkpoint_model import architecture_option, checked_architecture
+from castwise.checkpoint.planning.decode.options import checked_threads
+from castwise.checkpoint.planning.derived_checkpoint import DerivedCheckpoint
+from castwise.checkpoint.planning.encode.encode import Encode, encode_checkpoint
+from castwise.checkpoint.planning.written_schemes import (
+    consumer_named,
+    is_scheme,
+    recipe_for,
+    written,
+)
+from castwise.checkpoint.requests.options import Quantize
+from castwise.quantization import consumers
+from castwise.text.spelling import typed_values
+from castwise.text.wording import argument, function, given, is_for_command
+
+
+def quantizing(
+    request: Quantize, threads: int | None
+) -> tuple[dict[str, Any], partial[DerivedCheckpoint]]:
+    """Return what decides the result, and what plans it."""
+    encode = checked_encode(request, threads)
+    report = {
+        "scheme": encode.scheme,
+        "recipe": encode.recipe,
+        "block": None if encode.block is None else list(encode.block),
+        "map": dict(encode.mapping),
+        "ignore": list(encode.ignore),
+        **({"embeddings": True} if encode.embeddings else {}),
+        **architecture_option(encode.architecture),
+    }
+    return report, partial(encode_checkpoint, encode=encode)
+
+
+def checked_encode(request: Quantize, threads: int | None) -> Encode:
+    """Check what is to be quantised, and how."""
+    usual: str | None = request.scheme
+    values = request.dtype_map
+    map_name = values if isinstance(values, str) and is_map_name(values) else None
+    mapping, origin = _mapping(None if map_name else values)
+    if (default := mapping.get(DEFAULT)) is not None and is_scheme(default):
+        if usual not in (None, default):
+            raise CheckpointError(
+                f"{origin} has the {DEFAULT} {default!r}, and "
+                f"{argument('scheme', usual)} is another; leave one out"
+            )
+        usual = mapping.pop(DEFAULT)
+    schemes = {key: value for key, value in mapping.items() if is_scheme(value)}
+    formats = {key: KEEP if key in schemes else value for key, value in mapping.items()}
+    dtypes = named_map(map_name) if map_name else DtypeMap.from_mapping(formats, origin)
+    names = list(dict.fromkeys([*([] if usual is None else [usual]), *schemes.values()]))
+    if not names:
+        raise CheckpointError(
+            f"{dtypes.origin} names no scheme; give one for the weights that no key matches "
+            f"({argument('scheme')}), or a key one; {function('cast')} takes maps of dtypes alone"
+            if values is not None
+            else f"give a scheme ({argument('scheme')}), or a map that names one "
+            f"({argument('dtype_map')})"
+        )
+    producer: object = request.recipe
+    if producer is not None and not isinstance(producer, str):
+        raise TypeError(f"recipe must be the name of a producer, not {producer!r}")
+    reader = None if request.consumer is None else consumer_named(request.consumer)
+    if reader is not None:
+        producer = recipe_for(reader, names, producer)
+    for name in names:
+        producer = written(name, producer).recipe
+    assert producer is not None, "some scheme is written"  # noqa: S101
+    encode = Encode(
+        usual,
+        producer,
+        _checked_block(request.block),
+        _patterns(request.ignore),
+        dtypes,
+        schemes,
+        checked_threads(threads),
+        map_name,
+        consumer=None if reader is None else reader.name,
+        embeddings=checked_embeddings(request.quantize_embeddings or False, request.consumer),
+        architecture=checked_architecture(request.architecture),
+    )
+    for name in names:
+        encode.encoding(name)
+    return encode
+
+
+def checked_embeddings(value: object, consumer: object) -> bool:
+    """Return whether embeddings and heads may get schemes; None: if the consumer loads them so."""
+    if value is not None and not isinstance(value, bool):
+        raise TypeError(
+            f"{given('quantize_embeddings', value)} is not valid; use True, False or None"
+        )
+    loads_them = consumer is None or consumer_named(consumer).embeddings
+    if value and not loads_them:
+        loaders = ", ".join(row.name for row in consumers() if row.embeddings)
+        raise CheckpointError(
+            f"{given('quantize_embeddings', 'yes' if is_for_command() else True)}: {consumer} "
+            "loads no embeddings and heads that are quantised; leave it out, or name who does "
+            f"({argument('consumer')}): {loaders}"
+        )
+    return loads_them if value is None else value
+
+
+def _patterns(patterns: object) -> tuple[str, ...]:
+    """Return the regular expressions of `ignore`."""
+    if not isinstance(patterns, str | Sequence):
+        raise TypeError(f"ignore is a regular expression or several, not {patterns!r}")
+    several = (patterns,) if isinstance(patterns, str) else tuple(patterns)
+    for pattern in several:
+        if not isinstance(pattern, str):
+            raise TypeError(f"ignore: {pattern!r} is not a regular expression, which is a str")
+    return several
+
+
+def _mapping(values: object) -> tuple[dict[str, Any], str]:
+    """Return the values of a map by its patterns, and what errors call it."""
+    if values is None:
+        return {}, "map"
+    if isinstance(values, Mapping):
+        return typed_values(values), "map"
+    if not isinstance(values, str | os.PathLike):
+        raise TypeError(
+            "dtype_map must be a mapping of regular expressions, the path of one, or the name of a "
+            f"map, not {values!r}"
+        )
+    path = checked_path(values, "dtype_map")
+    return mapping_in(path), str(path)
+
+
+def _checked_block(size: object) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    pair = (1, size) if is_integer(size) else size if isinstance(size, Sequence) else ()
+    if len(pair) != 2 or not all(is_integer(side) and side > 0 for side in pair):  # noqa: PLR2004
+        typed = size if isinstance(size, int) else "x".join(map(str, pair))
+        shown, remedy = (
+            (typed, "ROWSxCOLUMNS, or COLUMNS")
+            if is_for_command()
+            else (size, "(rows, columns), or columns")
+        )
+        raise ValueError(f"{argument('block', shown)} is not valid; use {remedy}")
+    return int(pair[0]), int(pair[1])

@@ -1,0 +1,1 @@
+"""What is returned and shown of checkpoints: rows, reports, summaries, previews, model cards."""

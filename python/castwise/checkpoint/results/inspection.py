@@ -1,0 +1,244 @@
+"""What the headers of a checkpoint say, as a value that prints as tables."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from castwise._core import finfo
+from castwise.checkpoint._tensors import TensorInfo
+from castwise.checkpoint.results.report import SCHEMA
+from castwise.quantization import Quantization, QuantizedWeight
+from castwise.quantization.producers.block_types import BLOCK_TYPES
+from castwise.quantization.producers.layouts import I8
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Part, Sheet, Table
+from castwise.rendering.words import group_name, shape_text, size_text
+from castwise.text.brief import brief, counted, listed
+
+_BYTE_BITS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Inspection(Rendered):
+    """What the headers of a checkpoint say.
+
+    Attributes
+    ----------
+    path
+        The file or folder.
+    tensors
+        Its tensors, in the order in which they are stored.
+    metadata
+        Its metadata.
+    quantization
+        Its quantised weights: of each the scheme, the payload and the scales as far as names,
+        shapes, metadata and the configurations beside the file tell; and orphans, which are
+        payloads without scale and scales without payload. None if nothing is quantised.
+
+    """
+
+    path: str
+    tensors: tuple[TensorInfo, ...]
+    metadata: dict[str, str]
+    quantization: Quantization | None = None
+
+    def bits_per_weight(self) -> dict[str, float | None]:
+        """Return the bits that an element of each quantised weight takes with all that decodes it.
+
+        By the name of the payload; None if the scheme is not known. Scales of activations do not
+        count.
+        """
+        infos = {info.name: info for info in self.tensors}
+        weights = () if self.quantization is None else self.quantization.weights
+        return {weight.payload: _bits_per_weight(weight, infos) for weight in weights}
+
+    def totals(self) -> dict[str, tuple[int, int]]:
+        """For each format, the number of tensors and their bytes."""
+        totals: dict[str, tuple[int, int]] = {}
+        for info in self.tensors:
+            count, nbytes = totals.get(info.label, (0, 0))
+            totals[info.label] = (count + 1, nbytes + info.nbytes)
+        return totals
+
+    def __repr__(self) -> str:
+        quantization = self.quantization
+        return brief(
+            self,
+            repr(str(self.path)),
+            counted(len(self.tensors), "tensor"),
+            counted(sum(info.nbytes for info in self.tensors), "byte"),
+            listed(info.label for info in self.tensors) or None,
+            None
+            if quantization is None
+            else counted(len(quantization.weights), "quantised weight"),
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return tables of the tensors, of the formats, and of what is quantised."""
+        return inspection_sheet(self, every=False)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "schema": SCHEMA,
+            "path": self.path,
+            "tensors": [info.to_dict() for info in self.tensors],
+            "totals": {
+                label: {"tensors": count, "nbytes": nbytes}
+                for label, (count, nbytes) in self.totals().items()
+            },
+            "nbytes": sum(info.nbytes for info in self.tensors),
+            "metadata": self.metadata,
+            "quantization": None if self.quantization is None else self.quantization.to_dict(),
+        }
+
+
+def _bits_per_weight(weight: QuantizedWeight, infos: Mapping[str, TensorInfo]) -> float | None:
+    bits, payload = weight.code_bits, infos[weight.payload]
+    if payload.stored in BLOCK_TYPES:
+        _, elements, size = BLOCK_TYPES[payload.stored]
+        return size * _BYTE_BITS / elements
+    if payload.format == I8 and weight.scheme is not None and "int" in weight.scheme:
+        bits = _BYTE_BITS  # of whatever range they are
+    if bits is None or not payload.nbytes:
+        return None
+    parts = weight.parts.keys() - set(weight.activations)
+    nbytes = payload.nbytes + sum(infos[name].nbytes for name in parts)
+    return nbytes * bits / payload.nbytes
+
+
+def inspection_sheet(inspection: Inspection, *, every: bool) -> Sheet:
+    """Show the tensors, all or those of all layers in a row, the formats, and the metadata."""
+    nbytes = sum(info.nbytes for info in inspection.tensors)
+    totals = [
+        (label, f"{count:,}", f"{size:,}", size_text(size))
+        for label, (count, size) in inspection.totals().items()
+    ]
+    totals.append(("total", f"{len(inspection.tensors):,}", f"{nbytes:,}", size_text(nbytes)))
+    groups = _groups(inspection.tensors, every=every)
+    is_counted = len(groups) < len(inspection.tensors)
+    tensors = Table(
+        ("tensor", "dtype", "shape", *(["tensors"] if is_counted else []), "bytes"),
+        lambda: (
+            (
+                group[0].name if len(group) == 1 else group_name(group[0].name),
+                _stored_text(group[0]),
+                shape_text(group[0].shape),
+                *([f"{len(group):,}"] if is_counted else []),
+                f"{sum(info.nbytes for info in group):,}",
+            )
+            for group in groups
+        ),
+        text_columns=3,
+    )
+    formats = Table.of(("dtype", "tensors", "bytes", "size"), totals, 1)
+    parts: list[Part] = [tensors, Lines(("",)), formats]
+    if inspection.quantization is not None:
+        parts += _quantized_parts(inspection, inspection.quantization)
+    if inspection.metadata:
+        pairs = (f"  {key}: {text}" for key, text in inspection.metadata.items())
+        parts.append(Lines(("", "metadata", *pairs)))
+    return parts
+
+
+def _quantized_parts(inspection: Inspection, quantization: Quantization) -> Iterator[Part]:
+    """Show what is stated, the quantised weights by group, and what lacks its counterpart."""
+    stated = (
+        f"stated in {', '.join(quantization.stated)}"
+        if quantization.stated
+        else "told by tensors alone"
+    )
+    lines = ["", f"quantised weights, {stated}"]
+    lines += [f"  not readable: {reason}" for reason in quantization.unreadable]
+    if quantization.unknown is not None:
+        lines.append(
+            f"  {quantization.unknown!r} is not known to castwise: any tensor may be part of it"
+        )
+    bits = inspection.bits_per_weight()
+    groups = Counter(
+        (
+            group_name(weight.name),
+            weight.scheme or "unknown",
+            shape_text(weight.block) if weight.block else "-",
+            " or ".join(weight.recipes),
+            _suffix(weight.payload),
+            ", ".join(map(_suffix, weight.parts)),
+            _bits_text(bits[weight.payload]),
+            weight.problem,
+        )
+        for weight in quantization.weights
+    )
+    if not groups and quantization.stated and quantization.unknown is None:
+        lines.append("  no tensor is stored so")
+    yield Lines(lines)
+    if groups:
+        yield Table(
+            ("weight", "scheme", "block", "producer", "payload", "with", "bits", "number"),
+            lambda: ((*texts, f"{count:,}") for (*texts, _), count in groups.items()),
+            text_columns=6,
+            spare=("with", "payload", "producer", "block"),
+        )
+    yield Lines([*_problem_lines(quantization)])
+
+
+def _problem_lines(quantization: Quantization) -> Iterator[str]:
+    """Say what is wrong with weights, and what lacks its counterpart."""
+    for (pattern, problem), count in Counter(
+        (group_name(weight.name), weight.problem)
+        for weight in quantization.weights
+        if weight.problem is not None
+    ).items():
+        yield f"problem: {pattern}: {problem}{_times(count)}"
+    for (pattern, is_payload, missing, is_plain), count in Counter(
+        (
+            group_name(orphan.name),
+            orphan.is_payload,
+            group_name(orphan.plain or orphan.missing[0]),
+            orphan.plain is not None,
+        )
+        for orphan in quantization.orphans
+    ).items():
+        part, lacks = ("payload", "scale") if is_payload else ("scale", "payload")
+        relation = (
+            f"of the plain numbers of {missing}" if is_plain else f"without its {lacks} {missing}"
+        )
+        yield f"orphan: {pattern}: a {part} {relation}{_times(count)}"
+    for pattern, count in Counter(map(group_name, quantization.others)).items():
+        yield f"other scale or marker: {pattern}{_times(count)}"
+
+
+def _bits_text(bits: float | None) -> str:
+    """Write how many bits a weight takes, its scales included; "-" if that is not known."""
+    return "-" if bits is None else f"{bits:.2f}"
+
+
+def _times(count: int) -> str:
+    """Write how often a line would stand, if more than once."""
+    return "" if count == 1 else f" ({count:,} times)"
+
+
+def _suffix(name: str) -> str:
+    """Return the last component of a name."""
+    return name.rpartition(".")[2]
+
+
+def _groups(tensors: Iterable[TensorInfo], *, every: bool) -> list[list[TensorInfo]]:
+    """Collect the tensors that differ in the numbers of their names only."""
+    groups: dict[tuple[Any, ...], list[TensorInfo]] = {}
+    for index, info in enumerate(tensors):
+        key = (index,) if every else (group_name(info.name), info.label, info.shape)
+        groups.setdefault(key, []).append(info)
+    return list(groups.values())
+
+
+def _stored_text(info: TensorInfo) -> str:
+    """Name the format, and a note where the container itself knows only bytes."""
+    if info.format is None:
+        return f"{info.stored} (raw bytes)" if info.kind == "unknown" else info.stored
+    if info.stored in BLOCK_TYPES:
+        return f"{info.format} ({info.stored})"
+    stored_as_bytes = info.stored.upper() == "U8" and finfo(info.format).safetensors != "U8"
+    return f"{info.format} (as bytes)" if stored_as_bytes else info.format

@@ -1,0 +1,63 @@
+"""What a cast would do, from headers alone."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from castwise.checkpoint.results.sheets import GROUPS, plan_sheet
+from castwise.checkpoint.results.summary import CastSummary, kept_lines
+from castwise.rendering.sheet import Sheet
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CastPlan(CastSummary):
+    """The result of a dry run: what a conversion would do, in rows without reports.
+
+    Attributes
+    ----------
+    needed_bytes
+        Bytes that the result takes at least: its tensors and the files that are copied, without
+        what an interrupted run has kept if this would resume it.
+    free_bytes
+        Bytes that are free where it would be written, None if the file system does not tell.
+    left_out
+        Files and folders of the source that would not be copied unless asked for.
+
+    """
+
+    _VERB: ClassVar[str] = "to be "
+
+    needed_bytes: int
+    free_bytes: int | None
+    left_out: Sequence[str]
+
+    __repr__ = CastSummary.__repr__
+
+    def __sheet__(self) -> Sheet:
+        """Return a table of what would become of the tensors, and the room for it."""
+        return preview_sheet(self)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            **CastSummary.to_dict(self),
+            "dry_run": True,
+            "needed_bytes": self.needed_bytes,
+            "free_bytes": self.free_bytes,
+            "left_out": list(self.left_out),
+        }
+
+
+def preview_sheet(plan: CastPlan, shown: str = GROUPS) -> Sheet:
+    """Return the tables of a plan; see `plan_sheet`."""
+    sheet = plan_sheet(
+        plan.rows,
+        (str(plan.source), str(plan.destination)),
+        shown=shown,
+        action=plan.action,
+        room=(plan.needed_bytes, plan.free_bytes),
+        left_out=plan.left_out,
+    )
+    return [*sheet, *kept_lines(plan.kept)]

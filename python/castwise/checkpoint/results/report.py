@@ -1,0 +1,392 @@
+"""The report of a conversion, tensor by tensor: how far it is, and what each became and lost."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any, NamedTuple
+
+from castwise._core import CastReport, finfo, formats
+from castwise._options import FindingKind
+from castwise.checkpoint._tensors import Planned, TensorInfo
+from castwise.text.brief import brief_fields, counted
+
+SCHEMA = 1
+"""The version of the JSON of reports; another if a key changes its meaning or goes."""
+
+_FORMATS = frozenset(formats())
+_WRAPPING = frozenset(name for name in _FORMATS if finfo(name).kind in ("int", "uint", "bool"))
+"""Formats without infinity, in which what overflows comes out as another number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a run is: bytes of the source, and the tensor that is next or being cast.
+
+    The name is None at the end.
+    """
+
+    done: int
+    total: int
+    name: str | None
+
+
+class ProgressMeter:
+    """Adds up the bytes of the source and tells a listener."""
+
+    def __init__(self, total: int, listener: Callable[[Progress], None] | None) -> None:
+        if listener is not None and not callable(listener):
+            raise TypeError(f"progress must be a function of a Progress, or None, not {listener!r}")
+        self._total = total
+        self._done = 0
+        self._listener = listener
+
+    @property
+    def is_heard(self) -> bool:
+        """True if there is a listener."""
+        return self._listener is not None
+
+    def starts(self, name: str | None) -> None:
+        """Say that the tensor `name` is next; None when there is no other."""
+        self.reaches(0, name)
+
+    def reaches(self, nbytes: int, name: str | None) -> None:
+        """Say that `nbytes` of the tensor `name` have been taken."""
+        if self._listener is not None:
+            self._listener(Progress(self._done + nbytes, self._total, name))
+
+    def finished(self, nbytes: int) -> None:
+        """Count a tensor of `nbytes` as done."""
+        self._done += nbytes
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Values of one tensor that were lost in a cast, or in decoding.
+
+    Attributes
+    ----------
+    kind
+        "overflow": they became infinite or NaN. "nan": they became NaN, for which overflow is one
+        reason. "wrapped": integers came out as others. "nan-lost": NaN became numbers, and
+        `nan="zero"` did not ask for it. "underflow": too many became zero. "scale": the format in
+        which scales are stored, or multiplied by the producer's decoder, does not hold theirs, so
+        that the scheme keeps at least 1 dB less of them than of others. "saturated": they became
+        the largest or smallest number. "inexact": they changed at all.
+    tensor
+        Name of the tensor.
+    count
+        How many values.
+    shard
+        The file of a sharded folder that holds the tensor, else None.
+
+    """
+
+    kind: FindingKind
+    tensor: str
+    count: int
+    shard: str | None = None
+
+    __repr__ = brief_fields
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "kind": self.kind,
+            "tensor": self.tensor,
+            "count": self.count,
+            "shard": self.shard,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class KeptTensors:
+    """The floating tensors of one role that stay as they are, for one reason.
+
+    Attributes
+    ----------
+    role
+        What they are: one of `castwise.models.ROLES`, or "unknown".
+    reason
+        Why they stay.
+    count
+        How many.
+    nbytes
+        Their bytes.
+    share
+        Their part of the bytes of all tensors, from 0 to 1.
+
+    """
+
+    role: str
+    reason: str
+    count: int
+    nbytes: int
+    share: float
+
+    __repr__ = brief_fields
+
+    def __str__(self) -> str:
+        nouns = _ROLE_NAMES.get(self.role, "other tensors")
+        noun, verb = (nouns, "stay") if self.count > 1 else (nouns.removesuffix("s"), "stays")
+        share = f"{_percent(self.share)} of the bytes"
+        return f"{self.count:,} {noun}, {share}, {verb}: {self.reason}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+_ROLE_NAMES = {
+    "linear": "linear layers",
+    "experts": "tensors of all experts",
+    "embedding": "embeddings",
+    "head": "heads",
+    "convolution": "convolutions",
+    "norm": "norms",
+    "router": "routers",
+    "recurrent": "recurrent parameters",
+    "position": "position tables",
+    "bias": "vectors of biases",
+    "buffer": "buffers",
+}
+_SMALL_SHARE, _LARGE_SHARE = 0.005, 0.1
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.{'0f' if share >= _LARGE_SHARE else '2g'}} %"
+
+
+def kept_tensors(rows: Iterable[tuple[TensorInfo, str, str]], nbytes: int) -> list[KeptTensors]:
+    """Count tensors, each with its role and why it stays; `nbytes` are those of all tensors."""
+    groups: dict[tuple[str, str], list[int]] = {}
+    for info, role, reason in rows:
+        groups.setdefault((role, reason), []).append(info.nbytes)
+    kept = [
+        KeptTensors(role, reason, len(sizes), sum(sizes), sum(sizes) / max(nbytes, 1))
+        for (role, reason), sizes in groups.items()
+    ]
+    return sorted(kept, key=lambda tensors: -tensors.nbytes)
+
+
+def kept_text(kept: Sequence[KeptTensors]) -> str:
+    """Write in a line what stays and why: what has a share of the bytes, and how many others."""
+    large = [tensors for tensors in kept if tensors.share >= _SMALL_SHARE]
+    rest = sum(tensors.count for tensors in kept if tensors.share < _SMALL_SHARE)
+    share = sum(tensors.share for tensors in kept if tensors.share < _SMALL_SHARE)
+    text = f"{counted(rest, 'other tensor')}, {_percent(share)} of the bytes, kept as well"
+    others = [text] if rest else []
+    return "; ".join([*map(str, large), *others])
+
+
+LOSSES: tuple[FindingKind, ...] = ("overflow", "nan", "wrapped", "nan-lost", "underflow", "scale")
+"""The kinds of findings that are losses in any model."""
+
+FINDINGS: tuple[FindingKind, ...] = (*LOSSES, "saturated", "inexact")
+"""All kinds of findings."""
+
+MAX_ZEROS = 0.01
+"""The share of a tensor's nonzero values that may become zero before that is a finding."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeReport:
+    """What decoding a quantised weight lost; reports can be added, also to those of casts.
+
+    Attributes
+    ----------
+    count
+        Elements.
+    overflowed
+        Values that are infinite: their scale is, or their product is beyond the range.
+    underflowed
+        Codes that are not 0 and whose product with their scale is.
+    nan_out
+        Values that are NaN: their code or scale is, or 0 is multiplied by an infinite one.
+    zero_in
+        Codes that are 0, as far as they were counted: only where something is lost.
+
+    """
+
+    count: int = 0
+    overflowed: int = 0
+    underflowed: int = 0
+    nan_out: int = 0
+    zero_in: int = 0
+
+    def __add__(self, other: DecodeReport | CastReport) -> DecodeReport:
+        """Add the counts of another report."""
+        pairs = ((getattr(self, name), getattr(other, name)) for name in _COUNTED)
+        return DecodeReport(*map(sum, pairs))
+
+    __radd__ = __add__
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {name: getattr(self, name) for name in _COUNTED}
+
+
+_COUNTED = tuple(field.name for field in fields(DecodeReport))
+
+Report = CastReport | DecodeReport
+"""What became of a tensor's values."""
+
+
+class CastRow(NamedTuple):
+    """One tensor of a checkpoint that was cast.
+
+    Attributes
+    ----------
+    name
+        Key of the tensor.
+    shape
+        Number of elements along each axis.
+    source
+        Its format before, as the source's container calls it if castwise knows no name.
+    target
+        Its format now, None if it was kept as it was; of a payload its scheme.
+    nbytes_before
+        Its size in the source, in bytes, uncompressed.
+    nbytes_after
+        Its size in the result.
+    report
+        What the cast, or decoding the weight, lost; None if it was kept.
+    shard
+        The file of a folder that holds it, by its path there; None if a single file does.
+    pattern
+        The key of the map or policy map that decided; None if it was the default, or nothing.
+    decided_by
+        "dtype", "map" or "policy"; None if nothing asked for a cast.
+
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    source: str
+    target: str | None
+    nbytes_before: int
+    nbytes_after: int
+    report: Report | None
+    shard: str | None = None
+    pattern: str | None = None
+    decided_by: str | None = None
+
+    def __repr__(self) -> str:
+        return brief_fields(self)
+
+    @classmethod
+    def of(
+        cls, plan: Planned, nbytes_after: int, report: Report | None, shard: str | None
+    ) -> CastRow:
+        """Return the row of a planned tensor that was written."""
+        name, known, _, stored, shape, nbytes = plan.info
+        target = plan.label or plan.target
+        decision = plan.pattern, plan.decided_by
+        return cls(
+            name, shape, known or stored, target, nbytes, nbytes_after, report, shard, *decision
+        )
+
+    @property
+    def zeroed(self) -> int:
+        """Nonzero values that became zero."""
+        return self.report.underflowed if self.report is not None else 0
+
+    @property
+    def zeroed_share(self) -> float:
+        """Nonzero values that became zero, as a share of the finite nonzero ones; from 0 to 1."""
+        report = self.report
+        if report is None or not report.underflowed:
+            return 0.0
+        without_value = report.zero_in
+        if isinstance(report, CastReport):
+            without_value += report.nan_in + report.inf_in
+        return report.underflowed / (report.count - without_value)
+
+    def not_finite(self, losses: Mapping[str, int]) -> int:
+        """Count values that became infinite or NaN; overflow of a cast counts both."""
+        both = losses["overflow"], losses["nan"]
+        return sum(both) if isinstance(self.report, DecodeReport) else max(both)
+
+    @property
+    def has_scheme(self) -> bool:
+        """True for a weight that was quantised before, or is now, and not for a scale of it."""
+        return self._is_scheme or self.source not in _FORMATS
+
+    @property
+    def _is_scheme(self) -> bool:
+        """True for a payload: what is counted as saturated is values with scales out of range."""
+        return self.target is not None and self.target not in _FORMATS
+
+    @property
+    def _wraps(self) -> bool:
+        return self.target in _WRAPPING
+
+    def losses(self, *, max_zeros: float = MAX_ZEROS, nan: str = "keep") -> dict[str, int]:
+        """Count the values of each kind of finding; see `Finding`.
+
+        Parameters
+        ----------
+        max_zeros
+            Values that became zero count if they are a larger share of the nonzero ones.
+        nan
+            The option of the cast.
+
+        """
+        if self.report is None:
+            return dict.fromkeys(FINDINGS, 0)
+        zeroed = self.report.underflowed if self.zeroed_share > max_zeros else 0
+        if isinstance(self.report, DecodeReport):
+            counts = {"overflow": self.report.overflowed, "nan": self.report.nan_out}
+            return dict.fromkeys(FINDINGS, 0) | counts | {"underflow": zeroed}
+        report, asked = self.report, nan == "zero"
+        nan_added = report.nan_out - (0 if asked else report.nan_in)
+        return {
+            "overflow": 0 if self._wraps else report.overflowed,
+            "nan": max(nan_added, 0),
+            "wrapped": report.overflowed if self._wraps else 0,
+            "nan-lost": 0 if asked else max(-nan_added, 0),
+            "underflow": zeroed,
+            "scale": report.saturated if self._is_scheme else 0,
+            "saturated": 0 if self._is_scheme else report.saturated,
+            "inexact": report.count - report.exact,
+        }
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; see `report_dict`."""
+        return {
+            "name": self.name,
+            "shard": self.shard,
+            "shape": list(self.shape),
+            "from": self.source,
+            "to": self.target,
+            "decided_by": self.decided_by,
+            "pattern": self.pattern,
+            "nbytes_before": self.nbytes_before,
+            "nbytes_after": self.nbytes_after,
+            "zeroed_share": self.zeroed_share,
+            "report": report_dict(self.report),
+        }
+
+
+Judge = Callable[[Sequence[CastRow]], None]
+"""Looks at the rows of what was written, before it takes its place; raises to leave it away."""
+
+
+def judge_nothing(rows: Sequence[CastRow]) -> None:
+    """Let anything take its place."""
+    del rows
+
+
+def report_dict(report: Report | None) -> dict[str, Any] | None:
+    """Return a report as plain values that JSON can say.
+
+    What is infinite or NaN is None. "infinite" maps the names of those that are infinite to their
+    sign, 1 or -1.
+    """
+    if report is None or isinstance(report, DecodeReport):
+        return None if report is None else report.to_dict()
+    values = report.to_dict()
+    infinite = {name: 1 if value > 0 else -1 for name, value in values.items() if math.isinf(value)}
+    finite = {name: value if math.isfinite(value) else None for name, value in values.items()}
+    return {**finite, "infinite": infinite}

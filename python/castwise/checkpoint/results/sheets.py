@@ -1,0 +1,273 @@
+"""What conversions show: a row for the tensors of all layers, a pair of formats, or each tensor."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Any
+
+from castwise._core import CastReport
+from castwise.checkpoint.results.report import CastRow, DecodeReport
+from castwise.rendering.sheet import Lines, Section, Sheet, Table
+from castwise.rendering.words import group_name, shape_text, size_text
+from castwise.text.brief import counted
+
+GROUPS, TOTALS, ALL = "groups", "totals", "all"
+"""What a row of a table stands for."""
+
+_OF_WEIGHTS = ("quantised", "decoded")
+"""What is done to weights alone, so that others are cast; transcoding makes scales anew, too."""
+
+_NAMES = ("tensor", "shape", "from", "to")
+_LOSSES = (
+    "exact",
+    "overflowed",
+    "saturated",
+    "underflowed",
+    "NaN in",
+    "NaN out",
+    "max rel error",
+    "SQNR dB",
+)
+_LOST = frozenset(("overflowed", "underflowed", "NaN out"))
+_SPARE = ("shape", "max rel error", "from", "SQNR dB")
+_PLAN = ("tensor", "file", "shape", "from", "to", "by", "tensors", "before", "after")
+_PLAN_SIZES = frozenset(("tensors", "before", "after"))
+
+
+def conversion_sheet(
+    rows: Sequence[CastRow], paths: tuple[str, str], *, shown: str, action: str, seed: int | None
+) -> Sheet:
+    """Show what was done to tensors, the worst first, a total, and what was kept."""
+    is_decoded = not _has_casts(rows)
+    converted = converted_rows(rows)
+    cast_rows = [row for row in rows if row.target is not None] if is_decoded else converted
+    groups = grouped(cast_rows, shown)
+    if not groups:
+        tables: list[Table | Section] = []
+    elif is_decoded:
+        tables = [_decode_table(groups, shown)]
+    else:
+        groups = sorted(groups, key=_severity)
+        tables = [_cast_table(groups, shown, cast_rows), *_sections(groups, shown)]
+    kept = [row for row in rows if row.target is None]
+    kinds = "" if is_decoded else _kinds(kept)
+    lines = [f"{paths[0]} -> {paths[1]}: {counts_text(rows, action)}{kinds}, {_sizes(rows)}"]
+    if seed is not None:
+        lines.append(f"seed {seed}")
+    return [*tables, Lines(lines)]
+
+
+def converted_rows(rows: Sequence[CastRow]) -> list[CastRow]:
+    """Return the tensors that a summary counts: of quantised weights their payloads alone."""
+    if _has_casts(rows):
+        return [row for row in rows if isinstance(row.report, CastReport)]
+    # What is new, such as a scale, had no bytes.
+    return [
+        row
+        for row in rows
+        if row.target is not None and (row.nbytes_before or not row.nbytes_after)
+    ]
+
+
+def counts_text(rows: Sequence[CastRow], action: str, verb: str = "") -> str:
+    """Write how many tensors were converted, how many were cast beside those, and how many stay.
+
+    `verb` stands before what was done to them.
+    """
+    converted = converted_rows(rows)
+    beside = sum(not row.has_scheme for row in converted) if action in _OF_WEIGHTS else 0
+    kept = sum(row.target is None for row in rows)
+    texts = [f"{counted(len(converted) - beside, 'tensor')} {verb}{action}"]
+    return ", ".join([*texts, *([f"{beside:,} cast"] if beside else []), f"{kept:,} kept"])
+
+
+def _has_casts(rows: Iterable[CastRow]) -> bool:
+    reports = {type(row.report) for row in rows}
+    return CastReport in reports and DecodeReport not in reports
+
+
+def plan_sheet(
+    rows: Sequence[CastRow],
+    paths: tuple[str, str],
+    *,
+    shown: str,
+    action: str,
+    room: tuple[int, int | None],
+    left_out: Sequence[str],
+) -> Sheet:
+    """Show a plan: what tensors would become, the bytes needed and free, what is left out."""
+    groups = grouped(rows, shown)
+    absent = set() if len(groups) < len(rows) else {"tensors"}
+    absent |= set() if any(row.shard is not None for row in rows) else {"file"}
+    header = [name for name in _PLAN if name not in absent]
+    table = Table(
+        header,
+        lambda: (
+            [
+                cell
+                for name, cell in zip(_PLAN, _plan_cells(group, shown), strict=True)
+                if name in header
+            ]
+            for group in groups
+        ),
+        text_columns=sum(name not in _PLAN_SIZES for name in header),
+        spare=("file", "before", "shape", "from", "by"),
+        ranked=True,
+    )
+    needed, free = room
+    lines = [
+        f"{paths[0]} -> {paths[1]}: {counts_text(rows, action, 'would be ')}, {_sizes(rows)}",
+        f"to be written: {size_text(needed)}; free: "
+        f"{'unknown' if free is None else size_text(free)}",
+    ]
+    if left_out:
+        lines.append(f"left out: {', '.join(left_out)}")
+    return [*([table] if groups else []), Lines(lines)]
+
+
+def grouped(rows: Iterable[CastRow], shown: str) -> Collection[Sequence[CastRow]]:
+    """Collect the tensors of each row of a table."""
+    groups: dict[Any, list[CastRow]] = {}
+    for index, row in enumerate(rows):
+        key: Any = index if shown == ALL else (row.source, row.target)
+        if shown == GROUPS:
+            key = (group_name(row.name), row.shape, *key)
+        groups.setdefault(key, []).append(row)
+    return groups.values()
+
+
+def _cast_table(
+    groups: Collection[Sequence[CastRow]], shown: str, rows: Sequence[CastRow]
+) -> Table:
+    """Return the table of casts, with the number of tensors if a row is for several."""
+    is_counted = len(groups) < len(rows)
+    header = (*_NAMES, *(["tensors"] if is_counted else []), *_LOSSES)
+
+    def cells(group: Sequence[CastRow], names: Sequence[str]) -> tuple[str, ...]:
+        return (*names, *([f"{len(group):,}"] if is_counted else []), *_loss_cells(group))
+
+    total = ("total", "" if is_counted else counted(len(rows), "tensor"), "", "")
+    return Table(
+        header,
+        lambda: (cells(group, _group_names(group, shown)) for group in groups),
+        text_columns=len(_NAMES),
+        total=cells(rows, total),
+        spare=_SPARE,
+        losses=_LOST,
+        ranked=True,
+    )
+
+
+def _sections(groups: Collection[Sequence[CastRow]], shown: str) -> Iterator[Section]:
+    """Return the tensors of each group, the worst first."""
+    for group in groups:
+        if shown == GROUPS and len(group) > 1:
+            name, shape, source, target = _group_names(group, shown)
+            title = f"{name} ({shape}, {source} to {target}): {counted(len(group), 'tensor')}"
+            yield Section(title, [_group_table(group)])
+
+
+def _group_table(group: Sequence[CastRow]) -> Table:
+    return Table(
+        ("tensor", *_LOSSES),
+        lambda: (
+            (row.name, *_loss_cells([row]))
+            for row in sorted(group, key=lambda row: _severity([row]))
+        ),
+        text_columns=1,
+        losses=_LOST,
+    )
+
+
+def _decode_table(groups: Collection[Sequence[CastRow]], shown: str) -> Table:
+    return Table(
+        ("weight", "shape", "from", "to", "tensors", "before", "after"),
+        lambda: (
+            (
+                *_group_names(group, shown),
+                f"{len(group):,}",
+                f"{sum(row.nbytes_before for row in group):,}",
+                f"{sum(row.nbytes_after for row in group):,}",
+            )
+            for group in groups
+        ),
+        text_columns=4,
+        spare=("shape", "before"),
+        ranked=True,
+    )
+
+
+def _group_names(group: Sequence[CastRow], shown: str) -> tuple[str, ...]:
+    """Return what a row of a table is called: name, shape and formats."""
+    row = group[0]
+    name, shape = row.name, shape_text(row.shape)
+    if shown == TOTALS:
+        name, shape = "*", ""
+    elif len(group) > 1:
+        name = group_name(name)
+    return (name, shape, row.source, row.target or "")
+
+
+def _plan_cells(group: Sequence[CastRow], shown: str) -> tuple[str, ...]:
+    """Return a row of a plan: a file or key if the group has one only, else how many."""
+    name, *others = _group_names(group, shown)
+    files = {row.shard or "" for row in group}
+    patterns = {row.pattern or "" for row in group}
+    return (
+        name,
+        files.pop() if len(files) == 1 else f"{len(files):,} files",
+        *others,
+        patterns.pop() if len(patterns) == 1 else f"{len(patterns):,} keys",
+        f"{len(group):,}",
+        f"{sum(row.nbytes_before for row in group):,}",
+        f"{sum(row.nbytes_after for row in group):,}",
+    )
+
+
+def _total(group: Sequence[CastRow]) -> CastReport:
+    """Return the sum of the reports of casts."""
+    report, *more_reports = (row.report for row in group if isinstance(row.report, CastReport))
+    return sum(more_reports, report)
+
+
+def _severity(group: Sequence[CastRow]) -> tuple[float, ...]:
+    """Return the key by which groups are sorted, the worst first: losses, then the ratio."""
+    total = _total(group)
+    lost = max(total.overflowed, total.nan_out - total.nan_in, 0)
+    ratio = total.sqnr_db
+    return (-lost, -total.underflowed, math.inf if math.isnan(ratio) else ratio)
+
+
+def _loss_cells(group: Sequence[CastRow]) -> tuple[str, ...]:
+    """Return what a group lost, under the names of `_LOSSES`."""
+    total = _total(group)
+    return (
+        _percent(total.exact, total.count),
+        f"{total.overflowed:,}",
+        f"{total.saturated:,}",
+        f"{total.underflowed:,}",
+        f"{total.nan_in:,}",
+        f"{total.nan_out:,}",
+        f"{total.max_rel_error:.2e}" if total.max_rel_error else "0",
+        "-" if math.isnan(total.sqnr_db) else f"{total.sqnr_db:.1f}",
+    )
+
+
+def _percent(part: int, whole: int) -> str:
+    """Rounded down, so that 100 % means all of them."""
+    return f"{math.floor(1000 * part / whole) / 10:.1f}%" if whole else "-"
+
+
+def _kinds(rows: Sequence[CastRow]) -> str:
+    """Write how many tensors of each format were kept, in parentheses."""
+    counts = Counter(row.source for row in rows)
+    return f" ({', '.join(f'{count} {kind}' for kind, count in counts.items())})" if rows else ""
+
+
+def _sizes(rows: Sequence[CastRow]) -> str:
+    """Write the bytes of the tensors before and after."""
+    before = sum(row.nbytes_before for row in rows)
+    after = sum(row.nbytes_after for row in rows)
+    return f"{size_text(before)} -> {size_text(after)}"

@@ -1,0 +1,274 @@
+"""The summary of a conversion: what became of all tensors, and what that lost."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+from castwise._core import CastReport
+from castwise._numbers import is_real
+from castwise._options import FindingKind
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint.results.report import (
+    FINDINGS,
+    LOSSES,
+    MAX_ZEROS,
+    SCHEMA,
+    CastRow,
+    Finding,
+    KeptTensors,
+    Report,
+    kept_text,
+    report_dict,
+)
+from castwise.checkpoint.results.sheets import (
+    ALL,
+    GROUPS,
+    TOTALS,
+    conversion_sheet,
+    counts_text,
+)
+from castwise.quantization import schemes
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet
+from castwise.rendering.text import unused_lines
+from castwise.text.brief import brief, counted, cut, listed
+from castwise.text.wording import argument
+
+__all__ = [
+    "ALL",
+    "GROUPS",
+    "TOTALS",
+    "CastSummary",
+    "check_losses",
+    "checked_share",
+    "chosen_kinds",
+    "default_max_zeros",
+    "summary_dict",
+    "summary_sheet",
+]
+
+_NORMAL_BITS = 3
+"""Of 3 bits all values of a normal distribution may become zero, of each further bit half."""
+
+
+@dataclass(frozen=True, slots=True)
+class CastSummary(Rendered):
+    """The result of a conversion.
+
+    Attributes
+    ----------
+    source
+        The checkpoint that was read.
+    destination
+        The one that was written.
+    options
+        Rounding, overflow, nan and seed as they were used. A seed that nobody chose is
+        here too, so that every run can be repeated.
+    rows
+        Every tensor, in the order in which it was written.
+    total
+        The sum of the reports, None if nothing was cast.
+    unused_patterns
+        Keys of the map that matched no tensor, each with the name that is spelled most like it.
+    max_zeros
+        The share of a tensor's nonzero values that may become zero before that is an underflow, as
+        the run was told, or what `default_max_zeros` says of the rows.
+    action
+        What was done to the tensors: "cast", "quantised", "decoded" or "transcoded".
+    kept
+        What stays as it is, by role and reason, where a model was quantised, or cast by a map that
+        comes with castwise.
+
+    """
+
+    source: str
+    destination: str
+    options: dict[str, Any]
+    rows: Sequence[CastRow]
+    unused_patterns: Mapping[str, str | None] = field(default_factory=dict)
+    max_zeros: float = MAX_ZEROS
+    action: str = "converted"
+    kept: Sequence[KeptTensors] = ()
+
+    _VERB: ClassVar[str] = ""
+
+    def __repr__(self) -> str:
+        before, after = (
+            sum(getattr(row, f"nbytes_{when}") for row in self.rows) for when in ("before", "after")
+        )
+        findings = self.findings()
+        return brief(
+            self,
+            f"{cut(str(self.source), 60)!r} -> {cut(str(self.destination), 60)!r}",
+            counts_text(self.rows, self.action, self._VERB),
+            f"{before:,} -> {counted(after, 'byte')}",
+            f"lost: {listed(finding.kind for finding in findings)}" if findings else None,
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return tables of the tensors, those of all layers in one row, and what was lost."""
+        by_kind: dict[str, list[Finding]] = {}
+        for finding in self.findings():
+            by_kind.setdefault(finding.kind, []).append(finding)
+        findings = [
+            f"{kind}: {sum(finding.count for finding in losses):,} values of "
+            f"{counted(len(losses), 'tensor')}, most of "
+            f"{max(losses, key=lambda finding: finding.count).tensor}"
+            for kind, losses in by_kind.items()
+        ]
+        return [*summary_sheet(self), Lines([*findings, *unused_lines(self.unused_patterns)])]
+
+    @property
+    def total(self) -> Report | None:
+        """The sum of the reports of all tensors that were cast or decoded."""
+        reports = [row.report for row in self.rows if row.report is not None]
+        return sum(reports[1:], reports[0]) if reports else None
+
+    @property
+    def changed(self) -> bool:
+        """True if a tensor has another format than before."""
+        return any(row.target not in {None, row.source} for row in self.rows)
+
+    @property
+    def out_of_range(self) -> int:
+        """Values that became infinite or NaN, and integers that wrapped."""
+        return sum(
+            row.not_finite(losses) + losses["wrapped"]
+            for row, losses in zip(self.rows, map(self._losses, self.rows), strict=True)
+        )
+
+    @property
+    def nan_lost(self) -> int:
+        """NaN that became numbers, where the format has none and `nan="zero"` did not ask for it.
+
+        float4, float6, the integers and bool have no NaN.
+        """
+        return sum(self._losses(row)["nan-lost"] for row in self.rows)
+
+    @property
+    def zeroed(self) -> int:
+        """Nonzero values that became zero."""
+        return sum(row.zeroed for row in self.rows)
+
+    def findings(
+        self,
+        kinds: FindingKind | Iterable[FindingKind] = LOSSES,
+        *,
+        max_zeros: float | None = None,
+    ) -> list[Finding]:
+        """List what was lost, tensor by tensor.
+
+        Parameters
+        ----------
+        kinds
+            The kinds to list, or one; see `Finding`. By default all but "saturated" and "inexact".
+        max_zeros
+            The share of a tensor's nonzero values, from 0 to 1, that may become zero before that
+            is an underflow; by default that of the run, so that the exit code agrees.
+
+        Raises
+        ------
+        ValueError
+            There is no such kind, or `max_zeros` is not a share.
+
+        """
+        chosen = chosen_kinds(kinds)
+        share = self.max_zeros if max_zeros is None else checked_share(max_zeros)
+        return [
+            Finding(kind, row.name, losses[kind], row.shard)
+            for row in self.rows
+            for losses in [self._losses(row, share)]
+            for kind in chosen
+            if losses[kind]
+        ]
+
+    def _losses(self, row: CastRow, share: float = MAX_ZEROS) -> dict[str, int]:
+        return row.losses(max_zeros=share, nan=self.options.get("nan", "keep"))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON; see `report_dict`."""
+        return summary_dict(self, [row.to_dict() for row in self.rows])
+
+
+def checked_share(max_zeros: object) -> float:
+    """Return a share from 0 to 1; ValueError for anything else."""
+    if not is_real(max_zeros):
+        raise TypeError(f"{argument('max_zeros', max_zeros)} is not a share; use a number, as 0.05")
+    if not 0 <= max_zeros <= 1:
+        raise ValueError(f"{argument('max_zeros', max_zeros)} is not a share, which is from 0 to 1")
+    return float(max_zeros)
+
+
+def default_max_zeros(rows: Iterable[CastRow]) -> float:
+    """Return the share of a tensor's values that may become zero where nobody says it.
+
+    It is 1 %; of weights that were quantised, about twice what normally distributed ones lose in
+    so few bits.
+    """
+    names = {row.target for row in rows if isinstance(row.report, CastReport)}
+    bits = [scheme.bits for scheme in schemes() if scheme.name in names]
+    return min(2.0 ** (_NORMAL_BITS - min(bits)), 1.0) if bits else MAX_ZEROS
+
+
+def chosen_kinds(kinds: FindingKind | Iterable[FindingKind]) -> tuple[FindingKind, ...]:
+    """Return kinds of findings, of which one may stand alone; ValueError if one is none."""
+    chosen = (kinds,) if isinstance(kinds, str) else tuple(kinds)
+    for kind in chosen:
+        if kind not in FINDINGS:
+            raise ValueError(f"{kind!r} is not a finding; those are {', '.join(FINDINGS)}")
+    return chosen
+
+
+def summary_sheet(summary: CastSummary, shown: str = GROUPS, action: str | None = None) -> Sheet:
+    """Return the tables of a summary, by default with its own action; see `conversion_sheet`."""
+    paths = str(summary.source), str(summary.destination)
+    seed = summary.options.get("seed")
+    action = action or summary.action
+    sheet = conversion_sheet(summary.rows, paths, shown=shown, action=action, seed=seed)
+    return [*sheet, *kept_lines(summary.kept)]
+
+
+def kept_lines(kept: Sequence[KeptTensors]) -> Sheet:
+    """Return the line of what stays, if anything does."""
+    return [Lines([kept_text(kept)])] if kept else []
+
+
+def check_losses(summary: CastSummary, kinds: Iterable[FindingKind]) -> None:
+    """Refuse a result that lost something and would replace its source.
+
+    CheckpointError: There is a finding of one of these kinds.
+    """
+    findings = summary.findings(kinds)
+    if not findings:
+        return
+    most = max(findings, key=lambda finding: finding.count)
+    everything = argument("fail_on", (), option="--exit-zero").removesuffix(" ()")
+    more = f" and {len(findings) - 1:,} more findings" if findings[1:] else ""
+    raise CheckpointError(
+        f"{most.count:,} value{'s' * (most.count != 1)} of tensor {most.tensor!r} would be lost "
+        f"({most.kind}){more}; {summary.source}, which the result would replace, is as it was. "
+        f"Name another destination, or take the result all the same ({everything})"
+    )
+
+
+def summary_dict(summary: CastSummary, tensors: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a summary as plain values, with these in the place of its rows."""
+    return {
+        "schema": SCHEMA,
+        "source": summary.source,
+        "destination": summary.destination,
+        "options": dict(summary.options),
+        "tensors": tensors,
+        "total": report_dict(summary.total),
+        "nbytes_before": sum(row.nbytes_before for row in summary.rows),
+        "nbytes_after": sum(row.nbytes_after for row in summary.rows),
+        "unused_patterns": dict(summary.unused_patterns),
+        "kept": [tensors.to_dict() for tensors in summary.kept],
+        "out_of_range": summary.out_of_range,
+        "nan_lost": summary.nan_lost,
+        "zeroed": summary.zeroed,
+        "max_zeros": summary.max_zeros,
+        "findings": [finding.to_dict() for finding in summary.findings()],
+    }

@@ -1,0 +1,264 @@
+"""Cast a checkpoint into one file."""
+
+from __future__ import annotations
+
+import logging
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Executor
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from castwise.checkpoint._errors import CheckpointError, listed
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers import are_alike, check_store, container_of
+from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
+from castwise.checkpoint.containers.folder import entries
+from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.npz import NpzReader
+from castwise.checkpoint.containers.registry import WHOLE_MODELS, model_format
+from castwise.checkpoint.files.free_space import Room, check_room
+from castwise.checkpoint.files.paths import is_same, real_path
+from castwise.checkpoint.files.replacing import check_absent, check_place, put_file, replacing_file
+from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
+from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._job import Job, job_of
+from castwise.checkpoint.running._measuring import measured_rows
+from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
+from castwise.checkpoint.running._output_files import OutputFile
+from castwise.checkpoint.running._sharding import one_file
+from castwise.checkpoint.running.other_files import Patterns
+from castwise.checkpoint.running.output_options import OutputOptions
+from castwise.text.wording import argument
+
+_LOGGER = logging.getLogger(__name__)
+_NPY, _NPZ = ".npy", ".npz"
+_SAFETENSORS = ".safetensors"
+
+
+class ToFile:
+    """A run that writes one file.
+
+    Raises
+    ------
+    CheckpointError
+        The source cannot become this file.
+
+    """
+
+    def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
+        self._source = source
+        self._destination = destination
+        self._output = output
+        self.judge: Judge = judge_nothing
+        if destination.is_dir():
+            raise CheckpointError(
+                f"{destination} is a folder, and {source.path} becomes one file; name a file in "
+                f"it, such as {destination / source.path.name}, or give "
+                f"{argument('max_shard_size')} for shards"
+            )
+        is_npy = source.suffix == _NPY  # which becomes no folder
+        suffix = _NPY if is_npy else _SAFETENSORS
+        shards = f", or give {argument('max_shard_size')} for a folder of shards"
+        container = container_of(
+            destination,
+            f"{source.path} becomes one file, so name one such as {destination.name}{suffix}"
+            f"{'' if is_npy else shards}",
+        )
+        check_store(destination)
+        if (model := model_format(container)) is not None:
+            model.check_name(destination)
+        if not output.overwrite:
+            check_absent(destination)
+        if output.resumable:
+            name = destination if source.is_folder else source.path
+            raise CheckpointError(
+                f"{argument('resumable')} and {argument('resume')} are for folders of "
+                f"shards, and {name} is a file, "
+                "which is cast as a whole; leave them out"
+            )
+        if source.is_folder:
+            output.patterns.refuse("include", f"{destination} is one file, for tensors alone")
+            self._component = _only_component(source, destination)
+            self._folder: Path | None = source.path
+            self._consumed = source.consumed
+        else:
+            refuse_patterns(source.path, output.patterns)
+            (self._component,), self._folder = source.components, None
+        for reader in self._component.shards.values():
+            check_container(reader, source.suffix_of(reader), destination)
+        self.plans: dict[str, list[Planned]] = {}
+        self.planned: list[Planned] = []
+
+    def plan(self, decide: Decide, options: CastOptions) -> None:
+        """Decide what becomes of every tensor, from headers alone."""
+        self.options = options
+        component = self._component
+        self.plans = {
+            shard: decide(reader.tensors.values(), component.prefix)
+            for shard, reader in component.shards.items()
+        }
+        self._target = one_file(self._destination.name, component.shards, self.plans, options)
+        self.planned = self._target.planned
+        if (limit := self._output.limit) is not None and (
+            needed := least_nbytes(self._target.planned)
+        ) > limit:
+            raise CheckpointError(
+                f"{self._destination} would be one file of {needed:,} bytes, and "
+                f"{argument('max_shard_size')} "
+                f"is {limit:,}; name a folder to divide it"
+            )
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if the file takes the place of what is read."""
+        shards = self._component.shards.values()
+        return any(is_same(reader.path, self._destination) for reader in shards)
+
+    @property
+    def files(self) -> list[OutputFile]:
+        """The files to be written."""
+        return [self._target]
+
+    @property
+    def sources(self) -> Mapping[str, Reader]:
+        """The files that are read, by path."""
+        return self._component.shards
+
+    @property
+    def job(self) -> Job:
+        """All that decides the result."""
+        planned = {self._target.name: self.planned}
+        return job_of(self.sources, self.options, planned, self._output.arguments)
+
+    def other_states(self) -> dict[str, list[Any]]:
+        """Return nothing, as no file is copied."""
+        return {}
+
+    def product(self, folder: Path) -> Path:
+        """Return what of a folder with the file becomes the destination."""
+        return folder / self._target.name
+
+    def put_together(
+        self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
+    ) -> Iterator[list[CastRow]]:
+        """Make the destination of a folder that has the file; yields the rows before that."""
+        rows = [row._replace(shard=None) for row in rows_of(self._target)]
+        self.judge(rows)
+        yield rows
+        if not self._output.overwrite:
+            check_absent(self._destination)
+        left_out = self._left_out()
+        self._close_replaced()
+        put_file(self.product(folder), self._destination)
+        self._tell_others(left_out)
+
+    def preview(self) -> list[CastRow]:
+        """Return the rows as they will be; refuse what cannot be written."""
+        check_place(self._destination)
+        return self._target.preview(None)
+
+    def measure(self, meter: ProgressMeter) -> list[CastRow]:
+        """Convert without writing; return the rows with their reports."""
+        check_place(self._destination)
+        return measured_rows(self.files, meter, in_folder=False)
+
+    def room(self) -> Room:
+        """Return the bytes needed and free; nothing is copied or left out."""
+        needed = _least_nbytes(self._target, self._destination)
+        needed += meanwhile_nbytes([self._target])
+        return check_room(self._destination, needed, [])
+
+    def write(self, meter: ProgressMeter, executor: Executor | None) -> list[CastRow]:
+        """Write the file, which appears when it is complete."""
+        left_out = self._left_out()  # now, as nothing may fail once the file is there
+        with (
+            replacing_file(
+                self._destination,
+                is_named=executor is not None,
+                may_replace=self._output.overwrite,
+            ) as file,
+            Executing(executor) as executing,
+        ):
+            self.room()
+            executing.begin(self._target, file)
+            rows = executing.rows(self._target, meter, None)
+            if rows is None:
+                rows = self._target.write(file, meter, None)
+            meter.starts(None)
+            self.judge(rows)
+            self._close_replaced()
+        self._tell_others(left_out)
+        return rows
+
+    def _close_replaced(self) -> None:
+        """Close a source that is about to be replaced: Windows replaces no open file."""
+        if self.is_in_place:
+            self._source.close()
+
+    def _left_out(self) -> list[str]:
+        """List the files of a folder that the one file does not have."""
+        if self._folder is None:
+            return []
+        done = {self._component.index_name, *self._component.shards, *self._consumed}
+        return sorted({path.name for path in entries(self._folder)} - done)
+
+    def _tell_others(self, names: Sequence[str]) -> None:
+        """Warn of files that the one file does not have."""
+        if names:
+            contents = "tensors" if container_of(self._destination) == _SAFETENSORS else "model"
+            _LOGGER.warning(
+                "%s has the %s alone, not %s", self._destination, contents, listed(names)
+            )
+
+
+def refuse_patterns(path: Path, patterns: Patterns) -> None:
+    """Refuse globs of files for a source that is a file."""
+    for option in ("include", "exclude"):
+        patterns.refuse(option, f"this is for folders, and {path} is a file")
+
+
+def check_container(reader: Reader, suffix: str, destination: Path) -> None:
+    """Refuse, or warn of, what another container than that of a suffix cannot hold."""
+    if are_alike(suffix, destination):
+        return
+    if suffix == _NPY:
+        raise CheckpointError(f"{reader.path} to {destination}: .npy can only become .npy")
+    if container_of(destination) == _NPY:
+        raise CheckpointError(f"{destination}: .npy holds one array without a name; write .npz")
+    if reader.other_entries:
+        _LOGGER.warning("%s: left out, not arrays: %s", reader.path, listed(reader.other_entries))
+
+
+def _only_component(folder: Checkpoint, destination: Path) -> Component:
+    container = container_of(destination)
+    if container != _SAFETENSORS and container not in WHOLE_MODELS:
+        raise CheckpointError(
+            f"{folder.path} is a folder, which can become a folder or one .safetensors file, "
+            f"not {destination}"
+        )
+    if len(folder.components) > 1:
+        prefixes = listed([component.place for component in folder.components])
+        raise CheckpointError(
+            f"{folder.path} has tensors in {prefixes}, "
+            f"which {destination} cannot keep apart; cast each by itself, or into a folder, or "
+            f"leave one out ({argument('exclude')})"
+        )
+    if real_path(folder.path) in real_path(destination).parents:
+        raise CheckpointError(f"{destination} is inside {folder.path}; choose another name")
+    return folder.components[0]
+
+
+def _least_nbytes(target: OutputFile, destination: Path) -> int:
+    """Return the bytes that a file takes at least; nobody knows those of compressed members."""
+    reader = target.sources[0][0]
+    if isinstance(reader, NpzReader) and container_of(destination) == _NPZ:
+        stored = [
+            tensor
+            for tensor in target.planned
+            if reader.entry(tensor.info.name).compress_type == zipfile.ZIP_STORED
+        ]
+        target = replace(target, sources=[(reader, stored)])
+    return least_nbytes(target.planned)

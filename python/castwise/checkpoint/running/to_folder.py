@@ -1,0 +1,388 @@
+"""Cast a checkpoint into a folder of shards, and carry its other files along."""
+
+from __future__ import annotations
+
+import logging
+import stat
+from collections.abc import Callable, Container, Iterator, Sequence
+from concurrent.futures import Executor
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+from castwise.checkpoint._config import CONFIG, Config
+from castwise.checkpoint._errors import CheckpointError
+from castwise.checkpoint._tensors import Planned
+from castwise.checkpoint.containers.checkpoint import Checkpoint
+from castwise.checkpoint.containers.folder import PIPELINE, entries, walk, weight_folders
+from castwise.checkpoint.containers.interface import Reader
+from castwise.checkpoint.containers.weight_files import INDEX_SUFFIX, is_safetensors
+from castwise.checkpoint.files.free_space import Room, check_room
+from castwise.checkpoint.files.paths import is_same, real_path
+from castwise.checkpoint.files.remote import is_remote
+from castwise.checkpoint.files.replacing import (
+    check_place,
+    new_file,
+    put_folder,
+    replacing_folder,
+    resumable_folder,
+    sync_file,
+    sync_folder,
+)
+from castwise.checkpoint.plan import CastOptions, Decide
+from castwise.checkpoint.results.report import CastRow, Judge, ProgressMeter, judge_nothing
+from castwise.checkpoint.running._executors import Executing
+from castwise.checkpoint.running._in_place import refuse_losses, refuse_other_forms
+from castwise.checkpoint.running._job import Job, job_of
+from castwise.checkpoint.running._measuring import measured_rows
+from castwise.checkpoint.running._needed_room import least_nbytes, meanwhile_nbytes
+from castwise.checkpoint.running._output_files import OutputComponent, OutputFile
+from castwise.checkpoint.running._sharding import divided, same_files
+from castwise.checkpoint.running.journal import (
+    Journal,
+    kept_by_size,
+    kept_shards,
+    remove_all_but,
+)
+from castwise.checkpoint.running.other_files import OtherFiles, check_length
+from castwise.checkpoint.running.output_options import OutputOptions
+from castwise.checkpoint.running.to_file import check_container, refuse_patterns
+from castwise.text.wording import argument
+
+_LOGGER = logging.getLogger(__name__)
+
+
+class ToFolder:
+    """A run that writes a folder.
+
+    Raises
+    ------
+    CheckpointError
+        The source cannot become this folder.
+
+    """
+
+    def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:
+        self._source = source.path
+        self._destination = destination
+        self._output = output
+        patterns = output.patterns
+        if output.resumable and is_remote(destination):
+            raise CheckpointError(
+                f"{argument('resumable')} and {argument('resume')} are for folders of "
+                f"this machine, not {destination}; leave "
+                "them out"
+            )
+        self.judge: Judge = judge_nothing
+        self._other_files: OtherFiles | None = None
+        self._configs: dict[str, Config] = {}
+        self._components = source.components
+        if source.is_folder:
+            in_place = is_same(source.path, destination)
+            if in_place and is_remote(destination):
+                raise CheckpointError(
+                    f"{destination} is on a store, where objects are replaced one by one, so a run "
+                    "that is stopped would leave a mix; choose another destination"
+                )
+            if in_place:
+                patterns.refuse("exclude", "what is left out would be lost; remove it yourself")
+                refuse_losses(source)
+                if output.restates:
+                    refuse_other_forms(source)
+            self._other_files = OtherFiles(source, patterns, keeps_all=in_place)
+            if (new_config := output.config) is not None:
+                labels = [
+                    component.prefix + CONFIG
+                    for component in source.components
+                    if component.has_config
+                ]
+                self._configs = {
+                    label: new_config(source.path / label, label)
+                    for label in labels
+                    if not patterns.excludes(label)
+                }
+        else:
+            refuse_patterns(source.path, patterns)
+        for reader in self.sources.values():
+            check_container(reader, source.suffix_of(reader), destination / "model.safetensors")
+        self._copied: set[str] = set()
+        self.plans: dict[str, list[Planned]] = {}
+        self.planned: list[Planned] = []
+        self._check_destination()
+
+    def plan(self, decide: Decide, options: CastOptions) -> None:
+        """Decide what becomes of every tensor, and in which file, from headers alone."""
+        self.options = options
+        self._targets: list[OutputComponent] = []
+        for component in self._components:
+            plans = {
+                shard: decide(reader.tensors.values(), component.prefix)
+                for shard, reader in component.shards.items()
+            }
+            self.plans |= plans
+            self.planned += [tensor for shard in plans.values() for tensor in shard]
+            if self._output.limit is None:
+                self._targets.append(same_files(component, plans, options))
+            else:
+                is_file = self._other_files is None
+                self._targets.append(
+                    divided(component, plans, options, self._output.limit, is_file=is_file)
+                )
+
+    def preview(self) -> list[CastRow]:
+        """Return the rows as they will be; refuse what cannot be written."""
+        check_place(self._destination, is_folder=True)
+        return [row for target in self.files for row in target.preview(target.name)]
+
+    def measure(self, meter: ProgressMeter) -> list[CastRow]:
+        """Convert without writing; return the rows with their reports."""
+        check_place(self._destination, is_folder=True)
+        return measured_rows(self.files, meter, in_folder=True)
+
+    def room(self) -> Room:
+        """Return the bytes needed and free, and the files left out with their sizes."""
+        done: Sequence[str] = ()
+        if self._output.resume:
+            temporary = resumable_folder(self._destination)
+            done = kept_by_size(temporary, self.job, self._plans)
+        room = self._check_room(done)
+        if self._other_files is not None:
+            self._other_files.warn()
+        return room
+
+    def write(self, meter: ProgressMeter, executor: Executor | None) -> list[CastRow]:
+        """Write the folder, which appears, or is replaced, when all of it is there.
+
+        On a store each object appears when it is complete, and the index last.
+        """
+        if is_remote(self._destination):
+            return self._upload(meter)
+        resumable = self._output.resumable
+        with (
+            ExitStack() as telling,
+            replacing_folder(
+                self._destination,
+                is_kept=kept_shards if resumable else None,
+                resume=self._output.resume,
+                may_replace=self._output.overwrite,
+            ) as folder,
+            ExitStack() as stack,
+        ):
+            journal = None
+            if resumable:
+                journal = stack.enter_context(Journal(folder, self.job, self._plans))
+                # Only now, when what is kept is known to be of this conversion.
+                telling.enter_context(_told_what_is_kept(self._destination, len(self.files)))
+            room = self._check_room(journal.shards if journal is not None else ())
+            rows = self._write_files(folder, meter, journal, executor)
+            meter.starts(None)
+            self.judge(rows)
+            self._complete(folder, rows, room)
+        return rows
+
+    def _upload(self, meter: ProgressMeter) -> list[CastRow]:
+        """Write the folder on a store."""
+        folder = self._destination
+        paths = walk(folder, lambda _: True) if folder.exists() else ()
+        before = {path for path, _ in paths if not path.endswith("/")}
+        indexes = [name for name in before if name.endswith(INDEX_SUFFIX)]
+        room = self._check_room(())
+        rows: list[CastRow] = []
+        for target in self.files:
+            with new_file(folder / target.name) as file:
+                rows += target.write(file, meter, target.name)
+                # Just before the first object is replaced: they would name it.
+                while indexes:
+                    (folder / indexes.pop()).unlink()
+        meter.starts(None)
+        self._complete(folder, rows, room)
+        kept = {target.name for target in self.files}
+        kept |= {component.index_name or "" for component in self._targets}
+        for name in before - kept - self._copied:
+            (folder / name).unlink(missing_ok=True)
+        return rows
+
+    def other_states(self) -> dict[str, list[Any]]:
+        """Return what tells whether the files to be copied were changed, by their paths."""
+        return {} if self._other_files is None else self._other_files.states()
+
+    def product(self, folder: Path) -> Path:
+        """Return what of a folder with the shards becomes the destination: all of it."""
+        return folder
+
+    def put_together(
+        self, folder: Path, rows_of: Callable[[OutputFile], list[CastRow]]
+    ) -> Iterator[list[CastRow]]:
+        """Make the destination of a folder that has all its shards; yields the rows before that."""
+        rows = [row for target in self.files for row in rows_of(target)]
+        self.judge(rows)
+        names = {target.name for target in self.files}
+        room = self._check_room(names)
+        remove_all_but(folder, folder, names)
+        self._complete(folder, rows, room)
+        yield rows
+        put_folder(folder, self._destination, may_replace=self._output.overwrite)
+
+    def _complete(self, folder: Path, rows: Sequence[CastRow], room: Room) -> None:
+        """Add everything but the shards."""
+        if self._other_files is not None:
+            self._copied = self._other_files.copy(folder)
+            self._other_files.warn(room.left_out)
+        for path, text in self._output.added.items():
+            with new_file(folder / path) as file:
+                file.write(text.encode())
+            self._copied.add(path)
+        for component in self._targets:
+            self._finish(component, folder, [row for row in rows if row.shard in component.names])
+        if not is_remote(folder):
+            # Again: it may have appeared, or changed, while the shards were cast.
+            self._check_destination()
+
+    def _write_files(
+        self,
+        folder: Path,
+        meter: ProgressMeter,
+        journal: Journal | None,
+        executor: Executor | None,
+    ) -> list[CastRow]:
+        """Write the files that are not complete yet."""
+        rows: list[CastRow] = []
+        for component in self._components:
+            (folder / component.prefix).mkdir(parents=True, exist_ok=True)
+        with Executing(executor) as executing:
+            for target in self.files:
+                if journal is None or journal.finished(target.name) is None:
+                    with (folder / target.name).open("xb") as file:
+                        executing.begin(target, file)
+            for target in self.files:
+                done = journal.finished(target.name) if journal is not None else None
+                if done is not None:
+                    meter.finished(sum(tensor.info.nbytes for tensor in target.planned))
+                    rows += done
+                    continue
+                done = executing.rows(target, meter, target.name)
+                with (folder / target.name).open("r+b") as file:
+                    if done is None:
+                        done = target.write(file, meter, target.name)
+                    sync_file(file)
+                if journal is not None:
+                    journal.add(target.name, done)
+                rows += done
+        return rows
+
+    @property
+    def files(self) -> list[OutputFile]:
+        """The files to be written."""
+        return [target for component in self._targets for target in component.targets]
+
+    @property
+    def _plans(self) -> dict[str, list[Planned]]:
+        return {target.name: target.planned for target in self.files}
+
+    @property
+    def job(self) -> Job:
+        """All that decides the result."""
+        return job_of(self.sources, self.options, self._plans, self._output.arguments)
+
+    @property
+    def sources(self) -> dict[str, Reader]:
+        """The files that are read, by path."""
+        return {
+            path: shard
+            for component in self._components
+            for path, shard in component.shards.items()
+        }
+
+    def _check_room(self, done: Container[str]) -> Room:
+        """Check the room for what is not done yet."""
+        for target in self.files:
+            check_length(target.name, self._destination)
+        other_nbytes, left_out = (
+            (0, []) if self._other_files is None else self._other_files.size(self._destination)
+        )
+        targets = [target for target in self.files if target.name not in done]
+        needed = other_nbytes + sum(least_nbytes(target.planned) for target in targets)
+        needed += meanwhile_nbytes(targets, other_nbytes)
+        return check_room(self._destination, needed, left_out)
+
+    def _finish(self, component: OutputComponent, folder: Path, rows: Sequence[CastRow]) -> None:
+        """Write what follows from the tensors of a component: its index, and its configuration."""
+        label = component.component.prefix + CONFIG if component.component.has_config else ""
+        if label in self._configs and (text := self._configs[label].following(rows)) is not None:
+            _replace_text(folder / label, text)
+        if component.index_name is not None:
+            with new_file(folder / component.index_name) as file:
+                file.write(component.index(rows).encode())
+        sync_folder(folder / component.component.prefix)
+
+    @property
+    def is_in_place(self) -> bool:
+        """True if the folder takes the place of what is read."""
+        return is_same(self._source, self._destination)
+
+    def _check_destination(self) -> None:
+        """Refuse to replace what nobody meant to lose."""
+        source, destination = self._source, self._destination
+        real_source, real_destination = real_path(source), real_path(destination)
+        in_place = self.is_in_place  # then all that is in the folder is carried over
+        if not in_place and (
+            real_source in real_destination.parents or real_destination in real_source.parents
+        ):
+            raise CheckpointError(
+                f"one of {destination} and {source} is inside the other; choose another name"
+            )
+        if not real_destination.exists():
+            return
+        if not real_destination.is_dir():
+            raise CheckpointError(f"{destination} is a file, but {source} becomes a folder")
+        if not entries(real_destination):
+            return
+        if not (in_place or self._is_alike(real_destination)):
+            raise CheckpointError(
+                f"{destination} is there and holds no safetensors files; it is not replaced"
+            )
+        if not self._output.overwrite:
+            raise CheckpointError(
+                f"{destination} is there; choose another name, or allow the whole folder to be "
+                f"replaced ({argument('overwrite', True)})"
+            )
+
+    def _is_alike(self, folder: Path) -> bool:
+        """Return True if a folder holds a checkpoint, and not just one of others deep inside."""
+        names = [entry.name for entry in entries(folder)]
+        if PIPELINE in names or any(map(is_safetensors, names)):
+            return True
+        prefixes = weight_folders(folder, lambda _: False).keys()
+        return bool(prefixes) and prefixes <= {component.prefix for component in self._components}
+
+
+@contextmanager
+def _told_what_is_kept(destination: Path, shards: int) -> Iterator[None]:
+    """Warn of the complete shards that stay if the block ends with an error."""
+    try:
+        yield
+    except BaseException:
+        temporary = resumable_folder(destination)
+        if kept := kept_shards(temporary):
+            _LOGGER.warning(
+                "%s keeps %d of %d shards; %s goes on with them",
+                temporary,
+                kept,
+                shards,
+                argument("resume"),
+            )
+        raise
+
+
+def _replace_text(path: Path, text: str) -> None:
+    """Write another text into a copied file, down to the disk."""
+    if is_remote(path):
+        with new_file(path) as uploaded:
+            uploaded.write(text.encode())
+        return
+    mode = path.stat().st_mode
+    path.chmod(mode | stat.S_IWUSR)
+    with path.open("w", encoding="utf-8", newline="\n") as file:
+        file.write(text)
+        sync_file(file)
+    path.chmod(mode)

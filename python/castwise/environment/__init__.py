@@ -1,0 +1,1 @@
+"""The process: variables, defaults in force, switches, optional packages."""

@@ -1,0 +1,75 @@
+"""Compare a plain matrix with a quantised one, without decoding it first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+from castwise import _core
+from castwise._options import Arithmetic
+from castwise.quantization.arrays.decode import core_decoding, is_at_once
+from castwise.quantization.arrays.quantize import core_encoding
+from castwise.quantization.arrays.views import Array, StoredArray, views_of
+
+
+class RowComparison(NamedTuple):
+    """How the rows of a quantised matrix differ from plain ones.
+
+    Attributes
+    ----------
+    comparison
+        Of the plain rows and the decoded ones.
+    is_made
+        Whether a recipe makes the codes and scales of the plain rows. False without a recipe.
+    values
+        The decoded elements where these differ most, by their flat index.
+
+    """
+
+    comparison: _core.Comparison
+    is_made: bool
+    values: Mapping[int, float]
+
+
+def compare_rows(
+    x: Array,
+    q: StoredArray,
+    arithmetic: Arithmetic,
+    options: Mapping[str, Any] | None = None,
+    amax: float | None = None,
+    *,
+    measure: bool = True,
+) -> RowComparison | None:
+    """Compare a matrix with a quantised one, decoded to its dtype, in one pass of the core.
+
+    Parameters
+    ----------
+    x
+        A matrix in C order, of a dtype that weights are decoded to.
+    q
+        What it is compared with, of the same shape.
+    arithmetic
+        As in `dequantize`.
+    options, amax
+        Those of `quantize_slab` that may have made one of the other; None to ask for no more.
+    measure
+        Whether what is lost is found, too.
+
+    Returns
+    -------
+    None where the core sees the matrix otherwise than in C order, or decodes it in steps.
+
+    """
+    views = views_of(q)
+    if views.core_shape != x.shape or views.is_transposed or not is_at_once(q) or not x.size:
+        return None
+    data, scale, decoding = core_decoding(q, views, x.dtype, arithmetic)
+    encoding: dict[str, Any] | bool = False
+    if options is not None:
+        with suppress(ValueError, TypeError):  # the scheme cannot hold it
+            encoding = core_encoding(x, q, options, amax)
+    both = decoding, encoding if isinstance(encoding, dict) else None
+    found = _core.compare_stored(x, data, scale, x.dtype, both, measure=measure)
+    comparison, is_made, values = found
+    return RowComparison(comparison, is_made or encoding is True, values)

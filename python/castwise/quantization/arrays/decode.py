@@ -1,0 +1,370 @@
+"""Decode quantised arrays: what the core needs to know of their parts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any, get_args
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from castwise import _core
+from castwise._core import finfo, formats
+from castwise._options import Arithmetic
+from castwise.quantization.arrays.row_slices import rows_of
+from castwise.quantization.arrays.views import (
+    Array,
+    StoredArray,
+    Views,
+    dtype_of,
+    format_of_bytes,
+    views_of,
+)
+from castwise.quantization.producers.layouts import E4M3
+from castwise.quantization.producers.schemes import Scheme
+
+_ARITHMETIC = get_args(Arithmetic)
+_STEPS = frozenset(("factor", "float8 scale"))
+"""Parts by which products are changed one by one."""
+
+_UNKNOWN = (0.0, np.inf)
+_FURTHER = _STEPS | {"divisor"}
+"""Parts by which products are changed at all."""
+
+_SCALING = frozenset(
+    ("scale_format", "scale_divides", "global_scale", "global_use", "bias", "divisor")
+)
+"""Options of the core that change the values of codes, but not which of them are 0."""
+
+_LARGEST, _NO_AMAX = np.float32(448), np.float32(2.0**-24)
+_BYTE = 8
+_NAMES = (str, type, np.dtype)
+_PARTS = ("data", "scale", "global_scale", "zero_point")
+_UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
+
+
+def decoded(
+    q: StoredArray,
+    dtype: DTypeLike,
+    *,
+    arithmetic: Arithmetic,
+    out: Array | None = None,
+    threads: int | None = None,
+) -> Array:
+    """Decode a quantised array, as `castwise.quantization.dequantize` does."""
+    if arithmetic not in _ARITHMETIC:
+        raise ValueError(f"arithmetic={arithmetic!r} is not valid; use {' or '.join(_ARITHMETIC)}.")
+    known = q._ready.get(arithmetic)
+    if out is None:
+        key: Any = dtype if isinstance(dtype, _NAMES) else np.dtype(dtype)
+        out = np.empty(q.shape or (), _target(key))
+    if known is not None and known.decode(out, threads):
+        return out
+    if not isinstance(out, np.ndarray):
+        raise TypeError(f"out must be an ndarray, not {type(out).__name__}.")
+    elif out.shape != q.shape:
+        raise ValueError(f"out has shape {out.shape}; use {q.shape}.")
+    elif finfo(out.dtype).kind != "float":
+        raise TypeError(f"out has dtype {out.dtype}; use a real float dtype, as float32.")
+    if not out.size:
+        return out
+    if not is_at_once(q):
+        by = _in_steps if q.global_scale is None or q.global_scale.size <= 1 else _by_matrices
+        return by(q, out, arithmetic=arithmetic, threads=threads)
+    views = views_of(q)
+    data, scale, options = core_decoding(q, views, out.dtype, arithmetic)
+    options["threads"] = threads
+    decoder = _decode_into(q, views, out, data, scale, options)
+    if (
+        decoder is not None
+        and out.flags.c_contiguous
+        and not views.storage.inner
+        and _only_views(q, options | {"data": data, "scale": scale})
+    ):
+        q._ready[arithmetic] = decoder
+    return out
+
+
+def is_at_once(q: StoredArray) -> bool:
+    """Return True if the core decodes all of an array in one call."""
+    several = q.global_scale is not None and q.global_scale.size > 1
+    return not several and _STEPS.isdisjoint(q.extras)
+
+
+def core_decoding(
+    q: StoredArray, views: Views, dtype: np.dtype[Any], arithmetic: str
+) -> tuple[Array, Array, dict[str, Any]]:
+    """Return codes and scales in the core's form, and the options of its decoding."""
+    if views.storage.inner and dtype == np.float64:
+        arithmetic = "exact"  # as are the recipe's products in float64
+    is_peer = arithmetic == "peer"
+    inner = views.storage.inner and is_peer
+    data, scale = views.of_data(q.data), _scales(q, views, dtype, inner=inner)
+    options = _decoding(q, views, inner=inner, is_peer=is_peer)
+    options["arithmetic"] = "narrow" if views.storage.narrow and is_peer else arithmetic
+    return data, scale, options
+
+
+def _decode_into(  # noqa: PLR0917
+    q: StoredArray, views: Views, out: Array, data: Array, scale: Array, options: dict[str, Any]
+) -> _core.BlockDecoder | None:
+    """Let the core decode; return the decoder to use again, or None if `out` was copied to."""
+    target = out
+    if views.storage.flat and not (moved := np.moveaxis(out, q.axis, -1)).flags.c_contiguous:
+        target = np.moveaxis(np.empty(moved.shape, out.dtype), -1, q.axis)
+    weight = views.of_weight(target)
+    decoder = _core.decode_blocks(data, scale, weight, shape=q.shape, **options)
+    if target is out:
+        return decoder
+    out[...] = target
+    return None
+
+
+def decoded_codes(q: StoredArray) -> Array:
+    """Return what the codes stand for without their scales, in float32."""
+    views = views_of(q)
+    codes: Array = np.empty(views.shape, np.float32)
+    options = _decoding(q, views, inner=False, is_peer=True)
+    options = {name: value for name, value in options.items() if name not in _SCALING}
+    ones = np.broadcast_to(np.float32(1), views.grid)  # a group index is one of blocks of scales
+    _decode_into(q, views, codes, views.of_data(q.data), ones, options | {"threads": 1})
+    return codes
+
+
+def product_range(q: StoredArray) -> tuple[float, float]:
+    """Bound the magnitudes of products of a code that is not 0 and its scale, as real numbers.
+
+    Bounds are 0 and infinity where nothing is known: a scale is 0 or not finite, codes may be
+    infinite or NaN, or other parts change the products.
+    """
+    several = q.global_scale is not None and q.global_scale.size != 1
+    if several or not _FURTHER.isdisjoint(q.extras):
+        return _UNKNOWN
+    views = views_of(q)
+    options = _decoding(q, views, inner=False, is_peer=True)
+    scale = _scales(q, views, np.dtype(np.float32), inner=False)
+    if options["scale_format"] is not None:
+        scale = scale.view(dtype_of(options["scale_format"]))
+    _, report = _core.cast(scale, np.float64, report=True)
+    if report.zero_in or report.nan_in or report.inf_in or not report.count:
+        return _UNKNOWN
+    bounds = report.amin_nonzero, report.amax
+    if options["scale_divides"]:
+        bounds = 1 / bounds[1], 1 / bounds[0]
+    level = abs(float(options.get("global_scale", 1)))
+    if not 0 < level < np.inf:
+        return _UNKNOWN
+    if options.get("global_use", "multiply") != "multiply":
+        level = 1 / level
+    least, most = _code_range(options)
+    return bounds[0] * level * least, bounds[1] * level * most
+
+
+def _code_range(options: Mapping[str, Any]) -> tuple[float, float]:
+    """Bound the magnitudes of codes that are not 0; of integers, those of their differences."""
+    if options["element"] == "map":
+        values = np.abs(options["code_map"]).astype(np.float64)
+        return float(values[values > 0].min(initial=np.inf)), float(values.max())
+    element = finfo(options["element"])
+    if element.kind != "float":
+        return 1.0, 2.0 ** (element.bits + 1)
+    is_finite = not (element.has_infinity or element.has_nan)
+    return element.smallest_subnormal, float(element.max) if is_finite else np.inf
+
+
+def _by_matrices(
+    q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: int | None
+) -> Array:
+    """Decode each matrix of a stack by itself, as each has a global scale."""
+    *stack, rows, _ = out.shape
+    for place in np.ndindex(*stack):
+        matrix = rows_of(q, 0, rows, place)
+        decoded(matrix, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
+    return out
+
+
+def _in_steps(q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: int | None) -> Array:
+    """Decode an array, and change its products one by one."""
+    check_steps(q, arithmetic)
+    extras = {name: part for name, part in q.extras.items() if name not in _STEPS}
+    plain = replace(q, extras=extras)
+    level, factor = (q.extras.get(name) for name in ("float8 scale", "factor"))
+    wide = np.float64 if arithmetic == "exact" else np.float32
+    float8_level = level if arithmetic == "peer" else None
+    dtype = wide if float8_level is None else out.dtype
+    product = decoded(plain, dtype, arithmetic=arithmetic, threads=threads)
+    if float8_level is not None:
+        product = _core.cast(_as_float8(product, float8_level), wide)
+    if factor is not None:
+        np.moveaxis(product, q.axis, -1)[...] *= _core.cast(factor.reshape(-1), wide)
+    out[...] = _core.cast(product, out.dtype)
+    return out
+
+
+def _as_float8(values: Array, level: Array) -> Array:
+    """Round values to multiples of float8, as ModelOpt does (`fp8_eager`), to their own dtype."""
+    amax = _LARGEST * level.astype(np.float32).reshape(())
+    # Its quotient is a product with a reciprocal.
+    scale = np.float32(1) / (np.float32(1) if amax <= _NO_AMAX else amax) * _LARGEST
+    scaled = np.clip(_core.cast(values, np.float32) * scale, -_LARGEST, _LARGEST)
+    codes = _core.cast(_core.cast(scaled, E4M3), np.float32)
+    return _core.cast(codes * (np.float32(1) / scale), values.dtype)
+
+
+def check_steps(q: StoredArray, arithmetic: Arithmetic) -> None:
+    """Refuse factors and float8 scales by which products cannot be changed.
+
+    ValueError: factors are too wide for exact arithmetic, or a float8 scale leaves no number
+    finite.
+    """
+    factor, level = (q.extras.get(name) for name in ("factor", "float8 scale"))
+    if level is not None and not np.abs(level) <= np.finfo(np.float32).max / _LARGEST:
+        raise ValueError(
+            f"extras['float8 scale'] is {np.asarray(level).reshape(())}, which leaves no number "
+            "finite; fetch the checkpoint again."
+        )
+    if factor is None or arithmetic == "peer":
+        return
+    if factor.dtype.itemsize > np.dtype(np.float16).itemsize:
+        raise ValueError(
+            f"arithmetic={arithmetic!r} is not valid with factors of {factor.dtype}: float64 has "
+            "no room for the products; use 'peer'."
+        )
+
+
+@cache
+def _target(dtype: str | type | np.dtype[Any]) -> np.dtype[Any]:
+    """Return the dtype to decode into; refuse one that is not of real floats."""
+    info = finfo(dtype)
+    if info.kind != "float":
+        raise TypeError(f"dtype={info.name!r} is not valid; use a real float dtype, as 'float32'.")
+    return dtype_of(info.name)
+
+
+def _only_views(q: StoredArray, given: dict[str, Any]) -> bool:
+    """Return True if every operand of the core is a view of its part, and none a copy."""
+    parts = zip(_PARTS, (q.data, q.scale, q.global_scale, q.zero_point), strict=True)
+    # Nested scales are not given to the core; the scales made of them share memory with no part.
+    return all(
+        part is None
+        or (operand := given.get(name.replace(" ", "_"))) is None
+        or part is operand
+        or np.may_share_memory(part, operand)
+        for name, part in (*parts, *q.extras.items())
+    )
+
+
+def _scales(q: StoredArray, views: Views, dtype: np.dtype[Any], *, inner: bool) -> Array:
+    """Return the scales in the core's form, decoded where they are quantised themselves."""
+    scale: Array = q.scale
+    if "nested scale" in q.extras:
+        flat = np.empty((1, scale.size), np.float32)
+        _core.decode_blocks(
+            scale.reshape(1, -1),
+            q.extras["nested scale"].reshape(1, -1),
+            flat,
+            element="map",
+            bits=_BYTE,
+            block=(1, int(q.extras["nested block"])),
+            code_map=q.extras["nested code map"].astype(np.float32).reshape(-1),
+            bias=np.full((1, q.extras["nested scale"].size), q.extras["nested bias"], np.float32),
+        )
+        scale = flat
+    scale = views.to_core(scale)
+    if inner and finfo(scale.dtype).bits > _BYTE:
+        scale = _core.cast(scale, dtype)
+    elif inner and q.global_scale is not None:
+        # The product of both scales is formed in the target's dtype.
+        block_scale = _core.cast(scale, np.float32)
+        global_scale = _core.cast(_core.cast(q.global_scale, dtype), np.float32)
+        with np.errstate(over="ignore", invalid="ignore"):  # what is stored decides
+            scale = _core.cast(block_scale * global_scale, dtype)
+    return scale
+
+
+def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> dict[str, Any]:
+    """Return the options of the core's decoding."""
+    storage, scheme = views.storage, views.scheme
+    half = 1 << (scheme.bits - 1)
+    stored = finfo(q.data.dtype)
+    element = stored.name if stored.kind == "float" else _element(scheme)
+    options: dict[str, Any] = {
+        "element": _UNSIGNED if storage.excess or storage.unsigned else element,
+        "bits": scheme.bits - views.high_bits,
+        "block": views.core_block,
+        "layout": views.packing,
+        "scale_format": format_of_bytes(q.scale.dtype, scheme)
+        if "nested scale" not in q.extras
+        else None,
+        "scale_divides": storage.divides and not scheme.name.endswith("_group"),
+        "offset": half if storage.excess and q.zero_point is None else 0,
+    }
+    if views.high_bits:
+        options["high"] = _high(q, views)
+    if storage.after is not None:
+        options |= {"global_scale": np.array(storage.after, np.float32), "global_use": "after"}
+    elif scheme.name == "mxint8":
+        # Codes have six fraction bits.
+        options["global_scale"] = np.array(2.0**-6, np.float32)
+    elif q.global_scale is not None and not inner:
+        level = np.asarray(q.global_scale, np.float32).reshape(())
+        if storage.global_unit != 1:
+            level = np.asarray(level / np.float32(storage.global_unit))
+        options |= {"global_scale": level, "global_use": storage.global_use}
+    if q.zero_point is not None:
+        options["zero_point"] = views.zeros_to_core(q.zero_point, added_to_zeros(q))
+    if "bias" in q.extras:
+        options["bias"] = views.to_core(q.extras["bias"])
+    if "group index" in q.extras:
+        options["group_index"] = q.extras["group index"].astype(np.int64).reshape(-1)
+    if "divisor" in q.extras:
+        options["divisor"] = q.extras["divisor"].reshape(-1)
+    if scheme.code_map is not None:
+        code_map = q.extras.get("code map", np.array(scheme.code_map))
+        options["code_map"] = code_map.astype(np.float32, copy=False).reshape(-1)
+    elif storage.positive_zero and is_peer:
+        options |= {"element": "map", "code_map": _positive(scheme.element)}
+    elif options["element"] == _INT8 and scheme.bits < _BYTE:
+        options |= {"element": "map", "code_map": _signed(scheme.bits)}
+    return options
+
+
+def wrapped_zeros(q: StoredArray) -> int:
+    """Count zero points that are 0 only because what is added to them wraps."""
+    if q.zero_point is None or not (add := added_to_zeros(q)):
+        return 0
+    return int((views_of(q).zeros_to_core(q.zero_point, add) == 0).sum())
+
+
+def added_to_zeros(q: StoredArray) -> int:
+    """Return what is added to stored zero points."""
+    adds = dict(views_of(q).storage.zeros_add)
+    return adds.get(q.variant or next(iter(adds), ""), 0)
+
+
+def _element(scheme: Scheme) -> str:
+    """Return the format of a code: of integers, that of so many bits."""
+    name = f"int{scheme.bits}"
+    return name if scheme.name.startswith("int") and name in formats() else scheme.element
+
+
+@cache
+def _positive(element: str) -> Array:
+    """Return the values of all codes of a format of 4 bits, with 0 for -0."""
+    values = np.arange(16, dtype=np.uint8).view(dtype_of(element)).astype(np.float32)
+    return np.where(values == 0, np.float32(0), values)
+
+
+@cache
+def _signed(bits: int) -> Array:
+    """Return the values of all codes that are integers with a sign."""
+    values = np.arange(1 << bits, dtype=np.float32)
+    return np.where(values < values.size // 2, values, values - np.float32(values.size))
+
+
+def _high(q: StoredArray, views: Views) -> Array:
+    """Return the bits that stand apart from the other bits of codes, in the core's form."""
+    high: Array = q.extras["high"]
+    return high[None] if len(views.shape) == 1 else high

@@ -1,0 +1,395 @@
+"""Which layout of a producer some parts are, and of what scheme and shape the weight is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cache
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from castwise._core import finfo, read_array
+from castwise.quantization.arrays._arguments import MAX_SIZE, block_pair, integer, shape_of
+from castwise.quantization.arrays._checks import faults
+from castwise.quantization.arrays.lazy import LazyArray
+from castwise.quantization.arrays.named_parts import bare, stem_of
+from castwise.quantization.arrays.views import StoredArray, fields_of, geometry, views_of
+from castwise.quantization.producers.layouts import (
+    ACTIVATION,
+    GLOBAL,
+    OTHER,
+    SCALE,
+    ZERO,
+    Layout,
+    Storage,
+)
+from castwise.quantization.producers.matching import Match, matched
+from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.producer import Producer
+from castwise.quantization.producers.registry import find_recipe
+from castwise.quantization.producers.schemes import Scheme, find_scheme, may_hold, schemes
+from castwise.quantization.producers.stated import json_of
+
+_BYTE = 8
+_UE4M3_NAN = 0x7F
+_WORD_BITS = 32
+_MATRIX = 2
+_MAX_AXES = 4
+_ARGUMENTS = {SCALE: "scale", GLOBAL: "global_scale", ZERO: "zero_point"}
+_EXTRAS = (
+    "bias",
+    "group index",
+    "code map",
+    "divisor",
+    "factor",
+    "float8 scale",
+    "nested scale",
+    "nested code map",
+)
+Made = TypeVar("Made", bound=StoredArray)
+
+
+class _NamedPart(NamedTuple):
+    """A part as it was given."""
+
+    name: str
+    array: Any
+    format: str
+
+
+def recognized_parts(
+    make: type[Made],
+    parts: Mapping[str, Any],
+    recipe: str,
+    shape: Sequence[int] | None,
+    *,
+    scheme: str | None,
+    block: int | Sequence[int] | None,
+    axis: int | None,
+    variant: str | None,
+) -> Made:
+    """Make the quantised array that some parts are, which may be lazy."""
+    row = find_recipe(recipe)
+    if scheme is not None:
+        find_scheme(scheme)
+    if axis is not None:
+        axis = integer("axis", axis, -MAX_SIZE, MAX_SIZE)
+    if not isinstance(parts, Mapping):
+        raise TypeError(f"parts must map names to arrays, not be of {type(parts).__name__}.")
+    named = {name: _named(name, part) for name, part in parts.items()}
+    if not named:
+        raise ValueError("parts is empty; give all tensors of a weight, by their names.")
+    matches = list(_matches(named, row, scheme))
+    if not matches:
+        raise ValueError(_no_layout(named, row))
+    most = max(len(match.parts) for match in matches)
+    matches = [match for match in matches if len(match.parts) == most]
+    _check_parts(matches[0], named, row)
+    stated = _CallerStatements(
+        row,
+        scheme,
+        None if shape is None else shape_of(shape),
+        None if block is None else block_pair(block),
+        row.axis if axis is None else axis,
+        variant,
+    )
+    problems: dict[str, None] = {}
+    candidates: dict[tuple[Any, ...], Made] = {}
+    for arguments in chain.from_iterable(_candidates(match, stated) for match in matches):
+        array = make._of_fields(_fields(arguments))
+        if (fault := next(faults(array), None)) is not None:
+            problems[fault] = None
+            continue
+        candidates.setdefault(
+            (arguments["scheme"], arguments["block"], arguments.get("variant")), array
+        )
+    exact = {key: array for key, array in candidates.items() if _is_exact(array)}
+    candidates = exact if len(exact) == 1 else candidates
+    if len(candidates) == 1:
+        return next(iter(candidates.values()))
+    if not candidates:
+        raise ValueError(next(iter(problems), _no_layout(named, row)))
+    fits = ", ".join(
+        f"{name} in blocks of {size}" + (f" ({packing})" if packing else "")
+        for name, size, packing in candidates
+    )
+    raise ValueError(f"parts fit several: {fits}. State scheme=, block=, shape= or variant=.")
+
+
+def _fields(arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a quantised array that was not checked yet."""
+    return {
+        **dict.fromkeys(("scale", "global_scale", "zero_point")),
+        **arguments,
+        "shape": shape_of(arguments["shape"]),
+        "extras": MappingProxyType(arguments["extras"]),
+        "_ready": {},
+    }
+
+
+def _named(name: str, part: LazyArray | ArrayLike) -> _NamedPart:
+    array = part if isinstance(part, LazyArray) else read_array(f"part {name!r}", part)
+    try:
+        return _NamedPart(name, array, finfo(array.dtype).name)
+    except TypeError as error:
+        raise TypeError(f"part {name!r}: {error}") from None
+
+
+def _is_exact(q: StoredArray) -> bool:
+    """Return True if scales have the very axes that the producer gives them."""
+    return bool(q.scale.shape == views_of(q).scale_shape)
+
+
+def _matches(
+    named: Mapping[str, _NamedPart], recipe: Producer, scheme: str | None
+) -> Iterator[Match[_NamedPart]]:
+    """Find the layouts of a producer whose required parts are there."""
+    for layout in recipe.layouts:
+        if layout.storage is None or (scheme is not None and not may_hold(layout, scheme)):
+            continue
+        for name in named:
+            match = matched(layout, name, named, bare)
+            if match is not None:
+                yield match
+
+
+def _check_parts(
+    match: Match[_NamedPart], named: Mapping[str, _NamedPart], recipe: Producer
+) -> None:
+    """Refuse parts that are not of the layout, and those that decoding would leave out."""
+    payload = match.payload.name
+    for name in named:
+        if name != payload and name not in match.parts:
+            raise ValueError(
+                f"parts has {name!r}, which is not a part of how {recipe.name} stores {payload!r}."
+            )
+    for name, (part, _) in match.parts.items():
+        if part.role == OTHER and not part.use:
+            raise ValueError(
+                f"{name!r} is part of it, and castwise cannot decode a weight with that yet; "
+                f"{recipe.name} reads it."
+            )
+
+
+def _no_layout(named: Mapping[str, _NamedPart], recipe: Producer) -> str:
+    """Say what is missing: most often a scale beside its payload, or a payload beside its scale."""
+    have = ", ".join(
+        f"{n} ({tensor.array.dtype}, {tensor.array.shape})" for n, tensor in named.items()
+    )
+    layout_names: set[tuple[str, ...]] = set()
+    for layout in recipe.layouts:
+        if layout.storage is not None:
+            stem = stem_of(layout)
+            payload = beside(layout.payload, stem) if layout.payload else stem
+            required = [beside(part.name, stem) for part in layout.parts if part.required]
+            layout_names.add(tuple(map(bare, (payload, *required))))
+    stores = "; ".join(" + ".join(names) for names in sorted(layout_names))
+    return f"parts has {have}, which {recipe.name} does not store together; it stores {stores}."
+
+
+@dataclass(frozen=True)
+class _CallerStatements:
+    """What the caller says of some parts."""
+
+    recipe: Producer
+    scheme: str | None
+    shape: tuple[int, ...] | None
+    block: tuple[int, int] | None
+    axis: int
+    variant: str | None
+
+
+def _candidates(match: Match[_NamedPart], stated: _CallerStatements) -> Iterator[dict[str, Any]]:
+    """Make the arguments of each scheme that a layout may hold."""
+    arrays = _arrays(match)
+    layout, storage = match.layout, match.layout.storage or Storage()
+    state = _state(match)
+    marked = _marked(match, stated.recipe, stated.scheme)
+    shape = state.get("shape") or _stated_shape(match, stated.shape)
+    for name in _schemes(layout) if stated.scheme is None else (stated.scheme,):
+        if marked not in (None, name):
+            continue
+        row = find_scheme(name)
+        block = state.get("block") or stated.block or block_pair(layout.block or row.block)
+        known = stated.variant in storage.packing
+        # Words without filler bits are packed alike.
+        alike = _WORD_BITS % row.bits == 0
+        for packing in (stated.variant,) if known else storage.packing[: 1 if alike else None]:
+            arguments = {
+                "scheme": name,
+                "recipe": stated.recipe.name,
+                "block": block,
+                "axis": stated.axis,
+                "layout": layout,
+                "variant": packing if packing != storage.packing[0] else stated.variant,
+                **arrays,
+            }
+            room = shape if shape is not None else _room(arguments, row)
+            more = None if room is None else _split(arguments, stated.recipe, room)
+            if more is not None:
+                yield arguments | {"shape": room} | more
+
+
+@cache
+def _schemes(layout: Layout) -> tuple[str, ...]:
+    """Name the schemes that a layout may hold."""
+    return tuple(row.name for row in schemes() if may_hold(layout, row.name))
+
+
+def _stated_shape(
+    match: Match[_NamedPart], shape: tuple[int, ...] | None
+) -> tuple[int, ...] | None:
+    """Return the shape that the parts state, or what the caller states."""
+    for part, tensor in match.parts.values():
+        if part.use == "shape":
+            if tensor.array.size not in range(_MATRIX, _MAX_AXES + 1):
+                raise ValueError(
+                    f"{tensor.name!r} has {tensor.array.size} numbers, which is not the shape of a "
+                    "matrix or a stack of them; fetch the checkpoint again."
+                )
+            stated_shape = tuple(int(n) for n in np.asarray(tensor.array).reshape(-1))
+            if min(stated_shape) < 0:
+                raise ValueError(f"{tensor.name!r} has negative sizes, {stated_shape}.")
+            if len(stated_shape) == _MATRIX:  # of one matrix of a stack
+                stated_shape = (*match.payload.array.shape[:-_MATRIX], *stated_shape)
+            if shape is not None and shape != stated_shape:
+                raise ValueError(f"shape={shape} is not valid; the parts state {stated_shape}.")
+            return stated_shape
+    return shape
+
+
+def _arrays(match: Match[_NamedPart]) -> dict[str, Any]:
+    """Return the arguments of the quantised array for which the parts stand."""
+    arguments: dict[str, Any] = {
+        "data": match.payload.array,
+        "extras": _state(match).get("extras", {}),
+    }
+    for part, tensor in match.parts.values():
+        if part.role in _ARGUMENTS:
+            arguments[_ARGUMENTS[part.role]] = tensor.array
+        elif part.role != ACTIVATION and part.use in _EXTRAS:
+            arguments["extras"][part.use] = tensor.array
+    return arguments
+
+
+def _state(match: Match[_NamedPart]) -> dict[str, Any]:
+    """Return the block, the shape and what else a state of bitsandbytes says."""
+    tensor = next((tensor for part, tensor in match.parts.values() if part.use == "state"), None)
+    if tensor is None:
+        return {}
+    state = json_of(tensor.name, tensor.array)
+    shape, size = state.get("shape"), state.get("blocksize", -1)
+    kind = match.layout.scheme.rpartition("_")[2]
+    sizes = shape if isinstance(shape, list) and shape else [None]
+    are_counts = all(map(_is_count, [*sizes, size]))
+    if state.get("quant_type") != kind or not are_counts or size % 2:
+        raise ValueError(f"{tensor.name!r} does not state shape, blocksize and quant_type.")
+    arguments: dict[str, Any] = {"shape": tuple(sizes), "block": (1, size), "extras": {}}
+    if any(part.use == "nested scale" for part, _ in match.parts.values()):
+        nested, offset = state.get("nested_blocksize"), state.get("nested_offset")
+        if not (_is_count(nested) and nested and isinstance(offset, float)):
+            raise ValueError(f"{tensor.name!r} does not state nested_blocksize and nested_offset.")
+        arguments["extras"] = {
+            "nested bias": np.array(offset, np.float32),
+            "nested block": np.array(nested),
+        }
+    return arguments
+
+
+def _marked(match: Match[_NamedPart], producer: Producer, scheme_name: str | None) -> str | None:
+    """Return the scheme that a marker names; refuse codes that a marker says are changed.
+
+    ValueError: rows are reordered, or codes rotated, or the marker names another scheme than is
+    wanted.
+    """
+    marker = next((marker for part, marker in match.parts.values() if part.use == "marker"), None)
+    if marker is None or producer.marker is None:
+        return None
+    scheme = producer.marker.read(marker.name, marker.array)
+    if scheme is None:
+        return None
+    if not may_hold(match.layout, scheme_name or scheme) or scheme_name not in (None, scheme):
+        form = json_of(marker.name, marker.array).get("format")
+        raise ValueError(
+            f"{marker.name!r} names the format {form!r}, and the tensors are of another."
+        )
+    return scheme
+
+
+def _is_count(value: object) -> bool:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
+
+
+def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | None:
+    """Return the shape of the codes that a payload has room for."""
+    storage, data = arguments["layout"].storage, arguments["data"]
+    if data.ndim == 0 or storage.flat:
+        return data.shape if storage.flat else None
+    if storage.fields:
+        sizes = dict(storage.fields)
+        block_bytes = sum(sizes.values())
+        codes = sizes["data"] * _BYTE // (scheme.bits - int("high" in sizes))
+        if data.shape[-1] % block_bytes:
+            return None
+        return *data.shape[:-1], data.shape[-1] // block_bytes * codes
+    shape = data.shape
+    needed = _MATRIX if storage.split or storage.transposed else 1
+    if len(shape) < needed:
+        return None
+    if storage.split:
+        shape = (*shape[:-2], shape[-2] * shape[-1])
+    if storage.transposed in ("parts", "pairs"):
+        shape = (*shape[:-2], shape[-1], shape[-2])
+    bits = data.dtype.itemsize * _BYTE
+    packing = arguments.get("variant", storage.packing[0])
+    codes_per_row = (
+        bits // scheme.bits * shape[-1] if packing == "padded" else shape[-1] * bits // scheme.bits
+    )
+    shape = (*shape[:-1], codes_per_row)
+    if storage.transposed in ("weight", "pairs"):
+        shape = (*shape[:-2], shape[-1], shape[-2])
+    axis = arguments["axis"] % len(shape)
+    return (*shape[:axis], shape[-1], *shape[axis:-1])
+
+
+def _split(
+    arguments: Mapping[str, Any], recipe: Producer, shape: tuple[int, ...]
+) -> dict[str, Any] | None:
+    """Return the fields of blocks of bytes as arguments; None if they are not whole blocks."""
+    layout, data = arguments["layout"], arguments["data"]
+    if not layout.storage.fields:
+        return {}
+    views = geometry(
+        arguments["scheme"],
+        recipe.name,
+        layout,
+        shape=shape,
+        axis=arguments["axis"],
+        block=arguments["block"],
+    )
+    block_bytes = sum(size for _, size in views.storage.fields)
+    if data.ndim == 0 or data.shape[-1] % block_bytes:
+        return None
+    fields = fields_of(
+        views, data.reshape(*data.shape[:-1], data.shape[-1] // block_bytes, block_bytes)
+    )
+    extras = {name: fields[name] for name in ("bias", "high") if name in fields}
+    scale = fields["scale"]
+    if views.storage.unsigned_scales:
+        scale = _unsigned_scales(scale)
+    return {"data": fields["data"], "scale": scale, "extras": extras}
+
+
+def _unsigned_scales(codes: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Return bytes of UE4M3 as those of E4M3: what is NaN there is 0."""
+    largest = int(codes.max(initial=0))
+    if largest > _UE4M3_NAN:
+        raise ValueError(
+            f"a scale is the byte {largest:#04x}, which has a sign, and UE4M3 has none; fetch the "
+            "file again."
+        )
+    return np.where(codes == _UE4M3_NAN, np.uint8(0), codes) if largest == _UE4M3_NAN else codes

@@ -1,0 +1,575 @@
+"""Quantise arrays: plan what follows from the arguments, and let the core fill the parts."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from castwise import _core
+from castwise._core import read_array
+from castwise._options import FourOverSix, Nonfinite, Recipe, Rounding, ScaleRule, SchemeName
+from castwise.quantization.arrays._arguments import (
+    MAX_SEED,
+    block_pair,
+    check_float,
+    integer,
+    magnitude,
+)
+from castwise.quantization.arrays.arrays import QuantizedArray
+from castwise.quantization.arrays.scale_range import amax_bounds, warn_of_scales
+from castwise.quantization.arrays.views import (
+    Array,
+    StoredArray,
+    Views,
+    fields_of,
+    format_of_bytes,
+    geometry,
+    scale_dtype,
+    views_of,
+)
+from castwise.quantization.producers.layouts import ZERO, Storage
+from castwise.quantization.producers.registry import (
+    find_recipe,
+    written_layout,
+)
+from castwise.quantization.producers.schemes import Scheme, find_scheme, has_bias, has_global_scale
+
+_MATRIX = 2
+_SMALL = 1 << 14
+"""Elements that are encoded, and compared with others, sooner than the core is told how."""
+
+
+def quantize(
+    x: ArrayLike,
+    scheme: SchemeName,
+    *,
+    recipe: Recipe | None = None,
+    block: int | Sequence[int] | None = None,
+    axis: int = -1,
+    scale_rule: ScaleRule | None = None,
+    rounding: Rounding | None = None,
+    amax: float | None = None,
+    nonfinite: Nonfinite = "raise",
+    symmetric: bool = True,
+    four_over_six: FourOverSix | None = None,
+    seed: int = 0,
+    threads: int | None = None,
+) -> QuantizedArray:
+    """Quantise an array: scales, codes and packing in one pass.
+
+    Parameters
+    ----------
+    x : array_like
+        Any real float dtype, rank 1 or more, any strides. Leading axes are a stack of matrices.
+        float64 is computed in float64, and results are rounded once.
+    scheme : str
+        One of `schemes()`.
+    recipe : str, optional
+        Whose arithmetic is used, bit for bit, and in whose form the parts are stored. By default
+        the first of the scheme's `recipes`.
+    block : int or sequence of int, optional
+        The (rows, columns) that share a scale; one number is columns. By default the scheme's. The
+        last block along an axis may be shorter. (16, 16) of nvfp4 stores each scale 16 times.
+    axis : int
+        The axis along which the columns of a block lie: the one that a matrix product sums over.
+    scale_rule : {"floor", "rceil", "ceil", "even", "ct"}, optional
+        How a scale that is a power of two is found from the largest magnitude; by default as the
+        recipe does. With float8 it also makes scales powers of two.
+    rounding : str, optional
+        Of codes, as in `castwise.cast`. By default the recipe's.
+    amax : float, optional
+        In place of the largest magnitude of the whole array: of all arrays that share a scale, say.
+        For schemes with one scale, or a global one.
+    nonfinite : {"raise", "nan"}
+        What infinities and NaN do: they are refused, or their block gets a scale of NaN.
+    symmetric : bool
+        False gives each block of integers a zero point (or, in some layouts, a minimum).
+    four_over_six : {"mse", "mae", "abs_max"}, optional
+        Each block of nvfp4 takes the scale with the smaller error of two: largest magnitude 6 or 4.
+    seed : int
+        For ``rounding="stochastic"``.
+    threads : int, optional
+        The most threads.
+
+    Returns
+    -------
+    QuantizedArray
+
+    Warns
+    -----
+    RuntimeWarning
+        Scales are beyond the range of the format that the recipe stores them in, so that the result
+        keeps at least 1 dB less than the scheme does of such a weight at magnitude 1.
+
+    Raises
+    ------
+    TypeError
+        `x` is not of a real float dtype, or has a mask.
+    ValueError
+        An unknown name, a block that the scheme cannot have, an option that does not apply to the
+        scheme, an infinite or NaN element (its index is named).
+
+    Examples
+    --------
+    >>> x = np.linspace(-1, 1, 256, dtype=np.float32).reshape(2, 128)
+    >>> quantize(x, "nvfp4", recipe="modelopt").parts()["weight_scale"].shape
+    (2, 8)
+
+    """
+    array = x if type(x) is np.ndarray else read_array("x", x)
+    request = (
+        scheme,
+        recipe,
+        None if block is None else block_pair(block),
+        axis,
+        array.shape,
+        array.dtype,
+        bool(symmetric),
+        scale_rule,
+        rounding,
+        nonfinite,
+        four_over_six,
+        seed,
+    )
+    q, plan = _planned_and_made(array, request, amax, threads)
+    if plan.is_bounded:
+        warn_of_scales(array, q, partial(_near_one, plan, amax, threads))
+    return q
+
+
+def quantize_slab(
+    x: Array,
+    scheme: str,
+    *,
+    recipe: str | None,
+    block: tuple[int, int] | None = None,
+    axis: int = -1,
+    scale_rule: str | None = None,
+    symmetric: bool = True,
+    amax: float | None = None,
+    threads: int | None = None,
+) -> QuantizedArray:
+    """Quantise an array, as `quantize` does, without a warning of its scales."""
+    rest = (scale_rule, None, "raise", None, 0)
+    request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
+    if not x.size:
+        return _planned_and_made(x, request, amax, threads)[0]
+    return _quantized(x, _known_plan(*request), amax, threads)
+
+
+def _planned_and_made(
+    array: Array, request: tuple[Any, ...], amax: float | None, threads: int | None
+) -> tuple[QuantizedArray, _Plan]:
+    try:
+        plan = _known_plan(*request)
+    except TypeError:  # of what has no hash, too, which its own check names
+        plan = _planned(*request)
+    if not array.size and plan.block == (0, 0):
+        return _of_nothing(array, plan, request, amax), plan
+    largest = None if amax is None else magnitude(amax)
+    return _quantized(array, plan, largest, threads), plan
+
+
+def _quantized(
+    array: Array, plan: _Plan, amax: float | None, threads: int | None
+) -> QuantizedArray:
+    for encoder in plan.encoders if amax is None else ():
+        parts = encoder.encode(array, threads)
+        if parts is not None:
+            return _result(plan, *parts)
+    return _encoded(array, plan, amax, threads)
+
+
+def _near_one(
+    plan: _Plan, amax: float | None, threads: int | None, array: Array, factor: float
+) -> QuantizedArray:
+    return _quantized(array, plan, None if amax is None else amax * factor, threads)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Plan:
+    """What follows from all arguments but the elements."""
+
+    scheme: Scheme  # what is made, and whose arithmetic it is
+    arithmetic: str
+    views: Views  # where the parts lie
+    as_given: bool  # whether the core sees the array and the payload as they are
+    block: tuple[int, int]  # the (rows, columns) that share a scale as it is computed
+    # Whether the core sees a stack as one matrix: blocks of the whole array have one range
+    as_one: bool
+    grid: tuple[int, ...]  # the blocks along each axis, as the core sees them
+    dtype: np.dtype[Any]  # of scales
+    bias: bool  # whether blocks have a bias, or a zero point
+    zeros: bool
+    at_once: bool  # whether the core writes scales where they are stored
+    fills: bool  # whether codes fill the payload: else what is left of it is 0
+    is_bounded: bool  # whether there are magnitudes that scales do not reach
+    options: dict[str, Any]  # of the core
+    fields: dict[str, Any]  # of the result
+    # One that makes all parts of arrays in C order, once such an array was encoded
+    encoders: list[_core.BlockEncoder]
+
+
+def _planned(  # noqa: PLR0917  (keywords take longer to look up)
+    scheme: str,
+    recipe: str | None,
+    block: tuple[int, int] | None,
+    axis: int,
+    shape: tuple[int, ...],
+    dtype: np.dtype[Any],
+    symmetric: bool,
+    scale_rule: str | None,
+    rounding: Rounding | None,
+    nonfinite: str,
+    four_over_six: str | None,
+    seed: int,
+) -> _Plan:
+    """Plan how arrays of a shape and dtype are quantised."""
+    check_float(shape, dtype)
+    row = find_scheme(scheme)
+    axis = integer("axis", axis, -len(shape), len(shape) - 1)
+    seed = integer("seed", seed, 0, MAX_SEED)
+    if not row.recipes:
+        raise ValueError(f"scheme={scheme!r} is only read; use one of `schemes()`.")
+    producer = row.recipes[0] if recipe is None else recipe
+    if producer not in row.recipes:
+        find_recipe(producer)
+        known = ", ".join(row.recipes)
+        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
+    if four_over_six is not None and not row.global_scale:
+        raise ValueError(
+            f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
+        )
+    if scale_rule is not None and row.rule is None and not row.name.startswith("fp8_"):
+        raise ValueError(
+            f"scale_rule={scale_rule!r} is not valid for {scheme}; leave it out, or use a scheme "
+            "of MX or fp8."
+        )
+    if not symmetric and not _may_be_asymmetric(row, producer):
+        known = " or ".join(repr(name) for name in row.recipes if _may_be_asymmetric(row, name))
+        raise ValueError(
+            f"symmetric=False is not valid for {row.name} as recipe={producer!r} stores it, which "
+            f"is without zero points; leave it out{f', or use recipe={known}' if known else ''}."
+        )
+    layout = written_layout(producer, row, symmetric=symmetric)
+    storage = layout.storage or Storage()
+    bias = has_bias(layout)
+    size = row.block if block is None else _allowed_block(row, block, shape)
+    if layout.block is not None and storage.fields:
+        size = block_pair(layout.block)
+    stored = (1, size[1]) if row.global_scale else size
+    views = geometry(row.name, producer, layout, shape=shape, axis=axis, block=stored)
+    _check_shape(views)
+    as_one = size == (0, 0) and (bias or not symmetric) and len(shape) > _MATRIX and 0 not in shape
+    grid = (1, 1) if as_one else replace(views, block=size).grid
+    powers = scale_rule is not None and row.rule is None
+    scales = scale_dtype(views, dtype, powers=powers)
+    options: dict[str, Any] = {
+        "scheme": row.name,
+        "recipe": producer,
+        "block": size[::-1] if views.is_transposed else size,
+    }
+    further_options: dict[str, tuple[Any, Any]] = {
+        "layout": (views.packing, "dense"),
+        "offset": (1 << (row.bits - 1) if storage.excess else 0, 0),
+        "scale_format": (format_of_bytes(scales, row), None),
+        "rule": (scale_rule, None),
+        "rounding": (rounding, None),
+        "four_over_six": (four_over_six, None),
+        "nonfinite": (nonfinite, "raise"),
+        "seed": (seed, 0),
+    }
+    # The core takes longer to be told what it assumes than a small array. It lists the names that
+    # it takes, if another value is given.
+    options |= {
+        name: value if name in {"offset", "seed"} else str(value)
+        for name, (value, assumed) in further_options.items()
+        if value != assumed
+    }
+    moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
+    is_moved = views.is_transposed or storage.flat or axis not in (-1, len(shape) - 1)
+    # A copy of a dict that has all keys takes a fifth of what it takes to make one.
+    fields: dict[str, Any] = {
+        **dict.fromkeys(("data", "scale", "global_scale", "zero_point", "_ready")),
+        "scheme": row.name,
+        "shape": shape,
+        "recipe": producer,
+        "block": views.block,
+        "axis": axis,
+        "extras": MappingProxyType({}),
+        "variant": None,
+        "layout": layout,
+    }
+    return _Plan(
+        row,
+        producer,
+        views,
+        not (moves or is_moved or as_one) and len(shape) > 1,
+        size,
+        as_one,
+        grid,
+        scales,
+        bias=bias,
+        zeros=not symmetric and not bias,
+        at_once=not moves and math.prod(grid) == math.prod(views.scale_shape) > 0,
+        fills=storage.tile is None and not storage.fields and math.prod(shape) > 0,
+        is_bounded=amax_bounds(views, scales, dtype, is_affine=bias or not symmetric) is not None,
+        options=options,
+        fields=fields,
+        encoders=[],
+    )
+
+
+_known_plan = lru_cache(1 << 10, typed=True)(_planned)
+
+
+def _may_be_asymmetric(scheme: Scheme, recipe: str) -> bool:
+    """Return True if a producer stores zero points, or a bias, beside the scales of a scheme."""
+    layout = written_layout(recipe, scheme, symmetric=False)
+    divides = layout.storage is not None and layout.storage.divides  # Keras: only groups have some
+    has_zeros = any(part.role == ZERO for part in layout.parts) and not divides
+    return scheme.zero_point and (has_bias(layout) or has_zeros)
+
+
+def _allowed_block(
+    scheme: Scheme, block: tuple[int, int], shape: tuple[int, ...]
+) -> tuple[int, int]:
+    """Refuse a block that the scheme cannot have."""
+    rows, columns = scheme.block
+    grouped = scheme.name.endswith(("_group", "_block")) or scheme.code_map is not None
+    if block == scheme.block:
+        return block
+    if scheme.global_scale and block == (columns, columns):
+        return block
+    if grouped and block[1] > 0 and block[0] > 0 and (block[0] == 1 or rows > 1):
+        return block
+    text = f"({rows}, {columns})" + (f" or ({columns}, {columns})" if scheme.global_scale else "")
+    raise ValueError(f"block={block} is not valid for {scheme.name} of shape {shape}; use {text}.")
+
+
+def _encoded(x: Array, plan: _Plan, amax: float | None, threads: int | None) -> QuantizedArray:
+    """Allocate the parts and have the core fill them."""
+    views, scheme, grid = plan.views, plan.scheme, plan.grid
+    data, stored_scale, stored_bias = _allocated(plan)
+    weight, codes = (x, data) if plan.as_given else _as_seen(x, data, plan)
+    options = plan.options if threads is None else {**plan.options, "threads": threads}
+    scale = stored_scale.reshape(grid) if plan.at_once else np.zeros(grid, plan.dtype)
+    biases = np.empty(grid, plan.dtype) if plan.bias else None
+    zero = np.empty(grid, np.int8) if plan.zeros else None
+    options, second = _with_amax(plan, options, x, weight, amax)
+    if zero is not None:
+        options = {**options, "zero_point": zero}
+    if biases is not None:
+        options = {**options, "bias": biases}
+    if second is not None and views.recipe is not None:
+        second = second.reshape(views.recipe.scalar)
+    if x.size:
+        in_order = all(part.flags.c_contiguous for part in (x, weight, codes))
+        is_steady = in_order and plan.at_once and plan.fills and amax is None
+        parts = (x, data, stored_scale, second)
+        stored = [part for part in parts if part is not None] if is_steady else None
+        with _caller_index(x.shape, plan):
+            encoder = _core.encode_blocks(weight, codes, scale, stored=stored, **options)
+        if encoder is not None:
+            plan.encoders[:] = [encoder]
+    if not plan.at_once:
+        if plan.block != views.block:
+            scale = np.repeat(scale, plan.block[0], axis=-2)[..., : views.grid[-2], :]
+        views.to_stored(scale, stored_scale)
+    if biases is not None and stored_bias is not None:
+        views.to_stored(biases, stored_bias)
+    stored_zero = None
+    if zero is not None:
+        zero_dtype = np.int8 if views.storage.zeros == "plain" else views.container
+        stored_zero = np.zeros(views.zero_shape, zero_dtype)
+        views.zeros_to_stored(zero, stored_zero, 1 << (scheme.bits - 1))
+    return _result(plan, data, stored_scale, second, stored_zero, stored_bias)
+
+
+def _with_amax(
+    plan: _Plan, options: dict[str, Any], x: Array, weight: Array, amax: float | None
+) -> tuple[dict[str, Any], Array | None]:
+    """Add what follows from the largest magnitude to the options of the core; the global scale."""
+    if plan.scheme.global_scale and has_global_scale(plan.views.layout):
+        largest = 256.0 if "four_over_six" in plan.options else 448.0
+        largest_value = _core.block_amax(weight) if amax is None else amax
+        # A NaN or an infinity is named by the core, with its index.
+        safe = largest_value if math.isfinite(largest_value) else 1.0
+        level = _core.global_scale(safe, recipe=plan.arithmetic, dtype=x.dtype, global_max=largest)
+        second = np.array(level, np.float32)
+        return {**options, "global_scale": second, "global_max": largest, "amax": safe}, second
+    if plan.block == (0, 0):
+        return {**options, "amax": _whole_amax(x, weight) if amax is None else amax}, None
+    if amax is not None:
+        raise ValueError(f"amax={amax} is not valid for {plan.scheme.name}, which has many scales.")
+    return options, None
+
+
+def core_encoding(
+    x: Array, q: StoredArray, options: Mapping[str, Any], amax: float | None
+) -> dict[str, Any] | bool:
+    """Return what the core encodes a matrix by, given options of `quantize_slab`.
+
+    For a small one, whether it has the codes and scales of another array; False if those of the
+    other one lie otherwise, or mean others.
+    """
+    block, rule = options["block"], options["scale_rule"]
+    rest = (-1, x.shape, x.dtype, True, rule, None, "raise", None, 0)
+    plan = _known_plan(options["scheme"], options["recipe"], block, *rest)
+    if not _lies_alike(plan, views_of(q)):
+        return False
+    if x.size <= _SMALL:
+        made = _quantized(x, plan, amax, 1)
+        return all(
+            (one is None and other is None)
+            or (one is not None and other is not None and _have_same_bits(one, other))
+            for one, other in (
+                (made.data, q.data),
+                (made.scale, q.scale),
+                (made.global_scale, q.global_scale),
+            )
+        )
+    scales = format_of_bytes(q.scale.dtype, plan.scheme) or q.scale.dtype.name
+    # Where scales are rounded before they multiply, the core does not see those that are stored.
+    is_seen = not plan.views.storage.inner
+    if not is_seen or scales != plan.options.get("scale_format", plan.dtype.name):
+        return False
+    encoding, second = _with_amax(plan, plan.options, x, x, amax)
+    stored = q.global_scale
+    if second is None or stored is None:
+        return encoding if second is stored else False
+    return encoding if second == np.asarray(stored, np.float32).reshape(()) else False
+
+
+def _have_same_bits(one: Array, other: Array) -> bool:
+    """Return True if two arrays of perhaps other shapes have the same elements."""
+    return one.size == other.size and _core.have_same_bits(one.reshape(-1), other.reshape(-1))
+
+
+@lru_cache(1 << 10)
+def _lies_alike(plan: _Plan, form: Views) -> bool:
+    """Return True if codes and scales of a plan lie as others, and mean the same."""
+    views = plan.views
+    is_alike = views is form or (
+        (views.scheme, views.storage) == (form.scheme, form.storage)
+        and (views.core_shape, views.block) == (form.core_shape, form.block)
+        and (views.packing, views.axis % 2) == (form.packing, form.axis % 2)
+    )
+    return is_alike and plan.block == views.block and not (plan.bias or plan.as_one)
+
+
+def _of_nothing(
+    x: Array, plan: _Plan, request: tuple[Any, ...], amax: float | None
+) -> QuantizedArray:
+    """Give an array without elements the scale of a zero."""
+    zero = np.zeros((1,) * x.ndim, x.dtype)
+    like: list[Any] = [zero.shape if value == x.shape else value for value in request]
+    quantized_zero = _encoded(
+        zero, _planned(*like), None if amax is None else magnitude(amax), None
+    )
+    data, scale, bias = _allocated(plan)
+    scale[...] = quantized_zero.scale
+    if bias is not None:
+        bias[...] = quantized_zero.extras["bias"]
+    return _result(plan, data, scale, quantized_zero.global_scale, quantized_zero.zero_point, bias)
+
+
+def _result(  # noqa: PLR0917
+    plan: _Plan,
+    data: Array,
+    scale: Array,
+    global_scale: Array | None = None,
+    zero_point: Array | None = None,
+    bias: Array | None = None,
+) -> QuantizedArray:
+    """Make the quantised array of the parts that were filled."""
+    fields = plan.fields.copy()
+    fields["data"], fields["scale"], fields["_ready"] = data, scale, {}
+    fields["global_scale"], fields["zero_point"] = global_scale, zero_point
+    if bias is not None:
+        fields["extras"] = MappingProxyType({"bias": bias})
+    elif plan.scheme.code_map is not None:
+        code_map = np.array(plan.scheme.code_map, np.float32)
+        fields["extras"] = MappingProxyType({"code map": code_map})
+    return QuantizedArray._of_fields(fields)
+
+
+def _as_seen(x: Array, data: Array, plan: _Plan) -> tuple[Array, Array]:
+    """Return an array and a view of its payload as the core sees them."""
+    weight, codes = plan.views.of_weight(x), plan.views.of_data(data)
+    if not plan.as_one:
+        return weight, codes
+    rows = math.prod(weight.shape[:-1])
+    return weight.reshape(rows, weight.shape[-1]), codes.reshape(rows, codes.shape[-1])
+
+
+@contextmanager
+def _caller_index(shape: tuple[int, ...], plan: _Plan) -> Iterator[None]:
+    """Name an element of the caller's array where the core names one of its view."""
+    try:
+        yield
+    except ValueError as error:
+        match = re.search(r"(?<=at index \[)[\d, ]+", str(error))
+        if match is None or plan.as_given:
+            raise
+        seen = tuple(int(number) for number in match[0].split(","))
+        axes = (np.broadcast_to(axis, shape) for axis in np.ogrid[*map(slice, shape)])
+        views = [plan.views.of_weight(axis) for axis in axes]
+        if plan.as_one:
+            views = [view.reshape(-1, view.shape[-1]) for view in views]
+        indices = ", ".join(str(view[seen]) for view in views)
+        raise ValueError(str(error).replace(match[0], indices)) from None
+
+
+def _whole_amax(x: Array, weight: Array) -> float | None:
+    """Return the largest magnitude of a stack, for which the core would take one per matrix."""
+    if math.prod(weight.shape[:-2]) == 1:
+        return None
+    amax = _core.block_amax(x)
+    return amax if math.isfinite(amax) else None
+
+
+def _check_shape(views: Views) -> None:
+    """Refuse a weight that the layout has no place for."""
+    columns, size = views.core_shape[-1], views.bytes_of_codes
+    name = views.recipe.name if views.recipe is not None else "the layout"
+    is_whole = views.storage.fields or (views.storage.split and columns > size)
+    if is_whole and columns % size:
+        raise ValueError(
+            f"x has {columns} columns, and {name} stores {views.scheme.name} in whole blocks of "
+            f"{size}; pad them, or use another recipe."
+        )
+    if (views.storage.tile is not None or views.is_transposed) and len(views.shape) == 1:
+        raise ValueError(
+            f"x has shape {views.shape}, and {name} stores {views.scheme.name} in rows and "
+            "columns; give a matrix, as x[None]."
+        )
+
+
+def _allocated(plan: _Plan) -> tuple[Array, Array, Array | None]:
+    """Make the arrays that are stored: the payload, scales and biases."""
+    views, dtype = plan.views, plan.dtype
+    fields = views.storage.fields
+    if not fields:
+        make = np.empty if plan.fills else np.zeros
+        return (
+            make(views.data_shape, views.container),
+            np.empty(views.scale_shape, dtype),
+            np.empty(views.scale_shape, dtype) if plan.bias else None,
+        )
+    *stack, rows, columns = views.core_shape
+    count = columns // views.bytes_of_codes
+    blocks = np.zeros((*stack, rows, count, sum(size for _, size in fields)), np.uint8)
+    if len(views.shape) == 1:
+        blocks = blocks[0]
+    parts = fields_of(views, blocks)
+    return parts["data"], parts["scale"], parts.get("bias")

@@ -1,0 +1,141 @@
+"""Cut quantised arrays by rows: what of each part belongs to rows of one matrix."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import lru_cache
+from types import MappingProxyType
+from typing import Any, TypeVar
+
+from castwise.quantization.arrays.views import Array, StoredArray, Views, views_of
+from castwise.quantization.producers.layouts import TILE, ceil_div
+
+_BYTE = 8
+_MATRIX = 2
+Rows = TypeVar("Rows", bound=StoredArray)
+
+
+@dataclass(frozen=True, slots=True)
+class _RowAxis:
+    """How a part lies along the rows of the plain matrix."""
+
+    shape: Sequence[int]  # the shape that the part has, or may be given
+    # The axis after those of the stack along which the rows lie; None if any row needs all of it
+    axis: int | None
+    rows: Fraction = Fraction(1)  # the rows for one of its elements along that axis
+    multiple: int = 1  # what is cut ends at a multiple of so many rows, or at the end
+
+
+def row_step(q: StoredArray) -> int:
+    """Return the rows of which slabs of a matrix are multiples: whole blocks, words and tiles."""
+    return _step(views_of(q), int(q.extras.get("nested block", 1)))
+
+
+def step_of(views: Views) -> int:
+    """Return the row step of a geometry without nested scales."""
+    return _step(views, 1)
+
+
+@lru_cache(1 << 10)
+def _step(views: Views, nested_block: int) -> int:
+    cut = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
+    return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
+
+
+def rows_of(
+    q: Rows,  # A quantised array; what is needed of lazy parts is read
+    start: int,  # the rows; `start` is a multiple of `row_step`, and `stop` is one or the end
+    stop: int,
+    place: Sequence[int] = (),  # where the matrix is in its stack
+) -> Rows:
+    """Return rows of a matrix as a quantised array that shares memory.
+
+    ValueError: the rows are not whole steps, or the array is not a matrix, or stack of them, whose
+    axis is one of its last two.
+    """
+    views = views_of(q)
+    shape = views.shape
+    if len(shape) != _MATRIX + len(place) or views.axis % len(shape) < len(place):
+        raise ValueError(f"rows of shape {shape} along axis {q.axis} cannot be decoded apart.")
+    nested_block = int(q.extras.get("nested block", 1))
+    axes, rows = _row_axes(views, nested_block), shape[-2]
+    step = _step(views, nested_block)
+    if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
+        raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
+
+    within: tuple[Any, ...] = (*place, ...)
+
+    def cut_part(name: str, part: Array | None) -> Array | None:
+        if part is None:
+            return None
+        row_axis = axes.get(name)
+        if row_axis is None:
+            # Each matrix may have a scale of its own.
+            is_per_matrix = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
+            return part.reshape(shape[:-2])[within] if is_per_matrix else part[...]
+        lead = len(place) + (0 if row_axis.axis is None else row_axis.axis + 1)
+        if part.shape[:lead] != tuple(row_axis.shape[:lead]):
+            part = part.reshape(row_axis.shape)
+        where = within
+        if row_axis.axis is not None and stop - start < rows:
+            end = ceil_div(stop, row_axis.multiple) * row_axis.multiple
+            span = slice(math.floor(start / row_axis.rows), math.ceil(end / row_axis.rows))
+            where = (*place, *[slice(None)] * row_axis.axis, span, ...)
+        cut: Array = part[where]
+        return cut
+
+    # They fit, as the whole parts do.
+    return q._with(
+        data=cut_part("data", q.data),
+        scale=cut_part("scale", q.scale),
+        global_scale=cut_part("global scale", q.global_scale),
+        zero_point=cut_part("zero point", q.zero_point),
+        shape=(stop - start, shape[-1]),
+        axis=views.axis if views.axis < 0 else views.axis - len(place),
+        extras=MappingProxyType({name: cut_part(name, part) for name, part in q.extras.items()}),
+    )
+
+
+@lru_cache(1 << 10)
+def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
+    """Say of each part that has rows how they lie in it."""
+    storage, data, scale = views.storage, views.data_shape, views.scale_shape
+    per_byte = _codes(views, views.container.itemsize)
+    if storage.flat:
+        columns = max(views.shape[-1], 1)
+        blocks = Fraction(views.block[1], columns)
+        nested = blocks * nested_block
+        return {
+            "data": _RowAxis(data, 0, per_byte / columns),
+            "scale": _RowAxis(scale, 0, blocks),
+            "nested scale": _RowAxis((ceil_div(scale[0], nested_block),), 0, nested),
+        }
+    # Rows of the plain matrix are columns of the core's where codes are packed along them.
+    across = views.is_transposed != (views.axis % len(views.shape) == len(views.shape) - 2)
+    axis = int(across != (storage.transposed in ("parts", "pairs")))
+    whole = views.block[1] if storage.split else per_byte
+    parts = {
+        "data": _RowAxis(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),
+        "high": _RowAxis(data, axis),
+    }
+    size, count = views.core_block[across], views.grid[across - 2]
+    if views.block == (0, 0):
+        return parts
+    if count == 1:
+        parts["scale"] = parts["zero point"] = parts["bias"] = _RowAxis(scale, None)
+    else:
+        tile = TILE[0] if storage.tile is not None else 1
+        of_block = 0 if len(scale) < len(views.shape) else axis * (len(scale) // len(views.shape))
+        parts["scale"] = parts["bias"] = _RowAxis(scale, of_block, Fraction(size), tile)
+        packed = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
+        parts["zero point"] = _RowAxis(views.zero_shape, of_block, Fraction(size) * packed)
+    return parts
+
+
+def _codes(views: Views, itemsize: int) -> Fraction:
+    """Count the codes that a container holds."""
+    width, bits = _BYTE * itemsize, views.scheme.bits - views.high_bits
+    return Fraction(width // bits) if views.packing == "padded" else Fraction(width, bits)

@@ -1,0 +1,106 @@
+"""The types of ggml, of llama.cpp: blocks of bytes that hold scales and codes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from castwise.quantization.producers.layouts import ACTIVATION, GLOBAL, OF_U8, Layout, Storage
+
+
+def _row(scheme: str, size: int, storage: Storage) -> Layout:
+    return Layout(scheme, "blocks", OF_U8, (), block=(1, size), storage=storage)
+
+
+def _integers(bits: int, *, bias: bool) -> Layout:
+    """Describe integers of 4 bits, with a minimum or half their range added; a fifth bit apart."""
+    fields = [("scale", 2), ("bias", 2), ("high", 4), ("data", 16)]
+    absent = {"" if bias else "bias", "" if bits > 4 else "high"}  # noqa: PLR2004
+    storage = Storage(
+        np.uint8,
+        ("halves-32",),
+        excess=not bias,
+        unsigned=bias,
+        read_only=True,
+        fields=tuple(field for field in fields if field[0] not in absent),
+    )
+    return _row(f"int{bits}_group", 32, storage)
+
+
+TYPES: Mapping[str, Layout] = {
+    "Q8_0": _row("int8_group", 32, Storage(fields=(("scale", 2), ("data", 32)))),
+    "Q4_0": _integers(4, bias=False),
+    "Q4_1": _integers(4, bias=True),
+    "Q5_0": _integers(5, bias=False),
+    "Q5_1": _integers(5, bias=True),
+    "MXFP4": _row(
+        "mxfp4", 32, Storage(np.uint8, ("halves-32",), fields=(("scale", 1), ("data", 16)))
+    ),
+    "NVFP4": _row(
+        "nvfp4",
+        16,
+        Storage(
+            np.uint8,
+            ("halves-16",),
+            unsigned_scales=True,
+            fields=(("scale", 4), ("data", 32)),
+            read_only=True,
+        ),
+    ),
+}
+"""The layout of each type that castwise decodes."""
+
+BLOCK_TYPES: Mapping[str, tuple[int, int, int]] = {
+    "Q4_0": (2, 32, 18),
+    "Q4_1": (3, 32, 20),
+    "Q5_0": (6, 32, 22),
+    "Q5_1": (7, 32, 24),
+    "Q8_0": (8, 32, 34),
+    "Q2_K": (10, 256, 84),
+    "Q3_K": (11, 256, 110),
+    "Q4_K": (12, 256, 144),
+    "Q5_K": (13, 256, 176),
+    "Q6_K": (14, 256, 210),
+    "IQ2_XXS": (16, 256, 66),
+    "IQ2_XS": (17, 256, 74),
+    "IQ3_XXS": (18, 256, 98),
+    "IQ1_S": (19, 256, 50),
+    "IQ4_NL": (20, 32, 18),
+    "IQ3_S": (21, 256, 110),
+    "IQ2_S": (22, 256, 82),
+    "IQ4_XS": (23, 256, 136),
+    "IQ1_M": (29, 256, 56),
+    "TQ1_0": (34, 256, 54),
+    "TQ2_0": (35, 256, 66),
+    "MXFP4": (39, 32, 17),
+    "NVFP4": (40, 64, 36),
+}
+"""Types of blocks: the number that files have for one, and the elements and bytes of a block.
+
+Those without a layout are decoded by llama.cpp's own package; its `GGML_QUANT_SIZES` are the same.
+"""
+
+ROLES: Mapping[str, str] = {".scale": GLOBAL, ".input_scale": ACTIVATION}
+"""What llama.cpp reads beside a weight of any type, one for each expert, in the place of ".weight":
+what its product is multiplied by, and the scale of its inputs."""
+
+
+def names_beside(weight: str, ending: str, count: int) -> list[str]:
+    """Name what is beside a weight, or what is beside each of those whose rows alternate in it."""
+    name = weight.removesuffix(".weight") + ending
+    return [name] if count == 1 else [f"{name}.{index}" for index in range(count)]
+
+
+def block_layout(scheme: str, size: int) -> tuple[Layout, dict[str, int]]:
+    """Return the layout of blocks of so many bytes, and the bytes of their fields."""
+    fields = {
+        layout: dict(layout.storage.fields)
+        for layout in TYPES.values()
+        if layout.storage is not None
+    }
+    return next(
+        (layout, sizes)
+        for layout, sizes in fields.items()
+        if layout.scheme == scheme and sum(sizes.values()) == size
+    )

@@ -1,0 +1,128 @@
+"""Which tensors beside a payload are not part of how its producer stores it."""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+
+from castwise.quantization.producers.attention import scale_of_attention
+from castwise.quantization.producers.found import QuantizedWeight
+from castwise.quantization.producers.layouts import WIDE
+from castwise.quantization.producers.names import Described, tail
+from castwise.quantization.producers.registry import MARKERS
+
+_WEIGHT = "weight"
+_NUMBERED = "vars/"
+_MODULE_PARAMETERS = (
+    "gate_up_proj",
+    "gate_proj",
+    "up_proj",
+    "down_proj",
+    *("w1", "w2", "w3", "v1"),
+    *("mlp1_weight", "mlp2_weight"),
+    *("embeddings", "reverse_embeddings", "kernel"),
+)
+"""Parameters of which a module may have several, so that one beside a payload is not part of it."""
+
+_BIASES = ("bias", "e_score_correction_bias")
+"""Names of biases, the second one that of routers, which nothing quantises."""
+
+
+def with_foreign(
+    weights: Mapping[str, QuantizedWeight],
+    parameters: Mapping[str, str],
+    tensors: Mapping[str, Described],
+    known: Collection[str],
+) -> dict[str, QuantizedWeight]:
+    """Return weights with what is beside each that its producer does not store there."""
+    siblings = _Siblings(tensors, known, [parameters[name] for name in weights])
+    checked = dict(weights)
+    for payload, weight in weights.items():
+        if names := siblings.foreign(parameters[payload]):
+            producers = " or ".join(weight.recipes)
+            text = (
+                f"{names[0]!r} is beside it, which is not part of how {producers} stores it; "
+                "remove it if it means nothing, else read it with what wrote it"
+            )
+            checked[payload] = replace(weight, problem=weight.problem or text, foreign=names)
+    return checked
+
+
+class _Siblings:
+    """The tensors of each module: those with the same name but for the last component.
+
+    What a module has is judged once, however many of its parameters are quantised.
+    """
+
+    def __init__(
+        self, tensors: Mapping[str, Described], known: Collection[str], weights: Iterable[str]
+    ) -> None:
+        """Group tensors by module, and the parameters that are quantised."""
+        self._tensors = tensors
+        self._known = known
+        self._names = sorted(tensors)
+        self._modules: dict[str, list[str]] = {}
+        for name in tensors:
+            self._modules.setdefault(_module(name), []).append(name)
+        weights_of: dict[str, set[str]] = {}
+        for name in weights:
+            weights_of.setdefault(_module(name), set()).add(tail(name))
+        self._parameters = {
+            module: {*names, *(name.removesuffix("_weight") for name in names)}
+            for module, names in weights_of.items()
+        }
+        self._foreign_in: dict[str, tuple[str, ...]] = {}
+        self._numbered_in: dict[str, tuple[str, ...]] = {}
+
+    def foreign(self, weight: str) -> tuple[str, ...]:
+        """Name the tensors beside a parameter that its producer does not store there."""
+        module, last = _module(weight), tail(weight)
+        if module not in self._numbered_in:
+            numbered = self._modules.get(module + _NUMBERED, ())
+            names = (name for name in numbered if not tail(name).isdigit())
+            self._numbered_in[module] = tuple(self._unknown(names))
+        # Names without a module are those of a file, of which only some belong together.
+        if module == "" and last != _WEIGHT:
+            near = tuple(self._judged(self._below(f"{last}_"), module))
+        else:
+            if module not in self._foreign_in:
+                siblings = self._modules.get(module, ())
+                self._foreign_in[module] = tuple(self._judged(siblings, module))
+            near = self._foreign_in[module]
+        further = (*self._unknown(self._below(f"{weight}.")), *self._numbered_in[module])
+        return (*near, *further) if further else near
+
+    def _unknown(self, names: Iterable[str]) -> Iterator[str]:
+        """Name those that belong to no payload."""
+        stored = (self._tensors[name].name for name in names)
+        return (name for name in stored if name not in self._known)
+
+    def _judged(self, siblings: Iterable[str], module: str) -> Iterator[str]:
+        """Name those of the siblings of a module that it has for no reason known."""
+        for name in siblings:
+            if not self._is_other(name, module):
+                yield self._tensors[name].name
+
+    def _is_other(self, name: str, module: str) -> bool:
+        """Return True for what a module has whether or not its weights are quantised."""
+        info, last = self._tensors[name], tail(name)
+        if info.name in self._known or last in (*_BIASES, *MARKERS):
+            return True
+        if scale_of_attention(name) is not None:
+            return True
+        parameters, stem = self._parameters[module], last.removesuffix("_bias")
+        if stem != last and (stem in parameters or stem in _MODULE_PARAMETERS):
+            return True
+        is_wide = info.format in WIDE and last in _MODULE_PARAMETERS
+        return is_wide and _WEIGHT not in parameters
+
+    def _below(self, prefix: str) -> Iterator[str]:
+        place = bisect_left(self._names, prefix)
+        while place < len(self._names) and self._names[place].startswith(prefix):
+            yield self._names[place]
+            place += 1
+
+
+def _module(name: str) -> str:
+    return name[: len(name) - len(tail(name))]

@@ -1,0 +1,250 @@
+"""What is found of quantised weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from castwise.quantization.producers.layouts import ACTIVATION, SCALE
+from castwise.rendering import Rendered
+from castwise.rendering.sheet import Lines, Sheet, Table
+from castwise.text.brief import brief, brief_fields, counted, listed
+
+_CODE_BITS = re.compile(r"bnb_|(?:u?int|mxint|fp|mxfp|nvfp)([1-8])(?![0-9])")
+_MAP_BITS = 4
+
+
+@dataclass(frozen=True, slots=True)
+class QuantizedWeight:
+    """A weight that is stored as codes and what decodes them.
+
+    Attributes
+    ----------
+    name
+        Name of the weight, as it would be without quantisation.
+    scheme
+        What is stored, such as "fp8_block", "nvfp4" or "int4_group"; None if neither names, formats
+        and shapes nor a configuration tell.
+    block
+        Elements of the weight that share a scale, along its last two axes; None if nothing states
+        it. It is never derived from the ratio of two shapes.
+    recipes
+        The producers whose layout it may be.
+    payload
+        Name of the tensor with the codes.
+    parts
+        Names of the tensors without which the codes mean nothing or cannot be used, each with its
+        role: "scale", "global scale", "zero point", "activation" or "other".
+    problem
+        What contradicts what; None if nothing does.
+    foreign
+        Names of tensors beside the payload that are not part of how it is stored.
+    by_shapes
+        Nothing states how it is stored, and its shapes allow one way only, whose ever it is.
+
+    """
+
+    name: str
+    scheme: str | None
+    block: tuple[int, ...] | None
+    recipes: tuple[str, ...]
+    payload: str
+    parts: Mapping[str, str]
+    problem: str | None = None
+    foreign: tuple[str, ...] = ()
+    by_shapes: bool = False
+
+    __repr__ = brief_fields
+
+    @property
+    def scale(self) -> str | None:
+        """Name of the first tensor whose role is "scale"."""
+        for name, role in self.parts.items():  # faster than a generator, for each weight
+            if role == SCALE:
+                return name
+        return None
+
+    @property
+    def code_bits(self) -> int | None:
+        """Bits of a code; None if the scheme does not tell."""
+        match = _CODE_BITS.match(self.scheme or "")
+        return int(match[1] or _MAP_BITS) if match else None
+
+    @property
+    def activations(self) -> list[str]:
+        """Names of the tensors whose role is "activation"."""
+        return [name for name, role in self.parts.items() if role == ACTIVATION]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "scheme": self.scheme,
+            "block": None if self.block is None else list(self.block),
+            "recipes": list(self.recipes),
+            "payload": self.payload,
+            "parts": dict(self.parts),
+            "problem": self.problem,
+            "foreign": list(self.foreign),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Orphan:
+    """A tensor of a quantised weight that lacks the others.
+
+    Attributes
+    ----------
+    name
+        Its name.
+    is_payload
+        True for codes without a scale; False for a scale, or the like, without codes.
+    missing
+        Names that its counterpart might have.
+    plain
+        The first of them that is there, but as plain numbers; None if none is.
+
+    """
+
+    name: str
+    is_payload: bool
+    missing: tuple[str, ...]
+    plain: str | None = None
+
+    __repr__ = brief_fields
+
+    def __str__(self) -> str:
+        """Say what it is, and what it lacks."""
+        if self.plain is not None:
+            return (
+                f"{self.name!r} is a scale of {self.plain!r}, which holds plain numbers and no "
+                "codes, as where quantization_status is 'frozen': save it compressed with the "
+                "library that made it, or remove the scales and what states them"
+            )
+        role, lacks = ("payload", "scale") if self.is_payload else ("scale", "payload")
+        if self.is_payload and "scale" not in self.missing[0].lower():
+            lacks = "part"
+        return f"{self.name!r} is a {role} without its {lacks} {self.missing[0]!r}"
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "name": self.name,
+            "is_payload": self.is_payload,
+            "missing": list(self.missing),
+            "plain": self.plain,
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Quantization(Rendered):
+    """What of a checkpoint is quantised.
+
+    Attributes
+    ----------
+    stated
+        Methods that configurations and metadata name, each after the file: "config.json: fp8".
+    unknown
+        A stated method that castwise does not know; any tensor may be part of it.
+    weights
+        The quantised weights, in the order of their payloads.
+    orphans
+        Payloads without scale and scales without payload.
+    others
+        Scales that belong to no weight, such as those of a key-value cache, and markers.
+    unreadable
+        Configurations beside the tensors that could not be read, each with the reason.
+
+    """
+
+    stated: tuple[str, ...] = ()
+    unknown: str | None = None
+    weights: tuple[QuantizedWeight, ...] = ()
+    orphans: tuple[Orphan, ...] = ()
+    others: tuple[str, ...] = ()
+    unreadable: tuple[str, ...] = ()
+
+    def __repr__(self) -> str:
+        schemes = listed(weight.scheme or "unknown" for weight in self.weights)
+        return brief(
+            self,
+            f"stated in {listed(self.stated)}" if self.stated else "not stated",
+            counted(len(self.weights), "weight") + (f" of {schemes}" if schemes else ""),
+            counted(len(self.orphans), "orphan") if self.orphans else None,
+            f"not known: {self.unknown}" if self.unknown is not None else None,
+            counted(len(self.unreadable), "unreadable file") if self.unreadable else None,
+        )
+
+    def __sheet__(self) -> Sheet:
+        """Return a table of the weights, and what lacks its counterpart."""
+        rows = [
+            (
+                weight.name,
+                weight.scheme or "unknown",
+                "-" if weight.block is None else "x".join(map(str, weight.block)),
+                " or ".join(weight.recipes),
+            )
+            for weight in self.weights
+        ]
+        stated = [f"stated in {', '.join(self.stated)}"] if self.stated else []
+        problems = [f"{weight.name}: {weight.problem}" for weight in self.weights if weight.problem]
+        table = Table.of(("weight", "scheme", "block", "producer"), rows)
+        return [Lines(stated), table, Lines([*problems, *map(str, self.orphans)])]
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return plain values for JSON."""
+        return {
+            "stated": list(self.stated),
+            "unknown": self.unknown,
+            "weights": [weight.to_dict() for weight in self.weights],
+            "orphans": [orphan.to_dict() for orphan in self.orphans],
+            "others": list(self.others),
+            "unreadable": list(self.unreadable),
+        }
+
+
+def prefixed(quantization: Quantization, prefix: str) -> Quantization:
+    """Put the folder of a component before all names."""
+    if not prefix:
+        return quantization
+    return replace(
+        quantization,
+        stated=tuple(prefix + text for text in quantization.stated),
+        weights=tuple(
+            replace(
+                weight,
+                name=prefix + weight.name,
+                payload=prefix + weight.payload,
+                parts={prefix + name: role for name, role in weight.parts.items()},
+                foreign=tuple(prefix + name for name in weight.foreign),
+            )
+            for weight in quantization.weights
+        ),
+        orphans=tuple(
+            Orphan(
+                prefix + orphan.name,
+                orphan.is_payload,
+                tuple(prefix + name for name in orphan.missing),
+                None if orphan.plain is None else prefix + orphan.plain,
+            )
+            for orphan in quantization.orphans
+        ),
+        others=tuple(prefix + name for name in quantization.others),
+        unreadable=tuple(prefix + text for text in quantization.unreadable),
+    )
+
+
+def joined(components: Sequence[Quantization]) -> Quantization:
+    """Join what is found in several components."""
+    return Quantization(
+        stated=tuple(text for component in components for text in component.stated),
+        unknown=next(
+            (component.unknown for component in components if component.unknown is not None), None
+        ),
+        weights=tuple(weight for component in components for weight in component.weights),
+        orphans=tuple(orphan for component in components for orphan in component.orphans),
+        others=tuple(name for component in components for name in component.others),
+        unreadable=tuple(text for component in components for text in component.unreadable),
+    )

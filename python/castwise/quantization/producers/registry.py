@@ -1,0 +1,212 @@
+"""The producers, each of which has a module: what its tensors are, and what states them.
+
+A new producer is a module beside this one, and its name in the tuples here that it belongs to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from functools import cache
+from typing import Any
+
+from castwise.quantization.producers.autofp8 import AUTOFP8
+from castwise.quantization.producers.awq_gptq import AWQ, GPTQ
+from castwise.quantization.producers.bitsandbytes import BITSANDBYTES
+from castwise.quantization.producers.comfy import COMFY
+from castwise.quantization.producers.compressed_tensors import COMPRESSED_TENSORS
+from castwise.quantization.producers.deepseek import DEEPSEEK, DEEPSEEK_V4
+from castwise.quantization.producers.fbgemm import FBGEMM
+from castwise.quantization.producers.gguf import GGUF, block_decoder
+from castwise.quantization.producers.gpt_oss import GPT_OSS
+from castwise.quantization.producers.keras import KERAS
+from castwise.quantization.producers.layouts import Layout
+from castwise.quantization.producers.mistral import MISTRAL
+from castwise.quantization.producers.mlx import MLX
+from castwise.quantization.producers.modelopt import MODELOPT
+from castwise.quantization.producers.names import tail
+from castwise.quantization.producers.producer import Producer, Section
+from castwise.quantization.producers.quark import QUARK
+from castwise.quantization.producers.schemes import Scheme, generic_layout
+from castwise.quantization.producers.stated import StatementReader, no_statements
+from castwise.quantization.producers.torchao import TORCHAO
+from castwise.quantization.producers.unread import UNREAD
+from castwise.text.spelling import suggestion
+
+PRODUCERS = (
+    *(COMPRESSED_TENSORS, MODELOPT, DEEPSEEK, DEEPSEEK_V4, AUTOFP8, MISTRAL, FBGEMM, GPT_OSS),
+    *(AWQ, GPTQ, BITSANDBYTES, TORCHAO, QUARK, MLX, COMFY, KERAS, *UNREAD),
+)
+"""Every producer whose tensors tell how they are stored; the order is that of messages."""
+
+_ALL = (*PRODUCERS, GGUF)
+
+TYPED = GGUF.name
+"""The producer whose files state the scheme of each tensor by its type alone."""
+
+decoder_of_type = block_decoder  # of the types that have no layout
+
+_WRITERS = (DEEPSEEK, COMPRESSED_TENSORS, MODELOPT, GPT_OSS, COMFY, MLX)
+WRITTEN = tuple(
+    replace(row, recipe=name)
+    for producer in _WRITERS
+    for name in (producer.name, *producer.also)
+    for row in producer.writing.rows
+)
+"""The schemes that are written; the first row of a scheme is its default."""
+
+SEVERAL = tuple(producer.name for producer in _WRITERS if producer.writing.states_several)
+"""Producers that state a scheme for each module."""
+
+_FILES = {
+    producer.configuration.config_file: producer.configuration.file_section
+    for producer in (MODELOPT, GPTQ, AWQ)
+    if producer.configuration.config_file is not None
+    and producer.configuration.file_section is not None
+}
+CONFIGS = (
+    str(MODELOPT.configuration.config_file),
+    "config.json",
+    str(GPTQ.configuration.config_file),
+    str(AWQ.configuration.config_file),
+)
+"""Files beside the tensors that may state how they are quantised, the most detailed first."""
+
+CONVERTED_TO = (COMPRESSED_TENSORS, MODELOPT, COMFY, GPT_OSS, GGUF, DEEPSEEK_V4)
+"""The producers in whose forms stored weights can be laid, in the order of messages."""
+
+MARKERS = {row.model_marker: row.name for row in PRODUCERS if row.model_marker}
+"""Names of tensors that say, whatever else there is, whose a quantised model is."""
+
+EVIDENT = frozenset(producer.name for producer in PRODUCERS if producer.is_evident)
+"""Producers that names of tensors, or what they hold, tell as well as a configuration does."""
+
+WRAPPED = str(GPTQ.wrapped_zeros)
+"""What is said of zero points that are stored as the largest code."""
+
+KEPT_KEYS = {
+    method: key for row in PRODUCERS for method, key in row.configuration.kept_keys.items()
+}
+"""The key of a method's section that lists the modules that are not quantised."""
+
+CACHE_KEYS = tuple(key for row in PRODUCERS if (key := row.configuration.cache_key) is not None)
+"""The keys of sections that state how the caches of attention are quantised."""
+
+STATED_KEY = "quantization_config"
+"""The key under which a model, or the metadata of its file, states how it is quantised."""
+
+METADATA_KEYS = (
+    STATED_KEY,
+    *(key for row in PRODUCERS if (key := row.configuration.metadata_key) is not None),
+)
+"""The keys of metadata that tell how tensors are quantised."""
+
+OWN_SECTIONS = tuple(
+    pair for row in PRODUCERS if (pair := row.configuration.own_section) is not None
+)
+"""The keys of sections that one producer alone writes, each with a key that such a section has."""
+
+NOT_DECODED = frozenset(producer.name for producer in PRODUCERS if not producer.is_decoded)
+
+_PARTS = tuple(
+    {tail(part.name) for row in PRODUCERS for layout in row.layouts for part in layout.parts}
+    | {layout.payload for row in PRODUCERS for layout in row.layouts if layout.payload}
+)
+"""The ends of the names that parts may have."""
+
+
+_BY_NAME = {spelling: row for row in _ALL for spelling in (row.name, *row.also)}
+
+
+def lasts(names: Iterable[str]) -> set[str]:
+    """Return the last components that may be those of parts."""
+    return {tail(name) for name in names if name.endswith(_PARTS)}
+
+
+def find_recipe(name: object) -> Producer:
+    """Return the producer whose layouts are known by a name.
+
+    ValueError: There is none; the nearest name is given.
+    """
+    if not isinstance(name, str) or name not in _BY_NAME:
+        hint, known = suggestion(name, _BY_NAME), ", ".join(_BY_NAME)
+        raise ValueError(f"recipe={name!r} is not known: {hint}use {known}.")
+    return _BY_NAME[name]
+
+
+def known_recipe(name: str | None) -> Producer | None:
+    """Return the producer of a name, or None if its layouts are not known."""
+    return None if name is None else _BY_NAME.get(name)
+
+
+@cache
+def written_layout(recipe: str | None, scheme: Scheme, *, symmetric: bool) -> Layout:
+    """Return the layout in which a producer writes a scheme.
+
+    A producer that has none, because it never writes that scheme, gets codes in bytes, low bits
+    first, beside plain scales.
+    """
+    row = known_recipe(recipe)
+    layout = None if row is None else row.written_layout(scheme, symmetric=symmetric)
+    return layout or generic_layout(scheme)
+
+
+def described_in(metadata: Mapping[str, str]) -> list[str]:
+    """Name the tensors that metadata describe, each under its own name."""
+    describers = (row.configuration.described_tensors for row in PRODUCERS)
+    return [name for names in describers if names is not None for name in names(metadata)]
+
+
+def powers_stated(section: Mapping[str, Any]) -> str | None:
+    """Say what of a section states that scales are powers of two; None where nothing does."""
+    readers = (row.configuration.powers_stated for row in PRODUCERS)
+    return next((text for reader in readers if reader and (text := reader(section))), None)
+
+
+def producer_of_model(model_type: object) -> Producer | None:
+    """Return the producer as which alone transformers loads experts of a type of models."""
+    of_models = (row for row in PRODUCERS if row.model_type is not None)
+    return next((row for row in of_models if row.model_type == model_type), None)
+
+
+def reader_of(method: str) -> StatementReader:
+    """Return what reads the sections of a method."""
+    readers = (row.configuration.readers.get(method) for row in PRODUCERS)
+    return next((reader for reader in readers if reader is not None), no_statements)
+
+
+def undecodable_section(method: str, section: Mapping[str, Any]) -> str | None:
+    """Say why a producer decodes no weight of a section of its method; None if it may."""
+    for producer in PRODUCERS:
+        configuration = producer.configuration
+        if method in configuration.readers and configuration.undecodable is not None:
+            return configuration.undecodable(section)
+    return None
+
+
+def file_section(name: str, config: Mapping[str, Any]) -> Section | None:
+    """Return what a file states that one producer alone writes."""
+    return _FILES[name](config)
+
+
+def is_own_file(name: str) -> bool:
+    """Return True for the name of a file that one producer alone writes."""
+    return name in _FILES
+
+
+def owner_of_form(section: Mapping[str, Any]) -> str | None:
+    """Name the producer that alone writes sections of such a form."""
+    for producer in PRODUCERS:
+        is_own_form = producer.configuration.is_own_form
+        if is_own_form is not None and is_own_form(section):
+            return producer.name
+    return None
+
+
+def unnamed_method(key: str, section: Mapping[str, Any]) -> str | None:
+    """Return the method of a section that names none, by its form."""
+    for producer in PRODUCERS:
+        method_of = producer.configuration.unnamed_method
+        if method_of is not None and (method := method_of(key, section)):
+            return method
+    return None

@@ -1,0 +1,139 @@
+"""The table of schemes, as Python sees it, and the layouts that may hold one."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cache, lru_cache
+from typing import Any
+
+import numpy as np
+
+from castwise import _core
+from castwise.quantization.producers.layouts import GLOBAL, Layout, Storage
+from castwise.text.brief import brief_fields
+from castwise.text.spelling import scheme_hint
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Scheme:
+    """One way to store a weight as codes that share scales: a row of the table.
+
+    Attributes
+    ----------
+    name : str
+        What it is called.
+    element : str
+        The format of a code, one of `castwise.formats()`; "map" if a code is an index into
+        `code_map`.
+    bits : int
+        The bits of a stored code, 1 to 8.
+    block : tuple of int
+        The (rows, columns) that share a scale by default; 0 is the whole axis.
+    scale : str
+        The format of stored scales; "weight" is the dtype of the weight.
+    rule : str or None
+        The default rule for scales that are powers of two.
+    global_scale, zero_point : bool
+        Whether scales are relative to one of the whole array, and whether a block may have a zero
+        point.
+    code_map : tuple of float or None
+        The value of each code, if the element is "map".
+    recipes : tuple of str
+        The producers whose arithmetic `quantize` knows, the default one first.
+
+    """
+
+    name: str
+    element: str
+    bits: int
+    block: tuple[int, int]
+    scale: str
+    rule: str | None
+    global_scale: bool
+    zero_point: bool
+    code_map: tuple[float, ...] | None
+    recipes: tuple[str, ...]
+
+    __repr__ = brief_fields
+
+
+@cache
+def schemes() -> tuple[Scheme, ...]:
+    """Return the table of schemes.
+
+    Returns
+    -------
+    tuple of Scheme
+        All that `quantize` and `QuantizedArray` know.
+
+    Examples
+    --------
+    >>> {scheme.name: scheme.bits for scheme in schemes()}["nvfp4"]
+    4
+
+    """
+    return tuple(Scheme(**{name: _fixed(value) for name, value in row.items()}) for row in _table())
+
+
+def _table() -> list[dict[str, Any]]:
+    return _core.schemes()
+
+
+def _fixed(value: object) -> Any:  # noqa: ANN401  (of any column)
+    return tuple(value) if isinstance(value, list) else value
+
+
+@cache
+def _rows() -> dict[str, Scheme]:
+    """Return the table by name, with integers of every width, some of which are only read."""
+    wide = {row.name: row for row in schemes() if row.name.startswith("int8_")}
+    read = {
+        (name := row.name.replace("8", str(bits), 1)): replace(
+            row, name=name, bits=bits, recipes=()
+        )
+        for row in wide.values()
+        for bits in range(1, row.bits)
+        if not row.name.endswith("_tensor")
+    }
+    return read | {row.name: row for row in schemes()}
+
+
+def find_scheme(name: object) -> Scheme:
+    """Return the row of a name.
+
+    ValueError: There is none; the nearest name is given.
+    """
+    rows = _rows()
+    if not isinstance(name, str) or name not in rows:
+        hint = scheme_hint(name, rows)
+        raise ValueError(
+            f"scheme={name!r} is not known: {hint}castwise.quantization.schemes() lists all."
+        )
+    return rows[name]
+
+
+@lru_cache(1 << 12)
+def may_hold(layout: Layout, scheme: str) -> bool:
+    """Return True if a layout may hold a scheme."""
+    stem = layout.scheme.partition("{")[0].rstrip("_")
+    return scheme.startswith(layout.families) or (stem != "" and scheme.startswith(stem))
+
+
+@cache
+def has_bias(layout: Layout) -> bool:
+    """Return True if blocks of a layout have a bias."""
+    storage = layout.storage or Storage()
+    return any(part.use == "bias" for part in layout.parts) or "bias" in dict(storage.fields)
+
+
+@cache
+def has_global_scale(layout: Layout) -> bool:
+    """Return True if a layout has a place for a global scale, or names no parts."""
+    return not layout.parts or any(part.role == GLOBAL for part in layout.parts)
+
+
+@cache
+def generic_layout(scheme: Scheme) -> Layout:
+    """Return codes in bytes, low bits first, beside plain scales."""
+    container = np.uint8 if scheme.bits < 8 or scheme.element == "map" else None  # noqa: PLR2004
+    return Layout(scheme.name, "", (), (), storage=Storage(container, flat=scheme.element == "map"))

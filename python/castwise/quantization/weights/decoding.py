@@ -1,0 +1,245 @@
+"""How the stored tensors of one weight become the weight of an unquantised model, slab by slab."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from castwise._options import Arithmetic
+from castwise.quantization.arrays.arrays import QuantizedArray, dequantize
+from castwise.quantization.arrays.conversion import zeros_of
+from castwise.quantization.arrays.decode import added_to_zeros, check_steps
+from castwise.quantization.arrays.from_parts import recognized_parts
+from castwise.quantization.arrays.lazy import LazyArray
+from castwise.quantization.arrays.row_slices import row_step, rows_of
+from castwise.quantization.arrays.views import views_of
+from castwise.quantization.producers.block_types import BLOCK_TYPES, block_layout
+from castwise.quantization.producers.found import QuantizedWeight
+from castwise.quantization.producers.layouts import GLOBAL
+from castwise.quantization.producers.names import Described
+from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
+from castwise.quantization.producers.schemes import find_scheme
+from castwise.quantization.producers.stored_weight import MATRIX, Given, Undecodable
+from castwise.quantization.producers.usual_rule import usual
+from castwise.quantization.weights._case import Case, Read
+
+
+@dataclass(frozen=True, slots=True)
+class Slab:
+    """Rows of one matrix of a weight: where it is in the stack, and where they begin and end."""
+
+    place: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class Decoding:
+    """What a weight is, and how it is decoded."""
+
+    shape: tuple[int, ...]  # its shape in an unquantised model
+    # A shape with the same elements in the same order, as a matrix or a stack of them
+    cut: tuple[int, ...]
+    step: int  # slabs begin at multiples of so many rows
+    parts: Collection[str]  # the stored tensors that are read
+    rows: Callable[[Slab], QuantizedArray]  # reads the rows of a slab
+    # All of it, its parts lazy; None for blocks of bytes, which hold their scales
+    whole: QuantizedArray | None = None
+    # Decodes a slab, in the place of `rows`, where another package knows the codes, or where
+    # factors beside them multiply what they are: to float32, and to float64 for "exact"
+    values: Callable[[Slab], NDArray[Any]] | None = None
+
+    def slabs(self, elements: int) -> Iterator[Slab]:
+        """Cut the weight into slabs of about so many elements, at least one step of rows."""
+        *stack, rows, columns = self.cut
+        count = max(elements // max(columns, 1) // self.step, 1) * self.step
+        for place in np.ndindex(*stack):
+            for start in range(0, rows, count) if columns else ():
+                yield Slab(place, start, min(start + count, rows))
+
+
+def decoding(
+    weight: QuantizedWeight,  # what was recognised
+    tensors: Mapping[str, Described],  # all tensors of the checkpoint, by name
+    read: Read,  # reads of one of them what is within ranges; here only what describes the weight
+    section: Mapping[str, Any],  # what states the method of quantisation, as its producer writes it
+    arithmetic: Arithmetic,  # "peer" or "exact"
+    *,
+    # Along which blocks are to lie, -1 or -2; None for that of the unquantised model
+    axis: int | None = None,
+) -> Decoding:
+    """Plan how a weight is decoded.
+
+    Undecodable: its parts do not fit each other, or castwise cannot decode its kind.
+    """
+    case = Case(weight, tensors, read, section)
+    if weight.recipes == (TYPED,):
+        return _of_blocks(case, axis, arithmetic)
+    recipe, given = _given(case)
+    if axis is not None:
+        given = given._replace(axis=axis)
+    try:
+        q = case.quantized(given, recipe)
+        check_steps(q, arithmetic)
+        if given.is_centred:
+            _check_centre(q)
+    except ValueError as error:
+        raise Undecodable(str(error).removesuffix(".")) from error
+    return _of_array(q, given)
+
+
+def _given(case: Case) -> tuple[str, Given]:
+    """Apply the rule of the producers that it may be of, which have one layout for it."""
+    producers = [find_recipe(name) for name in case.weight.recipes]
+    if case.weight.by_shapes and len(producers) > 1:
+        return producers[0].name, usual(case)
+    has_rule = any(producer.rule is not None for producer in producers)
+    is_decoded = all(producer.is_decoded for producer in producers)
+    if not is_decoded or (has_rule and len(producers) > 1):
+        raise case.unknown()
+    rule = producers[0].rule or usual
+    return producers[0].name, rule(case)
+
+
+def _of_array(q: Any, given: Given) -> Decoding:  # noqa: ANN401  (its parts are lazy)
+    """Plan how a quantised array of lazy parts is decoded."""
+    plain = q.shape if given.plain is None else given.plain
+    if given.scheme.startswith("bnb_"):
+        # Its blocks are cut from all elements in a row, whatever the shape.
+        q = replace(q, shape=(math.prod(q.shape), 1))
+    if len(q.shape) < MATRIX:
+        raise Undecodable(f"{q.data.name!r} has the shape {q.data.shape}, which is not a matrix")
+    if "group index" in q.extras:
+        _check_groups(q.extras["group index"], views_of(q).grid[-1])
+    columns, size = q.shape[q.axis], q.block[1]
+    parts = [q.data, q.scale, q.global_scale, q.zero_point, *q.extras.values()]
+    names = [part.name for part in parts if isinstance(part, LazyArray)]
+    # Groups along a row end with it; in blocks of more than one row the last may be shorter.
+    is_free = (
+        "group index" in q.extras
+        or q.scheme.endswith("_block")
+        or q.scheme[:4] == "bnb_"
+        or (q.recipe is not None and find_recipe(q.recipe).short_groups)
+    )
+    if size and columns > size and columns % size and not is_free:
+        raise Undecodable(f"rows of {columns:,} elements do not end with a group of {size}")
+    return Decoding(plain, q.shape, row_step(q), names, partial(_rows, q), q)
+
+
+def _check_groups(index: LazyArray, count: int) -> None:
+    """Refuse an index of other groups than there are."""
+    groups = np.asarray(index)
+    wrong = groups[~((groups >= 0) & (groups < count))]
+    if wrong.size:
+        raise Undecodable(f"{index.name!r} has {wrong[0]}, and there are {count} groups from 0 on")
+
+
+def _check_centre(q: Any) -> None:  # noqa: ANN401  (its parts are lazy)
+    """Refuse zero points that the other variant of a layout would have in the middle, as stated.
+
+    Single ones may lie elsewhere: GPTQModel rounds layers without data around their means.
+    """
+    zeros, views, add = zeros_of(q), views_of(q), added_to_zeros(q)
+    middle = 1 << (views.scheme.bits - 1)
+    for variant, other in views.storage.zeros_add:
+        wrong = middle + add - other
+        if other != add and zeros.size and (zeros == wrong).all():
+            raise ValueError(
+                f"sym is stated, and every zero point of {q.zero_point.name!r} is {wrong} as the "
+                f"format {q.variant!r} has them, and {middle}, the middle, as {variant!r} has "
+                "them; state that format, or remove sym"
+            )
+
+
+def _rows(q: QuantizedArray, slab: Slab) -> QuantizedArray:
+    return rows_of(q, slab.start, slab.stop, slab.place)
+
+
+def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding:
+    """Plan how blocks of bytes, each with its scales, are decoded.
+
+    The matrices of experts that are not named as a weight are those of transformers, transposed.
+    """
+    payload = case.lazy(case.payload)
+    *leading, blocks, size = payload.shape
+    by_package = case.scheme in BLOCK_TYPES
+    width = BLOCK_TYPES[case.scheme][1] if by_package else _width_of(case, size)
+    seen = payload if leading else payload.reshape((1, blocks, size))
+    *stack, count = seen.shape[:-2]
+    if axis is None:
+        axis = -1 if case.payload.endswith("weight") else -2
+    transposed = len(leading) == MATRIX and axis != -1
+
+    def read(slab: Slab) -> NDArray[np.uint8]:
+        cut = (slice(None),) if transposed else ()
+        begin, end = (row // width if transposed else row for row in (slab.start, slab.stop))
+        raw: NDArray[np.uint8] = seen[*slab.place, *cut, begin:end]
+        return raw.reshape(len(raw), -1)
+
+    def rows(slab: Slab) -> QuantizedArray:
+        raw = read(slab)
+        layout, _ = block_layout(case.scheme, size)
+        shape = len(raw), raw.shape[1] // size * width
+        try:
+            return recognized_parts(
+                QuantizedArray,
+                {layout.payload: raw},
+                TYPED,
+                shape[::-1] if transposed else shape,
+                scheme=case.scheme,
+                block=layout.block,
+                axis=-2 if transposed else -1,
+                variant=None,
+            )
+        except ValueError as error:
+            raise Undecodable(str(error).removesuffix(".")) from error
+
+    cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))
+    shape = cut if leading else cut[-1:]
+    factors = _factors(case, stack)
+    names = (payload.name, *(factor.name for factor in factors))
+    plan = Decoding(shape, cut, width if transposed else 1, names, rows)
+    if not (by_package or factors):
+        return plan
+    decode = decoder_of_type(case.scheme, arithmetic) if by_package else None
+    # A code, a scale and a factor have at most 48 bits.
+    dtype = np.float64 if arithmetic == "exact" else np.float32
+
+    def values(slab: Slab) -> NDArray[Any]:
+        if decode is None:
+            decoded: NDArray[Any] = dequantize(rows(slab), dtype, arithmetic=arithmetic, threads=1)
+        else:
+            decoded = decode(read(slab)).T if transposed else decode(read(slab))
+        if not factors:
+            return decoded
+        place = int(np.ravel_multi_index(slab.place, stack)) if stack else 0
+        outputs = np.arange(count) if transposed else np.arange(slab.start, slab.stop)
+        each = np.array([factor[...].reshape(-1)[place] for factor in factors], dtype)
+        by_output = each[outputs % len(each)]
+        with np.errstate(all="ignore"):  # what is stored decides
+            scaled: NDArray[Any] = decoded * (by_output if transposed else by_output[:, np.newaxis])
+        return scaled
+
+    return replace(plan, values=values)
+
+
+def _factors(case: Case, stack: Sequence[int]) -> list[LazyArray]:
+    """Return what a weight is multiplied by: one number for each expert, or one."""
+    factors = [case.lazy(name) for name, role in case.weight.parts.items() if role == GLOBAL]
+    for factor in factors:
+        if factor.shape != (tuple(stack) or (1,)):
+            raise case.wrong(factor.name, f"the shape {tuple(stack) or (1,)}")
+    return factors
+
+
+def _width_of(case: Case, size: int) -> int:
+    """Return the elements of a block."""
+    scheme = find_scheme(case.scheme)
+    _, fields = block_layout(case.scheme, size)
+    return fields["data"] * 8 // (scheme.bits - int("high" in fields))

@@ -1,0 +1,478 @@
+"""Find the quantised weights of a checkpoint from names, formats, shapes and what is stated."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from castwise.quantization.arrays.views import grid_of_scales
+from castwise.quantization.producers.attention import scale_of_attention
+from castwise.quantization.producers.configs import Statement, statements
+from castwise.quantization.producers.contradictions import Contradiction, contradictions
+from castwise.quantization.producers.foreign import with_foreign
+from castwise.quantization.producers.found import Orphan, Quantization, QuantizedWeight
+from castwise.quantization.producers.keras_names import KERAS_FLOAT8, numbered_kernel, plain_names
+from castwise.quantization.producers.layouts import (
+    ACTIVATION,
+    BYTES,
+    FLOAT8,
+    OF_WORD,
+    OTHER,
+    SCALE,
+    WIDE,
+    Layout,
+)
+from castwise.quantization.producers.matching import Match, matched, may_be_payload
+from castwise.quantization.producers.names import Described, beside, owner, tail
+from castwise.quantization.producers.producer import Producer
+from castwise.quantization.producers.registry import MARKERS, PRODUCERS, lasts
+from castwise.quantization.producers.schemes import may_hold
+from castwise.quantization.producers.shared_layouts import FP8_SCALE
+from castwise.quantization.producers.stated import Stated
+from castwise.quantization.producers.stored_weight import MATRIX
+
+_WEIGHT = "weight"
+
+
+def recognized(
+    tensors: Iterable[Described],  # all tensors of the checkpoint
+    # Parsed files beside it, by name; see `castwise.quantization.producers.configs.CONFIGS`
+    configs: Mapping[str, Any],
+    metadata: Mapping[str, str],  # its metadata
+) -> Quantization | None:
+    """Return what is quantised; None if nothing is, and nothing says that it is."""
+    stated = statements(configs, metadata)
+    quantization = _Search(tensors, stated, [*contradictions(configs)]).find_weights()
+    return None if quantization == Quantization() else quantization
+
+
+class _Search:
+    """The search in one checkpoint."""
+
+    def __init__(
+        self,
+        tensors: Iterable[Described],
+        stated: Sequence[Statement],
+        contradictions: Sequence[Contradiction],
+    ) -> None:
+        self._tensors = plain_names(tensors)
+        self._stated = stated
+        self._contradictions = contradictions
+        self._tails = lasts(self._tensors)
+        self._parameters: dict[str, str] = {}
+        """The parameter that each payload is, by the name of the payload."""
+        self._beside: set[str] = set()
+        """The tensors beside payloads that are named as parts, whatever their format."""
+        known = {name for statement in stated for name in statement.recipes}
+        self._recipes = tuple(recipe for recipe in PRODUCERS if recipe.name in known)
+
+    def find_weights(self) -> Quantization:
+        """Find the quantised weights, what belongs to them, and what lacks a part."""
+        weights = self._weights(self._recipes or PRODUCERS, {})
+        if self._recipes:
+            # What is not stored as stated is recognised all the same, and the contradiction named.
+            methods, beside_stated = ", ".join(self._texts()), self._beside
+            for name, weight in self._weights(PRODUCERS, weights).items():
+                problem = (
+                    f"{methods} is stated, but it is stored as by {' or '.join(weight.recipes)}"
+                )
+                weights[name] = replace(weight, problem=problem)
+            self._beside = beside_stated
+        for contradiction in self._contradictions:
+            for name, weight in weights.items():
+                if contradiction.is_about(weight.recipes):
+                    weights[name] = replace(weight, problem=contradiction.text)
+        names = {name for weight in weights.values() for name in weight.recipes}
+        names |= {MARKERS[marker] for marker in map(tail, self._tensors) if marker in MARKERS}
+        active = self._recipes or tuple(recipe for recipe in PRODUCERS if recipe.name in names)
+        used = {name for weight in weights.values() for name in (weight.payload, *weight.parts)}
+        beside_weights = [
+            info.name
+            for name, info in self._tensors.items()
+            if (name.endswith(KERAS_FLOAT8) and tail(name) in KERAS_FLOAT8)
+            or (
+                active
+                and info.name not in used
+                and (tail(name) in MARKERS or scale_of_attention(name) is not None)
+            )
+        ]
+        known = used.union(beside_weights, self._beside)
+        weights = with_foreign(weights, self._parameters, self._tensors, known)
+        foreign = {name for weight in weights.values() for name in weight.foreign}
+        orphans = self._orphans(active, known | foreign)
+        return Quantization(
+            self._texts(),
+            self._unknown(),
+            tuple(weights[info.name] for info in self._tensors.values() if info.name in weights),
+            tuple(orphans),
+            tuple(beside_weights),
+        )
+
+    def _texts(self) -> tuple[str, ...]:
+        return tuple(
+            dict.fromkeys(f"{statement.origin}: {statement.method}" for statement in self._stated)
+        )
+
+    def _unknown(self) -> str | None:
+        """Name a stated method that is not known, if some tensor may be stored by it."""
+        if all(info.format in WIDE for info in self._tensors.values()):
+            return None
+        return next((statement.method for statement in self._stated if not statement.recipes), None)
+
+    def _weights(
+        self, recipes: Sequence[Producer], found: Container[str]
+    ) -> dict[str, QuantizedWeight]:
+        """Find the weights stored as one of the recipes says, by the name of the payload.
+
+        Those that are `found` already are left out.
+        """
+        owners: dict[Layout, list[str]] = {}
+        for recipe in recipes:
+            for layout in recipe.layouts:
+                if self._may_hold(layout):
+                    owners.setdefault(layout, []).append(recipe.name)
+        weights: dict[str, QuantizedWeight] = {}
+        self._beside = set()
+        likely: dict[tuple[str | None, str], list[Layout]] = {}
+        for name, info in self._tensors.items() if owners else ():
+            if info.name in found:
+                continue
+            kind = info.format, tail(name)
+            if kind not in likely:
+                likely[kind] = [layout for layout in owners if may_be_payload(layout, *kind)]
+            candidates = [
+                match
+                for layout in likely[kind]
+                if (match := matched(layout, name, self._tensors)) is not None
+            ]
+            if candidates:
+                weights[info.name] = self._weight(info, candidates, owners)
+        return weights
+
+    def _may_hold(self, layout: Layout) -> bool:
+        """Return False if no tensor is named as one that the layout requires."""
+        required = [part.name for part in layout.parts if part.required]
+        return all(
+            any(ending.endswith(tail(name)) for ending in self._tails)
+            for name in required or [layout.payload]
+        )
+
+    def _weight(
+        self,
+        info: Described,
+        candidates: Sequence[Match[Described]],
+        owners: Mapping[Layout, Sequence[str]],
+    ) -> QuantizedWeight:
+        best = max(map(_rank, candidates))
+        chosen = [match for match in candidates if _rank(match) == best]
+        best_match = chosen[0]
+        self._parameters[info.name] = best_match.weight
+        recipes = dict.fromkeys(name for match in chosen for name in owners[match.layout])
+        possible = {name for match in candidates for name in owners[match.layout]}
+        stated, problem = self._describe(info, chosen, recipes, possible)
+        schemes = {_scheme(match, stated, info.shape) for match in chosen}
+        scheme = schemes.pop() if len(schemes) == 1 else None
+        block, misshaped = _block(best_match, scheme, stated, info, recipes)
+        missing = self._missing(best_match, stated)
+        evident = None if self._stated or scheme is None else _evident_block(best_match, info)
+        if scheme == "fp8_block":
+            block = block or evident
+        return QuantizedWeight(
+            numbered_kernel(info.name)
+            or beside(tail(best_match.weight).removeprefix("_"), best_match.weight),
+            scheme,
+            block,
+            tuple(recipes),
+            info.name,
+            {tensor.name: part.role for part, tensor in best_match.parts.values()},
+            problem or misshaped or missing,
+            by_shapes=evident is not None,
+        )
+
+    def _scales_of(self, layout: Layout, name: str, info: Described, known: bool) -> list[str]:
+        """Name what a payload of this name and format lacks: the scale, if all else is there."""
+        weight = owner(layout.payload, name)
+        is_named = known or layout.payload != ""
+        if weight is None or not is_named or info.format not in (layout.formats or BYTES):
+            return []
+        if not layout.payload and not _is_usual(weight, layout) and info.format not in FLOAT8:
+            return []
+        scale = beside(layout.parts[0].name, weight)
+        needed = [scale, *(beside(part.name, weight) for part in layout.parts if part.required)]
+        return [
+            next((needed_name for needed_name in needed if needed_name not in self._tensors), scale)
+        ]
+
+    def _missing(self, match: Match[Described], stated: Stated) -> str | None:
+        """Name what is beside the payload in another format, or stated to be there, and is not."""
+        wrong = None
+        matched_parts = [part for part, _ in match.parts.values()]
+        for part in match.layout.parts:
+            if part in matched_parts or not part.formats:  # any format fits what is there
+                continue
+            tensor = self._tensors.get(beside(part.name, match.weight))
+            if tensor is None or tensor is match.payload:
+                continue
+            self._beside.add(tensor.name)
+            if part.formats and tensor.format not in part.formats:
+                needed = " or ".join(part.formats)
+                wrong = f"{tensor.name!r} is {tensor.format}; decoding needs {needed}"
+        needs = (
+            need
+            for need in stated.needs
+            if not any(
+                need == part.role or name.endswith(need) for name, (part, _) in match.parts.items()
+            )
+        )
+        if wrong is None and (need := next(needs, None)) is not None:
+            return f"its configuration states that it has a {need}, and it has none"
+        return wrong
+
+    def _describe(
+        self,
+        info: Described,
+        chosen: Sequence[Match[Described]],
+        recipes: Iterable[str],
+        possible: set[str],
+    ) -> tuple[Stated, str | None]:
+        """Put together what is stated of a weight; what contradicts its layout does not count.
+
+        `possible` are the producers whose names and formats its tensors have.
+        """
+        module = chosen[0].weight.rpartition(".")[0]
+        result, problem = Stated(), None
+        spoken: list[tuple[str, Stated]] = []
+        for statement in self._stated:
+            if not set(statement.recipes).intersection(recipes):
+                if (
+                    spoken
+                    and not possible.isdisjoint(statement.recipes)
+                    and statement.origin != spoken[0][0]
+                ):
+                    problem = problem or _differing(
+                        spoken[0][0], statement.origin, "another method"
+                    )
+                continue
+            stated = statement.describe(module, info.format)
+            elsewhere = stated.elsewhere
+            if elsewhere is not None and f"{elsewhere}.{_WEIGHT}" not in self._tensors:
+                problem = problem or (
+                    f"{statement.origin} states {elsewhere!r} apart, and the module is {module!r} "
+                    "here; rename that entry"
+                )
+            if stated.problem is not None:
+                problem = problem or f"{statement.origin} {stated.problem}"
+            if stated.scheme is None or any(
+                may_hold(match.layout, stated.scheme) for match in chosen
+            ):
+                problem = problem or _contradiction(spoken, statement.origin, stated)
+                result = Stated(
+                    result.scheme or stated.scheme,
+                    result.block or stated.block,
+                    result.needs or stated.needs,
+                )
+            else:
+                parts = " and ".join(map(tail, chosen[0].parts))
+                # Words hold codes of any width: the parts beside them tell what they are.
+                kind = f"beside {parts}" if info.format in OF_WORD and parts else info.format
+                problem = problem or (
+                    f"{statement.origin} states {stated.scheme}, but the payload is {kind}"
+                )
+            spoken.append((statement.origin, stated))
+        return result, problem
+
+    def _orphans(self, recipes: Sequence[Producer], used: set[str]) -> list[Orphan]:
+        """List what lacks the rest of a weight.
+
+        Where nothing is quantised otherwise, those that have names of their own: of all recipes.
+        """
+        known = bool(recipes)
+        layouts = dict.fromkeys(
+            layout for recipe in recipes or PRODUCERS for layout in recipe.layouts
+        )
+        orphans = []
+        for name, info in self._tensors.items():
+            if info.name in used or not (known or tail(name) in self._tails):
+                continue
+            payloads = [
+                weight_name
+                for row in layouts
+                for weight_name in _payloads_of(row, name, info, known)
+            ]
+            scales = [
+                weight_name
+                for row in layouts
+                for weight_name in self._scales_of(row, name, info, known)
+            ]
+            if missing := payloads or scales:
+                plain = (
+                    name
+                    for name in payloads
+                    if name in self._tensors and self._tensors[name].format in WIDE
+                )
+                names = tuple(dict.fromkeys(missing))
+                orphans.append(Orphan(info.name, not payloads, names, next(plain, None)))
+        return orphans
+
+
+def _differing(origin: str, second: str, difference: str) -> str:
+    return f"{origin} and {second} state {difference}; remove or mend the one that is wrong"
+
+
+def _contradiction(spoken: Sequence[tuple[str, Stated]], origin: str, stated: Stated) -> str | None:
+    """Say in what a statement differs from those before it, where neither leaves it open."""
+    details = dict(stated.details)
+    for other, earlier in spoken:
+        if other == origin:  # of which `contradictions` tells
+            continue
+        for name, value_before, value in (
+            ("scheme", earlier.scheme, stated.scheme),
+            ("block", earlier.block, stated.block),
+            *((key, value, details.get(key)) for key, value in earlier.details),
+        ):
+            if None not in (value_before, value) and value_before != value:
+                return _differing(other, origin, f"another {name} each, {value_before} and {value}")
+    return None
+
+
+def _rank(match: Match[Described]) -> tuple[int, bool, bool]:
+    """Return what decides between layouts: how many parts, the parameter's name, the columns."""
+    layout, payload, scale = match.layout, match.payload.shape, _scale(match)
+    fits = False
+    if layout.columns is not None and scale and payload:
+        codes, count = layout.columns
+        fits = payload[-1] * count == scale[-1] * codes
+    return len(match.parts), bool(layout.parameters), fits
+
+
+def _scale(match: Match[Described]) -> tuple[int, ...]:
+    """Return the shape of the first scale."""
+    return () if match.scale is None else grid_of_scales(match.scale.shape, match.payload.shape)
+
+
+def _scheme(match: Match[Described], stated: Stated, shape: tuple[int, ...]) -> str | None:
+    """Return what is stated if the layout may hold it, else what the layout itself says."""
+    template = match.layout.scheme
+    if stated.scheme is not None and may_hold(match.layout, stated.scheme):
+        template = stated.scheme
+    if template == "fp8_channel" and match.layout.parameters and shape[:-2] == _scale(match):
+        return "fp8_tensor"  # as ModelOpt calls one scale for each expert too
+    if template.endswith("{}"):
+        granularity = _granularity(template, shape, _scale(match), stated.block)
+        return template.format(granularity).removesuffix("_")
+    return template or None
+
+
+def _granularity(
+    template: str, shape: tuple[int, ...], scale: tuple[int, ...], block: tuple[int, ...] | None
+) -> str:
+    """Say what shares a scale, "" if the shapes do not tell: each expert has its own scales."""
+    experts, rows = shape[:-2], shape[-2:-1]
+    if math.prod(scale) == 1 or (experts and math.prod(scale) == math.prod(experts)):
+        # A single block has a scale of as many axes as the weight.
+        return "tensor" if len(scale) < len(shape) else ""
+    if scale in ((*experts, *rows), (*experts, *rows, 1)) or len(scale) == 1:
+        return "channel"
+    if not template.startswith("fp"):
+        return "group"
+    return "group" if block is not None and block[0] == 1 else "block"
+
+
+def _block(
+    match: Match[Described],
+    scheme: str | None,
+    stated: Stated,
+    info: Described,
+    recipes: Iterable[str],
+) -> tuple[tuple[int, ...] | None, str | None]:
+    """Return the block that is stated, with what contradicts it; else the scheme's own, if it fits.
+
+    Scales in tiles are not compared: their shape is not that of the blocks.
+    """
+    if scheme is not None and scheme.endswith(("_tensor", "_channel")):
+        return None, None
+    block = stated.block or match.layout.block
+    grid = None if block is None else _grid(match, scheme, block, info)
+    tiled = {recipe.name for recipe in PRODUCERS if recipe.tiles}
+    if grid is None or tiled.issuperset(recipes) or _scale(match) == grid:
+        return block, None
+    if math.prod(_scale(match)) == math.prod(grid) == 1:
+        return block, None
+    if stated.block is None:
+        return None, None
+    if not tiled.isdisjoint(recipes):
+        return block, None
+    sizes = "x".join(map(str, stated.block))
+    return block, f"blocks of {sizes} need a scale of shape {grid}, and it has {_scale(match)}"
+
+
+def _evident_block(match: Match[Described], info: Described) -> tuple[int, int] | None:
+    """Return the block of float8 beside one scale per tensor, row or square of the matrix.
+
+    None if other blocks have such scales, too: a square is of a power of two that divides both
+    axes, and scales of one axis are those of rows only where the columns are not as many.
+    """
+    roles = {part.role for part, _ in match.parts.values() if part.use != "inputs"}
+    is_plain = match.layout.scheme == FP8_SCALE.scheme and not roles - {SCALE, ACTIVATION}
+    if not is_plain or match.layout.parts[0] != FP8_SCALE.parts[0] or match.scale is None:
+        return None
+    shape, scale = info.shape, match.scale.shape
+    if len(shape) != MATRIX or 0 in shape:
+        return None
+    if math.prod(scale) == 1:
+        return 0, 0
+    if scale == (shape[0], 1) or (scale == shape[:1] and shape[0] != shape[1]):
+        return 1, 0
+    if len(scale) != MATRIX or 0 in scale:
+        return None
+    size, *others = {length / count for length, count in zip(shape, scale, strict=True)}
+    is_square = not others and size > 1 and math.frexp(size)[0] == 0.5  # noqa: PLR2004
+    return (int(size), int(size)) if is_square else None
+
+
+def _grid(
+    match: Match[Described], scheme: str | None, block: tuple[int, ...], info: Described
+) -> tuple[int, ...] | None:
+    """Count the blocks along each axis; None where the payload's axes are not the weight's."""
+    codes = _codes_in_byte(scheme or "")
+    is_in_bytes = match.layout.payload in ("", "_packed", "_qdata") and "32" not in str(info.format)
+    if codes is None or not is_in_bytes or len(info.shape) < len(block):
+        return None
+    *experts, rows, columns = info.shape
+    if match.layout.storage is not None and match.layout.storage.transposed == "parts":
+        return (*experts, -(-rows * codes // block[1]), -(-columns // block[0]))
+    return (*experts, -(-rows // block[0]), -(-columns * codes // block[1]))
+
+
+def _codes_in_byte(scheme: str) -> int | None:
+    """Return how many codes of a scheme share a byte, None if that depends on the producer."""
+    match = re.match(r"(int|[a-z]*fp)([48])(?![0-9])", scheme)
+    if match is None or match[0] == "int4":
+        return None
+    return 8 // int(match[2])
+
+
+def _payloads_of(layout: Layout, name: str, info: Described, known: bool) -> list[str]:
+    """Name the payloads that a scale of this name and format may belong to.
+
+    `known` says that the model is quantised, so that names that others have too are taken for it.
+    """
+    names = []
+    for part in layout.parts:
+        weight = owner(part.name, name)
+        if weight is None:
+            continue
+        fits, is_usual = info.format in (part.formats or [info.format]), _is_usual(weight, layout)
+        # A name that begins with that of a weight says enough, whatever the format.
+        is_named = part.name[0] == "_" or (known and fits and part.role != OTHER)
+        if (fits and part.distinct) or (is_usual and is_named):
+            names.append(beside(layout.payload, weight) if layout.payload else weight)
+    return names
+
+
+def _is_usual(weight: str, layout: Layout) -> bool:
+    """Return True if weights of a layout are called so, as other parameters need not be."""
+    return tail(weight).removeprefix("_") in (layout.parameters or (_WEIGHT,))

@@ -1,0 +1,1 @@
+"""Texts: errors worded for the caller, names that may be meant, files that a user gives."""

@@ -1,0 +1,105 @@
+"""Read the files in JSON and TOML that a user gives: maps, policies, groups, numbers of weights.
+
+They may come from anybody: what is no regular file, too large, or takes time or memory out of
+proportion to parse, is refused.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+from castwise.text.regular_files import read_regular
+
+_TOML = ".toml"
+SUFFIXES = (".json", _TOML)
+"""Of the files that have one of the two formats by their names."""
+
+
+MOST_BYTES = 4 << 20
+"""Of a file: 50,000 keys; parsed, a byte of JSON can take 60."""
+
+
+def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
+    """Return what a file of this machine holds.
+
+    ValueError: It is not a regular file, or too large; or as `parsed`. OSError: It cannot be read.
+    """
+    return parsed(read_regular(path, MOST_BYTES), path)
+
+
+def parsed(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
+    """Return what the bytes of a file hold: of TOML if it is named so, else of JSON.
+
+    ValueError: They are not UTF-8, cannot be parsed, or have a key twice.
+    """
+    text = _decoded(data, path)
+    try:
+        return _parse_toml(text) if path.suffix.lower() == _TOML else _parse_json(text)
+    except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
+        raise ValueError(f"{path}: {error}") from error
+
+
+def parsed_mapping(path: Path, content: str) -> dict[str, Any]:
+    """Return the mapping in a `.json` or `.toml` file of this machine.
+
+    ValueError, OSError: As `parsed_file`; or the file has another suffix. TypeError: It holds
+    something else; the message says that a map is one object of `content`.
+    """
+    if path.suffix.lower() not in SUFFIXES:
+        path.stat()  # a file that is missing is no matter of suffixes
+        raise ValueError(f"{path}: a map is a file with the suffix {' or '.join(SUFFIXES)}")
+    mapping = parsed_file(path)
+    if not isinstance(mapping, dict):
+        raise TypeError(f"{path}: a map is one object of {content}")
+    return mapping
+
+
+def text_in(path: Path) -> str:
+    """Read a file; ValueError if it is not a regular one, is too large, or is not UTF-8."""
+    return _decoded(read_regular(path, MOST_BYTES), path)
+
+
+def _decoded(data: bytes, path: Path) -> str:
+    try:
+        return data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        position = f"byte {error.object[error.start]:#04x} at {error.start}"
+        raise ValueError(f"{path} is not UTF-8 ({position}); save it as UTF-8") from error
+
+
+def _without_duplicates(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    mapping: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in mapping:
+            raise ValueError(f"key {key!r} stands twice")
+        mapping[key] = value
+    return mapping
+
+
+def _parse_json(text: str) -> object:
+    return json.loads(text, object_pairs_hook=_without_duplicates)
+
+
+def _parse_toml(text: str) -> object:
+    # tomllib's memory grows with the square of the parts of a dotted key.
+    dots = sum(token[0] == "." for token in _TOML_TOKEN.finditer(text))
+    if dots > _MOST_DOTS:
+        raise ValueError(
+            f"it has {dots:,} dots outside of quotes, and a map needs none; "
+            "put a pattern with dots in quotes"
+        )
+    return tomllib.loads(text)
+
+
+_TOML_TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|"(?:\\.|[^"\\\n])*+"|'
+    r"'''.*?'''|'[^'\n]*+'|#[^\n]*+|[^\"'#.]++|.",
+    re.DOTALL,
+)
+"""Texts, comments, and what stands between them; dots by themselves."""
+
+_MOST_DOTS = 1000
