@@ -5,7 +5,6 @@ from __future__ import annotations
 import ast
 from functools import cache
 from graphlib import CycleError, TopologicalSorter
-from importlib import import_module
 from pathlib import Path
 
 import castwise
@@ -14,32 +13,13 @@ import pytest
 PACKAGE = Path(castwise.__file__).parent
 
 ROOMS = (
-    ("_core", "_on_demand", "_options", "_wording"),
-    (
-        "_adapter_registry",
-        "_argument_names",
-        "_brief",
-        "_entry_points",
-        "_floating",
-        "_frameworks",
-        "_numbers",
-        "_spelling",
-    ),
+    ("_core", "_on_demand", "_options"),
+    ("_floating", "_numbers", "text"),
     ("rendering",),
-    (
-        "_acceleration",
-        "_blocks",
-        "_environment",
-        "_host_arrays",
-        "_regular_files",
-        "_parsed_files",
-        "_switch",
-        "_trees",
-    ),
-    ("_global_state", "_keras_objects", "_standard_dtype", "config", "dtype_policies"),
+    ("_trees", "environment"),
+    ("config", "dtype_policies"),
     # Above the policies, because `cast_tree` and checkpoints take those, too.
-    ("_array_leaves", "_casting", "_comparison", "_dtype_map", "_measures", "_recipe", "_seeding"),
-    ("_library_casts",),
+    ("arrays",),
     ("loss_scale",),
     ("models",),
     ("quantization",),
@@ -55,10 +35,8 @@ ROOMS = (
 CHECKPOINT_ROOMS = (
     ("_errors",),
     ("_tensors", "files", "maps"),
-    ("containers", "plan", "report"),
-    ("_sheets", "_inspection"),
-    ("_config", "summary"),
-    ("_model_card", "preview"),
+    ("containers", "plan", "results"),
+    ("_config",),
     ("loading",),
     ("planning",),
     ("arrays", "running"),
@@ -179,69 +157,28 @@ def test_only_the_command_line_uses_the_package_by_its_public_names() -> None:
     assert {name for name in users if not name.startswith("castwise.cli")} <= {"castwise.__main__"}
 
 
-FRONTS = {f"castwise.quantization.{room}" for (room,) in QUANTIZATION_ROOMS}
-"""The rooms of quantization, each of which hands out names by its `__init__`."""
+INTERNAL = (
+    *("arrays", "environment", "models", "rendering", "text"),
+    *(f"quantization.{room}" for (room,) in QUANTIZATION_ROOMS),
+    *(
+        f"checkpoint.{room}"
+        for rooms in CHECKPOINT_ROOMS
+        for room in rooms
+        if (PACKAGE / "checkpoint" / room).is_dir()
+    ),
+)
+"""The rooms that castwise alone imports: their modules without underscore are for other rooms."""
 
 
-CHECKPOINT_FRONTS = {
-    f"castwise.checkpoint.{room}"
-    for rooms in CHECKPOINT_ROOMS
-    for room in rooms
-    if (PACKAGE / "checkpoint" / room).is_dir()
-}
-"""Those of checkpoint; the modules of containers that begin with no underscore are handed out, too:
-they are imported for a file of theirs alone."""
+def is_inside(name: str, package: str) -> bool:
+    return name == package or name.startswith(f"{package}.")
 
 
-@cache
-def names_imported() -> list[tuple[str, str, str]]:
-    """List modules of the package, and what each imports: from where, and by which name."""
-    return [
-        (name, node.module, alias.name)
-        for name, file in modules().items()
-        for node in ast.walk(ast.parse(file.read_text("utf-8")))
-        if isinstance(node, ast.ImportFrom) and node.module in FRONTS | CHECKPOINT_FRONTS
-        for alias in node.names
-    ]
-
-
-def names_from_below(front: str) -> set[str]:
-    """What a front imports from the modules of its room, which it hands out."""
-    tree = ast.parse(modules()[front].read_text("utf-8"))
-    imports = [node for node in tree.body if isinstance(node, ast.ImportFrom)]
-    return {a.name for node in imports if str(node.module).startswith(front) for a in node.names}
-
-
-def names_taken(front: str) -> set[str]:
-    """What modules outside import from a room by name: outside of quantization for all of its."""
-    package = front if front in CHECKPOINT_FRONTS else "castwise.quantization"
-    return {
-        taken
-        for name, room, taken in names_imported()
-        if room == front and not name.startswith(package)
-    }
-
-
-def test_no_other_room_imports_a_private_module_of_quantization() -> None:
-    fronts = {"castwise.quantization", *FRONTS}
+def test_no_room_imports_a_private_module_of_another() -> None:
     for name, others in graph().items():
-        if not name.startswith("castwise.quantization"):
-            inner = {other for other in others if other.startswith("castwise.quantization")}
-            assert inner <= fronts, name
-
-
-@pytest.mark.parametrize("front", sorted(CHECKPOINT_FRONTS))
-def test_no_other_room_imports_a_private_module_of_a_room_of_checkpoint(front: str) -> None:
-    for name, others in graph().items():
-        if not name.startswith(front):
-            inner = {other.removeprefix(front) for other in others if other.startswith(front)}
-            assert not any("._" in module for module in inner), (name, inner)
-
-
-@pytest.mark.parametrize("front", sorted(FRONTS | CHECKPOINT_FRONTS))
-def test_a_front_hands_out_what_is_taken_and_no_more(front: str) -> None:
-    module = import_module(front)
-    names = getattr(module, "__all__", None) or names_from_below(front)
-    assert set(names) == names_taken(front)
-    for name in names:
-        assert getattr(module, name) is not None
+        for other in others:
+            parts = other.split(".")
+            private = next((place for place, part in enumerate(parts) if part[0] == "_"), 0)
+            package = ".".join(parts[:private])
+            if any(is_inside(package, f"castwise.{room}") for room in INTERNAL):
+                assert is_inside(name, package), (name, other)

@@ -81,11 +81,7 @@ class Config:
 
     `path` is its path, `label` what warnings call it.
 
-    Raises
-    ------
-    OSError
-        It cannot be read.
-
+    OSError: it cannot be read.
     """
 
     def __init__(self, path: Path, label: str = CONFIG) -> None:

@@ -70,30 +70,19 @@ class TensorInfo(NamedTuple):
 
 
 class Planned(NamedTuple):
-    """One tensor and what becomes of it.
+    """One tensor and what becomes of it."""
 
-    Attributes
-    ----------
-    info
-        The tensor as the source holds it.
-    target
-        Format to cast to, None to keep the stored bytes.
-    pattern
-        Key of the map or policy map that decided, None if none did.
-    decided_by
-        "dtype", "map" or "policy", None if nothing asked for a cast.
-    is_derived
-        True for a tensor that is decoded, encoded or transcoded to `target` while it is read.
-    label
-        What reports call the target, if not by the name of its format.
-
-    """
-
+    # The tensor as the source holds it.
     info: TensorInfo
+    # Format to cast to, None to keep the stored bytes.
     target: str | None = None
+    # Key of the map or policy map that decided, None if none did.
     pattern: str | None = None
+    # "dtype", "map" or "policy", None if nothing asked for a cast.
     decided_by: str | None = None
+    # True for a tensor that is decoded, encoded or transcoded to `target` while it is read.
     is_derived: bool = False
+    # What reports call the target, if not by the name of its format.
     label: str | None = None
 
     @property

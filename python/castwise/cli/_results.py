@@ -21,29 +21,19 @@ _Result = TypeVar("_Result", bound=_Value)
 
 
 def show_result(
+    # Of these --json, --quiet, --top, --color and --html, as far as the command has them.
     options: argparse.Namespace,
+    # Does the work.
     find: Callable[[], _Result],
+    # Returns what is printed; by default the sheet of the value.
     sheet_of: Callable[[_Result], Sheet] | None = None,
+    # Returns what is printed as JSON, of the rows that --top asks for; by default its `to_dict`,
+    # and --top is refused.
     values_of: Callable[[_Result], dict[str, Any]] | None = None,
+    # Returns what is written for --output, which the command then has.
     map_of: Callable[[_Result], str] | None = None,
 ) -> _Result:
-    """Find a result and show it; returns it.
-
-    Parameters
-    ----------
-    options
-        Of these --json, --quiet, --top, --color and --html, as far as the command has them.
-    find
-        Does the work.
-    sheet_of
-        Returns what is printed; by default the sheet of the value.
-    values_of
-        Returns what is printed as JSON, of the rows that --top asks for; by default its `to_dict`,
-        and --top is refused.
-    map_of
-        Returns what is written for --output, which the command then has.
-
-    """
+    """Find a result and show it; returns it."""
     if values_of is None:
         check_top(options)
     failures: list[str] = []

@@ -72,24 +72,12 @@ def pending_file(
 def show_and_check(show: Callable[[], None], failures: list[str], written: str | None) -> None:
     """Show a result on standard output, and say which files of it, and that, could not be written.
 
-    Parameters
-    ----------
-    show
-        Prints it.
-    failures
-        The files that could not be written, each with the reason.
-    written
-        The checkpoint that is complete all the same; None if there is none.
-
-    Raises
-    ------
-    BrokenPipeError
-        Whoever read standard output has gone, and all files are written.
-    OSError
-        Standard output is full, and nothing else is to be said.
-    CheckpointError
-        A file, or beside a checkpoint standard output, could not be written.
-
+    `show`: Prints it.
+    `failures`: the files that could not be written, each with the reason.
+    `written`: the checkpoint that is complete all the same; None if there is none.
+    BrokenPipeError: Whoever read standard output has gone, and all files are written.
+    OSError: Standard output is full, and nothing else is to be said.
+    CheckpointError: a file, or beside a checkpoint standard output, could not be written.
     """
     try:
         show()

@@ -12,11 +12,8 @@ from typing import ClassVar, Self
 class Switch:
     """A change, and the count of calls that ask for it.
 
-    Parameters
-    ----------
-    turn_on : callable
-        Makes the change, and returns a function that undoes it. If it raises, nothing was changed.
-
+    `turn_on`: Makes the change, and returns a function that undoes it. If it raises, nothing was
+    changed.
     """
 
     def __init__(self, turn_on: Callable[[], Callable[[], object]]) -> None:

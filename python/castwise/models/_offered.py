@@ -17,11 +17,7 @@ GROUP = "castwise.architectures"
 def offered_architecture(config: Mapping[str, Any]) -> Architecture | None:
     """Return what a package says of a model by its configuration; None if none does.
 
-    Raises
-    ------
-    ValueError
-        What it offers is no path, or no file with an architecture.
-
+    ValueError: what it offers is no path, or no file with an architecture.
     """
     classes = config.get("architectures")
     names = [*(classes if isinstance(classes, list) else ()), config.get("model_type")]

@@ -202,11 +202,7 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
     The class of `architectures` (or diffusers' `_class_name`) comes first, then `model_type`, whose
     classes are put together.
 
-    Raises
-    ------
-    ValueError
-        The table is damaged, or it names a role that there is none of.
-
+    ValueError: the table is damaged, or it names a role that there is none of.
     """
     table = _ArchitectureTable.read(_TABLE)
     names = config.get("architectures") or [config.get("_class_name")]
@@ -225,25 +221,17 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
 def read_architecture(path: str | Path) -> Architecture:
     """Read the one architecture of a file in the format of castwise's table.
 
-    Parameters
-    ----------
-    path
-        The file; the least of it are five lines::
+    The least of it are five lines::
 
-            # castwise architectures 1
+        # castwise architectures 1
 
-            model.layers.#.mlp.experts.gate_up_proj experts experts in out halves
-            lm_head.weight head
+        model.layers.#.mlp.experts.gate_up_proj experts experts in out halves
+        lm_head.weight head
 
-            my_model model MyModelForCausalLM =0
+        my_model model MyModelForCausalLM =0
 
-    Raises
-    ------
-    ValueError
-        The file has no architecture or more than one, or a line that castwise cannot read.
-    OSError
-        The file cannot be read.
-
+    ValueError: the file has no architecture or more than one, or a line that castwise cannot read.
+    OSError: the file cannot be read.
     """
     table = _ArchitectureTable.read(Path(path))
     entries = table.entries()

@@ -21,22 +21,14 @@ _PARTS = 3
 
 @dataclass(frozen=True, slots=True)
 class EngineRules:
-    """What one engine does with the modules of one class of models.
+    """What one engine does with the modules of one class of models."""
 
-    Attributes
-    ----------
-    joined
-        Groups of modules of which the engine makes one weight, so that they need one scheme.
-    unquantized
-        Modules that the engine builds without quantisation, whatever the statement says.
-    undecided
-        Modules that it builds with or without, as the format or the configuration of the model
-        decides; an unquantised one loads in both cases.
-
-    """
-
+    # Groups of modules of which the engine makes one weight, so that they need one scheme.
     joined: tuple[tuple[str, ...], ...] = ()
+    # Modules that the engine builds without quantisation, whatever the statement says.
     unquantized: tuple[str, ...] = ()
+    # Modules that it builds with or without, as the format or the configuration of the model
+    # decides; an unquantised one loads in both cases.
     undecided: tuple[str, ...] = ()
 
     def keeps(self, module: str) -> bool:
@@ -89,11 +81,7 @@ def find_engines(*keys: str) -> Mapping[str, EngineRules]:
 
     Of two keys that an engine has rows for, the first counts.
 
-    Raises
-    ------
-    ValueError
-        The table is damaged.
-
+    ValueError: the table is damaged.
     """
     return read_engines(_TABLE, *keys)
 

@@ -48,36 +48,22 @@ _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
 class Model:
     """What the tensors of a model are.
 
-    Parameters
-    ----------
-    config
-        Its parsed `config.json`; empty if it has none.
-    shapes
-        The shapes of its tensors, by their names.
-    architecture
-        What its parameters are; by default what the table has of the class or the type that
-        `config` states.
-
-    Attributes
-    ----------
-    architecture
-        As given or found; None if nobody knows the model.
-
-    Raises
-    ------
-    ValueError
-        The table is damaged.
-
+    ValueError: the table is damaged.
     """
 
     def __init__(
         self,
+        # Its parsed `config.json`; empty if it has none.
         config: Mapping[str, Any],
+        # The shapes of its tensors, by their names.
         shapes: Mapping[str, tuple[int, ...]],
+        # What its parameters are; by default what the table has of the class or the type that
+        # `config` states.
         architecture: Architecture | None = None,
     ) -> None:
         if architecture is None:
             architecture = find_architecture(config) or offered_architecture(config)
+        # As given or found; None if nobody knows the model.
         self.architecture = architecture
         self._config = config
         self._shapes = shapes

@@ -38,14 +38,9 @@ def is_for_command() -> bool:
 def argument(name: str, value: object = _UNSAID, *, option: str | None = None) -> str:
     """Say an argument, and the value that it has or should have.
 
-    Parameters
-    ----------
-    name
-        Its name in Python.
-    value
-        Its value; True of a switch.
-    option
-        What the command line calls it, if the table does not tell.
+    `name`: its name in Python.
+    `value`: its value; True of a switch.
+    `option`: what the command line calls it, if the table does not tell.
 
     Examples
     --------

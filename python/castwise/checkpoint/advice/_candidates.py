@@ -124,12 +124,8 @@ def find_candidates(
 
     `embeddings` says that embeddings and heads may get schemes, too.
 
-    Raises
-    ------
-    CheckpointError
-        A format or scheme is not known, not written by the recipe or not loaded; or no weight has a
-        candidate.
-
+    CheckpointError: a format or scheme is not known, not written by the recipe or not loaded; or no
+    weight has a candidate.
     """
     if limits is not None:
         recipe = limits.recipe

@@ -40,12 +40,8 @@ def limits_of(source: Checkpoint, name: object, recipe: str | None) -> Limits:
 
     Experts that transformers loads only as one producer stores them have that one.
 
-    Raises
-    ------
-    CheckpointError
-        The consumer is not known, or does not load what the recipe writes; or castwise does not
-        convert such a model to the form that it needs.
-
+    CheckpointError: the consumer is not known, or does not load what the recipe writes; or castwise
+    does not convert such a model to the form that it needs.
     """
     consumer = consumer_named(name)
     types = {kind for kinds in model_types(source) for kind in kinds}

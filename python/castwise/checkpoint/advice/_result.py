@@ -21,13 +21,8 @@ def check_result(opened: Checkpoint, candidates: Candidates, choices: Mapping[st
 
     `choices` are schemes and formats by the keys of a map.
 
-    Raises
-    ------
-    UnloadableError
-        The consumer would not load some of its modules.
-    CheckpointError
-        It would not be written for another reason.
-
+    UnloadableError: the consumer would not load some of its modules.
+    CheckpointError: it would not be written for another reason.
     """
     consumer = None if candidates.limits is None else candidates.limits.consumer
     has_form = consumer is not None and consumer.form is not None

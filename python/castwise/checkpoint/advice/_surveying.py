@@ -33,11 +33,7 @@ def survey_weights(
 ) -> dict[str, Surveyed]:
     """Survey the weights of a checkpoint, and predict what their candidates lose.
 
-    Raises
-    ------
-    CheckpointError
-        A weight has infinite or NaN elements, which no scheme holds.
-
+    CheckpointError: a weight has infinite or NaN elements, which no scheme holds.
     """
     result: dict[str, Surveyed] = {}
     batches = survey_tensors(source, candidates.tensors, threads, progress)

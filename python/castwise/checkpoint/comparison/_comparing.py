@@ -59,36 +59,25 @@ def worker_count(threads: int | None) -> int:
 
 
 class Comparing:
-    """Compares pairs of tensors of two checkpoints.
-
-    Parameters
-    ----------
-    left, right
-        The two checkpoints.
-    arithmetic
-        How quantised weights are decoded.
-    threads, pool
-        How many threads may compare, and a pool of one more than `worker_count` says.
-    reference, tolerances
-        As of `diff`.
-    explains
-        Whether what differs is measured and explained; else it is counted, in a format of both.
-    is_exact
-        Whether other formats are a difference that nothing is compared of.
-
-    """
+    """Compares pairs of tensors of two checkpoints."""
 
     def __init__(
         self,
+        # The two checkpoints.
         left: Side,
         right: Side,
+        # How quantised weights are decoded.
         arithmetic: Arithmetic,
         *,
+        # How many threads may compare, and a pool of one more than `worker_count` says.
         threads: int | None,
         pool: Executor,
+        # As of `diff`.
         reference: Side | None = None,
         tolerances: tuple[float, float] | None = None,
+        # Whether what differs is measured and explained; else it is counted, in a format of both.
         explains: bool = True,
+        # Whether other formats are a difference that nothing is compared of.
         is_exact: bool = False,
     ) -> None:
         self._pool, self._workers, self._arithmetic = pool, worker_count(threads), arithmetic

@@ -32,30 +32,19 @@ _BUFFER_BYTES = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class MapConversion:
-    """A cast by a map of formats, or the quantisation by one of schemes.
+    """A cast by a map of formats, or the quantisation by one of schemes."""
 
-    Attributes
-    ----------
-    origin
-        What the map is called: its path or name, or "map".
-    digest
-        The sha256 of the bytes of its file; of another its JSON.
-    options
-        Of the cast.
-    dtypes
-        The map of formats.
-    encode
-        What is quantised, and how; None for a cast.
-    architecture
-        What the parameters are, as a user says; None if nobody does.
-
-    """
-
+    # What the map is called: its path or name, or "map".
     origin: str
+    # The sha256 of the bytes of its file; of another its JSON.
     digest: str
+    # Of the cast.
     options: CastOptions
+    # The map of formats.
     dtypes: DtypeMap | None
+    # What is quantised, and how; None for a cast.
     encode: Encode | None
+    # What the parameters are, as a user says; None if nobody does.
     architecture: Architecture | None
 
     @classmethod

@@ -25,19 +25,12 @@ _WIDE_BITS = 32
 
 @dataclass(slots=True)
 class Pairing:
-    """Which tensor of A stands beside which of B.
+    """Which tensor of A stands beside which of B."""
 
-    Attributes
-    ----------
-    pairs
-        The names in A, each with that in B.
-    only_left, only_right
-        The names that have no other, each with a tensor of the same bytes in the same checkpoint,
-        or None.
-
-    """
-
+    # The names in A, each with that in B.
     pairs: dict[str, str] = field(default_factory=dict)
+    # The names that have no other, each with a tensor of the same bytes in the same checkpoint, or
+    # None.
     only_left: dict[str, str | None] = field(default_factory=dict)
     only_right: dict[str, str | None] = field(default_factory=dict)
 
@@ -47,13 +40,8 @@ def rename_mapping(
 ) -> dict[str, str]:
     """Return the names of tensors of A, each with that of B, as a mapping or its file says.
 
-    Raises
-    ------
-    CheckpointError
-        A name is of no tensor, or two are to be the same one.
-    ValueError, TypeError, OSError
-        The file cannot be read, or holds no such mapping.
-
+    CheckpointError: a name is of no tensor, or two are to be the same one.
+    ValueError, TypeError, OSError: the file cannot be read, or holds no such mapping.
     """
     if rename is None:
         return {}

@@ -40,30 +40,20 @@ _SCHEMES = {row.name: row for row in schemes()}
 
 @dataclass(frozen=True, slots=True)
 class SchemeRecipe:
-    """How a matrix is quantised and decoded.
+    """How a matrix is quantised and decoded."""
 
-    Attributes
-    ----------
-    scheme, producer, block, scale_rule
-        As in `castwise.quantization.quantize`.
-    passes
-        How often it is quantised, decoded to its own format between.
-    late
-        How scales became powers of two after the codes were computed; None if they did not.
-    axis
-        Along which elements share a scale: -2 in experts that are stored transposed.
-    shares
-        The global scale is that of the largest magnitude of all weights that engines fuse with it.
-
-    """
-
+    # As in `castwise.quantization.quantize`.
     scheme: str
     producer: str
     block: tuple[int, int] | None = None
     scale_rule: str | None = None
+    # How often it is quantised, decoded to its own format between.
     passes: int = 1
+    # How scales became powers of two after the codes were computed; None if they did not.
     late: str | None = None
+    # Along which elements share a scale: -2 in experts that are stored transposed.
     axis: int = -1
+    # The global scale is that of the largest magnitude of all weights that engines fuse with it.
     shares: bool = False
 
     @property
@@ -98,33 +88,21 @@ class SchemeRecipe:
 
     def applied(
         self,
+        # Rows of a tensor.
         matrix: NDArray[Any],
+        # The format of the values.
         to: str,
+        # The largest magnitude that scales of the whole are for.
         amax: float | None,
         *,
+        # The shape of all of that tensor.
         shape: Sequence[int],
+        # What is multiplied as another producer stores it; None for this one.
         form: QuantizedArray | None,
     ) -> NDArray[Any]:
         """Return the decoded values of a matrix of whole blocks.
 
-        Parameters
-        ----------
-        matrix
-            Rows of a tensor.
-        shape
-            The shape of all of that tensor.
-        to
-            The format of the values.
-        amax
-            The largest magnitude that scales of the whole are for.
-        form
-            What is multiplied as another producer stores it; None for this one.
-
-        Raises
-        ------
-        ValueError
-            The scheme cannot hold it.
-
+        ValueError: the scheme cannot hold it.
         """
         rows = matrix
         if len(shape) > MATRIX and self.row_step(shape) == shape[-2]:

@@ -79,33 +79,24 @@ class SchemeSearch:
     """The search for what makes a tensor of another one.
 
     A recipe that agrees on the first rows may be tried while the two are read for other reasons.
-
-    Parameters
-    ----------
-    prover
-        What was found of other tensors.
-    pairs
-        Reads the pieces of both.
-    shape, to
-        The shape of both, and the format of the second one.
-    weight
-        The second one if it is quantised.
-    form
-        Returns some rows of it as they are stored; None if it is plain.
-    amaxes
-        Returns the largest magnitude of the first one, and of that with what engines fuse with it.
-
     """
 
     def __init__(
         self,
+        # What was found of other tensors.
         prover: SchemeProver,
+        # Reads the pieces of both.
         pairs: Pairs,
         *,
+        # The shape of both, and the format of the second one.
         shape: tuple[int, ...],
         to: str,
+        # The second one if it is quantised.
         weight: QuantizedWeight | None,
+        # Returns some rows of it as they are stored; None if it is plain.
         form: Callable[[], QuantizedArray | None],
+        # Returns the largest magnitude of the first one, and of that with what engines fuse with
+        # it.
         amaxes: Callable[[], tuple[float, float]],
     ) -> None:
         self._prover, self._pairs, self._weight = prover, pairs, weight

@@ -35,24 +35,15 @@ _AnyPiece = TypeVar("_AnyPiece", bound=_Piece)
 
 @dataclass(frozen=True, slots=True)
 class PieceWalk:
-    """Walks over the pieces of two tensors.
+    """Walks over the pieces of two tensors."""
 
-    Attributes
-    ----------
-    measures
-        What adds up how they differ.
-    pool
-        Where pieces are read and computed ahead; one thread more than `workers`.
-    workers
-        How many pieces are computed at a time.
-    moved
-        Called when a piece was taken.
-
-    """
-
+    # What adds up how they differ.
     measures: Measures
+    # Where pieces are read and computed ahead; one thread more than `workers`.
     pool: Executor
+    # How many pieces are computed at a time.
     workers: int
+    # Called when a piece was taken.
     moved: Callable[[], None]
 
     def over(self, pairs: Iterator[Pair], prover: Prover | None) -> set[int]:
@@ -141,13 +132,7 @@ def _result(piece: _AnyPiece, future: Future[None]) -> _AnyPiece:
 class _PlainPiece:
     """A pair of pieces, and what was computed of them.
 
-    Attributes
-    ----------
-    is_equal_if_plain
-        Whether they are equal, if no recipe but the plain one is tried: else False.
-    attempt
-        What the recipe gave that was tried when the piece came; None if none is.
-
+    `attempt`: what the recipe gave that was tried when the piece came; None if none is.
     """
 
     def __init__(
@@ -160,6 +145,7 @@ class _PlainPiece:
         self.left, self.right = left, right
         self._measures, self.attempt = measures, attempt
         self._comparison: Comparison | None = None
+        # Whether they are equal, if no recipe but the plain one is tried: else False.
         self.is_equal_if_plain = False
 
     def compute(self) -> None:
@@ -184,16 +170,7 @@ class _PlainPiece:
 
 
 class _StoredPiece:
-    """Rows of a plain tensor beside stored ones, and what was computed of them.
-
-    Attributes
-    ----------
-    right
-        The decoded elements, or those of them that differ most.
-    tried
-        What the trial of a scheme gave.
-
-    """
+    """Rows of a plain tensor beside stored ones, and what was computed of them."""
 
     def __init__(
         self,
@@ -204,8 +181,10 @@ class _StoredPiece:
         trial: SchemeTrial | None,
     ) -> None:
         self.left = left
+        # The decoded elements, or those of them that differ most.
         self.right: Elements = {}
         self.comparison: Comparison | None = None
+        # What the trial of a scheme gave.
         self.tried: Tried = left.size, 0, None
         self._rows, self._arithmetic = rows, arithmetic
         self._measures, self._trial = measures, trial

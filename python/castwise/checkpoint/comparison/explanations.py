@@ -129,22 +129,15 @@ class KnownRecipes:
 class Attempt:
     """What a recipe made of a piece, computed before it is asked for.
 
-    Attributes
-    ----------
-    recipe
-        The recipe.
-    is_due
-        Whether a recipe is tried at all.
-    different
-        In how many elements the result is not B; None if it was not tried.
-    report
-        Of the cast, if that says all.
-
+    `recipe`: the recipe.
+    `is_due`: Whether a recipe is tried at all.
     """
 
     def __init__(self, recipe: Recipe, target: str, *, is_due: bool) -> None:
         self.recipe, self.is_due, self._target = recipe, is_due, target
+        # In how many elements the result is not B; None if it was not tried.
         self.different: int | None = None
+        # Of the cast, if that says all.
         self.report: CastReport | None = None
 
     @property

@@ -228,13 +228,8 @@ class Diff(Rendered):
 def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
     """Show the tensors that differ, at most `top` of them, with what explains them.
 
-    Parameters
-    ----------
-    result
-        What `diff` returned.
-    top
-        How many tensors; None is all.
-
+    `result`: what `diff` returned.
+    `top`: how many tensors; None is all.
     """
     shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
     rows = [tensor for tensor in shown[:top] if tensor.reason in {"values", "dtype"}]

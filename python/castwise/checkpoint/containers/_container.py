@@ -19,33 +19,23 @@ class Container:
 
     A class may be given by its name, as "module:Class". Then it is imported when there is such a
     file.
-
-    Attributes
-    ----------
-    reader : class, or str
-        What opens a file: it is called with the path, and is then a `Reader`.
-    writer : class, str or None
-        What writes one: it is called with the open file, the list of `Planned` tensors, the
-        metadata, and the reader that they come from (None for arrays in memory), and is then a
-        `Writer`. None if files are only read.
-    assumes : bool
-        True if arrays can be raw bytes, so that the reader takes `assume` after the path.
-    has_names : bool
-        True if a file keeps names and metadata, which then are checked to be text.
-    has_places : bool
-        True if a writer writes all but the tensors when it is made, and names a place for each, so
-        that several processes can write one file.
-    on_stores : bool
-        True if files on object stores can be read and written: the reader opens them with
-        `source_file`, and the writer never seeks.
-
     """
 
+    # What opens a file: it is called with the path, and is then a `Reader`.
     reader: Callable[..., Reader] | str
+    # What writes one: it is called with the open file, the list of `Planned` tensors, the metadata,
+    # and the reader that they come from (None for arrays in memory), and is then a `Writer`. None
+    # if files are only read.
     writer: Callable[..., Writer] | str | None = None
+    # True if arrays can be raw bytes, so that the reader takes `assume` after the path.
     assumes: bool = False
+    # True if a file keeps names and metadata, which then are checked to be text.
     has_names: bool = True
+    # True if a writer writes all but the tensors when it is made, and names a place for each, so
+    # that several processes can write one file.
     has_places: bool = False
+    # True if files on object stores can be read and written: the reader opens them with
+    # `source_file`, and the writer never seeks.
     on_stores: bool = False
 
     __repr__ = brief_fields

@@ -38,13 +38,8 @@ _MAX_NAME = 200  # bytes of a module, a function or the key of a storage
 class TorchPickle:
     """Reads one pickle from a file, from its place on, up to its end and not beyond.
 
-    Parameters
-    ----------
-    file
-        Where the pickle begins.
-    size
-        How many bytes are left in the file.
-
+    `file`: where the pickle begins.
+    `size`: how many bytes are left in the file.
     """
 
     def __init__(self, file: BinaryIO, size: int) -> None:

@@ -83,19 +83,9 @@ class _Dataset:
 
 
 class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
-    """An HDF5 file whose datasets were found and checked on opening.
+    """An HDF5 file whose datasets were found and checked on opening."""
 
-    Attributes
-    ----------
-    tree
-        The file as h5py has it.
-    layer_names
-        What Keras calls the layers, by the paths of the groups of their variables.
-    left_out
-        Datasets of the tree that a copy does not have.
-
-    """
-
+    # Datasets of the tree that a copy does not have.
     left_out: frozenset[str] = frozenset()
 
     def __init__(self, path: Path, assume: str | Mapping[str, str] | None = None) -> None:
@@ -105,9 +95,11 @@ class Hdf5Reader(FileReader[SourceFile], ChunkedReader):
             with explained(path):
                 try_reading(path, self._begin, self._size)
                 self._window = Window(self._file.stream, self._begin, self._size)
+                # The file as h5py has it.
                 self.tree: H5File = opened(self._window)
                 self.metadata = texts(self.tree)
                 self.tensors: dict[str, TensorInfo] = {}
+                # What Keras calls the layers, by the paths of the groups of their variables.
                 self.layer_names: dict[str, str] = {}
                 self._datasets: dict[str, _Dataset] = {}
                 self._assume = assume

@@ -56,8 +56,8 @@ _BUILT_IN: Mapping[str, Container] = {
         assumes=True,
     ),
     ".gguf": Container(
-        "castwise.checkpoint.containers.gguf:GgufReader",
-        "castwise.checkpoint.containers.gguf:GgufWriter",
+        "castwise.checkpoint.containers.gguf.reader:GgufReader",
+        "castwise.checkpoint.containers.gguf.writer:GgufWriter",
         has_places=True,
     ),
 }
@@ -68,7 +68,7 @@ STARTS: Mapping[bytes, str] = {
 }
 """The first bytes of files, and the suffix that they have."""
 
-WHOLE_MODELS: Mapping[str, str] = {".gguf": "castwise.checkpoint.containers.gguf"}
+WHOLE_MODELS: Mapping[str, str] = {".gguf": "castwise.checkpoint.containers.gguf.format"}
 """The modules of containers that hold whole models, whose tensors must be decoded."""
 
 _SUFFIX = re.compile(r"\.[^./\\\s]+")

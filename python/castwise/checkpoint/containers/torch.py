@@ -341,25 +341,16 @@ def _check_disjoint(storages: Mapping[str, tuple[int, int]]) -> None:
 
 
 class _Contents:
-    """The tensors of a value by name, and what else there is.
-
-    Attributes
-    ----------
-    tensors
-        Tensors by name.
-    other_entries
-        Names of the values that are and hold no tensors.
-    wrapper
-        The key under which the tensors of the model stand, if there is one.
-    dropped
-        What holds tensors beside it, and how many.
-
-    """
+    """The tensors of a value by name, and what else there is."""
 
     def __init__(self) -> None:
+        # Tensors by name.
         self.tensors: dict[str, TorchTensor] = {}
+        # Names of the values that are and hold no tensors.
         self.other_entries: list[str] = []
+        # The key under which the tensors of the model stand, if there is one.
         self.wrapper: str | None = None
+        # What holds tensors beside it, and how many.
         self.dropped: list[str] = []
         self._values = 0
         self._characters = 0

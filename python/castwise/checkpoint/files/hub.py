@@ -135,11 +135,7 @@ def target_path(path: str | os.PathLike[str], argument: str = "path") -> Path:
 class HubRepository:
     """A repository of models, to which a whole folder is pushed as one commit.
 
-    Raises
-    ------
-    CheckpointError
-        The path is not that of a repository of models.
-
+    CheckpointError: the path is not that of a repository of models.
     """
 
     def __init__(self, path: Path) -> None:

@@ -183,13 +183,8 @@ def _answer(call: Callable[[], object], url: str) -> object:
 class RemoteSource:
     """An object, to be read; as `SourceFile`.
 
-    Raises
-    ------
-    CheckpointError
-        It is a folder, or was changed meanwhile.
-    OSError
-        There is no such object, or it cannot be read.
-
+    CheckpointError: it is a folder, or was changed meanwhile.
+    OSError: there is no such object, or it cannot be read.
     """
 
     def __init__(self, path: Path) -> None:

@@ -25,13 +25,8 @@ class SourceFile:
 
     It can be closed and opened again, and is then known to be the same and unchanged.
 
-    Raises
-    ------
-    CheckpointError
-        It is not a regular file, or was changed meanwhile.
-    OSError
-        There is no such file, or it may not be read.
-
+    CheckpointError: it is not a regular file, or was changed meanwhile.
+    OSError: there is no such file, or it may not be read.
     """
 
     def __init__(self, path: Path) -> None:

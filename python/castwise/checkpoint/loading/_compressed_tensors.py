@@ -39,33 +39,22 @@ _POWERS = {"U8", "F8_E8M0"}
 
 @dataclass(frozen=True, slots=True)
 class Arguments:
-    """The arguments of the weights of one group, as far as they decide what is stored.
+    """The arguments of the weights of one group, as far as they decide what is stored."""
 
-    Attributes
-    ----------
-    bits, kind, strategy
-        `num_bits`, `type` and `strategy` of `QuantizationArgs`.
-    group, block
-        `group_size` and `block_structure`; 0 and None where there are none.
-    symmetric
-        False if there are zero points.
-    form
-        The compression format of the group; "" if neither it nor the whole states one.
-    ordered
-        True if an index says in which group each column is.
-    inputs
-        True if inputs are quantised, too.
-
-    """
-
+    # `num_bits`, `type` and `strategy` of `QuantizationArgs`.
     bits: int
     kind: str
     strategy: str
+    # `group_size` and `block_structure`; 0 and None where there are none.
     group: int
     block: tuple[int, int] | None
+    # False if there are zero points.
     symmetric: bool
+    # The compression format of the group; "" if neither it nor the whole states one.
     form: str
+    # True if an index says in which group each column is.
     ordered: bool
+    # True if inputs are quantised, too.
     inputs: bool
 
     @classmethod

@@ -53,24 +53,15 @@ _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Engine:
-    """What tells the engines apart.
+    """What tells the engines apart."""
 
-    Attributes
-    ----------
-    name
-        The consumer.
-    suffixes
-        A plain target or exception of a head also matches the end of a name.
-    integer_embeddings
-        Embeddings of packed integers are loaded.
-    refuses_order
-        Groups in an order of their own are refused.
-
-    """
-
+    # The consumer.
     name: str
+    # A plain target or exception of a head also matches the end of a name.
     suffixes: bool
+    # Embeddings of packed integers are loaded.
     integer_embeddings: bool
+    # Groups in an order of their own are refused.
     refuses_order: bool
 
 

@@ -52,28 +52,18 @@ _BESIDE_MODULE = (
 
 @dataclass(frozen=True, slots=True)
 class Module:
-    """A weight of the model, and what the file stores of it.
+    """A weight of the model, and what the file stores of it."""
 
-    Attributes
-    ----------
-    name
-        The module by its name in the file, or the parameter of a stack of experts.
-    parameter
-        The row of the table.
-    weight
-        The name of the parameter in an unquantised file.
-    normalized
-        The name of the module with `#` for numbers.
-    tensors
-        What the file stores, by what follows `weight`, or after a dot by what follows the module:
-        "" is the weight itself, or a payload under its name.
-
-    """
-
+    # The module by its name in the file, or the parameter of a stack of experts.
     name: str
+    # The row of the table.
     parameter: Parameter
+    # The name of the parameter in an unquantised file.
     weight: str
+    # The name of the module with `#` for numbers.
     normalized: str
+    # What the file stores, by what follows `weight`, or after a dot by what follows the module: ""
+    # is the weight itself, or a payload under its name.
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
 
     @property

@@ -31,33 +31,22 @@ def leave() -> str:
 
 
 class View:
-    """A checkpoint as one consumer sees it.
-
-    Parameters
-    ----------
-    consumer
-        Its name.
-    architecture
-        What the model's tensors are.
-    config
-        The model's parsed `config.json`.
-    modules
-        The weights of the model, each with its tensors.
-    files
-        Other files that may state the quantisation, parsed, by name.
-    read
-        Reads a tensor, for scales that must be equal; None if there is no data yet.
-
-    """
+    """A checkpoint as one consumer sees it."""
 
     def __init__(
         self,
+        # Its name.
         consumer: str,
+        # What the model's tensors are.
         architecture: Architecture,
+        # The model's parsed `config.json`.
         config: Mapping[str, Any],
+        # The weights of the model, each with its tensors.
         modules: Sequence[Module],
         *,
+        # Other files that may state the quantisation, parsed, by name.
         files: Mapping[str, Any] | None = None,
+        # Reads a tensor, for scales that must be equal; None if there is no data yet.
         read: Read | None = None,
     ) -> None:
         self.consumer = consumer

@@ -30,32 +30,21 @@ CHECKED = ("transformers", "vllm", "sglang", LLAMA_CPP, "mlx-lm")
 
 
 def check_loading(
+    # What the tensors of the model are.
     architecture: Architecture,
+    # The parsed `config.json`.
     config: Mapping[str, Any],
+    # All tensors of the model.
     tensors: Iterable[TensorInfo],
+    # Of `CHECKED`, but for llama.cpp, of which see `check_file`.
     consumers: Iterable[str],
     *,
+    # Other files that may state the quantisation, parsed, by name.
     files: Mapping[str, Any] | None = None,
+    # Reads a tensor by its name; None if the data are not there yet.
     read: Read | None = None,
 ) -> dict[str, list[LoadingProblem]]:
-    """Return what keeps consumers from loading a checkpoint as it stands, by their names.
-
-    Parameters
-    ----------
-    architecture
-        What the tensors of the model are.
-    config
-        The parsed `config.json`.
-    tensors
-        All tensors of the model.
-    consumers
-        Of `CHECKED`, but for llama.cpp, of which see `check_file`.
-    files
-        Other files that may state the quantisation, parsed, by name.
-    read
-        Reads a tensor by its name; None if the data are not there yet.
-
-    """
+    """Return what keeps consumers from loading a checkpoint as it stands, by their names."""
     tensors = list(tensors)
     modules, _ = modules_of(_model(architecture, config, tensors), tensors)
     views = {
@@ -114,13 +103,8 @@ def check_file(
 def loads_by_default(consumer: str, recipe: str, scheme: str, dtype: str | None) -> bool:
     """Return False if a consumer loads a scheme only with an option that it has not by default.
 
-    Parameters
-    ----------
-    consumer, recipe, scheme
-        Who loads it, the producer, and the scheme of a weight.
-    dtype
-        The format of most tensors that are not quantised; None if there are none.
-
+    `consumer`, `recipe`, `scheme`: Who loads it, the producer, and the scheme of a weight.
+    `dtype`: the format of most tensors that are not quantised; None if there are none.
     """
     is_narrow = consumer == "transformers" and recipe == "compressed-tensors"
     return not (is_narrow and is_decoded_alone(scheme, dtype))

@@ -7,24 +7,15 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class LoadingProblem:
-    """One module that a consumer does not load as the file has it.
+    """One module that a consumer does not load as the file has it."""
 
-    Attributes
-    ----------
-    module : str
-        The module, or the parameter of a stack of experts; "" for the whole checkpoint.
-    problem : str
-        What the consumer would do with it.
-    remedy : str
-        What to do.
-    option : str or None
-        The option of the consumer with which it loads; None if it loads with none.
-
-    """
-
+    # The module, or the parameter of a stack of experts; "" for the whole checkpoint.
     module: str
+    # What the consumer would do with it.
     problem: str
+    # What to do.
     remedy: str
+    # The option of the consumer with which it loads; None if it loads with none.
     option: str | None = None
 
     def __str__(self) -> str:

@@ -46,20 +46,10 @@ UNKNOWN = "castwise does not know the method {!r} ({}); the library of that meth
 class SourceComponent:
     """One component as it is read: its tensors, what states how they are stored, and its model.
 
-    Attributes
-    ----------
-    prefix
-        The folder of the component in the checkpoint, with a slash at its end.
-    path
-        What refusals and warnings call it.
-    tensors, configs
-        What it holds, and the parsed configurations by name.
-    quantization
-        What of it is quantised; None if nothing is.
-
-    CheckpointError: what states how its tensors are stored cannot be read, or contradicts itself;
-    or the index leaves tensors out.
-
+    `prefix`: the folder of the component in the checkpoint, with a slash at its end.
+    `tensors`, `configs`: what it holds, and the parsed configurations by name.
+    `CheckpointError`, `or contradicts itself;`: .
+    `or the index leaves tensors out.`: .
     """
 
     def __init__(  # noqa: PLR0917
@@ -75,10 +65,12 @@ class SourceComponent:
         self.component, self.prefix = component, component.prefix
         self.derivation, self.purpose = derivation, purpose
         self._architecture = architecture
+        # What refusals and warnings call it.
         self.path = source.path_of(component)
         self.tensors, self.configs, self._pairs, unreadable = stated_of(source, component)
         if unreadable:
             raise self.refusal(f"{statement_text} cannot be read: {unreadable[0]}")
+        # What of it is quantised; None if nothing is.
         self.quantization = found_in(component, self.tensors, self.configs, self._pairs)
         if self.quantization is not None or derivation != "decode":
             reason = not_indexed(component)

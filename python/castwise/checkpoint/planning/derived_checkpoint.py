@@ -30,13 +30,7 @@ _TRANSFORMERS = "transformers"
 class DerivedCheckpoint:
     """A checkpoint with tensors that are decoded, encoded or transcoded as they are read.
 
-    Attributes
-    ----------
-    source
-        The readers that derive.
-
-    CheckpointError: A tensor of a model and one of an adapter beside it would have the same name.
-
+    `CheckpointError`: .
     """
 
     def __init__(
@@ -60,6 +54,7 @@ class DerivedCheckpoint:
         # A shard without any tensor is not written.
         consumed.update(*({*plan.source.component.shards} for plan in plans))
         consumed.difference_update(*(component.shards for component in components))
+        # The readers that derive.
         self.source = replace(source, components=components, consumed=frozenset(consumed))
         self.source.check_names()
         self.plans = plans

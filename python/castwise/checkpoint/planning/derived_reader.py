@@ -119,16 +119,7 @@ class ShardPlan:
 
 
 class DerivedReader:
-    """One shard, of which some tensors are decoded, encoded or transcoded.
-
-    Attributes
-    ----------
-    derivation
-        "decode", "encode" or "transcode".
-    again
-        What plans it in another process; None if nobody asks for that.
-
-    """
+    """One shard, of which some tensors are decoded, encoded or transcoded."""
 
     reopens = True
 
@@ -138,6 +129,7 @@ class DerivedReader:
         plan: ShardPlan,  # what becomes of it
     ) -> None:
         self.path = reader.path
+        # "decode", "encode" or "transcode".
         self.derivation = plan.derivation
         self.metadata = plan.metadata
         self.other_entries = reader.other_entries
@@ -164,6 +156,7 @@ class DerivedReader:
         self._files: Sequence[Reader] = [reader, *other_readers]
         self._open = ExitStack()
         self._pool: ThreadPoolExecutor | None = None
+        # What plans it in another process; None if nobody asks for that.
         self.again: PlanAgain | None = None
 
     @property

@@ -60,11 +60,7 @@ class DerivedOptions(CastOptions):
 def derivation(request: Request, threads: int | None) -> tuple[DerivedOptions, Derive]:
     """Check what is to be derived, and how; returns the options of the run, and what derives.
 
-    Raises
-    ------
-    ValueError, TypeError
-        An option is wrong.
-
+    ValueError, TypeError: an option is wrong.
     """
     # Each command imports its own alone.
     match request:

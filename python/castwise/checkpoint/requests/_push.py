@@ -46,15 +46,10 @@ def target_of(
 def _pushed(request: Request, run: Run, source: Path, destination: Path) -> Iterator[Target]:
     """Let a block write into a temporary folder; give it a model card, and push it at the end.
 
-    Raises
-    ------
-    CheckpointError
-        `destination` is the source, or has files that may not be replaced; the model card of the
-        source cannot become that of the result; or the result, which then stays on this machine,
-        could not be pushed.
-    OSError
-        The Hub is out of reach, or nobody is logged in.
-
+    CheckpointError: `destination` is the source, or has files that may not be replaced; the model
+    card of the source cannot become that of the result; or the result, which then stays on this
+    machine, could not be pushed.
+    OSError: the Hub is out of reach, or nobody is logged in.
     """
     if run.keeps_shards:
         raise CheckpointError(

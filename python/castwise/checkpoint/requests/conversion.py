@@ -71,11 +71,7 @@ def finish_conversion(run: Run, *, overwrite: bool) -> CastSummary:
 def _check_part(request: Request, run: Run) -> None:
     """Refuse what does not go together with `part`, also that parts draw different seeds.
 
-    Raises
-    ------
-    TypeError
-        A dtype, map or policy is an object that JSON cannot hold.
-
+    TypeError: a dtype, map or policy is an object that JSON cannot hold.
     """
     beside = {"executor": run.executor, "dry_run": run.dry_run, "resumable": run.keeps_shards}
     if names := sorted(name for name, value in beside.items() if value):

@@ -121,11 +121,7 @@ class Conversion:
         Returns the reports, by tensor, for `rows`; what a `batch` would make is of the others.
         Temporary files are made in `folder`, or where the system has them.
 
-        Raises
-        ------
-        OverflowError, ValueError, TypeError
-            As `castwise.cast`, with the tensor's name in front.
-
+        OverflowError, ValueError, TypeError: as `castwise.cast`, with the tensor's name in front.
         """
         placed: list[str] = []
         rest: dict[str, TensorRange | None] = {}

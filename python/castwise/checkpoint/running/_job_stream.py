@@ -20,14 +20,7 @@ from castwise.checkpoint.running._rearranging import pieces_of, temporary_file, 
 
 
 class JobStream:
-    """The tensors that jobs make, one by one.
-
-    Attributes
-    ----------
-    reports
-        What was lost, by the payloads that were made.
-
-    """
+    """The tensors that jobs make, one by one."""
 
     def __init__(
         self,
@@ -36,6 +29,7 @@ class JobStream:
         folder: Path | None,  # where the temporary file is made; None for the system's folder
         files: ExitStack,  # closes it
     ) -> None:
+        # What was lost, by the payloads that were made.
         self.reports: dict[str, Report | None] = {}
         self._maker = maker
         self._names = set(names)

@@ -31,24 +31,14 @@ Source = tuple[Reader, list[Planned]]
 
 @dataclass(frozen=True, slots=True)
 class OutputFile:
-    """A file to be written.
+    """A file to be written."""
 
-    Attributes
-    ----------
-    name
-        Its path in the new folder; of a single file its name.
-    sources
-        Where its tensors come from.
-    metadata
-        Its metadata.
-    options
-        How tensors are cast.
-
-    """
-
+    # Its path in the new folder; of a single file its name.
     name: str
+    # Where its tensors come from.
     sources: Sequence[Source]
     metadata: Mapping[str, str]
+    # How tensors are cast.
     options: CastOptions
 
     @property
@@ -161,24 +151,14 @@ class _PreviewDone(Exception):  # noqa: N818  (it is no error)
 
 @dataclass(frozen=True, slots=True)
 class OutputComponent:
-    """The files that become of one component of the source.
-
-    Attributes
-    ----------
-    component
-        That component.
-    targets
-        The files.
-    index_name
-        Path of their index in the new folder, None if there is none.
-    divided
-        True if their tensors are divided otherwise than in the source.
-
-    """
+    """The files that become of one component of the source."""
 
     component: Component
+    # The files.
     targets: Sequence[OutputFile]
+    # Path of their index in the new folder, None if there is none.
     index_name: str | None
+    # True if their tensors are divided otherwise than in the source.
     divided: bool
 
     @property

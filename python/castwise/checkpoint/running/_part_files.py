@@ -26,24 +26,15 @@ Work = list[tuple[OutputFile, Conversion, list[TensorRange]]]
 
 @dataclass(frozen=True, slots=True)
 class Outline:
-    """What is known of a file before it is converted.
+    """What is known of a file before it is converted."""
 
-    Attributes
-    ----------
-    target
-        The file.
-    rest
-        The header, and what lies between tensors and after the last, by where it begins.
-    size
-        The bytes of all.
-    spans
-        Where tensors lie, those in a row as one span.
-
-    """
-
+    # The file.
     target: OutputFile
+    # The header, and what lies between tensors and after the last, by where it begins.
     rest: list[tuple[int, bytes]]
+    # The bytes of all.
     size: int
+    # Where tensors lie, those in a row as one span.
     spans: list[tuple[int, int]]
 
 

@@ -78,13 +78,8 @@ class InCOrder:
 def in_c_order(reader: Reader, name: str, folder: Path | None) -> Iterator[Rearranged]:
     """Bring a tensor into C order in a temporary file of that folder, for a block.
 
-    Raises
-    ------
-    CheckpointError
-        The file of the reader ends early.
-    OSError
-        The temporary file cannot be written.
-
+    CheckpointError: the file of the reader ends early.
+    OSError: the temporary file cannot be written.
     """
     arrangement = reader.arrangement(name)
     assert arrangement is not None, "a tensor in C order stays where it is"  # noqa: S101
@@ -127,13 +122,8 @@ def rearrange(
 
     `stored` and `ordered` have the same shape and size of items; those of `ordered` do not overlap.
 
-    Raises
-    ------
-    EOFError
-        The source ends early.
-    OSError
-        It cannot be read, or the target not be written.
-
+    EOFError: the source ends early.
+    OSError: it cannot be read, or the target not be written.
     """
     file, begin = source
     rearrange_items(

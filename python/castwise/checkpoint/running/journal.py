@@ -137,11 +137,7 @@ def kept_by_size(
 ) -> list[str]:
     """List the shards that a run can go on with, if they have the bytes that they had.
 
-    Raises
-    ------
-    CheckpointError
-        The folder keeps those of another conversion, or its journal is damaged.
-
+    CheckpointError: the folder keeps those of another conversion, or its journal is damaged.
     """
     kept = _kept(folder, job, planned)
     return [shard for shard, (line, _) in kept.items() if _size(folder / shard) == line.size]
@@ -169,11 +165,7 @@ def _kept(
 def _read(folder: Path) -> tuple[dict[str, Any], list[_Shard]]:
     """Return the job and the shards of a journal, up to a line that was cut off.
 
-    Raises
-    ------
-    CheckpointError
-        It is not what a run writes.
-
+    CheckpointError: it is not what a run writes.
     """
     journal = journal_name(folder)
     if not folder.is_dir() or not os.path.lexists(journal):

@@ -68,13 +68,8 @@ class Patterns:
     They are compared with the path in the checkpoint, in which `*` matches slashes too, and with
     the name alone. What matches a folder holds for all in it.
 
-    Raises
-    ------
-    TypeError
-        A glob is not a str.
-    CheckpointError
-        It is empty.
-
+    TypeError: a glob is not a str.
+    CheckpointError: it is empty.
     """
 
     def __init__(self, include: object = (), exclude: object = ()) -> None:
@@ -116,15 +111,9 @@ class Patterns:
 class OtherFiles:
     """The files of a folder that are not cast.
 
-    Parameters
-    ----------
-    folder
-        The checkpoint.
-    patterns
-        What the caller wants to be copied and left out.
-    keeps_all
-        True if nothing is left out, because the folder itself is to be replaced.
-
+    `folder`: the checkpoint.
+    `patterns`: what the caller wants to be copied and left out.
+    `keeps_all`: True if nothing is left out, because the folder itself is to be replaced.
     """
 
     def __init__(self, folder: Checkpoint, patterns: Patterns, *, keeps_all: bool) -> None:
@@ -142,13 +131,8 @@ class OtherFiles:
     def size(self, destination: Path) -> tuple[int, list[tuple[str, int]]]:
         """Return the bytes to be copied, and what is left out with the bytes of each.
 
-        Raises
-        ------
-        CheckpointError
-            A name is longer than the destination takes.
-        PermissionError
-            A file to be copied may not be read. Both would end the run after its work.
-
+        CheckpointError: a name is longer than the destination takes.
+        PermissionError: a file to be copied may not be read. Both would end the run after its work.
         """
         nbytes, left_out = 0, dict[str, int]()
         for path, entry, fate in self._fates():
@@ -234,11 +218,7 @@ class OtherFiles:
 
         That is one of `_COPIED`, `_EXCLUDED`, or the path of what is left out with it.
 
-        Raises
-        ------
-        CheckpointError
-            A link that is to be copied leads nowhere.
-
+        CheckpointError: a link that is to be copied leads nowhere.
         """
         fates = {"": _BY_DEFAULT}
 

@@ -13,35 +13,22 @@ from castwise.checkpoint.running.other_files import Patterns
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OutputOptions:
-    """How the destination of a run is written, beside what becomes of tensors.
+    """How the destination of a run is written, beside what becomes of tensors."""
 
-    Attributes
-    ----------
-    arguments
-        All that the caller gave for the conversion, as plain values by name.
-    overwrite
-        What is there may be replaced.
-    limit
-        The bytes of a shard; None for those of the source.
-    patterns
-        Which other files of a folder are copied or left out.
-    resumable, resume
-        Whether complete shards stay if it is interrupted, and whether it goes on with such.
-    config
-        What makes config.json follow the tensors; None to leave it as it is.
-    added
-        Files to add, with their texts, by their paths in the folder.
-    restates
-        Whether config.json will state otherwise how weights are stored.
-
-    """
-
+    # All that the caller gave for the conversion, as plain values by name.
     arguments: Mapping[str, Any]
+    # What is there may be replaced.
     overwrite: bool
+    # The bytes of a shard; None for those of the source.
     limit: int | None
+    # Which other files of a folder are copied or left out.
     patterns: Patterns
+    # Whether complete shards stay if it is interrupted, and whether it goes on with such.
     resumable: bool
     resume: bool
+    # What makes config.json follow the tensors; None to leave it as it is.
     config: Callable[[Path, str], Config] | None
+    # Files to add, with their texts, by their paths in the folder.
     added: Mapping[str, str] = field(default_factory=dict)
+    # Whether config.json will state otherwise how weights are stored.
     restates: bool = False

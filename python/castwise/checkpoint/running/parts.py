@@ -79,11 +79,7 @@ class RunPart:
     def of(cls, value: Any) -> RunPart:  # noqa: ANN401  (as it is given)
         """Read a part: text such as "3/16", or the two numbers.
 
-        Raises
-        ------
-        ValueError
-            It is neither, or there is no such part.
-
+        ValueError: it is neither, or there is no such part.
         """
         try:
             number, count = map(int, value.split("/")) if isinstance(value, str) else value
@@ -114,13 +110,9 @@ def convert_part(
 ) -> list[CastRow]:
     """Carry out a part of a conversion; the rows tell of the elements in it.
 
-    Raises
-    ------
-    CheckpointError
-        Some tensors have no place in their file, as those of `.npz`; parts of another conversion
-        are there; the parts are being put together; or, before the first, there is too little
-        room.
-
+    CheckpointError: some tensors have no place in their file, as those of `.npz`; parts of another
+    conversion are there; the parts are being put together; or, before the first, there is too
+    little room.
     """
     folder = _folder(destination)
     job = _job(run, part.count)
@@ -188,11 +180,8 @@ def refuse_parts(destination: Path) -> None:
 class RunParts:
     """The parts for a destination, all of them complete.
 
-    Raises
-    ------
-    CheckpointError
-        There are none, some are missing, or a run before this one made the destination of them.
-
+    CheckpointError: there are none, some are missing, or a run before this one made the destination
+    of them.
     """
 
     def __init__(self, destination: Path) -> None:
@@ -232,12 +221,8 @@ class RunParts:
     def put_together(self, run: PartedRun) -> list[CastRow]:
         """Make the destination of them, and remove them.
 
-        Raises
-        ------
-        CheckpointError
-            The source was changed since, a part is still being converted, or a file does not hold
-            what the parts wrote.
-
+        CheckpointError: the source was changed since, a part is still being converted, or a file
+        does not hold what the parts wrote.
         """
         files = self._folder / _FILES
         # Of the arguments the caller may have changed whether the destination may be replaced.
@@ -318,11 +303,7 @@ def _sealed(content: dict[str, Any]) -> bytes:
 def _unsealed(path: Path) -> dict[str, Any]:
     """Return what is on such a page.
 
-    Raises
-    ------
-    ValueError, TypeError, LookupError, RecursionError
-        It is none, or was damaged.
-
+    ValueError, TypeError, LookupError, RecursionError: it is none, or was damaged.
     """
     content: dict[str, Any] = json.loads(read_file(path, _MAX_PAGE_BYTES))
     if content.pop("seal") != _digest(content):
@@ -352,11 +333,7 @@ def _read_job(folder: Path) -> Job:
 def _check_job(folder: Path, job: Job, seal: str | None = None) -> str:
     """Return the seal of the page of the job, which must be this one, with this seal if given.
 
-    Raises
-    ------
-    CheckpointError
-        The folder is gone, or is another one, or is there for another conversion.
-
+    CheckpointError: the folder is gone, or is another one, or is there for another conversion.
     """
     there: Job = {}
     with suppress(FileNotFoundError):

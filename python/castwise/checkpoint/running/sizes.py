@@ -17,11 +17,7 @@ def size_in_bytes(name: str, size: object) -> int:
 
     Text that is a whole number counts bytes, as an int does.
 
-    Raises
-    ------
-    ValueError, TypeError
-        It is not the size of anything.
-
+    ValueError, TypeError: it is not the size of anything.
     """
     if isinstance(size, str):
         match = _SIZE.fullmatch(size.strip())
@@ -42,10 +38,6 @@ def size_in_bytes(name: str, size: object) -> int:
 def shard_bytes(size: object) -> int | None:
     """Return the size of a shard in bytes; None for shards of any size.
 
-    Raises
-    ------
-    ValueError, TypeError
-        As `size_in_bytes`.
-
+    ValueError, TypeError: as `size_in_bytes`.
     """
     return None if size is None else size_in_bytes("max_shard_size", size)

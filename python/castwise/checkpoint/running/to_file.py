@@ -41,11 +41,7 @@ _SAFETENSORS = ".safetensors"
 class ToFile:
     """A run that writes one file.
 
-    Raises
-    ------
-    CheckpointError
-        The source cannot become this file.
-
+    CheckpointError: the source cannot become this file.
     """
 
     def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:

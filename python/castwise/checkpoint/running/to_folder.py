@@ -55,11 +55,7 @@ _LOGGER = logging.getLogger(__name__)
 class ToFolder:
     """A run that writes a folder.
 
-    Raises
-    ------
-    CheckpointError
-        The source cannot become this folder.
-
+    CheckpointError: the source cannot become this folder.
     """
 
     def __init__(self, source: Checkpoint, destination: Path, output: OutputOptions) -> None:

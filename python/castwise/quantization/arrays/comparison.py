@@ -14,52 +14,33 @@ from castwise.quantization.arrays.views import Array, StoredArray, views_of
 
 
 class RowComparison(NamedTuple):
-    """How the rows of a quantised matrix differ from plain ones.
+    """How the rows of a quantised matrix differ from plain ones."""
 
-    Attributes
-    ----------
-    comparison
-        Of the plain rows and the decoded ones.
-    is_made
-        Whether a recipe makes the codes and scales of the plain rows. False without a recipe.
-    values
-        The decoded elements where these differ most, by their flat index.
-
-    """
-
+    # Of the plain rows and the decoded ones.
     comparison: _core.Comparison
+    # Whether a recipe makes the codes and scales of the plain rows. False without a recipe.
     is_made: bool
+    # The decoded elements where these differ most, by their flat index.
     values: Mapping[int, float]
 
 
 def compare_rows(
+    # A matrix in C order, of a dtype that weights are decoded to.
     x: Array,
+    # What it is compared with, of the same shape.
     q: StoredArray,
+    # As in `dequantize`.
     arithmetic: Arithmetic,
+    # Those of `quantize_slab` that may have made one of the other; None to ask for no more.
     options: Mapping[str, Any] | None = None,
     amax: float | None = None,
     *,
+    # Whether what is lost is found, too.
     measure: bool = True,
 ) -> RowComparison | None:
     """Compare a matrix with a quantised one, decoded to its dtype, in one pass of the core.
 
-    Parameters
-    ----------
-    x
-        A matrix in C order, of a dtype that weights are decoded to.
-    q
-        What it is compared with, of the same shape.
-    arithmetic
-        As in `dequantize`.
-    options, amax
-        Those of `quantize_slab` that may have made one of the other; None to ask for no more.
-    measure
-        Whether what is lost is found, too.
-
-    Returns
-    -------
-    None where the core sees the matrix otherwise than in C order, or decodes it in steps.
-
+    Returns None where the core sees the matrix otherwise than in C order, or decodes it in steps.
     """
     views = views_of(q)
     if views.core_shape != x.shape or views.is_transposed or not is_at_once(q) or not x.size:

@@ -18,22 +18,14 @@ _MARGIN = 4
 
 
 class DecodingLosses(NamedTuple):
-    """What became of the codes of a slab.
+    """What became of the codes of a slab."""
 
-    Attributes
-    ----------
-    infinite, nan
-        Values that are infinite, and that are NaN.
-    zeroed
-        Codes that are not 0, and whose product with their scale is.
-    zeros
-        Codes that are 0, as far as they were counted: where nothing is lost they are not.
-
-    """
-
+    # Values that are infinite, and that are NaN.
     infinite: int = 0
     nan: int = 0
+    # Codes that are not 0, and whose product with their scale is.
     zeroed: int = 0
+    # Codes that are 0, as far as they were counted: where nothing is lost they are not.
     zeros: int = 0
 
 

@@ -52,18 +52,7 @@ _NO_JOB = WeightJob("", lambda *_: ())
 
 
 class TranscodedWeight:
-    """A weight, and what it becomes.
-
-    Attributes
-    ----------
-    encoding
-        How it is stated that it is stored; None where its statements stay.
-    level
-        Its global scale, if that is another one.
-    form
-        The form that it gets.
-
-    """
+    """A weight, and what it becomes."""
 
     def __init__(
         self,
@@ -78,8 +67,11 @@ class TranscodedWeight:
         self.weight = weight
         self.scheme = scheme
         self.plan = plan
+        # How it is stated that it is stored; None where its statements stay.
         self.encoding: Encoding | None = None
+        # Its global scale, if that is another one.
         self.level: Power | Reciprocal | None = None
+        # The form that it gets.
         self.form: Views | None = None
         self._stem = ""
         self.stored = stored
