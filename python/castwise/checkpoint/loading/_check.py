@@ -70,21 +70,22 @@ def check_loading(
 
 
 def _lacking_experts(modules: Iterable[Module]) -> Iterator[LoadingProblem]:
-    """Yield the weights that a layer has of some experts, and not of others."""
-    parts: dict[str, dict[str, set[str]]] = {}
+    """Yield the weights that a layer has of experts before and after one, and not of that.
+
+    LongCat's experts without weights are the last.
+    """
+    numbers: dict[tuple[str, str], set[int]] = {}
     for module in modules:
         number, _, part = module.name.removeprefix(f"{module.layer}.").partition(".")
         if module.is_expert and number.isdecimal() and part:
-            parts.setdefault(module.layer, {}).setdefault(number, set()).add(part)
-    for layer, experts in parts.items():
-        every = set().union(*experts.values())
-        for number in range(max(map(int, experts)) + 1):
-            for part in sorted(every - experts.get(str(number), set())):
-                yield LoadingProblem(
-                    f"{layer}.{number}.{part}",
-                    "the file has it of other experts of the layer, and not of this one",
-                    "write the model anew with all its experts",
-                )
+            numbers.setdefault((module.layer, part), set()).add(int(number))
+    for (layer, part), present in numbers.items():
+        for number in sorted({*range(max(present))} - present):
+            yield LoadingProblem(
+                f"{layer}.{number}.{part}",
+                "the file has it of other experts of the layer, and not of this one",
+                "write the model anew with all its experts",
+            )
 
 
 def unknown_tensors(
