@@ -72,9 +72,9 @@ def _lacking_experts(modules: Iterable[Module]) -> Iterator[LoadingProblem]:
     for (layer, part), present in numbers.items():
         # The first of each gap: a number may be any.
         gaps = (low + 1 for low, high in pairwise((-1, *sorted(present))) if high > low + 1)
-        for number in gaps:
+        for gap in gaps:
             yield LoadingProblem(
-                f"{layer}.{number}.{part}",
+                f"{layer}.{gap}.{part}",
                 "the file has it of other experts of the layer, and not of this one",
                 "write the model anew with all its experts",
             )
