@@ -35,7 +35,7 @@ from castwise.checkpoint.results.report import FINDINGS, LOSSES, MAX_ZEROS, Prog
 from castwise.dtype_policies import DTypePolicyMap
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.producers.registry import TYPED
-from castwise.text.wording import argument
+from castwise.text.wording import argument, check_switch
 
 SAFETENSORS = ".safetensors"
 _Kind = TypeVar("_Kind")
@@ -98,11 +98,13 @@ def _check_submit(value: object) -> None:
 
 
 def check_fields(options: Request | Run) -> None:
-    """Let each field that has a check refuse its value."""
+    """Let each field refuse a value that it cannot have."""
     for each in fields_of(options):
-        check = described(each).check
+        value, check = getattr(options, each.name), described(each).check
         if check is not None:
-            check(getattr(options, each.name))
+            check(value)
+        if each.type == "bool":
+            check_switch(each.name, value)
 
 
 _ARCHITECTURE = OptionDescription(
