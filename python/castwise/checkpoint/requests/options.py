@@ -41,7 +41,7 @@ SAFETENSORS = ".safetensors"
 _Kind = TypeVar("_Kind")
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False, repr=False)
 class OptionDescription:
     """What is to be known of an option beside its name, type and default."""
 
@@ -74,7 +74,7 @@ def option(
 @dataclass_transform(kw_only_default=True, frozen_default=True, field_specifiers=(option,))
 def _options(kind: type[_Kind]) -> type[_Kind]:
     """Make a frozen dataclass of options."""
-    return dataclass(frozen=True, eq=False, kw_only=True)(kind)
+    return dataclass(frozen=True, eq=False, repr=False, kw_only=True)(kind)
 
 
 def fields_of(kind: object) -> tuple[Field[Any], ...]:
