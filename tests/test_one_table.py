@@ -32,7 +32,7 @@ NUMPYS_OWN = {"bool", "float16", "float32", "float64", "complex64", "complex128"
 OF_OTHERS = {
     "_compressed_tensors.py": {"uint8"},  # what it calls scales that are powers of two
     "_config.py": {"bfloat16"},  # what transformers loads
-    "_recognition.py": {"int4"},  # the end of a scheme's name
+    "recognition.py": {"int4"},  # the end of a scheme's name
     "_values.py": {"int32"},  # what Keras makes of an integer
 }
 """Words of other systems in single lines."""

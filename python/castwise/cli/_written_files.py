@@ -19,8 +19,7 @@ from castwise import checkpoint
 from castwise.checkpoint.files.paths import real_path
 from castwise.checkpoint.files.replacing import check_own_start, replacing_file
 from castwise.cli._output import abandon_output, reason_of
-from castwise.rendering.html import PAGE_START, page_lines
-from castwise.rendering.sheet import Lines, Sheet
+from castwise.rendering.sheet import PAGE_START, Lines, Sheet
 
 _STARTS = {
     "report": b'{\n  "schema": ',
@@ -113,6 +112,8 @@ def _open_file(options: argparse.Namespace, name: str, path: Path) -> Iterator[B
 
 def page_of(options: argparse.Namespace, sheet: Sheet) -> Iterator[str]:
     """Make a page of a sheet, under the command that it is of."""
+    from castwise.rendering.html import page_lines  # noqa: PLC0415  (3 milliseconds)
+
     version = Lines((f"by castwise {castwise.__version__}",))
     return page_lines(f"castwise {options.command_line}", [version, *sheet])
 

@@ -25,7 +25,6 @@ from castwise.checkpoint.containers._exclusion import exclusion
 from castwise.checkpoint.containers.checkpoint import Checkpoint, Component
 from castwise.checkpoint.containers.interface import Reader
 from castwise.checkpoint.containers.safetensors import SafetensorsReader
-from castwise.checkpoint.containers.torch import TorchReader
 from castwise.checkpoint.containers.weight_files import (
     CONSOLIDATED,
     families,
@@ -320,10 +319,18 @@ def _tensors_by_shard(path: Path, index: Mapping[str, Any]) -> dict[str, tuple[s
     return {shard: tuple(shards[shard]) for shard in sorted(shards)}
 
 
+def _reader(path: Path) -> Reader:
+    if not is_torch(path.name):
+        return SafetensorsReader(path)
+    from castwise.checkpoint.containers.torch import TorchReader  # noqa: PLC0415  (5 milliseconds)
+
+    return TorchReader(path)
+
+
 def _open_shard(path: Path, names: tuple[str, ...]) -> Reader:
     """Read the header of a shard, which must hold these tensors, and close its file."""
     check_link(path)
-    with TorchReader(path) if is_torch(path.name) else SafetensorsReader(path) as reader:
+    with _reader(path) as reader:
         missing = [name for name in names if name not in reader.tensors]
     if missing:
         raise CheckpointError(
