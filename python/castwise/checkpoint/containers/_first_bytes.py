@@ -35,9 +35,9 @@ def suffix_of_contents(path: Path, suffix: str) -> str | None:
     else:
         with open_file(path) as file:
             first = file.read(_COUNT)
-    for start, known in STARTS.items():
+    for start, start_suffix in STARTS.items():
         if first.startswith(start):
-            return known
+            return start_suffix
     if first.startswith(_ZIP_START) and len(first) >= _NAME:
         (length,) = struct.unpack_from("<H", first, _NAME_LENGTH)
         return _suffix_of_zip(first[_NAME : _NAME + length], suffix)

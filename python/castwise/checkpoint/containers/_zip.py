@@ -50,7 +50,7 @@ _DAMAGED = (
 
 
 @contextmanager
-def explained(path: Path) -> Iterator[None]:
+def explain_errors(path: Path) -> Iterator[None]:
     """Name the file in every error, and make one kind of error of zipfile's many."""
     try:
         yield
@@ -166,7 +166,7 @@ class Checksums:
         self._read = read
         self._begins, self._sizes = array("Q"), array("Q")
         self._headers = array("I")  # bytes between the beginning of a member and its content
-        self._expected = array("I")  # 0 of a member that was checked
+        self._checksums = array("I")  # 0 of a member that was checked
         self._is_sorted = True
 
     def expect(self, member: zipfile.ZipInfo, begin: int) -> None:
@@ -176,7 +176,7 @@ class Checksums:
             self._begins.append(begin)
             self._sizes.append(member.file_size)
             self._headers.append(begin - member.header_offset)
-            self._expected.append(member.CRC)
+            self._checksums.append(member.CRC)
 
     def check(self, place: int) -> None:
         """Refuse the member at a place if its bytes are not those that were saved."""
@@ -191,14 +191,18 @@ class Checksums:
             self._check(index)
 
     def _check(self, index: int) -> None:
-        expected, begin, size = self._expected[index], self._begins[index], self._sizes[index]
-        if not expected:
+        member_checksum, begin, size = (
+            self._checksums[index],
+            self._begins[index],
+            self._sizes[index],
+        )
+        if not member_checksum:
             return
         checksum = 0
         for place in range(begin, begin + size, _PIECE_BYTES):
             piece = self._read(place, min(_PIECE_BYTES, begin + size - place))
             checksum = zlib.crc32(piece, checksum)
-        if checksum != expected:
+        if checksum != member_checksum:
             header = self._read(begin - self._headers[index], self._headers[index])
             *_, length, _ = _LOCAL_HEADER.unpack_from(header)
             name = header[_LOCAL_HEADER.size :][:length].decode(errors="replace")
@@ -206,15 +210,15 @@ class Checksums:
                 f"the bytes of member {name!r} do not have the checksum that the zip file states, "
                 "so the file is damaged; copy it again from where it came"
             )
-        self._expected[index] = 0
+        self._checksums[index] = 0
 
     def _sort(self) -> None:
         """Bring the members into the order of their places."""
         if self._is_sorted:
             return
         order = sorted(range(len(self._begins)), key=self._begins.__getitem__)
-        columns = self._begins, self._sizes, self._headers, self._expected
-        self._begins, self._sizes, self._headers, self._expected = (
+        columns = self._begins, self._sizes, self._headers, self._checksums
+        self._begins, self._sizes, self._headers, self._checksums = (
             array(column.typecode, map(column.__getitem__, order)) for column in columns
         )
         self._is_sorted = True
@@ -231,7 +235,7 @@ def like(member: zipfile.ZipInfo) -> zipfile.ZipInfo:
 def copy_member(source: zipfile.ZipFile, member: zipfile.ZipInfo, target: zipfile.ZipFile) -> None:
     """Copy a member; its decompressed bytes stay the same."""
     with (
-        source.open(member) as packed,
+        source.open(member) as member_bytes,
         target.open(like(member), "w", force_zip64=True) as copy,
     ):
-        shutil.copyfileobj(packed, copy, _PIECE_BYTES)
+        shutil.copyfileobj(member_bytes, copy, _PIECE_BYTES)
