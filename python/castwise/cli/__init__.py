@@ -93,13 +93,13 @@ def _code_of(error: BaseException) -> int:
             abandon_output()  # whoever read it has gone
             return BROKEN_PIPE
         case ValueError() | TypeError() | OverflowError() | OSError() | MemoryError():
-            return _failed(_message(error))
+            return _report_failure(_message(error))
     # Of a package that a store or a framework brings along, each with errors of its own.
     reason = " ".join(f"{type(error).__name__}: {error}".split())
-    return _failed(f"{reason}; castwise did not expect this error, so please report it")
+    return _report_failure(f"{reason}; castwise did not expect this error, so please report it")
 
 
-def _failed(message: str) -> int:
+def _report_failure(message: str) -> int:
     """Say what was wrong, after what was printed before; returns the exit code."""
     if (more := len(message) - _LONGEST) > 0:
         half = _LONGEST // 2

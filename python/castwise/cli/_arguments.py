@@ -40,7 +40,7 @@ def _count_argument(text: str) -> int:
     return int(text)
 
 
-def kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
+def kinds_argument(names: Sequence[str], text: str) -> tuple[str, ...]:
     """Parse kinds of losses, separated by commas."""
     kinds = tuple(part.strip() for part in text.split(","))
     if kinds == (NO_KINDS,):
@@ -48,10 +48,10 @@ def kinds_argument(known: Sequence[str], text: str) -> tuple[str, ...]:
     if NO_KINDS in kinds:
         raise argparse.ArgumentTypeError(f"{NO_KINDS} stands alone; leave it or the others out")
     for kind in kinds:
-        if kind not in known:
-            meant = suggestion(kind, (NO_KINDS, *known))
+        if kind not in names:
+            hint = suggestion(kind, (NO_KINDS, *names))
             raise argparse.ArgumentTypeError(
-                f"{kind!r} is not a kind of loss; {meant}use {NO_KINDS}, or of {', '.join(known)}"
+                f"{kind!r} is not a kind of loss; {hint}use {NO_KINDS}, or of {', '.join(names)}"
             )
     return kinds
 
@@ -203,11 +203,11 @@ def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:
             add_option(parser, _FIELDS[name])
 
 
-def add_output(parser: argparse.ArgumentParser, *names: str, shown: Sequence[str]) -> None:
-    """Add arguments of the table that say what is shown; of `shown`, one may be given."""
+def add_output(parser: argparse.ArgumentParser, *names: str, formats: Sequence[str]) -> None:
+    """Add arguments of the table that say what is shown; of `formats`, one may be given."""
     output = parser.add_argument_group("output")
     add_arguments(output, *names)
-    add_arguments(output.add_mutually_exclusive_group(), *shown)
+    add_arguments(output.add_mutually_exclusive_group(), *formats)
     add_arguments(output, "--color")
 
 

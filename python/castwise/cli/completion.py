@@ -58,12 +58,12 @@ def _complete(options: argparse.Namespace) -> int:
     parser = make_parser(COMMANDS)
     for command_name, command in command_parsers(parser).items():
         command.description = COMMANDS[command_name]  # zsh shows the first line
-        known = {**_VALUES, **(_DECODED if command_name == "dequantize" else {})}
+        completions = {**_VALUES, **(_DECODED if command_name == "dequantize" else {})}
         for action in command._actions:
             if action.type in {path_argument, local_path_argument, map_argument}:
                 action.complete = shtab.FILE  # type: ignore[attr-defined]
             for name in action.option_strings:
-                if name in known:
-                    action.choices = list(known[name]())
+                if name in completions:
+                    action.choices = list(completions[name]())
     print(shtab.complete(parser, options.shell), end="")
     return OK

@@ -215,7 +215,7 @@ def find_architecture(config: Mapping[str, Any]) -> Architecture | None:
         entries = [entry for entry in entries if entry.model_type == kind] or entries[:1]
     if not entries:
         return None
-    return _merged([table.architecture(entry, config) for entry in entries])
+    return _merge([table.architecture(entry, config) for entry in entries])
 
 
 def read_architecture(path: str | Path) -> Architecture:
@@ -243,7 +243,7 @@ def read_architecture(path: str | Path) -> Architecture:
     return table.architecture(entries[0], {})
 
 
-def _merged(architectures: list[Architecture]) -> Architecture:
+def _merge(architectures: list[Architecture]) -> Architecture:
     """Put the classes of one type together; what they differ in is known of none."""
     if len(architectures) == 1:
         return architectures[0]
@@ -253,8 +253,8 @@ def _merged(architectures: list[Architecture]) -> Architecture:
     for architecture in architectures:
         modules |= architecture.modules
         for name, parameter in architecture.parameters.items():
-            stored = parameters.setdefault(name, parameter)
-            if (stored.role, stored.axes) != (parameter.role, parameter.axes):
+            first_row = parameters.setdefault(name, parameter)
+            if (first_row.role, first_row.axes) != (parameter.role, parameter.axes):
                 differing.add(name)
             elif parameter.tied:
                 parameters[name] = parameter
@@ -354,10 +354,12 @@ class _ArchitectureTable:
     ) -> None:
         """Name the sources of the parameters that a configuration ties."""
         prefixes = self._mapping(entry.blocks["ties"])
-        unused = {*prefixes}
+        unused_prefixes = {*prefixes}
         for name, parameter in [*parameters.items()] if prefixes else ():
             line = longest_prefix(name, prefixes)
-            unused -= {prefix for prefix in unused if f"{name}.".startswith(f"{prefix}.")}
+            unused_prefixes -= {
+                prefix for prefix in unused_prefixes if f"{name}.".startswith(f"{prefix}.")
+            }
             tie = _TIE.fullmatch(line)
             if not line or (tie is not None and tie["source"] == name):
                 continue
@@ -366,7 +368,7 @@ class _ArchitectureTable:
             is_tied = _ties(config, tie["part"])
             if tie["sign"] == _TIED if is_tied is None else is_tied:
                 parameters[name] = replace(parameter, tied=tie["source"])
-        for prefix in sorted(unused):
+        for prefix in sorted(unused_prefixes):
             raise self._error(f"{prefix} {prefixes[prefix]}", f"ties no row of {entry.name}")
 
     def _choose(
@@ -390,11 +392,13 @@ class _ArchitectureTable:
             for rows in (parameters, modules):
                 for name in [name for name in rows if name.startswith(prefix)]:
                     del rows[name]
-            chosen = _merged([self.architecture(other, part) for other in entries])
-            for name, row in chosen.parameters.items():
+            part_architecture = _merge([self.architecture(other, part) for other in entries])
+            for name, row in part_architecture.parameters.items():
                 tied = row.tied and prefix + row.tied
                 parameters[prefix + name] = replace(row, name=prefix + name, tied=tied)
-            modules |= {prefix + name: prefix + other for name, other in chosen.modules.items()}
+            modules |= {
+                prefix + name: prefix + other for name, other in part_architecture.modules.items()
+            }
 
     def _mapping(self, number: str | None) -> dict[str, str]:
         """Return the lines of a block as texts by their first words."""

@@ -19,7 +19,7 @@ from castwise.checkpoint.loading.check import (
     LLAMA_CPP,
     check_file,
     check_loading,
-    listed,
+    problem_lines,
     unknown_tensors,
 )
 from castwise.checkpoint.loading.problem import LoadingProblem
@@ -94,7 +94,7 @@ class LoadingCheck(Rendered):
         else:
             count = counted(len(self.problems), "problem")
             verdict = [f"{self.consumer} does not load it as it stands: {count}{checked}"]
-        return [Lines([*listed(self.problems), *self.unknown, *verdict])]
+        return [Lines([*problem_lines(self.problems), *self.unknown, *verdict])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

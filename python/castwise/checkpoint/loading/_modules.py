@@ -61,7 +61,7 @@ class Module:
     # The name of the parameter in an unquantised file.
     weight: str
     # The name of the module with `#` for numbers.
-    normalized: str
+    pattern: str
     # What the file stores, by what follows `weight`, or after a dot by what follows the module: ""
     # is the weight itself, or a payload under its name.
     tensors: dict[str, TensorInfo] = field(default_factory=dict)
@@ -136,7 +136,7 @@ def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module
     modules: dict[str, Module] = {}
     unknown = []
     for info in tensors:
-        normalized = normalize_name(info.name)
+        pattern = normalize_name(info.name)
         for size, suffix in _suffixes(info.name):
             name = info.name[: len(info.name) - size] + (WEIGHT if suffix[:1] == "." else "")
             if (parameter := model.find(name)) is None:
@@ -152,8 +152,8 @@ def modules_of(model: Model, tensors: Iterable[TensorInfo]) -> tuple[list[Module
         else:
             unknown.append(info.name)
             if is_wide(info) and model.may_be_experts(info.name):
-                stem, row = info.name.removesuffix(WEIGHT), Parameter(normalized, *_STACK_ROW)
-                key = normalized.removesuffix(WEIGHT)
+                stem, row = info.name.removesuffix(WEIGHT), Parameter(pattern, *_STACK_ROW)
+                key = pattern.removesuffix(WEIGHT)
                 modules[info.name] = Module(stem, row, info.name, key, {"": info})
     return list(modules.values()), unknown
 
