@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
-from concurrent.futures import Executor
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import repeat
@@ -25,7 +25,7 @@ from castwise.checkpoint.comparison._sides import (
     common_format,
     piece_elements,
 )
-from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts
+from castwise.checkpoint.comparison._transcodings import first_rows, have_same_parts, same_bytes
 from castwise.checkpoint.comparison._walk import PieceWalk
 from castwise.checkpoint.comparison.explanations import (
     CastExplanation,
@@ -35,7 +35,7 @@ from castwise.checkpoint.comparison.explanations import (
 )
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.planning.decode.options import checked_threads
-from castwise.checkpoint.results.report import ProgressMeter
+from castwise.checkpoint.results.report import Progress, ProgressMeter
 from castwise.quantization import QuantizedArray
 
 PIECES_BYTES = 2 << 20
@@ -69,9 +69,8 @@ class Comparing:
         # How quantised weights are decoded.
         arithmetic: Arithmetic,
         *,
-        # How many threads may compare, and a pool of one more than `worker_count` says.
+        # How many threads may compare.
         threads: int | None,
-        pool: Executor,
         # As of `diff`.
         reference: Side | None = None,
         tolerances: tuple[float, float] | None = None,
@@ -80,7 +79,7 @@ class Comparing:
         # Whether other formats are a difference that nothing is compared of.
         is_exact: bool = False,
     ) -> None:
-        self._pool, self._workers, self._arithmetic = pool, worker_count(threads), arithmetic
+        self._workers, self._arithmetic = worker_count(threads), arithmetic
         self._left, self._right, self._reference = left, right, reference
         self._schemes = SchemeProver(threads)
         self._amaxes: dict[str, float] = {}
@@ -88,7 +87,25 @@ class Comparing:
         self._tolerances, self._threads = tolerances, threads
         self._explains, self._is_exact = explains, is_exact
 
-    def compared(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
+    def compare_all(
+        self, pairs: Mapping[str, str], progress: Callable[[Progress], None] | None
+    ) -> list[TensorDiff]:
+        """Compare tensors of A with those of B, and see that no file changed meanwhile."""
+        sides = [self._left, self._right, *([self._reference] if self._reference else [])]
+        meter = ProgressMeter(sum(self._left.info(name).nbytes for name in pairs), progress)
+        tensors: list[TensorDiff] = []
+        # One thread reads what the others compute.
+        with ThreadPoolExecutor(self._workers + 1) as self._pool:
+            for name, other in pairs.items():
+                meter.starts(name)
+                tensors.append(self._compare(name, other, meter))
+                meter.finished(self._left.info(name).nbytes)
+        meter.starts(None)
+        for side in sides:
+            side.check_unchanged()
+        return tensors
+
+    def _compare(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
         """Compare the tensor `name` of A with `other` of B."""
         left, right = self._left, self._right
         shapes = left.shape(name), right.shape(other)
@@ -321,7 +338,7 @@ class Comparing:
             return tensor
         tensor = replace(tensor, scale_shifts=shifts)
         codes = self._stored_arrays(left.payload, right.payload) if len(shifts) == 1 else None
-        if codes is None or not _same_bytes(*codes):
+        if codes is None or codes[0].shape != codes[1].shape or not same_bytes(*codes):
             return tensor
         text = f"B has the codes of A, and {shifts_text(shifts)}"
         options = {"scale_shift": next(iter(shifts))}
@@ -361,13 +378,6 @@ class Comparing:
         if not least:
             return 1.0 if not noise else math.inf
         return math.sqrt(noise / least)
-
-
-def _same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
-    if left.shape != right.shape or left.dtype != right.dtype:
-        return False
-    ahead, behind = (np.ascontiguousarray(array).view(np.uint8) for array in (left, right))
-    return bool(np.array_equal(ahead, behind))
 
 
 def _energy(errors: NDArray[np.float64]) -> float:

@@ -27,8 +27,6 @@ from castwise.checkpoint.requests.quantize import checked_encode
 from castwise.models.architecture import Architecture
 from castwise.text.wording import argument
 
-_BUFFER_BYTES = 1 << 20
-
 
 @dataclass(frozen=True, slots=True)
 class MapConversion:
@@ -121,9 +119,5 @@ def checkpoint_digest(opened: Checkpoint) -> str:
 
 def file_digest(path: Path) -> str:
     """Return the sha256 of the bytes of a file."""
-    digest, buffer = hashlib.sha256(), bytearray(_BUFFER_BYTES)
-    view = memoryview(buffer)
     with path.open("rb", buffering=0) as file:
-        while count := file.readinto(view):
-            digest.update(view[:count])
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -102,13 +102,12 @@ def paired(left: Side, right: Side, renamed: Mapping[str, str]) -> Pairing:
                 result.pairs[name] = alike.pop(0)
     _pair_transposed(left, right, result)
     ends = {*result.pairs.values()}
-    for side, names, lonely in (
-        (left, lonely_left, result.only_left),
-        (right, lonely_right, result.only_right),
-    ):
-        for name in names:
-            if name not in result.pairs if side is left else name not in ends:
-                lonely[name] = _tied(side, name, digests)
+    for name in lonely_left:
+        if name not in result.pairs:
+            result.only_left[name] = _tied(left, name, digests)
+    for name in lonely_right:
+        if name not in ends:
+            result.only_right[name] = _tied(right, name, digests)
     return result
 
 
@@ -119,11 +118,10 @@ def _pair_transposed(left: Side, right: Side, result: Pairing) -> None:
         other = name.removesuffix(WEIGHT) if name.endswith(WEIGHT) else name + WEIGHT
         is_free = name not in result.pairs and other in right.names and other not in ends
         if is_free and left.model.role(name) == EXPERTS and len(right.shape(other)) == STACK:
-            right.transposed.add(other)
-            if right.shape(other) == left.shape(name):
+            experts, rows, columns = right.shape(other)
+            if left.shape(name) == (experts, columns, rows):
+                right.transposed.add(other)
                 result.pairs[name] = other
-            else:
-                right.transposed.remove(other)
 
 
 def _tied(side: Side, name: str, digests: _Digests) -> str | None:

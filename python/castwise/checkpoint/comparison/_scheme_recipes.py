@@ -242,13 +242,17 @@ def _plain_recipes(
             continue
         if kind is None and not row.name.startswith(_TRIED):
             continue
-        block = _pair(stated) if scheme == row.name else None
+        block = None
+        if scheme == row.name and stated is not None and len(stated) == MATRIX:
+            block = stated[0], stated[1]
         if block == row.block or not min(row.block):
             block = None
         producers = sorted(row.recipes, key=lambda producer: producer not in likely)
         yield from _of_scheme(row, block, producers, twice=kind is not None)
-    if kind is None:
-        yield from _of_producers()
+    if kind is None:  # producers write blocks that are not those of the scheme
+        for written in WRITTEN:
+            if written.block is not None:
+                yield SchemeRecipe(written.scheme, written.recipe, written.block)
 
 
 @cache
@@ -256,17 +260,6 @@ def _becoming() -> frozenset[tuple[str, str | None]]:
     """Return each scheme with itself, and with those that its weights become with their values."""
     pairs = {(row.name, row.name) for row in schemes()}
     return frozenset(pairs.union(*(row.transcoding.forms_to for row in CONVERTED_TO)))
-
-
-def _pair(block: tuple[int, ...] | None) -> tuple[int, int] | None:
-    return None if block is None or len(block) != MATRIX else (block[0], block[1])
-
-
-def _of_producers() -> Iterator[SchemeRecipe]:
-    """List what producers write in blocks that are not those of the scheme."""
-    for row in WRITTEN:
-        if row.block is not None:
-            yield SchemeRecipe(row.scheme, row.recipe, row.block)
 
 
 def _of_scheme(

@@ -61,9 +61,12 @@ def _are_same(left: QuantizedArray, right: QuantizedArray) -> bool:
         return False
     if right.zero_point is not None:
         pairs.append((ZEROS, right.zero_point))
-    return all(_same_bytes(converted_part(left, form, key), part) for key, part in pairs)
+    return all(same_bytes(converted_part(left, form, key), part) for key, part in pairs)
 
 
-def _same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
+def same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
+    """Return True if two arrays of a dtype have the same bytes, whatever their axes."""
     ahead, behind = (np.ascontiguousarray(array).reshape(-1) for array in (left, right))
-    return ahead.dtype == behind.dtype and ahead.tobytes() == behind.tobytes()
+    return ahead.dtype == behind.dtype and np.array_equal(
+        ahead.view(np.uint8), behind.view(np.uint8)
+    )

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 
@@ -22,7 +21,7 @@ from castwise.checkpoint.containers import open_checkpoint, source_path
 from castwise.checkpoint.plan import Decide, decided
 from castwise.checkpoint.planning.checkpoint_model import CheckpointModel
 from castwise.checkpoint.requests.cast import chosen_dtypes
-from castwise.checkpoint.results.report import Progress, ProgressMeter
+from castwise.checkpoint.results.report import Progress
 from castwise.text.wording import argument
 
 _KEPT_BYTES = 16 << 20
@@ -100,7 +99,6 @@ def diff(
 
     """
     tolerances = _tolerances(rtol, atol)
-    workers = worker_count(threads)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
     asked = None if dtypes is not None else dtype
     paths = {"first": first, "second": second} | (
@@ -122,7 +120,7 @@ def diff(
                 opened[place == 0],
                 dtype=asked,
                 arithmetic=arithmetic,
-                threads=min(workers, _MOST_DECODERS),
+                threads=min(worker_count(threads), _MOST_DECODERS),
                 decide=decide if place == 0 else None,
             )
             for place, source in enumerate(opened)
@@ -135,13 +133,11 @@ def diff(
             right,
             arithmetic,
             threads=threads,
-            pool=stack.enter_context(ThreadPoolExecutor(workers + 1)),
             reference=others[0] if others else None,
             tolerances=tolerances,
         )
         # Blocks up to the largest that was freed are not mapped anew by glibc, as pieces would be.
         np.empty(_KEPT_BYTES, np.uint8)
-        meter = ProgressMeter(sum(left.info(name).nbytes for name in pairing.pairs), progress)
         tensors = [
             TensorDiff(name, reason, tied_to=tied, beyond=tolerances and 1)
             for reason, lonely in (
@@ -150,13 +146,7 @@ def diff(
             )
             for name, tied in lonely.items()
         ]
-        for name, other in pairing.pairs.items():
-            meter.starts(name)
-            tensors.append(comparing.compared(name, other, meter))
-            meter.finished(left.info(name).nbytes)
-        meter.starts(None)
-        for side in (left, right, *others):
-            side.check_unchanged()
+        tensors += comparing.compare_all(pairing.pairs, progress)
         return Diff(
             str(first),
             str(second),

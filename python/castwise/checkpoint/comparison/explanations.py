@@ -139,6 +139,8 @@ class Attempt:
         self.different: int | None = None
         # Of the cast, if that says all.
         self.report: CastReport | None = None
+        # What is not B.
+        self.result: NDArray[Any] | None = None
 
     @property
     def is_plain(self) -> bool:
@@ -154,6 +156,7 @@ class Attempt:
         """Try the recipe."""
         result, self.report = self.recipe.applied_fully(left, self._target, 1)
         self.different = compare(result, right, threads=1).different
+        self.result = result if self.different else None
 
 
 class Prover:
@@ -222,8 +225,7 @@ class Prover:
                 attempt = self.attempt()
                 attempt.make(left, right)
             different, report = attempt.different, attempt.report
-            if different:
-                result, _ = self._applied(left)
+            result = left if attempt.result is None else attempt.result
         if not different:
             return report
         if self._searches:
@@ -232,7 +234,7 @@ class Prover:
             if chosen != self._recipe:
                 self._recipe, self._begin = chosen, start
                 self._disagreeing, self._place = 0, None
-                result, report = self._applied(left)
+                result, report = chosen.applied_fully(left, self._target, self._threads)
                 different = compare(result, right, threads=self._threads).different
                 if not different:
                     return report
@@ -243,10 +245,6 @@ class Prover:
         """Try the recipe on all pieces."""
         for left, right in pairs(0):
             self.try_piece(left, right)
-
-    def _applied(self, left: NDArray[Any]) -> tuple[NDArray[Any], CastReport | None]:
-        """Return what the recipe makes of a piece, with a report if that says all."""
-        return self._recipe.applied_fully(left, self._target, self._threads)
 
     def equal_piece(self, count: int) -> None:
         """Count a piece that is the same in both."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field
 from typing import Any
 
 from castwise._options import ConsumerName
+from castwise.arrays.measures import plain_fields
 from castwise.checkpoint._config import CONFIG
 from castwise.checkpoint._errors import CheckpointError
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -98,16 +99,7 @@ class LoadingCheck(Rendered):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "source": self.source,
-            "consumer": self.consumer,
-            "loads": self.loads,
-            "architectures": list(self.architectures),
-            "tensors": self.tensors,
-            "problems": [asdict(problem) for problem in self.problems],
-            "unknown": list(self.unknown),
-        }
+        return {"schema": SCHEMA, **plain_fields(self, loads="consumer")}
 
 
 def verify_loading(

@@ -10,7 +10,7 @@ from functools import lru_cache
 from textwrap import TextWrapper
 from typing import Any
 
-from castwise.arrays.measures import plain_number
+from castwise.arrays.measures import plain_fields
 from castwise.checkpoint.comparison._scale_shifts import shifts_text
 from castwise.checkpoint.comparison.explanations import CastExplanation
 from castwise.checkpoint.results.report import SCHEMA
@@ -131,32 +131,7 @@ class TensorDiff:
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON; a number that is not finite is text."""
-        return {
-            "name": self.name,
-            "reason": self.reason,
-            "renamed": self.renamed,
-            "tied_to": self.tied_to,
-            "formats": None if self.formats is None else list(self.formats),
-            "quantized": list(self.quantized),
-            "shapes": None if self.shapes is None else [*map(list, self.shapes)],
-            "remedy": self.remedy,
-            "count": self.count,
-            "different": self.different,
-            "beyond": self.beyond,
-            "max_ulp": self.max_ulp,
-            "max_abs": plain_number(self.max_abs),
-            "max_abs_index": _plain_index(self.max_abs_index),
-            "max_abs_values": _plain_pair(self.max_abs_values),
-            "max_rel": plain_number(self.max_rel),
-            "max_rel_index": _plain_index(self.max_rel_index),
-            "max_rel_values": _plain_pair(self.max_rel_values),
-            "sqnr_db": plain_number(self.sqnr_db),
-            "error_ratios": _plain_pair(self.error_ratios),
-            "scale_shifts": None
-            if self.scale_shifts is None
-            else {str(shift): count for shift, count in self.scale_shifts.items()},
-            "explanation": None if self.explanation is None else self.explanation.to_dict(),
-        }
+        return plain_fields(self, remedy="shapes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,15 +189,9 @@ class Diff(Rendered):
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""
-        return {
-            "schema": SCHEMA,
-            "first": self.first,
-            "second": self.second,
-            "reference": self.reference,
-            "same": self.same,
-            "tensors": [tensor.to_dict() for tensor in self.tensors],
-            "metadata": {key: list(texts) for key, texts in self.metadata.items()},
-        }
+        values = plain_fields(self, same="reference")
+        del values["tolerant"]
+        return {"schema": SCHEMA, **values}
 
 
 def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
@@ -333,13 +302,3 @@ def _wrapped(line: str) -> Sequence[str]:
 
 def _short_format(name: str) -> str:
     return name.replace("bfloat", "bf").replace("float", "f")
-
-
-def _plain_index(index: tuple[int, ...] | None) -> list[int] | None:
-    return None if index is None else list(index)
-
-
-def _plain_pair(
-    pair: tuple[float | None, float | None] | None,
-) -> list[float | str | None] | None:
-    return None if pair is None else [*map(plain_number, pair)]
