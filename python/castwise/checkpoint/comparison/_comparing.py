@@ -32,6 +32,7 @@ from castwise.checkpoint.comparison.explanations import (
     KnownRecipes,
     Pairs,
     Prover,
+    index_of,
 )
 from castwise.checkpoint.comparison.results import TensorDiff
 from castwise.checkpoint.planning.decode.options import checked_threads
@@ -226,9 +227,6 @@ class Comparing:
         is_equal = not measures.different
         reason = "values" if not is_equal else "equal" if source == target else "dtype"
 
-        def index(place: int) -> tuple[int, ...]:
-            return tuple(int(axis) for axis in np.unravel_index(place, shape))
-
         # `replace` looks at each field, which takes longer than to name those that stay.
         measured = TensorDiff(
             name,
@@ -242,10 +240,14 @@ class Comparing:
             beyond=None if self._tolerances is None else measures.beyond,
             max_ulp=measures.max_ulp,
             max_abs=measures.gap.size,
-            max_abs_index=None if measures.gap.values is None else index(measures.gap.place),
+            max_abs_index=index_of(
+                None if measures.gap.values is None else measures.gap.place, shape
+            ),
             max_abs_values=measures.gap.values,
             max_rel=measures.max_rel,
-            max_rel_index=None if measures.rel_values is None else index(measures.rel_place),
+            max_rel_index=index_of(
+                None if measures.rel_values is None else measures.rel_place, shape
+            ),
             max_rel_values=measures.rel_values,
             sqnr_db=None if is_equal else measures.sqnr_db,
             error_ratios=ratios,

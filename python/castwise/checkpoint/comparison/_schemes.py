@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
 from castwise._core import compare
@@ -16,6 +15,7 @@ from castwise.checkpoint.comparison.explanations import (
     CastExplanation,
     Pairs,
     first_differing,
+    index_of,
     most_failing,
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
@@ -199,14 +199,10 @@ class SchemeSearch:
 
     def _sample(self, candidate: SchemeRecipe) -> Matrices | None:
         step = candidate.row_step(self.shape)
-        sample = None if step is None else self._first_rows(_slab_size(self.shape, step))
+        sample = None if step is None else next(self._matrices(_slab_size(self.shape, step)), None)
         if sample is None or step == 1:
             return sample
         return sample[0][:, :_SAMPLE_COLUMNS], sample[1][:, :_SAMPLE_COLUMNS]
-
-    def _first_rows(self, size: int) -> Matrices | None:
-        """Read rows of so many elements, or all."""
-        return next(self._matrices(size), None)
 
     def _matrices(self, size: int) -> Iterator[Matrices]:
         """Read rows of so many elements at a time."""
@@ -289,10 +285,7 @@ class SchemeTrial:
         """Return what was proved; None if the recipe does not explain the tensor."""
         if self.has_failed or self._count < self._size:
             return None
-        place = self._place
-        index = (
-            None if place is None else tuple(map(int, np.unravel_index(place, self._search.shape)))
-        )
+        index = index_of(self._place, self._search.shape)
         return CastExplanation(
             self.recipe.text(), self.recipe.to_dict(), self._count, self._disagreeing, index
         )

@@ -134,12 +134,9 @@ class Side:
 
     def is_decoded(self, name: str) -> bool:
         """Return True for a quantised weight that is decoded as it is read."""
-        reader, stored_name = self.names[name]
-        return (
-            isinstance(reader, DerivedReader)
-            and reader.derivation == "decode"
-            and reader.derived(stored_name) is not None
-        )
+        reader = self.names[name][0]
+        is_decoder = isinstance(reader, DerivedReader) and reader.derivation == "decode"
+        return is_decoder and self._derived(name) is not None
 
     def _derived(self, name: str) -> DerivedTensor | None:
         reader, stored_name = self.names[name]

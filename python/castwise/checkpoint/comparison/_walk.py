@@ -154,7 +154,7 @@ class _PlainPiece:
         if attempt is None:
             self.compared()
             return
-        if left.dtype == right.dtype and attempt.is_plain:
+        if left.dtype == right.dtype and attempt.recipe.is_plain:
             same = have_same_bits(left, right, threads=1)
             self.is_equal_if_plain = same or not self.compared().different
         elif attempt.is_due:

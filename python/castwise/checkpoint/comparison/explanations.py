@@ -143,11 +143,6 @@ class Attempt:
         self.result: NDArray[Any] | None = None
 
     @property
-    def is_plain(self) -> bool:
-        """True for one cast, to the nearest."""
-        return self.recipe.is_plain
-
-    @property
     def has_failed(self) -> bool:
         """True if the piece will be measured, as no recipe explains it."""
         return not self.is_due or bool(self.different)
@@ -238,7 +233,9 @@ class Prover:
                 different = compare(result, right, threads=self._threads).different
                 if not different:
                     return report
-        self._failed(result, right, different, start)
+        self._disagreeing += different
+        if different and self._place is None and not self.is_hopeless:
+            self._place = start + first_differing(result, right)
         return None
 
     def try_all(self, pairs: Pairs) -> None:
@@ -249,13 +246,6 @@ class Prover:
     def equal_piece(self, count: int) -> None:
         """Count a piece that is the same in both."""
         self._count += count
-
-    def _failed(
-        self, result: NDArray[Any], right: NDArray[Any], different: int, start: int
-    ) -> None:
-        self._disagreeing += different
-        if different and self._place is None and not self.is_hopeless:
-            self._place = start + first_differing(result, right)
 
     def _searched(self, left: NDArray[Any], right: NDArray[Any], result: NDArray[Any]) -> Recipe:
         """Take a sample of a piece where the recipe fails, and return the best one on all."""
@@ -317,13 +307,12 @@ class Prover:
                 break
         if self._begin or self._disagreeing > most_failing(self._count):
             return self._between_neighbours(pairs)
-        place = self._place
         return CastExplanation(
             self._recipe.text(self._source, self._target),
             self._recipe.to_dict(),
             self._count,
             self._disagreeing,
-            None if place is None else tuple(int(axis) for axis in np.unravel_index(place, shape)),
+            index_of(self._place, shape),
         )
 
     def _between_neighbours(self, pairs: Pairs) -> CastExplanation | None:
@@ -358,6 +347,11 @@ class Prover:
             self._place = later[1] if self._place is None else self._place
             self._begin = 0
         self._count = total
+
+
+def index_of(place: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """Return the index of an element by its place in C order; None of none."""
+    return None if place is None else tuple(map(int, np.unravel_index(place, shape)))
 
 
 def first_differing(left: NDArray[Any], right: NDArray[Any]) -> int:
