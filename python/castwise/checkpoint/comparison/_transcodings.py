@@ -27,20 +27,20 @@ def first_rows(plan: Decoding) -> QuantizedArray | None:
     return plan.rows(Slab((0,) * (len(plan.cut) - 2), 0, min(plan.step, plan.cut[-2])))
 
 
-def have_same_parts(left: Decoding, right: Decoding) -> bool:
+def have_same_parts(first_plan: Decoding, second_plan: Decoding) -> bool:
     """Return True if all codes and scales of two weights are the same, but for their order."""
-    first, second = first_rows(left), first_rows(right)
-    if first is None or second is None or left.cut != right.cut:
+    first, second = first_rows(first_plan), first_rows(second_plan)
+    if first is None or second is None or first_plan.cut != second_plan.cut:
         return False
     views, form = views_of(first), views_of(second)
     if views.scheme is not form.scheme or views.block != form.block:
         return False
     if abs(_factor(first) / _factor(second) - 1) > _NEAR:
         return False
-    step = math.lcm(left.step, right.step, step_of(form))
+    step = math.lcm(first_plan.step, second_plan.step, step_of(form))
     return all(
-        _are_same(left.rows(cut), right.rows(cut))
-        for cut in replace(left, step=step).slabs(_SLAB_ELEMENTS)
+        _are_same(first_plan.rows(slab), second_plan.rows(slab))
+        for slab in replace(first_plan, step=step).slabs(_SLAB_ELEMENTS)
     )
 
 
@@ -54,19 +54,21 @@ def _factor(q: QuantizedArray) -> np.float64:
         return 1 / level if storage.global_use == "divide" else level
 
 
-def _are_same(left: QuantizedArray, right: QuantizedArray) -> bool:
-    form = of_rows(views_of(right), views_of(right).shape[0])
-    pairs: list[tuple[str, Any]] = [(DATA, right.data), (SCALES, right.scale)]
-    if (left.zero_point is None) != (right.zero_point is None):
+def _are_same(first: QuantizedArray, second: QuantizedArray) -> bool:
+    form = of_rows(views_of(second), views_of(second).shape[0])
+    pairs: list[tuple[str, Any]] = [(DATA, second.data), (SCALES, second.scale)]
+    if (first.zero_point is None) != (second.zero_point is None):
         return False
-    if right.zero_point is not None:
-        pairs.append((ZEROS, right.zero_point))
-    return all(same_bytes(converted_part(left, form, key), part) for key, part in pairs)
+    if second.zero_point is not None:
+        pairs.append((ZEROS, second.zero_point))
+    return all(same_bytes(converted_part(first, form, key), part) for key, part in pairs)
 
 
-def same_bytes(left: NDArray[Any], right: NDArray[Any]) -> bool:
+def same_bytes(first: NDArray[Any], second: NDArray[Any]) -> bool:
     """Return True if two arrays of a dtype have the same bytes, whatever their axes."""
-    ahead, behind = (np.ascontiguousarray(array).reshape(-1) for array in (left, right))
-    return ahead.dtype == behind.dtype and np.array_equal(
-        ahead.view(np.uint8), behind.view(np.uint8)
+    first_bytes, second_bytes = (
+        np.ascontiguousarray(array).reshape(-1) for array in (first, second)
+    )
+    return first_bytes.dtype == second_bytes.dtype and np.array_equal(
+        first_bytes.view(np.uint8), second_bytes.view(np.uint8)
     )

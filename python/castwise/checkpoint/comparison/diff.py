@@ -14,7 +14,7 @@ from castwise._numbers import is_real
 from castwise._options import Arithmetic, MapArgument, PathArgument
 from castwise.arrays.dtype_map import DtypeMap
 from castwise.checkpoint.comparison._comparing import Comparing, worker_count
-from castwise.checkpoint.comparison._pairing import paired, rename_mapping
+from castwise.checkpoint.comparison._pairing import pair_tensors, rename_mapping
 from castwise.checkpoint.comparison._sides import Side
 from castwise.checkpoint.comparison.results import Diff, TensorDiff, severity
 from castwise.checkpoint.containers import open_checkpoint, source_path
@@ -100,37 +100,39 @@ def diff(
     """
     tolerances = _tolerances(rtol, atol)
     dtypes = None if dtype_map is None else chosen_dtypes(dtype, dtype_map, None, "variable")
-    asked = None if dtypes is not None else dtype
+    format_asked = None if dtypes is not None else dtype
     paths = {"first": first, "second": second} | (
         {} if reference is None else {"reference": reference}
     )
     with ExitStack() as stack:
-        opened = [
+        checkpoints = [
             stack.enter_context(open_checkpoint(source_path(path, name), decodes=True))
             for name, path in paths.items()
         ]
         decide: Decide | None = None
         if dtypes is not None:
             if dtypes.is_general:
-                dtypes = CheckpointModel(opened[0]).bound(dtypes)
+                dtypes = CheckpointModel(checkpoints[0]).bound(dtypes)
             decide = partial(decided, dtypes)
-        left, right, *others = (
-            Side.decoded(
+        first_side, second_side, *others = (
+            Side.decode(
                 source,
-                opened[place == 0],
-                dtype=asked,
+                checkpoints[place == 0],
+                dtype=format_asked,
                 arithmetic=arithmetic,
                 threads=min(worker_count(threads), _MOST_DECODERS),
                 decide=decide if place == 0 else None,
             )
-            for place, source in enumerate(opened)
+            for place, source in enumerate(checkpoints)
         )
-        for side in (left, right, *others):
+        for side in (first_side, second_side, *others):
             stack.callback(side.close)
-        pairing = paired(left, right, rename_mapping(rename, left, right))
+        pairing = pair_tensors(
+            first_side, second_side, rename_mapping(rename, first_side, second_side)
+        )
         comparing = Comparing(
-            left,
-            right,
+            first_side,
+            second_side,
             arithmetic,
             threads=threads,
             reference=others[0] if others else None,
@@ -152,7 +154,7 @@ def diff(
             str(second),
             None if reference is None else str(reference),
             tuple(sorted(tensors, key=severity)),
-            _metadata(left, right),
+            _metadata(first_side, second_side),
             tolerances is not None,
         )
 
@@ -166,13 +168,13 @@ def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] |
     return rtol or 0.0, atol or 0.0
 
 
-def _metadata(left: Side, right: Side) -> dict[str, tuple[str | None, str | None]]:
+def _metadata(first: Side, second: Side) -> dict[str, tuple[str | None, str | None]]:
     """Return the keys of metadata that differ; none where one of the two is decoded."""
-    if left.decodes or right.decodes:
+    if first.decodes or second.decodes:
         return {}
-    ahead, behind = left.metadata, right.metadata
+    first_pairs, second_pairs = first.metadata, second.metadata
     return {
-        key: (ahead.get(key), behind.get(key))
-        for key in dict.fromkeys([*ahead, *behind])
-        if ahead.get(key) != behind.get(key)
+        key: (first_pairs.get(key), second_pairs.get(key))
+        for key in dict.fromkeys([*first_pairs, *second_pairs])
+        if first_pairs.get(key) != second_pairs.get(key)
     }

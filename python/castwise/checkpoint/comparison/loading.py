@@ -84,17 +84,17 @@ class LoadingCheck(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return a line for each kind of problem, and the verdict."""
-        checked = ""
+        count_text = ""
         if self.architectures:
             names = ", ".join(self.architectures)
-            checked = f", {counted(self.tensors, 'tensor')} of {names} checked"
+            count_text = f", {counted(self.tensors, 'tensor')} of {names} checked"
         if self.loads is None:
             verdict = []
         elif self.loads:
-            verdict = [f"{self.consumer} loads it{checked}"]
+            verdict = [f"{self.consumer} loads it{count_text}"]
         else:
             count = counted(len(self.problems), "problem")
-            verdict = [f"{self.consumer} does not load it as it stands: {count}{checked}"]
+            verdict = [f"{self.consumer} does not load it as it stands: {count}{count_text}"]
         return [Lines([*problem_lines(self.problems), *self.unknown, *verdict])]
 
     def to_dict(self) -> dict[str, Any]:
@@ -149,9 +149,11 @@ def verify_loading(
             f"{', '.join(CHECKED)}"
         )
     path = source_path(source, "source")
-    stated = checked_architecture(architecture)
-    with open_checkpoint(path, decodes=True) as opened:
-        checks = [_check(opened, component, name, stated) for component in opened.components]
+    parameters = checked_architecture(architecture)
+    with open_checkpoint(path, decodes=True) as checkpoint:
+        checks = [
+            _check(checkpoint, component, name, parameters) for component in checkpoint.components
+        ]
     return LoadingCheck(
         str(path),
         name,
@@ -163,7 +165,7 @@ def verify_loading(
 
 
 def _check(
-    source: Checkpoint, component: Component, consumer: str, stated: Architecture | None
+    source: Checkpoint, component: Component, consumer: str, parameters: Architecture | None
 ) -> LoadingCheck:
     """Check the model of one folder."""
     tensors, configs, pairs, unreadable = stated_of(source, component)
@@ -175,20 +177,20 @@ def _check(
     }
     model = next(iter(models), None)
     form = consumer_named(consumer).form  # of one file, for a consumer that reads no folder
-    wanted = model_format(f".{form}")
+    form_wanted = model_format(f".{form}")
     architectures: list[str] = []
     problems: list[LoadingProblem] = []
     unknown = ""
-    checked = len(tensors)
+    known_count = len(tensors)
     config = configs.get(CONFIG)
     if unreadable:
         problems = [LoadingProblem("", unreadable[0], "correct it")]
-    elif wanted is not None and model is wanted:
+    elif form_wanted is not None and model is form_wanted:
         architectures = [pairs.get("general.architecture", f"a {model.label} file")]
         problems = check_file(model, tensors, pairs)
-    elif wanted is not None:
+    elif form_wanted is not None:
         remedy = f"transcode it (castwise transcode --to {form})"
-        problems = [LoadingProblem("", f"{consumer} reads {wanted.label} files alone", remedy)]
+        problems = [LoadingProblem("", f"{consumer} reads {form_wanted.label} files alone", remedy)]
     elif model is not None:
         unknown = f"castwise checks {model.label} files for {LLAMA_CPP} alone"
     elif not isinstance(config, Mapping):
@@ -198,7 +200,7 @@ def _check(
             f"it is a model of diffusers ({cut(str(config['_class_name']), _LETTERS)}), and "
             "castwise has no rules of how it loads"
         )
-    elif (architecture := model_of(tensors, configs, stated).architecture) is None:
+    elif (architecture := model_of(tensors, configs, parameters).architecture) is None:
         unknown = (
             f"castwise does not know {_named_architecture(config)}: whether {consumer} loads it is "
             "not checked"
@@ -210,9 +212,9 @@ def _check(
             f"({argument('architecture')})"
         )
     else:
-        stored = StoredTensors(component.shards)
+        stored_tensors = StoredTensors(component.shards)
         architectures = [architecture.name]
-        checked -= len(names)
+        known_count -= len(names)
         if names:
             unknown = (
                 f"castwise does not know {counted(len(names), 'tensor')} of {architecture.name} "
@@ -224,9 +226,9 @@ def _check(
             tensors,
             [consumer],
             files=configs,
-            read=lambda name: stored.read(name).tobytes(),
+            read=lambda name: stored_tensors.read(name).tobytes(),
         )[consumer]
-    count = checked if architectures else 0
+    count = known_count if architectures else 0
     return LoadingCheck(
         place, consumer, architectures, count, problems, [unknown] if unknown else []
     )

@@ -111,10 +111,10 @@ class TensorDiff:
     def remedy(self) -> str | None:
         """What to do where values could not be compared."""
         if self.reason == "shapes" and self.shapes is not None:
-            left, right = self.shapes
-            if left == right[::-1]:
+            first, second = self.shapes
+            if first == second[::-1]:
                 return "one is the transpose of the other: transpose it and compare again"
-            if math.prod(left) == math.prod(right):
+            if math.prod(first) == math.prod(second):
                 return "as many elements: reshape one of them and compare again"
             return (
                 "other sizes: check that both are of one model, or pair names "
@@ -200,20 +200,20 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
     `result`: what `diff` returned.
     `top`: how many tensors; None is all.
     """
-    shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
-    rows = [tensor for tensor in shown[:top] if tensor.reason in {"values", "dtype"}]
+    rows_shown = [tensor for tensor in result.tensors if tensor.reason != "equal" or tensor.renamed]
+    rows = [tensor for tensor in rows_shown[:top] if tensor.reason in {"values", "dtype"}]
     table = Table(
         ("tensor", "as", "differ", "max ulp", "max abs", "max rel", "SQNR"),
         lambda: map(_cells, rows),
         text_columns=2,
         spare=("max rel", "max abs", "as"),
     )
-    lines = [note for tensor in shown[:top] for note in _notes(tensor)]
-    if top is not None and len(shown) > top:
-        lines.append(f"and {counted(len(shown) - top, 'other tensor')}")
+    lines = [note for tensor in rows_shown[:top] for note in _notes(tensor)]
+    if top is not None and len(rows_shown) > top:
+        lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
     for key, texts in result.metadata.items():
-        left, right = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
-        lines.append(f"metadata {key!r}: {left} and {right}")
+        first, second = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
+        lines.append(f"metadata {key!r}: {first} and {second}")
     total = f"{counted(len(result.tensors), 'tensor')} compared"
     count = len(result.differing)
     differ = f"{count:,} differ{'s' if count == 1 else ''}"
@@ -251,8 +251,8 @@ def _notes(tensor: TensorDiff) -> list[str]:
     if tensor.renamed is not None:
         lines.append(f"is {printable(tensor.renamed)} in B")
     if tensor.reason == "shapes" and tensor.shapes is not None:
-        left, right = map(shape_text, tensor.shapes)
-        lines.append(f"the shapes differ: {left} and {right}; {tensor.remedy}")
+        first, second = map(shape_text, tensor.shapes)
+        lines.append(f"the shapes differ: {first} and {second}; {tensor.remedy}")
     elif tensor.reason == "formats" and tensor.formats is not None:
         lines.append(
             f"the formats {tensor.formats[0]} and {tensor.formats[1]} cannot be compared; "
@@ -282,11 +282,11 @@ def _notes(tensor: TensorDiff) -> list[str]:
         return []
     # Before lines are wrapped, which makes spaces of line ends.
     whole = [f"{printable(tensor.name)}: {lines[0]}", *(f"  {line}" for line in lines[1:])]
-    return [part for line in whole for part in _wrapped(line)]
+    return [part for line in whole for part in _wrap_line(line)]
 
 
 @lru_cache(1 << 7)
-def _wrapped(line: str) -> Sequence[str]:
+def _wrap_line(line: str) -> Sequence[str]:
     """Cut a line for terminals: that of an explanation is one for many tensors."""
     if not line.isprintable() or line[-1:].isspace():
         return _WRAPPER.wrap(line)

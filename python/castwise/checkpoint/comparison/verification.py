@@ -141,10 +141,10 @@ class Verification(Rendered):
 
     def __sheet__(self) -> Sheet:
         """Return a table of the tensors that differ, and a total or the statement."""
-        compared = [tensor for tensor in self.differences if tensor.reason == "values"]
+        rows = [tensor for tensor in self.differences if tensor.reason == "values"]
         table = Table(
             ("tensor", "as", "at", "first", "second", "different", "of", "max abs", "max ulp"),
-            lambda: map(_cells, compared),
+            lambda: map(_cells, rows),
             text_columns=3,
             spare=("as", "of", "max ulp", "at", ("first", "second")),
         )
@@ -157,7 +157,7 @@ class Verification(Rendered):
         differing = f"{counted(count, 'tensor')} differ{'s' if count == 1 else ''}"
         total = f"{counted(self.tensors, 'tensor')} compared, {counted(self.values, 'value')}"
         lines.append(self.statement or f"{total}: {'all the same' if self.equal else differing}")
-        return [*([table] if compared else []), Lines(lines)]
+        return [*([table] if rows else []), Lines(lines)]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

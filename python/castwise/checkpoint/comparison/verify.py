@@ -95,7 +95,7 @@ def verify(
     options = {"rounding": rounding, "overflow": overflow, "nan": nan, "seed": seed, "like": like}
     conversion = None
     if dtype_map is not None:
-        conversion = MapConversion.checked(dtype_map, dtype, options, threads, architecture)
+        conversion = MapConversion.of_options(dtype_map, dtype, options, threads, architecture)
     elif options != _NO_OPTIONS:
         names = (argument(name) for name in options if options[name] != _NO_OPTIONS[name])
         raise CheckpointError(
@@ -114,34 +114,42 @@ def verify(
             for name, path in (("first", first), ("second", second))
         ]
         if conversion is None:
-            left, right = (
-                Side.decoded(source, beside, dtype=dtype, arithmetic=arithmetic, threads=threads)
-                for source, beside in zip(sources, reversed(sources), strict=True)
+            first_side, second_side = (
+                Side.decode(source, other, dtype=dtype, arithmetic=arithmetic, threads=threads)
+                for source, other in zip(sources, reversed(sources), strict=True)
             )
         else:
-            left, right = conversion.side(*sources), Side(sources[1])
-        for side in (left, right):
+            first_side, second_side = conversion.side(*sources), Side(sources[1])
+        for side in (first_side, second_side):
             stack.callback(side.close)
         comparing = Comparing(
-            left,
-            right,
+            first_side,
+            second_side,
             arithmetic,
             threads=threads,
             explains=False,
             is_exact=conversion is not None,
         )
-        pairs = {name: name for name in left.names if name in right.names}
-        found = map(Difference.of, comparing.compare_all(pairs, progress))
+        pairs = {name: name for name in first_side.names if name in second_side.names}
+        differences_found = map(Difference.of, comparing.compare_all(pairs, progress))
         differences = [
-            *(Difference(name, "only in the first") for name in left.names if name not in pairs),
-            *(difference for difference in found if difference is not None),
-            *(Difference(name, "only in the second") for name in right.names if name not in pairs),
+            *(
+                Difference(name, "only in the first")
+                for name in first_side.names
+                if name not in pairs
+            ),
+            *(difference for difference in differences_found if difference is not None),
+            *(
+                Difference(name, "only in the second")
+                for name in second_side.names
+                if name not in pairs
+            ),
         ]
         return Verification(
             str(first),
             str(second),
             len(pairs),
-            sum(math.prod(left.shape(name)) for name in pairs),
+            sum(math.prod(first_side.shape(name)) for name in pairs),
             tuple(differences),
-            None if conversion is None else conversion.to_dict(left, sources),
+            None if conversion is None else conversion.to_dict(first_side, sources),
         )
