@@ -26,11 +26,11 @@ from castwise.environment.variables import ERRORS
 from castwise.rendering.words import printable
 from castwise.text.wording import of_core, worded_for_command
 
+# Characters of an error, at most: names and values in it may be as long as a file makes them.
 _LONGEST = 4000
-"""Characters of an error, at most: names and values in it may be as long as a file makes them."""
 
+# Collections of young objects from one of all objects to the next.
 _FULL_COLLECTIONS = 1000
-"""Collections of young objects from one of all objects to the next."""
 
 _formatted_warning = warnings.formatwarning
 

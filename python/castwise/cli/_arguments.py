@@ -24,8 +24,8 @@ NO_KINDS = "none"
 _PERCENT = 100
 
 
+# Of a count; one of so many digits fits 64 bits.
 _MOST_DIGITS = 18
-"""Of a count; one of so many digits fits 64 bits."""
 
 
 def is_count(text: str) -> bool:
@@ -83,6 +83,7 @@ def block_argument(text: str) -> int | tuple[int, int]:
     return columns if len(numbers) == 1 else (int(numbers[0]), columns)
 
 
+# What argparse is told of arguments that say what is shown, of more than one command.
 _SHOWN: Mapping[str, Mapping[str, Any]] = {
     "--report": {
         "metavar": "FILE",
@@ -118,7 +119,6 @@ _SHOWN: Mapping[str, Mapping[str, Any]] = {
         "help": "exit code 0 whatever was lost; errors stay 2",
     },
 }
-"""What argparse is told of arguments that say what is shown, of more than one command."""
 
 PARSERS: Mapping[str, Callable[[str], Any]] = {
     "block": block_argument,
@@ -133,6 +133,7 @@ PARSERS: Mapping[str, Callable[[str], Any]] = {
 """What reads the text of an option, by `parse` of its field."""
 
 _SCHEMES = "castwise.checkpoint.planning.written_schemes"
+# The lists in the help of options, each with its module, which is imported for it.
 _WORDS: Mapping[str, tuple[str, str]] = {
     "consumers": ("castwise.quantization", "consumers"),
     "formats": ("castwise.checkpoint.planning.decode.options", "FORMATS"),
@@ -141,7 +142,6 @@ _WORDS: Mapping[str, tuple[str, str]] = {
     "recipes": (_SCHEMES, "recipes"),
     "schemes": (_SCHEMES, "scheme_names"),
 }
-"""The lists in the help of options, each with its module, which is imported for it."""
 
 
 class _Words(dict[str, str]):
@@ -185,13 +185,13 @@ def flag_of(field: Field[Any]) -> str:
     return described(field).flag or f"--{field.name.replace('_', '-')}"
 
 
+# Options by their names in Python, as which paths are given, and on the command line.
 _FIELDS = {
     name: field
     for kind in (Cast, Run)
     for field in fields_of(kind)
     for name in (field.name, flag_of(field))
 }
-"""Options by their names in Python, as which paths are given, and on the command line."""
 
 
 def add_arguments(parser: argparse._ActionsContainer, *names: str) -> None:

@@ -20,6 +20,8 @@ _NARROW = "float16"
 _SAFETENSORS = ".safetensors"
 _MATRIX_AXES = 2
 
+# For each kind of finding: what one value did, what several did, and what to do about it; options
+# only of those runs that have them.
 _WORDS = {
     "overflow": (
         "value became infinite or NaN",
@@ -46,11 +48,10 @@ _WORDS = {
     ),
     "inexact": ("value changed", "values changed", (_WIDER,)),
 }
-"""For each kind of finding: what one value did, what several did, and what to do about it; options
-only of those runs that have them."""
 
 
 _AGAIN = "or, if its scales are damaged, fetch the checkpoint again"
+# The same of weights that were decoded, or are when the checkpoint is used.
 _DECODING_WORDS: Mapping[str, tuple[str, str, Sequence[str]]] = {
     "overflow": (
         "value is infinite",
@@ -64,7 +65,6 @@ _DECODING_WORDS: Mapping[str, tuple[str, str, Sequence[str]]] = {
         ("--dtype with a wider range", _AGAIN, "or allow it: --max-zeros"),
     ),
 }
-"""The same of weights that were decoded, or are when the checkpoint is used."""
 
 DECODING = ("dequantize", "transcode")
 """The commands that count losses of decoding: `LOSSES` alone."""

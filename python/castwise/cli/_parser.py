@@ -29,6 +29,7 @@ COMMANDS = {
 }
 """What the commands do, each of a module of its name that is imported if the command is given."""
 
+# What other programs call a command or an option that castwise has.
 _OTHER_WORDS = {
     **dict.fromkeys(("--force", "-f", "--replace"), "--overwrite"),
     **dict.fromkeys(("--jobs", "-j"), "--threads"),
@@ -36,7 +37,6 @@ _OTHER_WORDS = {
     "compare": "diff",
     **dict.fromkeys(("info", "show", "list"), "inspect"),
 }
-"""What other programs call a command or an option that castwise has."""
 
 _EPILOG = """\
 castwise help COMMAND shows the options of a command, its exit codes, and examples.

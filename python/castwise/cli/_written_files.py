@@ -22,17 +22,17 @@ from castwise.cli._output import abandon_output, reason_of
 from castwise.rendering.html import PAGE_START, page_lines
 from castwise.rendering.sheet import Lines, Sheet
 
+# How the files begin, by their option; no other file is replaced.
 _STARTS = {
     "report": b'{\n  "schema": ',
     "html": PAGE_START.encode(),
     "output": b"# castwise ",
 }
-"""How the files begin, by their option; no other file is replaced."""
 
 _NOUNS = {"report": "the report", "html": "the page", "output": "the map"}
 
+# The arguments of commands that name checkpoints.
 _CHECKPOINTS = ("source", "destination", "file", "first", "second", "reference")
-"""The arguments of commands that name checkpoints."""
 
 
 class PendingFile:

@@ -27,6 +27,7 @@ where the script goes:
 """
 _EXAMPLES = tuple(f"completion {shell}" for shell in _SHELLS)
 
+# What options can have for values, where argparse does not know it.
 _VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "--assume": castwise.formats,
     "--dtype": castwise.formats,
@@ -35,9 +36,8 @@ _VALUES: Mapping[str, Callable[[], Iterable[str]]] = {
     "--scheme": scheme_names,
     "--to": form_names,
 }
-"""What options can have for values, where argparse does not know it."""
+# Of `castwise dequantize`, where it has fewer.
 _DECODED: Mapping[str, Callable[[], Iterable[str]]] = {"--dtype": lambda: FORMATS}
-"""Of `castwise dequantize`, where it has fewer."""
 
 
 def define(parser: argparse.ArgumentParser) -> None:

@@ -39,8 +39,8 @@ ROLES = (
 )
 """What a parameter can be; "other" are tokens, scales, and what no rule of the script names."""
 
+# The axes of a role whose row has none; those of experts are always written.
 _AXES = {"linear": "out in", "head": "out in", "experts": ""}
-"""The axes of a role whose row has none; those of experts are always written."""
 
 _SPELLED_AXES = frozenset(
     ("out in", "in out", "experts out in", "experts in out", "experts*out in", "experts*in out")
@@ -70,13 +70,13 @@ _CLASS = re.compile(
 _OF_SEQUENCE = re.compile(r"(?<![^.])[0-9]+(?=\.[^.]+$)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")
+# Ends of names in old files, which transformers renames when it loads a model.
 _LEGACY = {
     "LayerNorm.gamma": "LayerNorm.weight",
     "LayerNorm.beta": "LayerNorm.bias",
     ".weight_g": ".parametrizations.weight.original0",
     ".weight_v": ".parametrizations.weight.original1",
 }
-"""Ends of names in old files, which transformers renames when it loads a model."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,24 +23,24 @@ MATRIX, STACK = 2, 3
 
 WEIGHT = ".weight"
 LINEAR, EXPERTS, UNKNOWN = "linear", "experts", "unknown"
+# The last axes of a matrix whose outputs are its columns.
 _IN_OUT = "in out"
-"""The last axes of a matrix whose outputs are its columns."""
 
 _HEAD = "lm_head"
+# The roles of weights that an engine would quantise, if no configuration excepted them.
 _LAYERS_OF_MODULES = frozenset((LINEAR, EXPERTS, "head", "router", "recurrent", "other"))
-"""The roles of weights that an engine would quantise, if no configuration excepted them."""
 
+# The roles of what is multiplied: all else is looked up, added or decides.
 _NARROWED = frozenset((LINEAR, EXPERTS, "convolution"))
-"""The roles of what is multiplied: all else is looked up, added or decides."""
 
+# Those that leave layers unquantised whatever a configuration says.
 _ENGINES = ("vllm", "sglang")
-"""Those that leave layers unquantised whatever a configuration says."""
 
+# The rows and columns of an expert's matrix have at least a block of the narrowest scheme.
 _LEAST_SIDE = 16
-"""The rows and columns of an expert's matrix have at least a block of the narrowest scheme."""
 
+# Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in).
 _OF_MLX = "switch_mlp"
-"""Experts as `mlx_lm.models.switch_layers` names and stores them: (experts, out, in)."""
 
 _LAST_OUTPUTS = re.compile(r"(?:.*[./])?(?:kernel|vars/[0-9]+)", re.DOTALL)
 

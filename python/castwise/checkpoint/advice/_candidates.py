@@ -33,11 +33,11 @@ _WIDE_BITS = 16
 WIDE_FORMATS = tuple(name for name in FORMATS if finfo(name).bits == _WIDE_BITS)
 """Formats that need no scale, to which weights are cast."""
 
+# Bytes of a tensor's entry in the header of a safetensors file, beside its name, at most.
 _HEADER_ENTRY = 110
-"""Bytes of a tensor's entry in the header of a safetensors file, beside its name, at most."""
 
+# Bytes of its entry in an index, beside its name and that of its shard.
 _INDEX_ENTRY = 12
-"""Bytes of its entry in an index, beside its name and that of its shard."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
+# Partial solutions that the exact search looks at, at most.
 _NODES = 50_000
-"""Partial solutions that the exact search looks at, at most."""
 
+# Groups whose options are tried together, at most.
 _DEPTH = 500
-"""Groups whose options are tried together, at most."""
 
+# Sums of costs differ by that, relatively, without one being less.
 _ROUNDING = 1e-9
-"""Sums of costs differ by that, relatively, without one being less."""
 
 
 class Option(NamedTuple):

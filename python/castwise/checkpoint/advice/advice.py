@@ -34,8 +34,8 @@ MAP_START = "# castwise "
 """How the files of maps begin: with the command that takes them."""
 
 _FEW = 4
+# How many choices are drawn, the worst first.
 _DRAWN = 12
-"""How many choices are drawn, the worst first."""
 
 _NUMBER = re.compile(r"\.(\d+)(?=\.)")
 

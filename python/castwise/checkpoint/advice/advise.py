@@ -57,14 +57,12 @@ _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
 _FRONT_POINTS = 200
 _ROUNDING = 1e-12
+# By how much more error one scheme for all may be predicted, and is chosen all the same. Where the
+# prediction differs by less, outputs need not: `benches/real` has the measurements.
 _MARGIN = 0.15
-"""By how much more error one scheme for all may be predicted, and is chosen all the same.
 
-Where the prediction differs by less, outputs need not: `benches/real` has the measurements.
-"""
-
+# Bytes of a header or an index without its entries and metadata, at most.
 _HEAD_BYTES = 96
-"""Bytes of a header or an index without its entries and metadata, at most."""
 
 _ALIGNMENT = 8
 _SAFETENSORS = ".safetensors"
@@ -501,11 +499,11 @@ class _Size:
 
     nbytes_before: int
     fixed_bytes: int
+    # What the sum counts too much where every weight stays: entries of headers are at most so.
     excess: int
-    """What the sum counts too much where every weight stays: entries of headers are at most so."""
     parameters: int
+    # The bytes that no choice changes, by the role of the tensor.
     roles: Mapping[str, int]
-    """The bytes that no choice changes, by the role of the tensor."""
 
     @classmethod
     def of(cls, checkpoint: Checkpoint, candidates: Candidates) -> _Size:

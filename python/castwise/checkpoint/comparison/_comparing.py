@@ -42,8 +42,8 @@ from castwise.quantization import QuantizedArray
 PIECES_BYTES = 2 << 20
 """Of A, in all pieces that are compared at a time. What is computed of them is several times that,
 so that the memory of a comparison does not grow with the threads."""
+# Of A, in all rows that are compared with stored ones at a time, of which nothing is computed.
 _SLABS_BYTES = 12 << 20
-"""Of A, in all rows that are compared with stored ones at a time, of which nothing is computed."""
 _SLAB_ELEMENTS = 1 << 20
 _MOST_WORKERS = 8
 _TURNED = "B has the experts of A, stored the other way round"

@@ -27,8 +27,8 @@ _ROUNDINGS: tuple[Rounding, ...] = (
 _OVERFLOWS: tuple[Overflow, ...] = ("ieee", "saturate")
 _NANS: tuple[Nan, ...] = ("keep", "zero")
 _HALF_BITS, _SINGLE_BITS = 16, 32
+# Elements on which all recipes are tried; the better ones are tried on the whole sample.
 _FEW = 1024
-"""Elements on which all recipes are tried; the better ones are tried on the whole sample."""
 _KEPT = 24
 _LEAST_RATIOS = 2
 

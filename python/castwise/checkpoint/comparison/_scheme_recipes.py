@@ -30,10 +30,10 @@ MATRIX = 2
 
 _RULES: tuple[ScaleRule, ...] = ("floor", "rceil", "ceil", "even", "ct")
 _LATE = ("ceil", "floor", "nearest")
+# Blocks of activations in DeepSeek's files, beside those of 128x128.
 _LATE_COLUMNS = (128,)
-"""Blocks of activations in DeepSeek's files, beside those of 128x128."""
+# What schemes begin with of which a plain tensor may be the decoding.
 _TRIED = ("fp8_", "mx", "nvfp4", "int8_", "int4_", "bnb_")
-"""What schemes begin with of which a plain tensor may be the decoding."""
 
 _SCHEMES = {row.name: row for row in schemes()}
 

@@ -22,16 +22,16 @@ from castwise.quantization import QuantizedArray, QuantizedWeight
 
 _SLAB_ELEMENTS = 1 << 20
 _SAMPLE_ELEMENTS = 1 << 13
+# Of blocks of several rows: two of 128 columns.
 _SAMPLE_COLUMNS = 256
-"""Of blocks of several rows: two of 128 columns."""
+# How many recipes that agree on the sample are tried on all elements.
 _PROVED = 6
-"""How many recipes that agree on the sample are tried on all elements."""
 
 Tried = tuple[int, int | None, int | None]
 """How many elements a recipe was tried on, for how many it is wrong, and the first of these."""
 
+# What is tried, and whether any of it needs the largest magnitude of a tensor.
 _Candidates = tuple[Sequence[SchemeRecipe], bool]
-"""What is tried, and whether any of it needs the largest magnitude of a tensor."""
 
 Matrices = tuple[NDArray[Any], NDArray[Any]]
 """Some whole rows of two tensors."""

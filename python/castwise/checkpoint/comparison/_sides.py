@@ -30,8 +30,8 @@ from castwise.quantization.producers.found import prefixed
 from castwise.quantization.producers.layouts import BF16
 from castwise.quantization.weights.decoding import Decoding, Slab
 
+# Of a tensor: two of them, and what is computed of them, lie in the caches of a core.
 _PIECE_BYTES = 1 << 20
-"""Of a tensor: two of them, and what is computed of them, lie in the caches of a core."""
 
 
 StoredRows = tuple[Decoding, Slab]
@@ -54,8 +54,8 @@ class Side:
     ) -> None:
         self.names: dict[str, tuple[Reader, str]] = {}
         self.metadata: dict[str, str] = {}
+        # The quantised weights that are decoded, by the names that they then have.
         self.weights: dict[str, QuantizedWeight] = {}
-        """The quantised weights that are decoded, by the names that they then have."""
         self._targets: dict[str, str] = {}
         self._format_asked = format_asked
         self._options = options or CastOptions()
@@ -72,8 +72,8 @@ class Side:
                     }
                 self.metadata = {**reader.metadata, **self.metadata}
         self._source = self._stored_source = source
+        # Tensors whose matrices are read the other way round.
         self.transposed_names: set[str] = set()
-        """Tensors whose matrices are read the other way round."""
         self._readers = [*{id(reader): reader for reader, _ in self.names.values()}.values()]
         self._is_folder = source.is_folder
         self._open_reader: Reader | None = None

@@ -25,9 +25,9 @@ from castwise.checkpoint.results.report import Progress
 from castwise.text.wording import argument
 
 _KEPT_BYTES = 16 << 20
+# Threads that decode slabs of a side ahead, each of which holds some MiB: decoding takes a fraction
+# of the time of a comparison.
 _MOST_DECODERS = 2
-"""Threads that decode slabs of a side ahead, each of which holds some MiB: decoding takes a
-fraction of the time of a comparison."""
 
 
 def diff(

@@ -18,22 +18,22 @@ from castwise.text.brief import brief_fields
 Pairs = Callable[[int], Iterator[tuple[NDArray[Any], NDArray[Any]]]]
 """Reads two tensors again, in flat pieces of so many elements; 0 leaves that open."""
 
+# Elements of a piece that are spread evenly over it.
 _SPREAD = 1 << 14
-"""Elements of a piece that are spread evenly over it."""
+# Of these, those that say whether a larger number of A became a smaller one of B.
 _FEW = 1 << 10
-"""Of these, those that say whether a larger number of A became a smaller one of B."""
+# No cast is searched for if it is certain to be wrong for one in so many elements.
 _REVERSED = 16
-"""No cast is searched for if it is certain to be wrong for one in so many elements."""
 _CHUNK = 1 << 16
 _WORD_BYTES = 8
 _NOTABLE = 1 << 10
 _FAILING = 1 << 12
 _SEARCHES = 3
+# Searches that find nothing, one after the other, after which only known recipes are tried.
 _PATIENCE = 8
-"""Searches that find nothing, one after the other, after which only known recipes are tried."""
 _WALKS = 3
+# A recipe explains nothing if it is wrong for more than one in so many elements, and for two.
 _MOST_FAILING = 64
-"""A recipe explains nothing if it is wrong for more than one in so many elements, and for two."""
 
 
 def most_failing(count: int) -> int:

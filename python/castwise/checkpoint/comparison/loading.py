@@ -35,8 +35,8 @@ from castwise.rendering.sheet import Lines, Sheet
 from castwise.text.brief import brief, counted, cut
 from castwise.text.wording import argument, given
 
+# Of the name of a model, which may be any text.
 _LETTERS = 60
-"""Of the name of a model, which may be any text."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,8 +22,8 @@ from castwise.text.wording import argument
 
 _COLUMNS = 80
 _WRAPPER = TextWrapper(_COLUMNS, subsequent_indent="    ", break_long_words=False)
+# After which a word may be cut, as after that of an exponent it is not.
 _HYPHEN = re.compile(r"-(?!\d+\b)")
-"""After which a word may be cut, as after that of an exponent it is not."""
 _FLOAT_DIGITS = 3
 
 

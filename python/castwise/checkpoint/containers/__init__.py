@@ -44,11 +44,11 @@ __all__ = [
 ]
 
 
+# What does the same for files that castwise does not read.
 _OTHER_TOOLS = {
     ".onnx": "onnxconverter-common makes it float16 (float16.convert_float_to_float16), "
     "onnxruntime.quantization int8",
 }
-"""What does the same for files that castwise does not read."""
 
 
 def is_container(path: Path) -> bool:

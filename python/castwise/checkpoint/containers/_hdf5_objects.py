@@ -25,8 +25,8 @@ _PIECE_BYTES = 1 << 20
 _CHUNK_CACHE_BYTES = 1 << 24
 _MIN_LIMIT = 1 << 26  # bytes that a dataset may have whose data is not stored
 _DEFLATE_LIMIT = 1032  # bytes that one stored byte can become
+# The filters that come with HDF5 or h5py; for any other HDF5 would load a program.
 _FILTERS = {1: "gzip", 2: "shuffle", 3: "fletcher32", 5: "nbit", 6: "scaleoffset", 32000: "lzf"}
-"""The filters that come with HDF5 or h5py; for any other HDF5 would load a program."""
 
 _HEAP, _HEAP_HEADER = b"GCOL\1\0\0\0", 16
 

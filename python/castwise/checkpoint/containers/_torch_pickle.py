@@ -48,8 +48,8 @@ class TorchPickle:
         self._stack: list[Any] = []
         self._outer_stacks: list[list[Any]] = []  # the stacks under each mark
         self._memo: list[Any] = []  # a dict takes ten times the memory
+        # The storages of all tensors, by key, as far as the pickle has been read.
         self.storages: dict[str, TorchStorage] = {}
-        """The storages of all tensors, by key, as far as the pickle has been read."""
 
     def value(self) -> object:
         """Return the value that the pickle describes.
@@ -241,6 +241,7 @@ class TorchPickle:
 
 
 _M = TorchPickle
+# What each instruction does, by its code in the file.
 _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"\x80": lambda m: m._take(1),  # the protocol
     b"\x95": lambda m: m._take(8),  # the length of a frame
@@ -290,4 +291,3 @@ _INSTRUCTIONS: Mapping[bytes, Callable[[TorchPickle], Any]] = {
     b"b": _M._build,
     b"Q": _M._persistent,
 }
-"""What each instruction does, by its code in the file."""

@@ -73,6 +73,7 @@ class _PickledFunction:
         self.result = result
 
 
+# Those of quantised tensors, which are refused by their names, are bytes here.
 _STORAGES = {
     "DoubleStorage": "float64",
     "FloatStorage": "float32",
@@ -92,7 +93,6 @@ _STORAGES = {
     "QUInt4x2Storage": "uint8",
     "QUInt2x4Storage": "uint8",
 }
-"""Those of quantised tensors, which are refused by their names, are bytes here."""
 
 DTYPE_BYTES = {
     **dict.fromkeys(("float64", "int64", "uint64", "complex64"), 8),

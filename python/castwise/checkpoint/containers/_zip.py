@@ -22,8 +22,8 @@ _DEFLATE_LIMIT = 1032  # bytes that one compressed byte can become, by deflate's
 ARRAY_SUFFIX = ".npy"
 """What the names of arrays in an `.npz` end with."""
 
+# The colon of `w:0`, as TensorFlow names a variable; `w:` is no drive there.
 _VARIABLE = re.compile(rf":(?=\d+{re.escape(ARRAY_SUFFIX)}\Z)")
-"""The colon of `w:0`, as TensorFlow names a variable; `w:` is no drive there."""
 
 _ENCRYPTED, _UTF8 = 1, 0x800
 _PIECE_BYTES = 1 << 20
@@ -36,6 +36,7 @@ _LOCATOR_SIGNATURE = b"PK\6\7"
 _END64 = struct.Struct("<4sQ2H2I4Q")
 _END64_SIGNATURE = b"PK\6\6"
 _MAX_END_BYTES = 0xFFFF + _END.size + _LOCATOR.size + _END64.size  # with the longest comment
+# What the zipfile module raises for files that are not as they should be.
 _DAMAGED = (
     zipfile.BadZipFile,
     zlib.error,
@@ -46,7 +47,6 @@ _DAMAGED = (
     ValueError,
     struct.error,
 )
-"""What the zipfile module raises for files that are not as they should be."""
 
 
 @contextmanager

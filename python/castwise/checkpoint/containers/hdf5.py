@@ -67,8 +67,8 @@ from castwise.text.wording import argument
 _DTYPE_ATTRIBUTE = "dtype"
 _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
 _PIECE_BYTES = 1 << 20
+# What Keras says of groups, which is of no use without them.
 _KERAS_ATTRIBUTES = frozenset(("name", "layer_names", "weight_names", "backend", "keras_version"))
-"""What Keras says of groups, which is of no use without them."""
 _MAX_STRINGS_BYTES = 1 << 24
 
 
@@ -78,8 +78,8 @@ class _Dataset:
 
     begin: int | None
     elements: Elements | None
+    # The dtype as h5py gives it.
     dtype: np.dtype[Any]
-    """The dtype as h5py gives it."""
 
 
 class Hdf5Reader(FileReader[SourceFile], ChunkedReader):

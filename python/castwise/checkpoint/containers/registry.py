@@ -71,8 +71,8 @@ STARTS: Mapping[bytes, str] = {
 WHOLE_MODELS: Mapping[str, str] = {".gguf": "castwise.checkpoint.containers.gguf.format"}
 """The modules of containers that hold whole models, whose tensors must be decoded."""
 
+# What `Path.suffix` can be.
 _SUFFIX = re.compile(r"\.[^./\\\s]+")
-"""What `Path.suffix` can be."""
 
 _containers = dict(_BUILT_IN)
 

@@ -39,8 +39,8 @@ from castwise.text.wording import argument
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
+# Metadata key under which the formats of `U8` tensors stand.
 _FORMATS_KEY = "castwise.dtypes"
-"""Metadata key under which the formats of `U8` tensors stand."""
 
 _NIBBLE_BITS = 4
 _PACKED_BITS = frozenset((_NIBBLE_BITS, 6))

@@ -51,8 +51,8 @@ _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
 _COUNT_BYTES = 8
 
+# Keys under which training checkpoints keep the model, beside the optimizer and more.
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net")
-"""Keys under which training checkpoints keep the model, beside the optimizer and more."""
 
 _MAX_DEPTH = 64
 _MAX_VALUES = 1 << 21
@@ -97,8 +97,8 @@ class TorchReader(PlacedReader[SourceFile | RemoteSource]):
             self._file.close()
             raise
         self.other_entries = contents.other_entries
+        # What holds tensors beside those of the model, and how many.
         self.dropped = contents.dropped
-        """What holds tensors beside those of the model, and how many."""
         # By this transformers knows whose tensors a safetensors file holds.
         self.metadata = {"format": "pt"}
         if contents.dropped and warns:

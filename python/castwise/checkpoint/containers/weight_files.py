@@ -27,11 +27,11 @@ _FILE = re.compile(
     re.DOTALL,
 )
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
+# What the names of torch's files begin with that transformers, diffusers and peft load.
 _OF_TORCH = re.compile(r"(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?", re.DOTALL)
-"""What the names of torch's files begin with that transformers, diffusers and peft load."""
 
+# What those of peft begin with, which stand beside a model or by themselves.
 _ADAPTER = re.compile(r"adapter_model(?:[.-].+)?", re.DOTALL)
-"""What those of peft begin with, which stand beside a model or by themselves."""
 
 
 def is_safetensors(name: str) -> bool:

@@ -13,28 +13,28 @@ from typing import Any
 from castwise.checkpoint._tensors import TensorInfo
 from castwise.checkpoint.loading._modules import Module, code_of, is_wide
 
+# Formats whose payload is `weight_packed`, and its dtype.
 _PACKED = {
     "pack-quantized": "I32",
     **dict.fromkeys(("nvfp4-pack-quantized", "mxfp4-pack-quantized", "mxfp6-pack-quantized"), "U8"),
 }
-"""Formats whose payload is `weight_packed`, and its dtype."""
 
 _MXFP8 = "mxfp8-quantized"
+# Formats whose payload is `weight`.
 _PLAIN = ("naive-quantized", "float-quantized", "int-quantized", _MXFP8)
-"""Formats whose payload is `weight`."""
 
+# The formats of floats of so many bits in groups of so many.
 _FLOATS = {
     (4, 32): "mxfp4-pack-quantized",
     (6, 32): "mxfp6-pack-quantized",
     (8, 32): _MXFP8,
     (4, 16): "nvfp4-pack-quantized",
 }
-"""The formats of floats of so many bits in groups of so many."""
 
 _BYTE = 8
 _E4M3 = "F8_E4M3"
+# The codes of dtypes of scales that are powers of two.
 _POWERS = {"U8", "F8_E8M0"}
-"""The codes of dtypes of scales that are powers of two."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -27,14 +27,15 @@ _LINEAR, _HEAD, _EMBEDDING = (
 )
 """Classes of engines; a target is looked for in the name of the class, whatever its case."""
 
+# The names of the weights of an expert by which engines look up how all of a layer are stored.
 _PROJECTIONS = (("gate_proj", "up_proj", "down_proj"), ("w1", "w3", "w2"))
-"""The names of the weights of an expert by which engines look up how all of a layer are stored."""
 
 _ALONE = "store the weights of each expert in a tensor of its own, or leave them as they are"
 
 _BYTE = 8
 _E4M3, _U8, _F32 = "F8_E4M3", "U8", "F32"
 
+# ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts.
 _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
     "FP8": ("fp8_tensor", _E4M3, _F32, frozenset(("_scale",))),
     "FP8_PER_CHANNEL_PER_TOKEN": (
@@ -48,7 +49,6 @@ _ALGORITHMS: Mapping[str, tuple[str, str, str, frozenset[str]]] = {
     "W4A16_NVFP4": ("nvfp4", _U8, _E4M3, frozenset(("_scale", "_scale_2"))),
     "MXFP8": ("mxfp8_e4m3", _E4M3, _U8, frozenset(("_scale",))),
 }
-"""ModelOpt's algorithms: the scheme, the dtypes of codes and of scales, and the parts."""
 
 
 @dataclass(frozen=True, slots=True)

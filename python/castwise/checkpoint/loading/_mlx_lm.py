@@ -10,9 +10,10 @@ from castwise.checkpoint.loading._modules import Module, code_of
 from castwise.checkpoint.loading._view import View, leave, wrong_axis
 from castwise.checkpoint.loading.problem import LoadingProblem
 
+# Roles whose classes have `to_quantized`.
 _QUANTIZED = {"linear", "head", "embedding", "experts", "router", "recurrent"}
-"""Roles whose classes have `to_quantized`."""
 
+# Types of models whose `sanitize` stacks the scales of experts, too; of others weights alone.
 _STACKS_SCALES = frozenset(
     (
         *("afmoe", "bailing_hybrid", "bailing_moe", "bailing_moe_linear", "deepseek"),
@@ -22,18 +23,17 @@ _STACKS_SCALES = frozenset(
         *("phimoe", "phixtral", "qwen2_moe"),
     )
 )
-"""Types of models whose `sanitize` stacks the scales of experts, too; of others weights alone."""
 
+# Types whose `sanitize` parts `kv_b_proj`, and quantises the parts anew along another axis.
 _PARTS_KEYS_AND_VALUES = frozenset(
     (
         *("deepseek_v3", "deepseek_v32", "glm4_moe_lite", "kimi_k3", "kimi_linear"),
         *("longcat_flash", "mistral4"),
     )
 )
-"""Types whose `sanitize` parts `kv_b_proj`, and quantises the parts anew along another axis."""
 
+# The bits and groups of modes whose scales are bytes (`infer_quant_config`).
 _BY_SIZE = {(4, 16), (4, 32), (8, 32)}
-"""The bits and groups of modes whose scales are bytes (`infer_quant_config`)."""
 
 _WORD = 32
 

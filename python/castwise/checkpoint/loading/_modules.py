@@ -15,13 +15,14 @@ if TYPE_CHECKING:
 
 WEIGHT = ".weight"
 MATRIX = 2
+# Roles of which whole numbers are codes, and not a table of positions or a count.
 _OF_CODES = {"linear", "experts", "head", "embedding"}
-"""Roles of which whole numbers are codes, and not a table of positions or a count."""
 
 _STACK_ROW = "experts", "experts out in"
 _OF_ANY_CLASS = {"router", "recurrent", "other"}
 _CODE_BITS = 8
 
+# What quantisers add to the name of a parameter, in whose place or beside which a tensor is.
 _BESIDE_WEIGHT = (
     "_packed",
     "_scale",
@@ -34,8 +35,8 @@ _BESIDE_WEIGHT = (
     "_blocks",
     "_scales",
 )
-"""What quantisers add to the name of a parameter, in whose place or beside which a tensor is."""
 
+# What they add to the name of a module, each with a dot before it.
 _BESIDE_MODULE = (
     "scales",
     "biases",
@@ -47,7 +48,6 @@ _BESIDE_MODULE = (
     "output_scale",
     "scale",
 )
-"""What they add to the name of a module, each with a dot before it."""
 
 
 @dataclass(frozen=True, slots=True)

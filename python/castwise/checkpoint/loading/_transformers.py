@@ -18,11 +18,11 @@ from castwise.checkpoint.loading.problem import LoadingProblem
 from castwise.models.architecture import Parameter, expand_name
 from castwise.quantization.producers.layouts import BF16
 
+# Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`).
 _SEQUENTIAL = ("llama4", "llama4_text")
-"""Whose experts compressed-tensors needs one by one (`MODULES_TO_PATCH_FOR_QUANTIZATION`)."""
 
+# Whose code gives a buffer another dtype as it runs, which `offload/module.py` does not take.
 _WITH_OWN_BUFFER = ("ctrl",)
-"""Whose code gives a buffer another dtype as it runs, which `offload/module.py` does not take."""
 
 _E4M3 = "F8_E4M3"
 _BY_ROWS = "quantise all that it so converts, as fp8_channel of compressed-tensors"

@@ -43,8 +43,8 @@ from castwise.models.model import WEIGHT
 from castwise.quantization.producers.block_types import ROLES, names_beside
 
 _F32 = COMPUTED[0]
+# What transformers wants to read in a safetensors file.
 _METADATA = {"format": "pt"}
-"""What transformers wants to read in a safetensors file."""
 
 
 def model_files(reader: WholeModelReader, dtype: str | None) -> ModelFiles:

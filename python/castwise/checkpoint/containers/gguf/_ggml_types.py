@@ -21,8 +21,8 @@ PLAIN = {
 COMPUTED = tuple(PLAIN[kind] for kind in (0, 1, 30))
 """The formats of plain weights that llama.cpp computes with."""
 
+# Types that are not decoded, those of sums while llama.cpp computes.
 _OTHERS = {9: "Q8_1", 15: "Q8_K"}
-"""Types that are not decoded, those of sums while llama.cpp computes."""
 
 BLOCKS = {kind: (name, count, size) for name, (kind, count, size) in BLOCK_TYPES.items()}
 """Types of blocks that can be decoded: name, elements and bytes of a block."""

@@ -36,12 +36,12 @@ _SMALLEST, _LARGEST = (float(limit) for limit in (np.finfo("f4").tiny, np.finfo(
 _OTHERS = "convert_hf_to_gguf.py of llama.cpp writes others"
 _OF_FACTORS = "llama3"
 _LLAMA3 = ("factor", "low_freq_factor", "high_freq_factor", CONTEXT)
+# The last three of all models of Llama 3, where factors do not tell them apart from others.
 _OF_LLAMA3 = (1.0, 4.0, 8192)
-"""The last three of all models of Llama 3, where factors do not tell them apart from others."""
 
 _SCALING = "rope.scaling.type"
+# What a configuration states where nothing is scaled: left out, it is YaRN of some models.
 _NOT_SCALED = {"rope_type": UNSCALED}
-"""What a configuration states where nothing is scaled: left out, it is YaRN of some models."""
 
 _HEADS = ("head_dim", "num_key_value_heads")
 

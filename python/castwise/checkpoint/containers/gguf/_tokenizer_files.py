@@ -21,16 +21,16 @@ from castwise.checkpoint.containers.gguf._vocabulary import (
 )
 
 _OF = "tokenizer.ggml."
+# What `tokenizer.json` states of all of them, with one of the tokens that are added, and a step of
+# those that split text.
 _SKELETON = Path(__file__).with_name("tokenizer.json")
-"""What `tokenizer.json` states of all of them, with one of the tokens that are added, and a step of
-those that split text."""
 
 _TEMPLATE = "tokenizer.chat_template"
+# The tokens that a `config.json` has.
 _STATED = ("bos", "eos", "pad")
-"""The tokens that a `config.json` has."""
 
+# The keys of tokens that end a text, a turn or a message.
 _ENDS = (IDS["eos"], "eot_token_id", "eom_token_id")
-"""The keys of tokens that end a text, a turn or a message."""
 
 
 class Unstated(CheckpointError):  # noqa: N818  (it says what is missing)

@@ -42,8 +42,8 @@ SPLITS: Mapping[str, Split] = {
     ).items()
 }
 _UNKNOWN = ("end_of_word_suffix", "continuing_subword_prefix", "byte_fallback")
+# What llama.cpp does not do to such tokens, and to those that are added.
 _STRIPPING = ("lstrip", "rstrip", "single_word")
-"""What llama.cpp does not do to such tokens, and to those that are added."""
 
 IDS = {
     "bos": "bos_token_id",
@@ -54,8 +54,8 @@ IDS = {
     "mask": "mask_token_id",
 }
 _SPECIAL = (("<|", "|>"), ("<\uff5c", "\uff5c>"), ("<unused", ">"))
+# Tokens that llama.cpp's converter takes for control tokens, whatever their files say.
 _SPECIAL_TOO = ("<pad>", "<mask>", "<2mass>", "[@BOS@]")
-"""Tokens that llama.cpp's converter takes for control tokens, whatever their files say."""
 
 
 def vocabulary(folder: Path, config: Mapping[str, Any], size: int) -> dict[str, str]:

@@ -24,11 +24,11 @@ from castwise.checkpoint.containers.interface import Elements
 from castwise.checkpoint.containers.whole_models import WholeModelReader
 from castwise.checkpoint.files.source_files import JoinedFiles, SourceFile
 
+# Bytes of rows that are put together at a time.
 _GATHERED = 1 << 18
-"""Bytes of rows that are put together at a time."""
 
+# What each file of a model that was split states.
 _SPLIT_KEYS = ("split.no", "split.count", "split.tensors.count")
-"""What each file of a model that was split states."""
 
 _PART = re.compile(
     r"(?P<stem>.*)-[0-9]{5}-of-(?P<count>[0-9]{5})(?P<suffix>\.gguf)", re.DOTALL | re.IGNORECASE

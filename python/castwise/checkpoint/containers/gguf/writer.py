@@ -29,8 +29,8 @@ from castwise.quantization.producers.block_types import BLOCK_TYPES
 _MAX_AXES = 4  # ggml's own limit
 _ALIGNMENT = 32  # the package's own
 _KINDS = {COUNT: "UINT32", FLOAT: "FLOAT32", TEXT: "STRING", BOOL: "BOOL", INTEGER: "INT32"}
+# The types of blocks that are written, by what reports call the scheme.
 _WRITTEN = {"mxfp4": "MXFP4"}
-"""The types of blocks that are written, by what reports call the scheme."""
 
 
 class Typed(str):
