@@ -16,6 +16,7 @@ from castwise.cli._output import FINDINGS, OK, say
 from castwise.text.brief import counted
 
 _WIDER = "a wider format"
+# Of the formats of 16 bits the one of the least range, which bfloat16 does not share.
 _NARROW = "float16"
 _SAFETENSORS = ".safetensors"
 _MATRIX_AXES = 2

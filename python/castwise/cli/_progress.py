@@ -7,10 +7,12 @@ from castwise.checkpoint import Progress
 from castwise.cli._output import terminal_columns
 from castwise.rendering.words import printable, size_text
 
+# A person sees no faster change, and a terminal over a network is slow to draw.
 _SECONDS_BETWEEN = 0.1
 _SECONDS_TO_KNOW = 1.0  # before that a rate says little
 _MINUTE, _HOUR = 60, 3600
 _BAR_WIDTH = 24
+# To the first column, and erase to the end of the line (ECMA-48, EL).
 _CLEAR = "\r\x1b[K"
 
 

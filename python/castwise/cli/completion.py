@@ -18,6 +18,7 @@ _COMPLETION = """\
 Print a script with which a shell completes the commands, options, choices and files of
 castwise. It needs the package shtab: pip install 'castwise[completion]'.
 """
+# Those that shtab writes for.
 _SHELLS = ("bash", "zsh", "tcsh")
 _INSTALLATION = """\
 where the script goes:

@@ -67,6 +67,7 @@ _INDEX_LINE = "MODEL_TYPE BASE PREFIX CLASS=BLOCK=TIES:PARTS! ..."
 _CLASS = re.compile(
     r"(?P<end>\w*)=(?P<block>\d+)(?:=(?P<ties>\d+))?(?::(?P<parts>\d+))?(?P<marks>!?~?)"
 )
+# The number before the last name, as `nn.Sequential` and `nn.ParameterList` count theirs.
 _OF_SEQUENCE = re.compile(r"(?<![^.])[0-9]+(?=\.[^.]+$)")
 _BRACES = re.compile(r"\{([^{}]*)\}")
 _NUMBER = re.compile(r"(?<![^.])(expert_)?[0-9]+(?![^.])")

@@ -12,10 +12,12 @@ ENGINES = ("vllm", "sglang", "mlx-lm")
 
 _TABLE = Path(__file__).with_name("engines.txt")
 _NUMBER = re.compile(r"(?<![^.])[0-9]+(?![^.])")
+# Checkpoints spell the parents of a module in several ways; rows have one.
 _MOVED = re.compile(r"(?<![^.])vision_model\.")
 _LANGUAGE = re.compile(r"(?<![^.])(?:model\.)?language_model\.(?:model\.)?")
 _ROW = re.compile(r"([\w.#/-]*)(?:\{([\w.#/,-]+)\})?(?:\.\*)?")
 _BELOW = ".*"
+# The lines of models, blocks and rows; of a block its groups, plain and open modules.
 _PARTS = 3
 
 

@@ -33,6 +33,7 @@ SCHEMA = 1
 MAP_START = "# castwise "
 """How the files of maps begin: with the command that takes them."""
 
+# Names of a group that its text lists; of more the first stands for all.
 _FEW = 4
 # How many choices are drawn, the worst first.
 _DRAWN = 12

@@ -55,7 +55,9 @@ from castwise.text.wording import argument, given, is_for_command, quoted
 
 _EXPERT = re.compile(r"\.experts\.\d+\.")
 _BYTE_BITS = 8
+# A model of many layers has thousands of points, which no picture tells apart.
 _FRONT_POINTS = 200
+# How much a sum of thousands of float64 may be off, relatively: as many ulps, of 2**-53 each.
 _ROUNDING = 1e-12
 # By how much more error one scheme for all may be predicted, and is chosen all the same. Where the
 # prediction differs by less, outputs need not: `benches/real` has the measurements.
@@ -64,6 +66,7 @@ _MARGIN = 0.15
 # Bytes of a header or an index without its entries and metadata, at most.
 _HEAD_BYTES = 96
 
+# A header of safetensors ends at a multiple of 8 bytes.
 _ALIGNMENT = 8
 _SAFETENSORS = ".safetensors"
 _NUMBERS = ("float", "int", "uint")

@@ -44,6 +44,7 @@ PIECES_BYTES = 2 << 20
 so that the memory of a comparison does not grow with the threads."""
 # Of A, in all rows that are compared with stored ones at a time, of which nothing is computed.
 _SLABS_BYTES = 12 << 20
+# Of a tensor that is compared with stored rows, the most elements of one piece.
 _SLAB_ELEMENTS = 1 << 20
 _MOST_WORKERS = 8
 _TURNED = "B has the experts of A, stored the other way round"

@@ -20,6 +20,8 @@ from castwise.text.parsed_files import parsed_mapping
 from castwise.text.spelling import nearest
 from castwise.text.wording import argument
 
+# Floats of up to so many bits get the digest of their float32, which is exact: equal values in two
+# formats pair.
 _WIDE_BITS = 32
 
 

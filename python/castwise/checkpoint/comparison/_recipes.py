@@ -17,6 +17,7 @@ from castwise._options import Nan, Overflow, Rounding
 from castwise.arrays.recipe import NEAREST, Recipe, loses
 from castwise.checkpoint._tensors import format_info, numpy_dtype
 
+# The usual one first: of recipes of the same cost the first is taken.
 _ROUNDINGS: tuple[Rounding, ...] = (
     NEAREST,
     "towards-zero",
@@ -26,10 +27,13 @@ _ROUNDINGS: tuple[Rounding, ...] = (
 )
 _OVERFLOWS: tuple[Overflow, ...] = ("ieee", "saturate")
 _NANS: tuple[Nan, ...] = ("keep", "zero")
+# Frameworks compute in formats of 16 and 32 bits, so a cast may have gone through one.
 _HALF_BITS, _SINGLE_BITS = 16, 32
 # Elements on which all recipes are tried; the better ones are tried on the whole sample.
 _FEW = 1024
+# How many of the better ones are, and those that are as good as the last of them.
 _KEPT = 24
+# Any factor explains one pair of elements.
 _LEAST_RATIOS = 2
 
 

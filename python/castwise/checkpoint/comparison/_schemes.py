@@ -20,7 +20,9 @@ from castwise.checkpoint.comparison.explanations import (
 )
 from castwise.quantization import QuantizedArray, QuantizedWeight
 
+# Elements of whole rows on which a recipe is tried at a time.
 _SLAB_ELEMENTS = 1 << 20
+# A sample is as many whole rows as so many elements make, or one block of rows.
 _SAMPLE_ELEMENTS = 1 << 13
 # Of blocks of several rows: two of 128 columns.
 _SAMPLE_COLUMNS = 256

@@ -24,13 +24,18 @@ _SPREAD = 1 << 14
 _FEW = 1 << 10
 # No cast is searched for if it is certain to be wrong for one in so many elements.
 _REVERSED = 16
+# Elements that are searched at a time for the first that differs.
 _CHUNK = 1 << 16
 _WORD_BYTES = 8
+# A sample also takes of a piece: elements beyond the range of B, or below its normal numbers.
 _NOTABLE = 1 << 10
+# And those for which the recipe is wrong that was tried before.
 _FAILING = 1 << 12
+# In one tensor: each search tries all recipes on a sample.
 _SEARCHES = 3
 # Searches that find nothing, one after the other, after which only known recipes are tried.
 _PATIENCE = 8
+# How often pieces before the one where a recipe was found are read again, as it may fail there.
 _WALKS = 3
 # A recipe explains nothing if it is wrong for more than one in so many elements, and for two.
 _MOST_FAILING = 64

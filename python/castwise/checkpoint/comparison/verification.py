@@ -17,6 +17,7 @@ from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import shape_text
 from castwise.text.brief import brief, brief_fields, counted, listed
 
+# Decimal digits that tell two numbers of float64 apart (IEEE 754-2019, 5.12.2).
 _DIGITS_OF_FLOAT64 = 17
 
 

@@ -20,8 +20,10 @@ from castwise.checkpoint._tensors import format_of
 if TYPE_CHECKING:
     from _typeshed import ReadableBuffer, WriteableBuffer
 
+# A link may lead back to a group that holds it, and so without end.
 _MAX_DEPTH = 256
 _PIECE_BYTES = 1 << 20
+# libhdf5 unpacks a chunk again for each block that it does not find in its cache.
 _CHUNK_CACHE_BYTES = 1 << 24
 _MIN_LIMIT = 1 << 26  # bytes that a dataset may have whose data is not stored
 _DEFLATE_LIMIT = 1032  # bytes that one stored byte can become

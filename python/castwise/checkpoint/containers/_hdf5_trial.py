@@ -17,12 +17,14 @@ from castwise.checkpoint.containers._hdf5_objects import (
     walk,
 )
 
+# libhdf5 crashes on some damaged files, which ends the process that reads them.
 _PROGRAM = """
 import sys
 sys.path[:] = {path!r}
 from castwise.checkpoint.containers._hdf5_trial import read
 read({file!r}, {begin}, {size})
 """
+# Python and h5py start within that on a slow machine; a loop in a damaged file has no end.
 _SECONDS = 60
 _SECONDS_PER_BYTE = 1e-7
 

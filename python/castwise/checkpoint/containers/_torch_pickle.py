@@ -29,7 +29,9 @@ from castwise.checkpoint.containers._torch_values import (
     opaque,
 )
 
+# Data stands outside the pickle, which names storages and shapes: some hundred bytes of a tensor.
 MAX_PICKLE_BYTES = 1 << 26
+# An instruction of one byte can make an object of a hundred.
 _MAX_INSTRUCTIONS = 1 << 24
 _NOTHING = object()
 _MAX_NAME = 200  # bytes of a module, a function or the key of a storage

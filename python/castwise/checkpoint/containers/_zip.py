@@ -25,6 +25,8 @@ ARRAY_SUFFIX = ".npy"
 # The colon of `w:0`, as TensorFlow names a variable; `w:` is no drive there.
 _VARIABLE = re.compile(rf":(?=\d+{re.escape(ARRAY_SUFFIX)}\Z)")
 
+# Bits of the flags of a member, and below the records of a zip file: APPNOTE.TXT of PKWARE, 4.3 and
+# 4.4.4.
 _ENCRYPTED, _UTF8 = 1, 0x800
 _PIECE_BYTES = 1 << 20
 _LOCAL_HEADER = struct.Struct("<4s5H3I2H")

@@ -43,6 +43,7 @@ from castwise.checkpoint.files.remote import is_remote, list_store
 from castwise.checkpoint.files.source_files import read_file
 
 PIPELINE = "model_index.json"
+# An index has a line of about 100 bytes for each tensor.
 _MAX_INDEX_BYTES = 100_000_000
 
 

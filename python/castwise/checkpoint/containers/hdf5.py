@@ -69,6 +69,7 @@ _BFLOAT16 = finfo(ml_dtypes.bfloat16).name
 _PIECE_BYTES = 1 << 20
 # What Keras says of groups, which is of no use without them.
 _KERAS_ATTRIBUTES = frozenset(("name", "layer_names", "weight_names", "backend", "keras_version"))
+# Strings are copied as Python objects, so all of a dataset are in memory at once.
 _MAX_STRINGS_BYTES = 1 << 24
 
 

@@ -35,6 +35,7 @@ from castwise.quantization.producers.layouts import BYTES
 _WEIGHTS, _CONFIG = "model.weights.h5", "config.json"
 _REMEDY = "save the model again with Keras"
 _PIECE_BYTES = 1 << 20
+# A compressed member may be a thousand times as large as its file.
 _MAX_CONFIG_BYTES = 1 << 26
 
 

@@ -47,7 +47,9 @@ from castwise.checkpoint.files.source_files import SourceFile, source_file
 METADATA_MEMBER = "__metadata__.json"
 
 _PIECE_BYTES = 1 << 20
+# The entry of a member has two bytes for the length of its name.
 _MAX_NAME_BYTES = 65_535
+# As much as a header of safetensors may have, from which they come.
 _MAX_METADATA_BYTES = 100_000_000
 _REMEDY = "save the file again with numpy"
 

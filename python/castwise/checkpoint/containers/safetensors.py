@@ -36,12 +36,14 @@ from castwise.checkpoint.files.remote import RemoteSource
 from castwise.checkpoint.files.source_files import SourceFile, source_file
 from castwise.text.wording import argument
 
+# The file begins with the length of its header, in little-endian order.
 _LENGTH_BYTES = 8
 _MAX_HEADER_BYTES = 100_000_000  # the format's own limit
 
 # Metadata key under which the formats of `U8` tensors stand.
 _FORMATS_KEY = "castwise.dtypes"
 
+# Elements of 4 bits lie two in a byte, and those of 6 bits four in three.
 _NIBBLE_BITS = 4
 _PACKED_BITS = frozenset((_NIBBLE_BITS, 6))
 

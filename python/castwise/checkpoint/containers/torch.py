@@ -47,13 +47,16 @@ _LOGGER = logging.getLogger(__name__)
 _ZIP_START = b"PK\3\4"
 _PICKLE = "data.pkl"
 _ZIP_REMEDY = "save the file again in torch"
+# `MAGIC_NUMBER` and `PROTOCOL_VERSION` of torch/serialization.py.
 _LEGACY_MAGIC = 0x1950A86A20F9469CFC6C
 _LEGACY_VERSION = 1001
+# Old files have the count of elements before those of each storage.
 _COUNT_BYTES = 8
 
 # Keys under which training checkpoints keep the model, beside the optimizer and more.
 _WRAPPERS = ("state_dict", "model_state_dict", "model_state", "model", "module", "net")
 
+# The pickle may hold itself; state dictionaries have at most a few levels.
 _MAX_DEPTH = 64
 _MAX_VALUES = 1 << 21
 _FEW_VALUES, _MOST_REPEATS = 1 << 16, 16

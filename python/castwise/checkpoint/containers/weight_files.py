@@ -11,6 +11,7 @@ from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
 
 INDEX_SUFFIX = ".safetensors.index.json"
+# Mistral's own files, beside those of transformers in the same folder.
 CONSOLIDATED = "consolidated"
 TORCH_SUFFIX = ".bin"
 
@@ -26,6 +27,7 @@ _FILE = re.compile(
     r"(?P<stem>.*)(?P<suffix>\.safetensors|\.bin)(?P<index>\.index(?P<variant>\.[^.]+)?\.json)?",
     re.DOTALL,
 )
+# As `split_torch_state_dict_into_shards` of huggingface_hub names them.
 _SHARD = re.compile(r"(.+)-[0-9]{5}-of-([0-9]{5})", re.DOTALL)
 # What the names of torch's files begin with that transformers, diffusers and peft load.
 _OF_TORCH = re.compile(r"(?:(?:diffusion_)?pytorch|adapter)_model(?:[.-].+)?", re.DOTALL)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 IGNORE = "except it in the configuration"
 NAME_IN_IGNORE = "name it in 'ignore' of the configuration"
+# Elements that share a scale: OCP Microscaling Formats 1.0, 5.
 _MXFP4_BLOCK = 32
 _AXES_OF_BLOCKS = 4  # expert, row, block, byte
 

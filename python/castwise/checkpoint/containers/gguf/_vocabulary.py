@@ -23,6 +23,7 @@ _MAX_BYTES = 1 << 28  # of a file; the largest tokenizers have 35 MB
 FILES = (TOKENIZER, CONFIG, _TEMPLATE)
 """The files that are read."""
 
+# `llama_token_type` of llama.cpp.
 NORMAL, CONTROL, USER_DEFINED, UNUSED = 1, 3, 4, 5
 
 
