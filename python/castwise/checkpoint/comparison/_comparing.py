@@ -66,8 +66,8 @@ class Comparing:
     def __init__(
         self,
         # The two checkpoints.
-        first: Side,
-        second: Side,
+        original: Side,
+        copy: Side,
         # How quantised weights are decoded.
         arithmetic: Arithmetic,
         *,
@@ -82,7 +82,7 @@ class Comparing:
         is_exact: bool = False,
     ) -> None:
         self._workers, self._arithmetic = worker_count(threads), arithmetic
-        self._first, self._second, self._reference = first, second, reference
+        self._original, self._copy, self._reference = original, copy, reference
         self._schemes = SchemeProver(threads)
         self._amaxes: dict[str, float] = {}
         self._recipes_found = KnownRecipes()
@@ -93,15 +93,15 @@ class Comparing:
         self, pairs: Mapping[str, str], progress: Callable[[Progress], None] | None
     ) -> list[TensorDiff]:
         """Compare tensors of A with those of B, and see that no file changed meanwhile."""
-        sides = [self._first, self._second, *([self._reference] if self._reference else [])]
-        meter = ProgressMeter(sum(self._first.info(name).nbytes for name in pairs), progress)
+        sides = [self._original, self._copy, *([self._reference] if self._reference else [])]
+        meter = ProgressMeter(sum(self._original.info(name).nbytes for name in pairs), progress)
         tensors: list[TensorDiff] = []
         # One thread reads what the others compute.
         with ThreadPoolExecutor(self._workers + 1) as self._pool:
             for name, other in pairs.items():
                 meter.starts(name)
                 tensors.append(self._compare(name, other, meter))
-                meter.finished(self._first.info(name).nbytes)
+                meter.finished(self._original.info(name).nbytes)
         meter.starts(None)
         for side in sides:
             side.check_unchanged()
@@ -109,10 +109,10 @@ class Comparing:
 
     def _compare(self, name: str, other: str, meter: ProgressMeter) -> TensorDiff:
         """Compare the tensor `name` of A with `other` of B."""
-        first, second = self._first, self._second
-        shapes = first.shape(name), second.shape(other)
-        infos = first.info(name), second.info(other)
-        formats = first.format(name, infos[1].format), second.format(other, infos[0].format)
+        original, copy = self._original, self._copy
+        shapes = original.shape(name), copy.shape(other)
+        infos = original.info(name), copy.info(other)
+        formats = original.format(name, infos[1].format), copy.format(other, infos[0].format)
         labels = tuple(
             format_name or info.stored for format_name, info in zip(formats, infos, strict=True)
         )
@@ -121,7 +121,7 @@ class Comparing:
             "equal",
             None if name == other else other,
             formats=(labels[0], labels[1]),
-            quantized=(first.is_decoded(name), second.is_decoded(other)),
+            quantized=(original.is_decoded(name), copy.is_decoded(other)),
             shapes=shapes,
             beyond=None if self._tolerances is None else 0,
         )
@@ -140,18 +140,18 @@ class Comparing:
     ) -> Iterator[tuple[NDArray[Any], NDArray[Any]]]:
         """Read two tensors in pieces of so many elements, by default as memory allows."""
         count = count or piece_elements(formats[0], PIECES_BYTES // max(self._workers, 2))
-        first = self._first.pieces(names[0], formats[0], repeat(count))
-        return zip(first, self._second.pieces(names[1], formats[1], repeat(count)), strict=True)
+        original = self._original.pieces(names[0], formats[0], repeat(count))
+        return zip(original, self._copy.pieces(names[1], formats[1], repeat(count)), strict=True)
 
     def _compare_bytes(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
         """Compare tensors in a format that castwise does not know, byte by byte."""
         different, count, place = 0, 0, None
-        for first, second in self._pairs((name, other), (None, None)):
-            places = np.flatnonzero(first != second)
+        for original, copy in self._pairs((name, other), (None, None)):
+            places = np.flatnonzero(original != copy)
             if places.size and place is None:
                 place = count + int(places[0])
             different += places.size
-            count += first.size
+            count += original.size
         if not different:
             return replace(tensor, count=count)
         return replace(
@@ -171,8 +171,8 @@ class Comparing:
         meter: ProgressMeter,
     ) -> TensorDiff:
         name, other = names
-        shape = self._first.shape(name)
-        nbytes, size = self._first.info(name).nbytes, max(math.prod(shape), 1)
+        shape = self._original.shape(name)
+        nbytes, size = self._original.info(name).nbytes, max(math.prod(shape), 1)
         source, target = (format_name or BYTES for format_name in formats)
         measures = Measures(
             source, target, self._tolerances, self._threads, is_counted=not self._explains
@@ -193,13 +193,13 @@ class Comparing:
                 pairs,
                 shape=shape,
                 to=target,
-                weight=self._second.weights.get(other) if tensor.quantized[1] else None,
+                weight=self._copy.weights.get(other) if tensor.quantized[1] else None,
                 form=partial(self._form, other),
                 amaxes=partial(self._amaxes_of, name),
             )
         walk = PieceWalk(measures, self._pool, self._workers, report_progress)
         is_stored = are_floats and source == target and tensor.quantized == (False, True)
-        if is_stored and self._tolerances is None and other not in self._second.transposed_names:
+        if is_stored and self._tolerances is None and other not in self._copy.transposed_names:
             # Of others it is not likely that a recipe explains them.
             trial = None if search is None else search.trial()
             walk.over_stored(self._stored_rows(name, other, source, trial), self._arithmetic, trial)
@@ -208,11 +208,13 @@ class Comparing:
                 prover = Prover(source, target, size, self._recipes_found, self._threads)
             equal_pieces = walk.over(pairs(0), prover)
             if measures.different and equal_pieces:
-                for (first, _), place in zip(pairs(0), range(max(equal_pieces) + 1), strict=False):
+                for (original, _), place in zip(
+                    pairs(0), range(max(equal_pieces) + 1), strict=False
+                ):
                     if place in equal_pieces:
-                        measures.add_signal(first)
+                        measures.add_signal(original)
         explanation = None
-        if other in self._second.transposed_names and not measures.different:
+        if other in self._copy.transposed_names and not measures.different:
             explanation = CastExplanation(_TURNED, {"transposed": True}, measures.count)
         elif self._explains and (measures.different or source != target):
             explanation = None if search is None else search.proof()
@@ -224,8 +226,8 @@ class Comparing:
         ratios = None
         if self._reference is not None and name in self._reference.names:
             ratios = (
-                self._error_ratio(self._first, name, name, source),
-                self._error_ratio(self._second, other, name, target),
+                self._error_ratio(self._original, name, name, source),
+                self._error_ratio(self._copy, other, name, target),
             )
         is_equal = not measures.different
         reason = "values" if not is_equal else "equal" if source == target else "dtype"
@@ -262,19 +264,19 @@ class Comparing:
         self, name: str, other: str, to: str, trial: SchemeTrial | None
     ) -> Iterator[tuple[NDArray[Any], StoredRows]]:
         """Read a plain tensor in as many rows at a time as slabs of the other one have."""
-        decoding = self._second.decoding(other)
+        decoding = self._copy.decoding(other)
         assert decoding is not None, "it is quantised"  # noqa: S101
         columns = max(decoding.cut[-1], 1)
         step, most = decoding.step * columns, _SLABS_BYTES // (self._workers + 2)
         if trial is not None and trial.step is not None:
-            step = math.lcm(step, trial.step * self._first.shape(name)[-1])
+            step = math.lcm(step, trial.step * self._original.shape(name)[-1])
         most = min(piece_elements(to, most), _SLAB_ELEMENTS)
         if (step := max(step // columns, 1)) != decoding.step:
             decoding = replace(decoding, step=step)
         slabs = [*decoding.slabs(most)]
         counts = [(slab.stop - slab.start) * columns for slab in slabs]
-        lefts = self._first.pieces(name, to, counts)
-        return ((first, (decoding, slab)) for first, slab in zip(lefts, slabs, strict=True))
+        lefts = self._original.pieces(name, to, counts)
+        return ((original, (decoding, slab)) for original, slab in zip(lefts, slabs, strict=True))
 
     def _explain(
         self,
@@ -313,26 +315,26 @@ class Comparing:
 
     def _is_transcoded(self, tensor: TensorDiff) -> bool:
         """Return True if both are quantised with the same codes and scales."""
-        first = self._first.decoding(tensor.name)
-        second = self._second.decoding(tensor.renamed or tensor.name)
-        return first is not None and second is not None and have_same_parts(first, second)
+        original = self._original.decoding(tensor.name)
+        copy = self._copy.decoding(tensor.renamed or tensor.name)
+        return original is not None and copy is not None and have_same_parts(original, copy)
 
     def _form(self, name: str) -> QuantizedArray | None:
         """Return some rows of a weight of B as they are stored; None if it is plain."""
-        decoding = self._second.decoding(name)
+        decoding = self._copy.decoding(name)
         return None if decoding is None else first_rows(decoding)
 
     def _amaxes_of(self, name: str) -> tuple[float, float]:
         """Return the largest magnitude of a tensor of A, and that of all fused with it."""
-        partners = self._first.model.partners(name)
+        partners = self._original.model.partners(name)
         partner_amaxes = (
-            self._amax(partner) for partner in partners if partner in self._first.names
+            self._amax(partner) for partner in partners if partner in self._original.names
         )
         return self._amax(name), max(partner_amaxes, default=self._amax(name))
 
     def _amax(self, name: str) -> float:
         if name not in self._amaxes:
-            pieces = self._first.pieces(name, self._first.format(name, None))
+            pieces = self._original.pieces(name, self._original.format(name, None))
             self._amaxes[name] = max(
                 (block_amax(piece.reshape(1, -1)) for piece in pieces), default=0
             )
@@ -340,15 +342,20 @@ class Comparing:
 
     def _with_scales(self, tensor: TensorDiff, name: str, other: str) -> TensorDiff:
         """Add how the stored scales of two quantised weights differ, and whether that is all."""
-        first, second = self._first.weights.get(name), self._second.weights.get(other)
-        if first is None or second is None or first.scheme != second.scheme or not tensor.different:
+        original, copy = self._original.weights.get(name), self._copy.weights.get(other)
+        if (
+            original is None
+            or copy is None
+            or original.scheme != copy.scheme
+            or not tensor.different
+        ):
             return tensor
-        scales = self._stored_arrays(first.scale, second.scale)
+        scales = self._stored_arrays(original.scale, copy.scale)
         shifts = None if scales is None else scale_shifts(*scales)
         if shifts is None or set(shifts) == {0}:
             return tensor
         tensor = replace(tensor, scale_shifts=shifts)
-        codes = self._stored_arrays(first.payload, second.payload) if len(shifts) == 1 else None
+        codes = self._stored_arrays(original.payload, copy.payload) if len(shifts) == 1 else None
         if codes is None or codes[0].shape != codes[1].shape or not same_bytes(*codes):
             return tensor
         text = f"B has the codes of A, and {shifts_text(shifts)}"
@@ -356,12 +363,12 @@ class Comparing:
         return replace(tensor, explanation=CastExplanation(text, options, tensor.count))
 
     def _stored_arrays(
-        self, first: str | None, second: str | None
+        self, original: str | None, copy: str | None
     ) -> tuple[NDArray[Any], NDArray[Any]] | None:
         """Read a tensor of each of the two as it is stored; None if one has none of that name."""
         first_array, second_array = (
             None if part is None else side.stored_array(part)
-            for side, part in ((self._first, first), (self._second, second))
+            for side, part in ((self._original, original), (self._copy, copy))
         )
         return None if first_array is None or second_array is None else (first_array, second_array)
 

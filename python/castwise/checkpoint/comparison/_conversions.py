@@ -98,12 +98,12 @@ class MapConversion:
 
     def to_dict(self, side: Side, checkpoints: Sequence[Checkpoint]) -> dict[str, Any]:
         """Return plain values: what was asked, how many tensors it changes, and the digests."""
-        first, second = map(checkpoint_digest, checkpoints)
+        original, copy = map(checkpoint_digest, checkpoints)
         return {
             "map": self.origin,
             "options": self.options.to_dict() if self.encode is None else {},
             "cast": sum(map(side.is_cast, side.names)),
-            "sha256": {"first": first, "second": second, "map": self.digest},
+            "sha256": {"first": original, "second": copy, "map": self.digest},
         }
 
 

@@ -38,7 +38,7 @@ class Pairing:
 
 
 def rename_mapping(
-    rename: Mapping[str, str] | str | os.PathLike[str] | None, first: Side, second: Side
+    rename: Mapping[str, str] | str | os.PathLike[str] | None, original: Side, copy: Side
 ) -> dict[str, str]:
     """Return the names of tensors of A, each with that of B, as a mapping or its file says.
 
@@ -52,8 +52,8 @@ def rename_mapping(
     else:
         path = checked_path(rename, "rename")
         names, origin = parsed_mapping(path, "name in A to name in B"), str(path)
-    _check_known(names, first, origin, "A, whose names are the keys")
-    _check_known(names.values(), second, origin, "B, whose names are the values")
+    _check_known(names, original, origin, "A, whose names are the keys")
+    _check_known(names.values(), copy, origin, "B, whose names are the values")
     names_in_a: dict[str, str] = {}
     for name, new_name in names.items():
         if new_name in names_in_a:
@@ -78,51 +78,51 @@ def _check_known(names: Iterable[object], side: Side, origin: str, place: str) -
             )
 
 
-def pair_tensors(first: Side, second: Side, new_names: Mapping[str, str]) -> Pairing:
+def pair_tensors(original: Side, copy: Side, new_names: Mapping[str, str]) -> Pairing:
     """Pair all tensors; those that no name pairs are compared by their values."""
     result = Pairing()
     names_in_b = {*new_names.values()}
-    for name in first.names:
+    for name in original.names:
         if name in new_names:
             result.pairs[name] = new_names[name]
-        elif name in second.names and name not in names_in_b:
+        elif name in copy.names and name not in names_in_b:
             result.pairs[name] = name
     ends = {*result.pairs.values()}
-    lonely_left = [name for name in first.names if name not in result.pairs]
-    lonely_right = [name for name in second.names if name not in ends]
+    lonely_left = [name for name in original.names if name not in result.pairs]
+    lonely_right = [name for name in copy.names if name not in ends]
     digests = _Digests()
     by_digest: dict[str, list[str]] = defaultdict(list)
-    shapes = {second.shape(name) for name in lonely_right}
-    if any(first.shape(name) in shapes for name in lonely_left):
-        sought = {first.shape(name) for name in lonely_left}
+    shapes = {copy.shape(name) for name in lonely_right}
+    if any(original.shape(name) in shapes for name in lonely_left):
+        sought = {original.shape(name) for name in lonely_left}
         for name in lonely_right:
-            if second.shape(name) in sought:
-                by_digest[digests.of(second, name)].append(name)
+            if copy.shape(name) in sought:
+                by_digest[digests.of(copy, name)].append(name)
         for name in lonely_left:
-            alike = by_digest[digests.of(first, name)] if first.shape(name) in shapes else []
+            alike = by_digest[digests.of(original, name)] if original.shape(name) in shapes else []
             if alike:
                 result.pairs[name] = alike.pop(0)
-    _pair_transposed(first, second, result)
+    _pair_transposed(original, copy, result)
     ends = {*result.pairs.values()}
     for name in lonely_left:
         if name not in result.pairs:
-            result.only_left[name] = _tied(first, name, digests)
+            result.only_left[name] = _tied(original, name, digests)
     for name in lonely_right:
         if name not in ends:
-            result.only_right[name] = _tied(second, name, digests)
+            result.only_right[name] = _tied(copy, name, digests)
     return result
 
 
-def _pair_transposed(first: Side, second: Side, result: Pairing) -> None:
+def _pair_transposed(original: Side, copy: Side, result: Pairing) -> None:
     """Pair experts that one of two producers names as weights, and stores the other way round."""
     ends = {*result.pairs.values()}
-    for name in first.names:
+    for name in original.names:
         other = name.removesuffix(WEIGHT) if name.endswith(WEIGHT) else name + WEIGHT
-        is_free = name not in result.pairs and other in second.names and other not in ends
-        if is_free and first.model.role(name) == EXPERTS and len(second.shape(other)) == STACK:
-            experts, rows, columns = second.shape(other)
-            if first.shape(name) == (experts, columns, rows):
-                second.transposed_names.add(other)
+        is_free = name not in result.pairs and other in copy.names and other not in ends
+        if is_free and original.model.role(name) == EXPERTS and len(copy.shape(other)) == STACK:
+            experts, rows, columns = copy.shape(other)
+            if original.shape(name) == (experts, columns, rows):
+                copy.transposed_names.add(other)
                 result.pairs[name] = other
 
 

@@ -40,13 +40,13 @@ _LEAST_RATIOS = 2
 @cache
 def recipes(source: str, target: str) -> tuple[Recipe, ...]:
     """List the recipes that may make one format of another, the plainest first."""
-    first, second = format_info(source), format_info(target)
-    if first.kind != "float" or second.kind not in {"float", "int", "uint"}:
+    original, copy = format_info(source), format_info(target)
+    if original.kind != "float" or copy.kind not in {"float", "int", "uint"}:
         return (Recipe(),)
-    steps = [None, *(name for name in _steps(first, second) if name not in (source, target))]
-    flushes = (None, "source", "result", "both") if second.kind == "float" else (None, "source")
+    steps = [None, *(name for name in _steps(original, copy) if name not in (source, target))]
+    flushes = (None, "source", "result", "both") if copy.kind == "float" else (None, "source")
     choices: dict[Recipe, None] = {}
-    has_zero = second.kind != "float" or second.specials != "exponent-only"
+    has_zero = copy.kind != "float" or copy.specials != "exponent-only"
     nans = _NANS if has_zero else _NANS[:1]
     for step, rounding, overflow, nan, flush in product(
         steps, _ROUNDINGS, _OVERFLOWS, nans, flushes
@@ -69,7 +69,7 @@ def recipes(source: str, target: str) -> tuple[Recipe, ...]:
     return tuple(sorted(choices, key=lambda recipe: recipe.cost))
 
 
-def _steps(first: FormatInfo, second: FormatInfo) -> Iterator[str]:
+def _steps(original: FormatInfo, copy: FormatInfo) -> Iterator[str]:
     """List the formats that may stand between two, the widest first.
 
     Between others only those of 16 and 32 bits, which frameworks compute in.
@@ -78,7 +78,9 @@ def _steps(first: FormatInfo, second: FormatInfo) -> Iterator[str]:
     for row in sorted(rows, key=lambda row: -row.bits):
         is_step = _HALF_BITS <= row.bits <= _SINGLE_BITS
         is_narrow = row.bits < _HALF_BITS and row.specials != "exponent-only"
-        if (is_step or (is_narrow and first.name == second.name)) and loses(first.name, row.name):
+        if (is_step or (is_narrow and original.name == copy.name)) and loses(
+            original.name, row.name
+        ):
             yield row.name
 
 
@@ -87,23 +89,23 @@ class Sample:
 
     def __init__(self, source: str, target: str) -> None:
         self.source, self.target = source, target
-        self._first = np.empty(0, numpy_dtype(source))
-        self._second = np.empty(0, numpy_dtype(target))
+        self._original = np.empty(0, numpy_dtype(source))
+        self._copy = np.empty(0, numpy_dtype(target))
 
     @property
     def size(self) -> int:
         """How many pairs it has."""
-        return self._first.size
+        return self._original.size
 
-    def add(self, first: NDArray[Any], second: NDArray[Any], places: NDArray[np.intp]) -> None:
+    def add(self, original: NDArray[Any], copy: NDArray[Any], places: NDArray[np.intp]) -> None:
         """Take the elements at some places of two pieces."""
-        self._first = np.concatenate([self._first, first[places]])
-        self._second = np.concatenate([self._second, second[places]])
+        self._original = np.concatenate([self._original, original[places]])
+        self._copy = np.concatenate([self._copy, copy[places]])
 
     def best(self) -> tuple[Recipe, int]:
         """Return the plainest recipe of those that disagree least, and in how many elements."""
         candidates = [*recipes(self.source, self.target), *self._factors()]
-        few = np.unique(np.linspace(0, self._first.size - 1, _FEW).astype(np.intp))
+        few = np.unique(np.linspace(0, self._original.size - 1, _FEW).astype(np.intp))
         scores = self._scores(candidates, few)
         least = sorted(scores)[min(_KEPT, len(scores)) - 1]
         finalists = [
@@ -118,10 +120,10 @@ class Sample:
         return candidates[place], scores[place]
 
     def _scores(self, candidates: Sequence[Recipe], places: NDArray[np.intp] | None) -> list[int]:
-        first = self._first if places is None else self._first[places]
-        second = self._second if places is None else self._second[places]
+        original = self._original if places is None else self._original[places]
+        copy = self._copy if places is None else self._copy[places]
         return [
-            compare(recipe.applied(first, self.target, 1), second, threads=1).different
+            compare(recipe.applied(original, self.target, 1), copy, threads=1).different
             for recipe in candidates
         ]
 
@@ -131,15 +133,15 @@ class Sample:
             return []
         row = format_info(self.target)
         with np.errstate(all="ignore"):
-            first, second = self._first.astype(np.float64), self._second.astype(np.float64)
-            usable = np.isfinite(first) & np.isfinite(second) & (first != 0)
-            usable &= np.abs(second) >= row.smallest_normal
-            first, second = first[usable], second[usable]
-            if first.size < _LEAST_RATIOS:
+            original, copy = self._original.astype(np.float64), self._copy.astype(np.float64)
+            usable = np.isfinite(original) & np.isfinite(copy) & (original != 0)
+            usable &= np.abs(copy) >= row.smallest_normal
+            original, copy = original[usable], copy[usable]
+            if original.size < _LEAST_RATIOS:
                 return []
-            half = np.ldexp(1.0, np.frexp(second)[1] - row.mantissa_bits - 2)
-            ends = np.sort([(second - half) / first, (second + half) / first], axis=0)
-        middle = float(np.median(second / first))
+            half = np.ldexp(1.0, np.frexp(copy)[1] - row.mantissa_bits - 2)
+            ends = np.sort([(copy - half) / original, (copy + half) / original], axis=0)
+        middle = float(np.median(copy / original))
         if not 0 < middle < math.inf:
             return []
         choices = [2.0 ** round(math.log2(middle)), *_between(middle, middle)]

@@ -215,14 +215,14 @@ class SchemeSearch:
         """Read rows of so many elements at a time."""
         shape = -1, self.shape[-1]
         return (
-            (first.reshape(shape), second.reshape(shape)) for first, second in self._pairs(size)
+            (original.reshape(shape), copy.reshape(shape)) for original, copy in self._pairs(size)
         )
 
     def _different(
-        self, candidate: SchemeRecipe, first: NDArray[Any], second: NDArray[Any]
+        self, candidate: SchemeRecipe, original: NDArray[Any], copy: NDArray[Any]
     ) -> int | None:
-        result = self.apply(candidate, first)
-        return None if result is None else compare(result, second, threads=self.threads).different
+        result = self.apply(candidate, original)
+        return None if result is None else compare(result, copy, threads=self.threads).different
 
     def amax(self, candidate: SchemeRecipe) -> float | None:
         """Return the largest magnitude that scales of the whole are for; None if none are."""
@@ -268,16 +268,16 @@ class SchemeTrial:
         is_own = count == self._size and not self.recipe.shares
         return self.recipe.quantize_options, None if is_own else self._search.amax(self.recipe)
 
-    def try_rows(self, first: NDArray[Any], second: NDArray[Any]) -> Tried:
+    def try_rows(self, original: NDArray[Any], copy: NDArray[Any]) -> Tried:
         """Try it on rows, and return what `take` takes."""
-        first, second = (array.reshape(-1, self._search.shape[-1]) for array in (first, second))
-        result = None if self.has_failed else self._search.apply(self.recipe, first)
+        original, copy = (array.reshape(-1, self._search.shape[-1]) for array in (original, copy))
+        result = None if self.has_failed else self._search.apply(self.recipe, original)
         if result is None:
-            return first.size, None, None
-        different, place = compare(result, second, threads=1).different, None
+            return original.size, None, None
+        different, place = compare(result, copy, threads=1).different, None
         if different:
-            place = first_differing(result.reshape(-1), second.reshape(-1))
-        return first.size, different, place
+            place = first_differing(result.reshape(-1), copy.reshape(-1))
+        return original.size, different, place
 
     def take(self, count: int, different: int | None, place: int | None) -> None:
         """Take the results of `try_rows` in the order of the rows."""

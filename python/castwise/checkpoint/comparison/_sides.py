@@ -242,16 +242,16 @@ class Side:
                 reader.check_unchanged()
 
 
-def common_format(first: str | None, second: str | None) -> str | None:
+def common_format(original: str | None, copy: str | None) -> str | None:
     """Return the format in which values of two can be compared; None if there is none."""
-    if first is None or second is None:
+    if original is None or copy is None:
         return None
-    if first == second:
-        return first
-    kinds = {format_info(name).kind for name in (first, second)}
+    if original == copy:
+        return original
+    kinds = {format_info(name).kind for name in (original, copy)}
     if "complex" in kinds:
         return "complex128" if kinds == {"complex"} else None
-    return "float32" if kinds == {"float"} and "float64" not in (first, second) else "float64"
+    return "float32" if kinds == {"float"} and "float64" not in (original, copy) else "float64"
 
 
 def piece_elements(name: str | None, nbytes: int) -> int:

@@ -29,13 +29,13 @@ def first_rows(plan: Decoding) -> QuantizedArray | None:
 
 def have_same_parts(first_plan: Decoding, second_plan: Decoding) -> bool:
     """Return True if all codes and scales of two weights are the same, but for their order."""
-    first, second = first_rows(first_plan), first_rows(second_plan)
-    if first is None or second is None or first_plan.cut != second_plan.cut:
+    original, copy = first_rows(first_plan), first_rows(second_plan)
+    if original is None or copy is None or first_plan.cut != second_plan.cut:
         return False
-    views, form = views_of(first), views_of(second)
+    views, form = views_of(original), views_of(copy)
     if views.scheme is not form.scheme or views.block != form.block:
         return False
-    if abs(_factor(first) / _factor(second) - 1) > _NEAR:
+    if abs(_factor(original) / _factor(copy) - 1) > _NEAR:
         return False
     step = math.lcm(first_plan.step, second_plan.step, step_of(form))
     return all(
@@ -54,20 +54,20 @@ def _factor(q: QuantizedArray) -> np.float64:
         return 1 / level if storage.global_use == "divide" else level
 
 
-def _are_same(first: QuantizedArray, second: QuantizedArray) -> bool:
-    form = of_rows(views_of(second), views_of(second).shape[0])
-    pairs: list[tuple[str, Any]] = [(DATA, second.data), (SCALES, second.scale)]
-    if (first.zero_point is None) != (second.zero_point is None):
+def _are_same(original: QuantizedArray, copy: QuantizedArray) -> bool:
+    form = of_rows(views_of(copy), views_of(copy).shape[0])
+    pairs: list[tuple[str, Any]] = [(DATA, copy.data), (SCALES, copy.scale)]
+    if (original.zero_point is None) != (copy.zero_point is None):
         return False
-    if second.zero_point is not None:
-        pairs.append((ZEROS, second.zero_point))
-    return all(same_bytes(converted_part(first, form, key), part) for key, part in pairs)
+    if copy.zero_point is not None:
+        pairs.append((ZEROS, copy.zero_point))
+    return all(same_bytes(converted_part(original, form, key), part) for key, part in pairs)
 
 
-def same_bytes(first: NDArray[Any], second: NDArray[Any]) -> bool:
+def same_bytes(original: NDArray[Any], copy: NDArray[Any]) -> bool:
     """Return True if two arrays of a dtype have the same bytes, whatever their axes."""
     first_bytes, second_bytes = (
-        np.ascontiguousarray(array).reshape(-1) for array in (first, second)
+        np.ascontiguousarray(array).reshape(-1) for array in (original, copy)
     )
     return first_bytes.dtype == second_bytes.dtype and np.array_equal(
         first_bytes.view(np.uint8), second_bytes.view(np.uint8)

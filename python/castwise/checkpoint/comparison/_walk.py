@@ -57,23 +57,23 @@ class PieceWalk:
         for place, piece in enumerate(pieces):
             self.report_progress()
             if prover is None:
-                measures.add(piece.first, piece.second, piece.comparison_of())
+                measures.add(piece.original, piece.copy, piece.comparison_of())
                 continue
             comparison = None
             if piece.is_equal_if_plain and prover.is_plain:
-                measures.add_equal(piece.first.size)
-                prover.equal_piece(piece.first.size)
+                measures.add_equal(piece.original.size)
+                prover.equal_piece(piece.original.size)
                 equal_places.add(place)
                 continue
-            if piece.first.dtype == piece.second.dtype and prover.is_plain:
+            if piece.original.dtype == piece.copy.dtype and prover.is_plain:
                 comparison = piece.comparison_of()
             report = prover.try_piece(
-                piece.first, piece.second, comparison and comparison.different, piece.attempt
+                piece.original, piece.copy, comparison and comparison.different, piece.attempt
             )
             if report is None:
-                measures.add(piece.first, piece.second, piece.comparison_of())
+                measures.add(piece.original, piece.copy, piece.comparison_of())
             else:
-                measures.add_cast(piece.first, piece.second, report, prover.most_ulps)
+                measures.add_cast(piece.original, piece.copy, report, prover.most_ulps)
         measures.locate()
         return equal_places
 
@@ -89,24 +89,26 @@ class PieceWalk:
         ):
             self.report_progress()
             assert piece.comparison is not None, "it was computed"  # noqa: S101
-            self.measures.add(piece.first, piece.second, piece.comparison)
+            self.measures.add(piece.original, piece.copy, piece.comparison)
             if trial is not None:
                 trial.take(*piece.trial_result)
 
     def _compute_ahead(self, pieces: Iterator[_AnyPiece]) -> Iterator[_AnyPiece]:
         """Compute the pieces in their order, as many at a time as there are workers."""
-        first = next(pieces, None)
-        second = None if first is None else next(pieces, None)
-        if first is None:
+        opening = next(pieces, None)
+        next_piece = None if opening is None else next(pieces, None)
+        if opening is None:
             return
-        if second is None:
-            first.compute()
-            yield first
+        if next_piece is None:
+            opening.compute()
+            yield opening
             return
         waiting: deque[tuple[_AnyPiece, Future[None]]] = deque()
         following = self.pool.submit(next, pieces, None)
         try:
-            waiting.extend((piece, self.pool.submit(piece.compute)) for piece in (first, second))
+            waiting.extend(
+                (piece, self.pool.submit(piece.compute)) for piece in (opening, next_piece)
+            )
             while True:
                 while len(waiting) > self.workers:
                     yield _result(*waiting.popleft())
@@ -137,12 +139,12 @@ class _PlainPiece:
 
     def __init__(
         self,
-        first: NDArray[Any],
-        second: NDArray[Any],
+        original: NDArray[Any],
+        copy: NDArray[Any],
         measures: Measures,
         attempt: Attempt | None,
     ) -> None:
-        self.first, self.second = first, second
+        self.original, self.copy = original, copy
         self._measures, self.attempt = measures, attempt
         self._comparison: Comparison | None = None
         # Whether they are equal, if no recipe but the plain one is tried: else False.
@@ -150,22 +152,22 @@ class _PlainPiece:
 
     def compute(self) -> None:
         """Compute what will be asked, as far as it is known before."""
-        first, second, attempt = self.first, self.second, self.attempt
+        original, copy, attempt = self.original, self.copy, self.attempt
         if attempt is None:
             self.comparison_of()
             return
-        if first.dtype == second.dtype and attempt.recipe.is_plain:
-            same = have_same_bits(first, second, threads=1)
+        if original.dtype == copy.dtype and attempt.recipe.is_plain:
+            same = have_same_bits(original, copy, threads=1)
             self.is_equal_if_plain = same or not self.comparison_of().different
         elif attempt.is_due:
-            attempt.make(first, second)
+            attempt.make(original, copy)
         if not self.is_equal_if_plain and attempt.has_failed:
             self.comparison_of()
 
     def comparison_of(self) -> Comparison:
         """Compare and measure the two."""
         if self._comparison is None:
-            self._comparison = self._measures.compared(self.first, self.second, threads=1)
+            self._comparison = self._measures.compared(self.original, self.copy, threads=1)
         return self._comparison
 
 
@@ -174,25 +176,25 @@ class _StoredPiece:
 
     def __init__(
         self,
-        first: NDArray[Any],
+        original: NDArray[Any],
         rows: StoredRows,
         arithmetic: Arithmetic,
         measures: Measures,
         trial: SchemeTrial | None,
     ) -> None:
-        self.first = first
+        self.original = original
         # The decoded elements, or those of them that differ most.
-        self.second: Elements = {}
+        self.copy: Elements = {}
         self.comparison: Comparison | None = None
         # What the trial of a scheme gave.
-        self.trial_result: Tried = first.size, 0, None
+        self.trial_result: Tried = original.size, 0, None
         self._rows, self._arithmetic = rows, arithmetic
         self._measures, self._trial = measures, trial
 
     def compute(self) -> None:
         """Compare the two, and try the scheme."""
         decoding, slab = self._rows
-        plain = self.first.reshape(-1, decoding.cut[-1])
+        plain = self.original.reshape(-1, decoding.cut[-1])
         row_comparison = values = None
         trial = self._trial if self._trial is not None and not self._trial.has_failed else None
         if decoding.values is not None:
@@ -205,11 +207,11 @@ class _StoredPiece:
             if row_comparison is None or not (row_comparison.is_made or trial is None):
                 values = dequantize(q, plain.dtype, arithmetic=self._arithmetic, threads=1)
         if row_comparison is not None:
-            self.comparison, is_made, self.second = row_comparison
+            self.comparison, is_made, self.copy = row_comparison
         else:
             assert values is not None, "it was decoded"  # noqa: S101
-            self.second, is_made = values.reshape(-1), False
-            self.comparison = self._measures.compared(self.first, self.second, threads=1)
+            self.copy, is_made = values.reshape(-1), False
+            self.comparison = self._measures.compared(self.original, self.copy, threads=1)
         if trial is not None and not is_made:
             assert values is not None, "it was decoded"  # noqa: S101
             self.trial_result = trial.try_rows(plain, values)

@@ -168,11 +168,11 @@ def _tolerances(rtol: float | None, atol: float | None) -> tuple[float, float] |
     return rtol or 0.0, atol or 0.0
 
 
-def _metadata(first: Side, second: Side) -> dict[str, tuple[str | None, str | None]]:
+def _metadata(original: Side, copy: Side) -> dict[str, tuple[str | None, str | None]]:
     """Return the keys of metadata that differ; none where one of the two is decoded."""
-    if first.decodes or second.decodes:
+    if original.decodes or copy.decodes:
         return {}
-    first_pairs, second_pairs = first.metadata, second.metadata
+    first_pairs, second_pairs = original.metadata, copy.metadata
     return {
         key: (first_pairs.get(key), second_pairs.get(key))
         for key in dict.fromkeys([*first_pairs, *second_pairs])

@@ -152,10 +152,10 @@ class Attempt:
         """True if the piece will be measured, as no recipe explains it."""
         return not self.is_due or bool(self.different)
 
-    def make(self, first: NDArray[Any], second: NDArray[Any]) -> None:
+    def make(self, original: NDArray[Any], copy: NDArray[Any]) -> None:
         """Try the recipe."""
-        result, self.report = self.recipe.applied_fully(first, self._target, 1)
-        self.different = compare(result, second, threads=1).different
+        result, self.report = self.recipe.applied_fully(original, self._target, 1)
+        self.different = compare(result, copy, threads=1).different
         self.result = result if self.different else None
 
 
@@ -205,8 +205,8 @@ class Prover:
 
     def try_piece(
         self,
-        first: NDArray[Any],
-        second: NDArray[Any],
+        original: NDArray[Any],
+        copy: NDArray[Any],
         different: int | None = None,
         attempt: Attempt | None = None,
     ) -> CastReport | None:
@@ -216,56 +216,56 @@ class Prover:
         is one that was made before, with this recipe or another.
         """
         start = self._count
-        self._count += first.size
+        self._count += original.size
         if self.is_hopeless:
             return None
-        result, report = first, None
+        result, report = original, None
         if different is None:
             if attempt is None or attempt.different is None or attempt.recipe != self._recipe:
                 attempt = self.attempt()
-                attempt.make(first, second)
+                attempt.make(original, copy)
             different, report = attempt.different, attempt.report
-            result = first if attempt.result is None else attempt.result
+            result = original if attempt.result is None else attempt.result
         if not different:
             return report
         if self._searches:
             self._searches -= 1
-            recipe = self._search(first, second, result)
+            recipe = self._search(original, copy, result)
             if recipe != self._recipe:
                 self._recipe, self._begin = recipe, start
                 self._disagreeing, self._place = 0, None
-                result, report = recipe.applied_fully(first, self._target, self._threads)
-                different = compare(result, second, threads=self._threads).different
+                result, report = recipe.applied_fully(original, self._target, self._threads)
+                different = compare(result, copy, threads=self._threads).different
                 if not different:
                     return report
         self._disagreeing += different
         if different and self._place is None and not self.is_hopeless:
-            self._place = start + first_differing(result, second)
+            self._place = start + first_differing(result, copy)
         return None
 
     def try_all(self, pairs: Pairs) -> None:
         """Try the recipe on all pieces."""
-        for first, second in pairs(0):
-            self.try_piece(first, second)
+        for original, copy in pairs(0):
+            self.try_piece(original, copy)
 
     def equal_piece(self, count: int) -> None:
         """Count a piece that is the same in both."""
         self._count += count
 
-    def _search(self, first: NDArray[Any], second: NDArray[Any], result: NDArray[Any]) -> Recipe:
+    def _search(self, original: NDArray[Any], copy: NDArray[Any], result: NDArray[Any]) -> Recipe:
         """Take a sample of a piece where the recipe fails, and return the best one on all."""
-        if self._is_reversed(first, second):
+        if self._is_reversed(original, copy):
             return self._recipe
         if self._sample is None:
             for recipe in self._recipes_found.of(self._source, self._target):
-                values = recipe.applied(first, self._target, self._threads)
-                if not compare(values, second, threads=self._threads).different:
+                values = recipe.applied(original, self._target, self._threads)
+                if not compare(values, copy, threads=self._threads).different:
                     return recipe
             self._sample = Sample(self._source, self._target)
-        failing = _differing(result, second)
-        regular = np.linspace(0, first.size - 1, min(_SPREAD, first.size)).astype(np.intp)
-        places = [_thin_out(failing, _FAILING), regular, self._notable(first)]
-        self._sample.add(first, second, np.concatenate(places))
+        failing = _differing(result, copy)
+        regular = np.linspace(0, original.size - 1, min(_SPREAD, original.size)).astype(np.intp)
+        places = [_thin_out(failing, _FAILING), regular, self._notable(original)]
+        self._sample.add(original, copy, np.concatenate(places))
         return self._recipes_found.best(self._sample, self._recipe)
 
     def _is_reversed(self, first_piece: NDArray[Any], second_piece: NDArray[Any]) -> bool:
@@ -285,17 +285,19 @@ class Prover:
         # Of each pair of neighbours in this order, a cast is wrong for one at least.
         pairs = order[: order.size // 2 * 2].reshape(-1, 2)
         lower, upper = sources[pairs].T
-        first, second = results[pairs].T
-        reversed_pairs = np.where(lower == upper, first != second, first > second)
+        lower_result, upper_result = results[pairs].T
+        reversed_pairs = np.where(
+            lower == upper, lower_result != upper_result, lower_result > upper_result
+        )
         return int(np.count_nonzero(reversed_pairs)) * _REVERSED > regular.size
 
-    def _notable(self, first: NDArray[Any]) -> NDArray[np.intp]:
+    def _notable(self, original: NDArray[Any]) -> NDArray[np.intp]:
         """Return where elements are beyond the range of B, or below its normal numbers."""
         source, target = format_info(self._source), format_info(self._target)
         if source.kind != "float" or target.kind != "float":
             return np.empty(0, np.intp)
         with np.errstate(all="ignore"):
-            magnitudes = np.abs(first.astype(np.float32))
+            magnitudes = np.abs(original.astype(np.float32))
             usual = (magnitudes >= max(target.smallest_normal, source.smallest_normal)) & (
                 magnitudes <= target.max
             )
@@ -329,10 +331,10 @@ class Prover:
         if self._source == self._target or kinds != {"float"}:
             return None
         ends = [Recipe("towards-negative"), Recipe("towards-positive")]
-        for first, second in pairs(0):
-            lower, upper = (end.applied(first, self._target, self._threads) for end in ends)
-            others = _differing(lower, second)
-            if _differing(upper[others], second[others]).size:
+        for original, copy in pairs(0):
+            lower, upper = (end.applied(original, self._target, self._threads) for end in ends)
+            others = _differing(lower, copy)
+            if _differing(upper[others], copy[others]).size:
                 return None
         return CastExplanation(
             "B is A rounded down or up, as by stochastic rounding of a seed that is not known",
@@ -346,10 +348,10 @@ class Prover:
         recipe = self._recipe
         self._count = self._begin = self._disagreeing = 0
         self._place = None
-        for first, second in pairs(0):
+        for original, copy in pairs(0):
             if self._recipe == recipe and self._count >= end:
                 break
-            self.try_piece(first, second)
+            self.try_piece(original, copy)
         if self._recipe == recipe:
             self._disagreeing += rest[0]
             self._place = rest[1] if self._place is None else self._place
@@ -362,11 +364,11 @@ def index_of(place: int | None, shape: tuple[int, ...]) -> tuple[int, ...] | Non
     return None if place is None else tuple(map(int, np.unravel_index(place, shape)))
 
 
-def first_differing(first: NDArray[Any], second: NDArray[Any]) -> int:
+def first_differing(original: NDArray[Any], copy: NDArray[Any]) -> int:
     """Return the first place of `_differing`, of which there is one."""
-    for start in range(0, first.size, _CHUNK):
+    for start in range(0, original.size, _CHUNK):
         part = slice(start, start + _CHUNK)
-        if (places := _differing(first[part], second[part])).size:
+        if (places := _differing(original[part], copy[part])).size:
             return start + int(places[0])
     raise AssertionError("nothing differs")
 
@@ -378,12 +380,12 @@ def _thin_out(places: NDArray[np.intp], most: int) -> NDArray[np.intp]:
     return places[np.linspace(0, places.size - 1, most).astype(np.intp)]
 
 
-def _differing(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.intp]:
+def _differing(original: NDArray[Any], copy: NDArray[Any]) -> NDArray[np.intp]:
     """Return where two arrays of a format differ in other bits than those of NaN."""
-    width = min(first.dtype.itemsize, _WORD_BYTES)  # complex128 has two words
+    width = min(original.dtype.itemsize, _WORD_BYTES)  # complex128 has two words
     first_words, second_words = (
         np.ascontiguousarray(array).view(f"u{width}").reshape(array.size, -1)
-        for array in (first, second)
+        for array in (original, copy)
     )
     differ = (
         (first_words != second_words).any(axis=1)
@@ -392,6 +394,6 @@ def _differing(first: NDArray[Any], second: NDArray[Any]) -> NDArray[np.intp]:
     )
     places = np.flatnonzero(differ)
     with np.errstate(all="ignore"):
-        both_nan = (first[places] != first[places]) & (second[places] != second[places])
+        both_nan = (original[places] != original[places]) & (copy[places] != copy[places])
     numbers: NDArray[np.intp] = places[~both_nan]
     return numbers

@@ -111,10 +111,10 @@ class TensorDiff:
     def remedy(self) -> str | None:
         """What to do where values could not be compared."""
         if self.reason == "shapes" and self.shapes is not None:
-            first, second = self.shapes
-            if first == second[::-1]:
+            original, copy = self.shapes
+            if original == copy[::-1]:
                 return "one is the transpose of the other: transpose it and compare again"
-            if math.prod(first) == math.prod(second):
+            if math.prod(original) == math.prod(copy):
                 return "as many elements: reshape one of them and compare again"
             return (
                 "other sizes: check that both are of one model, or pair names "
@@ -212,8 +212,8 @@ def diff_sheet(result: Diff, top: int | None = None) -> Sheet:
     if top is not None and len(rows_shown) > top:
         lines.append(f"and {counted(len(rows_shown) - top, 'other tensor')}")
     for key, texts in result.metadata.items():
-        first, second = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
-        lines.append(f"metadata {key!r}: {first} and {second}")
+        original, copy = ("nothing" if text is None else repr(cut(text, 24)) for text in texts)
+        lines.append(f"metadata {key!r}: {original} and {copy}")
     total = f"{counted(len(result.tensors), 'tensor')} compared"
     count = len(result.differing)
     differ = f"{count:,} differ{'s' if count == 1 else ''}"
@@ -251,8 +251,8 @@ def _notes(tensor: TensorDiff) -> list[str]:
     if tensor.renamed is not None:
         lines.append(f"is {printable(tensor.renamed)} in B")
     if tensor.reason == "shapes" and tensor.shapes is not None:
-        first, second = map(shape_text, tensor.shapes)
-        lines.append(f"the shapes differ: {first} and {second}; {tensor.remedy}")
+        original, copy = map(shape_text, tensor.shapes)
+        lines.append(f"the shapes differ: {original} and {copy}; {tensor.remedy}")
     elif tensor.reason == "formats" and tensor.formats is not None:
         lines.append(
             f"the formats {tensor.formats[0]} and {tensor.formats[1]} cannot be compared; "
