@@ -71,6 +71,8 @@ def recognized_parts(
     block: int | Sequence[int] | None,
     axis: int | None,
     variant: str | None,
+    # Those that recognition matched; else all of the producer are tried
+    layouts: Sequence[Layout] = (),
 ) -> Made:
     """Make the quantised array that some parts are, which may be lazy."""
     row = find_recipe(recipe)
@@ -83,7 +85,7 @@ def recognized_parts(
     named = {name: _named(name, part) for name, part in parts.items()}
     if not named:
         raise ValueError("parts is empty; give all tensors of a weight, by their names.")
-    matches = list(_matches(named, row, scheme))
+    matches = list(_matches(named, row, layouts or row.layouts, scheme))
     if not matches:
         raise ValueError(_no_layout(named, row))
     most = max(len(match.parts) for match in matches)
@@ -145,11 +147,16 @@ def _is_exact(q: StoredArray) -> bool:
 
 
 def _matches(
-    named: Mapping[str, _NamedPart], recipe: Producer, scheme: str | None
+    named: Mapping[str, _NamedPart],
+    recipe: Producer,
+    layouts: Sequence[Layout],
+    scheme: str | None,
 ) -> Iterator[Match[_NamedPart]]:
     """Find the layouts of a producer whose required parts are there."""
-    for layout in recipe.layouts:
+    for layout in layouts:
         if layout.storage is None or (scheme is not None and not may_hold(layout, scheme)):
+            continue
+        if layout not in recipe.layouts:
             continue
         for name in named:
             match = matched(layout, name, named, bare)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
-from castwise.quantization.producers.layouts import ACTIVATION, SCALE
+from castwise.quantization.producers.layouts import ACTIVATION, SCALE, Layout
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.text.brief import brief, brief_fields, counted, listed
@@ -55,6 +55,8 @@ class QuantizedWeight:
     problem: str | None = None
     foreign: tuple[str, ...] = ()
     by_shapes: bool = False
+    layouts: tuple[Layout, ...] = field(default=(), repr=False, compare=False)
+    """Private: the rows of the table of layouts that match it best."""
 
     __repr__ = brief_fields
 

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from functools import lru_cache
-from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -19,13 +17,12 @@ from castwise.quantization.arrays.views import dtype_of, grid_of_scales
 from castwise.quantization.producers.found import QuantizedWeight
 from castwise.quantization.producers.layouts import (
     ACTIVATION,
-    OTHER,
     SCALE,
     TILE,
     ZERO,
     ceil_div,
 )
-from castwise.quantization.producers.names import Described, tail
+from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.stated import json_of
 from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
 
@@ -90,73 +87,17 @@ class Case(StoredWeight):
             parts[names[self.scale()]] = _untiled(self.lazy(self.scale()), grid)
         if scheme.startswith("bnb_"):
             parts[self.payload] = _as_bytes(parts[self.payload])
-        stated = scheme, block, axis, variant
-        if groups is None and OTHER not in self.weight.parts.values():
-            stem = self.payload.removesuffix(tail(self.payload))
-            module = f"m{stem[-1:]}" if stem else ""  # instead of the stem, which parts have
-            known = {module + name.removeprefix(stem): part for name, part in parts.items()}
-            kind = tuple((name, part.shape, part.dtype) for name, part in known.items())
-            outline = _outline(kind, recipe, shape, stated)
-            if len(known) == len(parts) and outline is not None:
-                return _with_parts(outline, known)
-        return _of_parts(parts, recipe, shape, stated)
-
-
-_Statements = tuple[str, tuple[int, int] | None, int, str | None]
-"""Scheme, block, axis and variant."""
-
-_Outlined = tuple[str, tuple[int, ...], np.dtype[Any]]
-"""A part by its name in a module, its shape and its dtype."""
-
-
-def _of_parts(
-    parts: Mapping[str, LazyArray], recipe: str, shape: tuple[int, ...] | None, stated: _Statements
-) -> QuantizedArray:
-    scheme, block, axis, variant = stated
-    return recognized_parts(
-        QuantizedArray,
-        parts,
-        recipe,
-        shape,
-        scheme=scheme,
-        block=block,
-        axis=axis,
-        variant=variant,
-    )
-
-
-@lru_cache(1 << 10)
-def _outline(
-    parts: tuple[_Outlined, ...],
-    recipe: str,
-    shape: tuple[int, ...] | None,
-    stated: _Statements,
-) -> QuantizedArray | None:
-    """Return what all weights of such parts are, as far as no part is read; None if that fails."""
-
-    def box(_: Sequence[Range]) -> NDArray[Any]:
-        raise ValueError("an outline has no elements")
-
-    outlined = {name: LazyArray(name, size, dtype, size, box) for name, size, dtype in parts}
-    try:
-        return _of_parts(outlined, recipe, shape, stated)
-    except (TypeError, ValueError):  # whose message would name no tensor
-        return None
-
-
-def _with_parts(outline: QuantizedArray, parts: Mapping[str, LazyArray]) -> QuantizedArray:
-    """Return a weight of an outline."""
-
-    def stored(part: Any) -> Any:  # noqa: ANN401  (lazy, or none)
-        return parts[part.name].reshape(part.shape) if isinstance(part, LazyArray) else part
-
-    return outline._with(
-        data=stored(outline.data),
-        scale=stored(outline.scale),
-        global_scale=stored(outline.global_scale),
-        zero_point=stored(outline.zero_point),
-        extras=MappingProxyType({name: stored(part) for name, part in outline.extras.items()}),
-    )
+        return recognized_parts(
+            QuantizedArray,
+            parts,
+            recipe,
+            shape,
+            scheme=scheme,
+            block=block,
+            axis=axis,
+            variant=variant,
+            layouts=self.weight.layouts if given.names is None else (),
+        )
 
 
 def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:

@@ -190,6 +190,7 @@ class _Search:
             {tensor.name: part.role for part, tensor in best_match.parts.values()},
             problem or misshaped or missing,
             by_shapes=evident is not None,
+            layouts=tuple(match.layout for match in chosen),
         )
 
     def _scales_of(self, layout: Layout, name: str, info: Described, known: bool) -> list[str]:
