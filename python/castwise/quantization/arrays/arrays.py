@@ -144,8 +144,8 @@ class QuantizedArray(Rendered):
 
     def _arrays(self) -> dict[str, Array]:
         """Return the parts by the names of the arguments."""
-        named = {name: getattr(self, name) for name in _PARTS} | dict(self.extras)
-        return {name: part for name, part in named.items() if part is not None}
+        parts = {name: getattr(self, name) for name in _PARTS} | dict(self.extras)
+        return {name: part for name, part in parts.items() if part is not None}
 
     @property
     def dtype_of_codes(self) -> str:

@@ -55,12 +55,14 @@ def same_parts(source: Views, target: Views) -> set[str]:
     names = set()
     if _payload_layout(source) == _payload_layout(target) and source.packing == target.packing:
         names.add(DATA)
-    tiled = source.storage.tile is not None or target.storage.tile is not None
+    is_tiled = source.storage.tile is not None or target.storage.tile is not None
     is_same = source.scheme is target.scheme and source.block == target.block
     whole = source.block == (0, 0)
     if is_same and (
         whole
-        or not (tiled or source.storage.fields or _is_transposed(source) or _is_transposed(target))
+        or not (
+            is_tiled or source.storage.fields or _is_transposed(source) or _is_transposed(target)
+        )
     ):
         names.add(SCALES)
     return names
@@ -166,10 +168,10 @@ def blocks_of(q: QuantizedArray, target: Views, rows: slice | Array) -> Array:
         "data": packed(codes_of(q)[rows], target, q.data.dtype),
         "scale": stored_scales(_scales_of(q)[rows], target),
     }
-    converted = q._with(
+    target_array = q._with(
         recipe=target.recipe.name, layout=target.layout, shape=target.shape, **parts
     )
-    (blocks,) = named_parts(converted, None).values()
+    (blocks,) = named_parts(target_array, None).values()
     return blocks.reshape(*target.data_shape[:-1], -1)
 
 
@@ -290,9 +292,9 @@ def widened(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
     power = np.maximum(power, -_BIAS)
     block_power = np.repeat(np.repeat(power, high, axis=0)[: len(values)], wide // size, axis=1)
     shifts = np.maximum(exponents - block_power[:, : powers.shape[-1]], _FINE)
-    scaled = np.ldexp(values, np.repeat(shifts, size, axis=1).astype(np.int32))
-    codes = _core.cast(scaled, E4M3)
-    wrong = (codes.astype(np.float32) != scaled) | np.repeat(powers == _NAN, size, axis=1)
+    quotients = np.ldexp(values, np.repeat(shifts, size, axis=1).astype(np.int32))
+    codes = _core.cast(quotients, E4M3)
+    wrong = (codes.astype(np.float32) != quotients) | np.repeat(powers == _NAN, size, axis=1)
     if wrong.any():
         row, column = (int(n) for n in np.unravel_index(int(np.argmax(wrong)), wrong.shape))
         raise ValueError(

@@ -49,13 +49,13 @@ class LazyArray:
         """View the tensor as a matrix whose rows may lie in several first axes; any can be read."""
         if self.ndim <= len(shape) or self.shape[0] == shape[0] or not self.size:
             return self.reshape(shape)
-        inside = shape[0] // self.shape[0]  # of one index of the first axis
+        row_count = shape[0] // self.shape[0]  # of one index of the first axis
 
         def box(ranges: Sequence[Range]) -> NDArray[Any]:
-            (begin, end), (left, right) = ranges
-            rows = self[begin // inside : -(-end // inside)].reshape(-1, shape[1])
-            skipped = begin % inside
-            return rows[skipped : skipped + end - begin, left:right]
+            (begin, end), (low, high) = ranges
+            rows = self[begin // row_count : -(-end // row_count)].reshape(-1, shape[1])
+            offset = begin % row_count
+            return rows[offset : offset + end - begin, low:high]
 
         return LazyArray(self.name, shape, self.dtype, shape, box)
 
@@ -85,20 +85,20 @@ class LazyArray:
                 shape.append(end - begin)
             else:
                 ranges.append((item, item + 1))
-        return self.box(self._stored(ranges)).reshape(shape)
+        return self.box(self._stored_ranges(ranges)).reshape(shape)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> NDArray[Any]:
         return np.array(self[...], dtype, copy=copy)
 
-    def _stored(self, ranges: Sequence[Range]) -> list[Range]:
+    def _stored_ranges(self, ranges: Sequence[Range]) -> list[Range]:
         """Return the ranges of the stored axes."""
         boxes: list[Range] = []
-        seen = ((n, bounds) for n, bounds in zip(self.shape, ranges, strict=True) if n != 1)
+        ranges_seen = ((n, bounds) for n, bounds in zip(self.shape, ranges, strict=True) if n != 1)
         for axis, count in enumerate(self.stored):
             if count == 1:
                 boxes.append((0, 1))
                 continue
-            size, bounds = next(seen)
+            size, bounds = next(ranges_seen)
             if size != count:
                 assert bounds == (0, size), "of joined axes all is wanted"  # noqa: S101
                 return [*boxes, *((0, n) for n in self.stored[axis:])]

@@ -113,11 +113,11 @@ def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
     if layout.storage is None or not _is_named(target) or _needs_metadata(target):
         yield f"{by} has no names for the parts of {q.scheme} alone"
     roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
-    given = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
-    needed = {part.role for part in layout.parts if part.required}
-    for name, part in given.items():
+    parts_of_q = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
+    required_roles = {part.role for part in layout.parts if part.required}
+    for name, part in parts_of_q.items():
         article, count = ("a", "none") if part is None else ("no", "one")
-        if name in needed if part is None else name not in roles:
+        if name in required_roles if part is None else name not in roles:
             yield f"{by} has {article} {name} for {q.scheme}, and {of} has {count}"
     verbs = [
         {"multiply": "multiplies", "divide": "divides"}[side.storage.global_use]
@@ -229,5 +229,5 @@ def _blocks(q: StoredArray, views: Views) -> Array:
         np.ascontiguousarray(parts[name]).view(np.uint8).reshape(*lead, size)
         for name, size in views.storage.fields
     ]
-    joined = np.concatenate(pieces, axis=-1)
-    return joined.reshape(*lead[:-1], lead[-1] * joined.shape[-1])
+    blocks = np.concatenate(pieces, axis=-1)
+    return blocks.reshape(*lead[:-1], lead[-1] * blocks.shape[-1])

@@ -41,8 +41,10 @@ def step_of(views: Views) -> int:
 
 @lru_cache(1 << 10)
 def _step(views: Views, nested_block: int) -> int:
-    cut = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
-    return math.lcm(*(part.rows.numerator for part in cut), *(part.multiple for part in cut))
+    row_parts = [part for part in _row_axes(views, nested_block).values() if part.axis is not None]
+    return math.lcm(
+        *(part.rows.numerator for part in row_parts), *(part.multiple for part in row_parts)
+    )
 
 
 def rows_of(
@@ -66,7 +68,7 @@ def rows_of(
     if not 0 <= start <= stop <= rows or start % step or (stop % step and stop != rows):
         raise ValueError(f"rows {start} to {stop} of {rows} are not whole blocks of {step}.")
 
-    within: tuple[Any, ...] = (*place, ...)
+    matrix_index: tuple[Any, ...] = (*place, ...)
 
     def cut_part(name: str, part: Array | None) -> Array | None:
         if part is None:
@@ -75,17 +77,17 @@ def rows_of(
         if row_axis is None:
             # Each matrix may have a scale of its own.
             is_per_matrix = name.endswith("scale") and part.size == math.prod(shape[:-2]) > 1
-            return part.reshape(shape[:-2])[within] if is_per_matrix else part[...]
+            return part.reshape(shape[:-2])[matrix_index] if is_per_matrix else part[...]
         lead = len(place) + (0 if row_axis.axis is None else row_axis.axis + 1)
         if part.shape[:lead] != tuple(row_axis.shape[:lead]):
             part = part.reshape(row_axis.shape)
-        where = within
+        where = matrix_index
         if row_axis.axis is not None and stop - start < rows:
             end = ceil_div(stop, row_axis.multiple) * row_axis.multiple
             span = slice(math.floor(start / row_axis.rows), math.ceil(end / row_axis.rows))
             where = (*place, *[slice(None)] * row_axis.axis, span, ...)
-        cut: Array = part[where]
-        return cut
+        rows_of_part: Array = part[where]
+        return rows_of_part
 
     # They fit, as the whole parts do.
     return q._with(
@@ -107,11 +109,11 @@ def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
     if storage.flat:
         columns = max(views.shape[-1], 1)
         blocks = Fraction(views.block[1], columns)
-        nested = blocks * nested_block
+        nested_rows = blocks * nested_block
         return {
             "data": _RowAxis(data, 0, per_byte / columns),
             "scale": _RowAxis(scale, 0, blocks),
-            "nested scale": _RowAxis((ceil_div(scale[0], nested_block),), 0, nested),
+            "nested scale": _RowAxis((ceil_div(scale[0], nested_block),), 0, nested_rows),
         }
     # Rows of the plain matrix are columns of the core's where codes are packed along them.
     across = views.is_transposed != (views.axis % len(views.shape) == len(views.shape) - 2)
@@ -130,8 +132,8 @@ def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
         tile = TILE[0] if storage.tile is not None else 1
         of_block = 0 if len(scale) < len(views.shape) else axis * (len(scale) // len(views.shape))
         parts["scale"] = parts["bias"] = _RowAxis(scale, of_block, Fraction(size), tile)
-        packed = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
-        parts["zero point"] = _RowAxis(views.zero_shape, of_block, Fraction(size) * packed)
+        codes = 1 if storage.zeros == "plain" else _codes(views, views.container.itemsize)
+        parts["zero point"] = _RowAxis(views.zero_shape, of_block, Fraction(size) * codes)
     return parts
 
 

@@ -99,12 +99,12 @@ class Views:
     def of_weight(self, array: Array) -> Array:
         """View an array of `shape` as the core sees it; it must be contiguous if stored flat."""
         last = self.axis in (-1, array.ndim - 1)
-        moved = array if last else np.moveaxis(array, self.axis, -1)
+        view = array if last else np.moveaxis(array, self.axis, -1)
         if self.storage.flat:
-            return moved.reshape(self.core_shape)
-        if moved.ndim == 1:
-            moved = moved[None]
-        return moved.swapaxes(-1, -2) if self.is_transposed else moved
+            return view.reshape(self.core_shape)
+        if view.ndim == 1:
+            view = view[None]
+        return view.swapaxes(-1, -2) if self.is_transposed else view
 
     # The payload
 
@@ -130,7 +130,7 @@ class Views:
         """The shape of the payload as it is stored."""
         *stack, rows, columns = self.core_shape
         if self.storage.tile is not None:
-            rows, columns = self._padded(rows, columns)
+            rows, columns = self._padded_size(rows, columns)
         count = self._containers(columns)
         if self.storage.flat:
             return (count, 1) if self.recipe is not None else (count,)
@@ -149,7 +149,7 @@ class Views:
         bits = self.scheme.bits - self.high_bits
         return sizes["data"] * _BYTE // bits if sizes else self.block[1]
 
-    def _padded(self, rows: int, columns: int) -> tuple[int, int]:
+    def _padded_size(self, rows: int, columns: int) -> tuple[int, int]:
         high, wide = self.storage.tile or (1, 1)
         return ceil_div(rows, high) * high, ceil_div(columns, wide) * wide
 
@@ -174,7 +174,7 @@ class Views:
         if whole:
             return self.recipe.scalar if self.recipe else ()
         if self.storage.tile is not None and 0 not in self.block:
-            high, wide = self._padded(*self.core_shape[-2:])
+            high, wide = self._padded_size(*self.core_shape[-2:])
             blocks = ceil_div(high, self.block[0]), ceil_div(wide, self.block[1])
             rows, columns = (ceil_div(n, t) * t for n, t in zip(blocks, TILE, strict=True))
         if self.storage.flat:
@@ -188,20 +188,20 @@ class Views:
             return rows, 1, columns, 1
         return (*stack, rows, columns) if len(self.shape) > 1 else (columns,)
 
-    def to_core(self, stored: Array) -> Array:
+    def to_core(self, scales: Array) -> Array:
         """Return stored scales as (*stack, row blocks, column blocks)."""
-        if math.prod(stored.shape) == 1 and self.block == (0, 0):
-            return np.broadcast_to(stored.reshape(()), self.grid)
+        if math.prod(scales.shape) == 1 and self.block == (0, 0):
+            return np.broadcast_to(scales.reshape(()), self.grid)
         if self.block == (0, 0):  # one for each matrix of a stack
-            return stored.reshape(self.grid)
+            return scales.reshape(self.grid)
         if self.storage.tile is not None and 0 not in self.block:
-            out = np.empty(self.grid, stored.dtype)
-            _core.unswizzle_scales(stored.view(np.uint8), out.view(np.uint8))
+            out = np.empty(self.grid, scales.dtype)
+            _core.unswizzle_scales(scales.view(np.uint8), out.view(np.uint8))
             return out
-        stored = stored.reshape(self.scale_shape)
-        if self.storage.transposed in ("parts", "pairs") and stored.ndim > 1:
-            stored = stored.swapaxes(-1, -2)
-        return stored.reshape(self.grid)
+        scales = scales.reshape(self.scale_shape)
+        if self.storage.transposed in ("parts", "pairs") and scales.ndim > 1:
+            scales = scales.swapaxes(-1, -2)
+        return scales.reshape(self.grid)
 
     def to_stored(self, scale: Array, out: Array) -> None:
         """Write scales of the core's form as they are stored."""
@@ -231,18 +231,18 @@ class Views:
         shape[axis] = self._containers(shape[axis])
         return tuple(shape)
 
-    def zeros_to_core(self, stored: Array, add: int) -> Array:
+    def zeros_to_core(self, zeros: Array, add: int) -> Array:
         """Return stored zero points as unsigned or plain numbers, in the core's form."""
         if self.storage.zeros == "plain":
             if self.storage.excess:  # which codes have, and these do not
                 half = 1 << (self.scheme.bits - 1)
-                stored = (stored.astype(np.int16) + half).astype(np.uint8)
-            return self.to_core(stored)
-        stored, shape = stored.reshape(self.zero_shape), self.scale_shape
+                zeros = (zeros.astype(np.int16) + half).astype(np.uint8)
+            return self.to_core(zeros)
+        zeros, shape = zeros.reshape(self.zero_shape), self.scale_shape
         if self.storage.zeros == "rows":
-            stored, shape = stored.swapaxes(-1, -2), (*shape[:-2], shape[-1], shape[-2])
+            zeros, shape = zeros.swapaxes(-1, -2), (*shape[:-2], shape[-1], shape[-2])
         out = np.empty(shape, np.uint8)
-        _core.unpack_codes(stored, out, bits=self.scheme.bits, layout=self.packing, add=add)
+        _core.unpack_codes(zeros, out, bits=self.scheme.bits, layout=self.packing, add=add)
         return self.to_core(out.swapaxes(-1, -2) if self.storage.zeros == "rows" else out)
 
     def zeros_to_stored(self, zeros: Array, out: Array, offset: int) -> None:
