@@ -253,13 +253,13 @@ def _axes(shape: Sequence[int]) -> int:
 
 def _is_like_default(key: str) -> bool:
     """Return True if one letter of "default" is wrong, or two are exchanged; case is ignored."""
-    left, right = key.lower(), DEFAULT
-    if abs(len(left) - len(right)) > 1:
+    first, second = key.lower(), DEFAULT
+    if abs(len(first) - len(second)) > 1:
         return False
     for _ in range(2):  # cut off what both begin and end with
-        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(left, right, strict=False))])
-        left, right = left[same:][::-1], right[same:][::-1]
-    return max(len(left), len(right)) <= 1 or sorted(left) == sorted(right)
+        same = len([*takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))])
+        first, second = first[same:][::-1], second[same:][::-1]
+    return max(len(first), len(second)) <= 1 or sorted(first) == sorted(second)
 
 
 _OF_POLICY: dict[str, Any] = {"all_kinds": False, "default_by": POLICY}

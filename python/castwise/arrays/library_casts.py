@@ -58,7 +58,7 @@ class Library:
         plain = Rule((source,), (target,), PLAIN)
         if source == target:
             return plain
-        if any(_among(source, left) and _among(target, right) for left, right in self.lacks):
+        if any(_among(source, one) and _among(target, other) for one, other in self.lacks):
             return None
         rules = (r for r in self.rules if _among(source, r.sources) and _among(target, r.targets))
         return next(rules, plain)

@@ -67,7 +67,7 @@ class Measures:
             self.max_ulp = None
         self.ulp_place = 0
         self.rel_place = 0
-        self._unlocated: dict[int, Piece] = {}
+        self._pieces_by_kind: dict[int, Piece] = {}
         self._most_expected = [0.0, 0.0]
         self.rel_values: tuple[float, float] | None = None
         self._report: CastReport | None = None
@@ -121,7 +121,7 @@ class Measures:
         for kind, most in enumerate((report.max_abs_error, report.max_rel_error)):
             if most > max(self._most_expected[kind], (self.gap.size, self.max_rel)[kind]):
                 self._most_expected[kind] = most
-                self._unlocated[kind] = left, right, start
+                self._pieces_by_kind[kind] = left, right, start
 
     def add(self, left: NDArray[Any], right: Elements, comparison: Comparison) -> None:
         """Add two pieces that were `compared`; of the second the elements that differ most."""
@@ -150,8 +150,8 @@ class Measures:
             self.rel_values = _plain_value(left[place]), _plain_value(right[place])
 
     def _add_ulps(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
-        rounded = cast(left, self._target, overflow="saturate", threads=self._threads)
-        self._take_ulps(compare(rounded, right, threads=self._threads), start)
+        reference = cast(left, self._target, overflow="saturate", threads=self._threads)
+        self._take_ulps(compare(reference, right, threads=self._threads), start)
 
     def _take_ulps(self, comparison: Comparison, start: int) -> None:
         ulps, place = comparison.largest_ulps or (0, 0)
@@ -160,8 +160,8 @@ class Measures:
 
     def locate(self) -> None:
         """Look for the places of the largest differences where they are not known."""
-        pieces = {start: (left, right) for left, right, start in self._unlocated.values()}
-        self._unlocated = {}
+        pieces = {start: (left, right) for left, right, start in self._pieces_by_kind.values()}
+        self._pieces_by_kind = {}
         for start, (left, right) in sorted(pieces.items()):
             self._take_largest(self.compared(left, right), left, right, start)
 
@@ -169,8 +169,8 @@ class Measures:
         rtol, atol = self._tolerances or (0.0, 0.0)
         dtype = np.complex128 if self._complex else np.float64
         with np.errstate(all="ignore"):
-            ahead, behind = left.astype(dtype), right.astype(dtype)
-            near = np.isclose(behind, ahead, rtol=rtol, atol=atol, equal_nan=True)
+            wide_left, wide_right = left.astype(dtype), right.astype(dtype)
+            near = np.isclose(wide_right, wide_left, rtol=rtol, atol=atol, equal_nan=True)
         self.beyond += int(near.size - np.count_nonzero(near))
 
 

@@ -122,12 +122,12 @@ class TfKerasRules(Rules):
             return structures.map_leaves(narrow, inputs)
         dtype = numpy_dtype(compute)
 
-        def converted(leaf: object) -> Any:
+        def convert(leaf: object) -> Any:
             if not isinstance(leaf, np.ndarray) or leaf.dtype == dtype:
                 return narrow(leaf)
             return narrow(cast(leaf, dtype)) if is_floating(leaf.dtype) else leaf
 
-        return structures.map_leaves(converted, inputs)
+        return structures.map_leaves(convert, inputs)
 
     def shapes(self, layer: Ruled, args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
         """Return the shape of the first argument."""

@@ -112,5 +112,5 @@ def joint_axis(histograms: Iterable[Histogram]) -> tuple[int, int]:
 
 
 def _lowest(histogram: Histogram) -> int:
-    below = np.cumsum(histogram.counts) / histogram.counts.sum()
-    return histogram.lowest + int(np.searchsorted(below, _FEW, side="right"))
+    shares = np.cumsum(histogram.counts) / histogram.counts.sum()
+    return histogram.lowest + int(np.searchsorted(shares, _FEW, side="right"))

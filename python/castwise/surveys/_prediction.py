@@ -168,14 +168,14 @@ def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Co
     if significant_bits <= _GRID_BITS:
         number = 1 << (significant_bits - 1)
         points = np.broadcast_to(1 + np.arange(number) / number, (len(exponents), number))
-        inside = (points >= low[:, None]) & (points <= high[:, None])
+        is_inside = (points >= low[:, None]) & (points <= high[:, None])
     else:
         points = low[:, None] + (high - low)[:, None] * spread(_POINTS)
-        inside = np.ones_like(points, dtype=bool)
-    return points, _weights(points, inside, squares / counts)
+        is_inside = np.ones_like(points, dtype=bool)
+    return points, _weights(points, is_inside, squares / counts)
 
 
-def _weights(points: _Column, inside: NDArray[np.bool_], mean_squares: _Column) -> _Column:
+def _weights(points: _Column, is_inside: NDArray[np.bool_], mean_squares: _Column) -> _Column:
     """Return weights of points, exponential in their distance, that have a mean of squares.
 
     Tails of normal and of Laplace's distributions are like that within a binade.
@@ -183,7 +183,7 @@ def _weights(points: _Column, inside: NDArray[np.bool_], mean_squares: _Column) 
     squares, steps = np.square(points), points - points[:, :1]
     rate = np.zeros((len(points), 1))
     for _ in range(_NEWTON_STEPS):
-        weights = np.where(inside, np.exp(-rate * steps), 0)
+        weights = np.where(is_inside, np.exp(-rate * steps), 0)
         weights /= np.maximum(weights.sum(axis=1, keepdims=True), np.finfo(float).tiny)
         mean = (weights * squares).sum(axis=1, keepdims=True)
         mean_step = (weights * steps).sum(axis=1, keepdims=True)
@@ -259,9 +259,9 @@ def _half_step(info: _core.FormatInfo) -> float:
 
 def _is_exact(values: _Column, bits: int, info: _core.FormatInfo) -> NDArray[np.bool_]:
     """Return which numbers of so many significant bits a format holds."""
-    below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
-    below = np.where(values >= info.smallest_normal, 0, below)
-    is_exact: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - below) & (
+    binades_below = np.maximum(np.floor(np.log2(info.smallest_normal) - np.log2(values)) + 1, 0)
+    binades_below = np.where(values >= info.smallest_normal, 0, binades_below)
+    is_exact: NDArray[np.bool_] = (bits <= info.mantissa_bits + 1 - binades_below) & (
         values <= float(info.max)
     )
     return is_exact

@@ -78,10 +78,10 @@ class Response(NamedTuple):
         means = squares * np.ldexp(1.0, 2 * depths) / np.maximum(counts, 1)
         tilts = np.interp(means, self.mean_squares[phase, 1], np.arange(len(_TILTS)))
         tilts[0] = np.interp(means[0], self.mean_squares[phase, 0], np.arange(len(_TILTS)))
-        left = np.minimum(tilts.astype(int), len(_TILTS) - 2)
-        part = tilts - left
+        index = np.minimum(tilts.astype(int), len(_TILTS) - 2)
+        part = tilts - index
         values = [
-            (1 - part) * table[phase, depths, left] + part * table[phase, depths, left + 1]
+            (1 - part) * table[phase, depths, index] + part * table[phase, depths, index + 1]
             for table in (self.noise, self.zeros)
         ]
         return float((counts * values[0]).sum()), float((counts * values[1]).sum())

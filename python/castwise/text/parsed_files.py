@@ -36,7 +36,7 @@ def parsed(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
 
     ValueError: They are not UTF-8, cannot be parsed, or have a key twice.
     """
-    text = _decoded(data, path)
+    text = _decode(data, path)
     try:
         return _parse_toml(text) if path.suffix.lower() == _TOML else _parse_json(text)
     except (ValueError, RecursionError) as error:  # each library's own error is a ValueError
@@ -60,10 +60,10 @@ def parsed_mapping(path: Path, content: str) -> dict[str, Any]:
 
 def text_in(path: Path) -> str:
     """Read a file; ValueError if it is not a regular one, is too large, or is not UTF-8."""
-    return _decoded(read_regular(path, MOST_BYTES), path)
+    return _decode(read_regular(path, MOST_BYTES), path)
 
 
-def _decoded(data: bytes, path: Path) -> str:
+def _decode(data: bytes, path: Path) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError as error:

@@ -53,8 +53,8 @@ def argument(name: str, value: object = _UNSAID, *, option: str | None = None) -
     """
     if not _commands:
         return name if value is _UNSAID else f"{name}={value!r}"
-    called = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
-    return called if value is _UNSAID or value is True else f"{called} {value}"
+    option_name = option or _OPTIONS.get(name) or f"--{name.replace('_', '-')}"
+    return option_name if value is _UNSAID or value is True else f"{option_name} {value}"
 
 
 def given(name: str, value: object, *, option: str | None = None) -> str:
@@ -101,8 +101,8 @@ def of_core(text: str) -> str:
 
     def option(match: re.Match[str]) -> str:
         value = match["number"] if match["text"] is None else match["text"]
-        said = argument(match["name"], *([] if value is None else [value]))
-        return said if match["other"] is None else f"{said} or {match['other']}"
+        option_text = argument(match["name"], *([] if value is None else [value]))
+        return option_text if match["other"] is None else f"{option_text} or {match['other']}"
 
     return _CORE.sub(option, text)
 

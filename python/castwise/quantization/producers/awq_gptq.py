@@ -54,11 +54,11 @@ def _read(section: Mapping[str, Any]) -> Describe:
     def describe(module: str, payload: str | None) -> Stated:
         values, problem = of_module(module)
         bits = values.get("bits", values.get("w_bit"))
-        stated = integer_scheme(bits, values.get("group_size", values.get("q_group_size")))
+        statement = integer_scheme(bits, values.get("group_size", values.get("q_group_size")))
         needs = (ZERO,) if values.get("zero_point") is True else ()
         differing = (_difference(values, keys) for keys in (_FORMAT_KEYS, METHOD_KEYS))
         problem = problem or next(filter(None, differing), None)
-        return stated._replace(needs=needs, problem=problem, details=_details(values))
+        return statement._replace(needs=needs, problem=problem, details=_details(values))
 
     return describe
 
@@ -91,11 +91,11 @@ def _format_of(values: Mapping[str, Any]) -> str:
 
 def _details(values: Mapping[str, Any]) -> tuple[tuple[str, Any], ...]:
     """Return what two statements of the same words must agree on, beside bits and groups."""
-    stated = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype") or _WORD}
+    details = {"format": _format_of(values), "pack_dtype": values.get("pack_dtype") or _WORD}
     if _method_of(values, "gptq") != "awq":
-        stated["is_marlin_format"] = values.get("is_marlin_format", False)
-    stated |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
-    return tuple((key, value) for key, value in stated.items() if value is not None)
+        details["is_marlin_format"] = values.get("is_marlin_format", False)
+    details |= {key: values.get(key) for key in ("sym", "desc_act", "zero_point")}
+    return tuple((key, value) for key, value in details.items() if value is not None)
 
 
 def _undecodable(section: Mapping[str, Any]) -> str | None:

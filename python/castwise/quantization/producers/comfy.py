@@ -133,8 +133,8 @@ def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
 
 
 def _mark(scheme: Scheme) -> Mapping[str, Any]:
-    named = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
-    return {"format": named.get(scheme.name, scheme.name)}
+    codes = {"fp8_tensor": scheme.element, "mxfp8_e4m3": "mxfp8", "int8_tensor": "int8_tensorwise"}
+    return {"format": codes.get(scheme.name, scheme.name)}
 
 
 def _read_marker(name: str, array: Stored) -> str:
@@ -152,8 +152,8 @@ def _rule(case: StoredWeight) -> Given:
     """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
     scheme, marker = case.scheme, case.part("comfy_quant")
     module = case.payload.removesuffix(".weight")
-    stated = case.section.get(module)
-    state: Mapping[str, Any] = stated if isinstance(stated, dict) else {}
+    entry = case.section.get(module)
+    state: Mapping[str, Any] = entry if isinstance(entry, dict) else {}
     if marker is not None:
         state = case.json(marker)
         if (unknown := unknown_key(state, _KEYS)) is not None:
@@ -183,7 +183,7 @@ def _rule(case: StoredWeight) -> Given:
     return Given(scheme, case.block(), true_shape)
 
 
-def _check_shape(case: StoredWeight, shape: object, padded: tuple[int, ...]) -> None:
+def _check_shape(case: StoredWeight, shape: object, padded_shape: tuple[int, ...]) -> None:
     """Refuse a shape without padding that is not that of the payload, or of the bias."""
     lengths = shape if isinstance(shape, list) else []
     padding = _PADDING[case.scheme]
@@ -192,10 +192,10 @@ def _check_shape(case: StoredWeight, shape: object, padded: tuple[int, ...]) -> 
         counts[:-MATRIX],
         [ceil_div(count, padding) * padding for count in counts[-MATRIX:]],
     )
-    if (*outer, *inner) != padded:
+    if (*outer, *inner) != padded_shape:
         raise Undecodable(
-            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has the shape {padded}, "
-            f"padded to {padding}"
+            f"{_SHAPE_KEY}={shape!r} is stated of {case.payload!r}, which has the shape "
+            f"{padded_shape}, padded to {padding}"
         )
     bias = _bias(case)
     if bias is not None and bias.shape[-1:] != (counts[-MATRIX],):

@@ -129,24 +129,24 @@ def _read(section: Mapping[str, Any]) -> Describe:
         weights = arguments.get("weights") if isinstance(arguments, dict) else None
         if not isinstance(weights, dict):
             continue
-        stated = _stated_arguments(weights)
+        statement = _stated_arguments(weights)
         targets = arguments.get("targets")
         for target in targets if isinstance(targets, list) else ():
             if not isinstance(target, str):
                 continue
             if target.startswith("re:"):
-                _insert(patterns, target.removeprefix("re:"), stated)
+                _insert(patterns, target.removeprefix("re:"), statement)
             else:
-                schemes[target] = stated
-                classes.add(stated)
+                schemes[target] = statement
+                classes.add(statement)
 
     def describe(module: str, payload: str | None) -> Stated:
         if module in schemes:
             return schemes[module]
         match = patterns.find(module)
         if match is not None:
-            matched: Stated = match[1]
-            return matched
+            statement: Stated = match[1]
+            return statement
         # A target that names no module here names a class, which tensors do not tell.
         return next(iter(classes)) if len(classes) == 1 else Stated()
 
@@ -157,9 +157,9 @@ def _insert(patterns: PolicyMap, pattern: str, value: Stated) -> None:
     try:
         PolicyMap("fullmatch", linear=True).insert(pattern, value)
         # It need not match to the end; its flags, which stand at the beginning, end with its group.
-        stated = _FLAGS.match(pattern)
-        flags = "" if stated is None else stated[1]
-        rest = pattern if stated is None else pattern[stated.end() :]
+        flag_match = _FLAGS.match(pattern)
+        flags = "" if flag_match is None else flag_match[1]
+        rest = pattern if flag_match is None else pattern[flag_match.end() :]
         end = "\n" if "x" in flags else ""  # of a comment
         patterns.insert(f"(?{flags}:{rest}{end})[\\s\\S]*", value)
     except KeyError:  # the first group that has it counts
@@ -187,10 +187,10 @@ def _stated_arguments(weights: Mapping[str, Any]) -> Stated:
         return Stated(None, block, problem=problem)
     if kind == "fp" and strategy in ("group", "tensor_group"):
         is_scaled_twice = strategy == "tensor_group"
-        named = {4: "nvfp4"} if is_scaled_twice else {4: "mxfp4", 6: "mxfp6_e2m3", 8: "mxfp8_e4m3"}
+        names = {4: "nvfp4"} if is_scaled_twice else {4: "mxfp4", 6: "mxfp6_e2m3", 8: "mxfp8_e4m3"}
         is_byte = weights.get("scale_dtype") in ("torch.uint8", "uint8")
-        if bits in named and (bits < 8 or is_byte):  # noqa: PLR2004
-            return Stated(named[bits], block)
+        if bits in names and (bits < 8 or is_byte):  # noqa: PLR2004
+            return Stated(names[bits], block)
     return Stated(f"{kind}{bits}_{strategy}", block, needs)
 
 
@@ -244,16 +244,16 @@ def _write(modules: EncodedModules) -> Statements:
             "format": forms.pop() if len(forms) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "config_groups": groups,
-            "ignore": _excepted(modules.kept),
+            "ignore": _ignore_list(modules.kept),
             _CACHE_KEY: None,
             "global_compression_ratio": None,
         }
     )
 
 
-def _excepted(kept: Iterable[str]) -> list[str]:
+def _ignore_list(modules: Iterable[str]) -> list[str]:
     """Return what `ignore` has: vLLM and SGLang look for the names of single experts there."""
-    names = list(kept)
+    names = list(modules)
     layers = [name for name in names if name.endswith(".experts")]
     return names + [f"re:{re.escape(layer)}\\..*" for layer in layers]
 

@@ -60,22 +60,22 @@ def _write(modules: EncodedModules) -> Statements:
     return in_section(section)
 
 
-def _exact(names: Iterable[str], quantized: Iterable[str]) -> Iterator[str]:
+def _exact(names: Iterable[str], modules: Iterable[str]) -> Iterator[str]:
     """Yield names, as expressions those that are the end of the name of a quantised module.
 
     transformers leaves out what ends with such a text, or what it matches as an expression.
     """
-    ends = [*sorted(name[::-1] for name in quantized), ""]
+    ends = [*sorted(name[::-1] for name in modules), ""]
     for name in names:
         is_end = ends[bisect_left(ends, name[::-1], hi=len(ends) - 1)].startswith(name[::-1])
         yield re.escape(name) if is_end else name
 
 
 def _block_of_form(section: Mapping[str, Any]) -> tuple[int, int] | None:
-    stated = section.get("weight_block_size")
-    if not isinstance(stated, list) or len(stated) != MATRIX:
+    sizes = section.get("weight_block_size")
+    if not isinstance(sizes, list) or len(sizes) != MATRIX:
         return None
-    high, wide = stated
+    high, wide = sizes
     return high, wide
 
 

@@ -190,10 +190,10 @@ class Quantization(Rendered):
             )
             for weight in self.weights
         ]
-        stated = [f"stated in {', '.join(self.stated)}"] if self.stated else []
+        statement_lines = [f"stated in {', '.join(self.stated)}"] if self.stated else []
         problems = [f"{weight.name}: {weight.problem}" for weight in self.weights if weight.problem]
         table = Table.of(("weight", "scheme", "block", "producer"), rows)
-        return [Lines(stated), table, Lines([*problems, *map(str, self.orphans)])]
+        return [Lines(statement_lines), table, Lines([*problems, *map(str, self.orphans)])]
 
     def to_dict(self) -> dict[str, Any]:
         """Return plain values for JSON."""

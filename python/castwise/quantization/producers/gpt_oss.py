@@ -21,15 +21,15 @@ from castwise.quantization.producers.written import (
 
 def _rule(case: StoredWeight) -> Given:
     """Describe gpt-oss' blocks; transformers wants the matrix of each expert transposed."""
-    stored = case.shape(case.payload)
-    if len(stored) < 3 or stored[-1] != 16:  # noqa: PLR2004
+    shape = case.shape(case.payload)
+    if len(shape) < 3 or shape[-1] != 16:  # noqa: PLR2004
         raise Undecodable(
-            f"{case.payload!r} has the shape {stored}, and blocks of 16 bytes end with 16"
+            f"{case.payload!r} has the shape {shape}, and blocks of 16 bytes end with 16"
         )
     if case.payload.endswith(".blocks"):
         return Given(case.scheme, case.block())
-    if len(stored) == 3:  # noqa: PLR2004
-        raise Undecodable(f"{case.payload!r} has the shape {stored}, which is not that of experts")
+    if len(shape) == 3:  # noqa: PLR2004
+        raise Undecodable(f"{case.payload!r} has the shape {shape}, which is not that of experts")
     return Given(case.scheme, case.block(), axis=-2)
 
 

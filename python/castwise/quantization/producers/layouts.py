@@ -22,29 +22,29 @@ ZERO = "zero point"
 OTHER = "other"
 
 
-def _coded(*codes: str) -> tuple[str, ...]:
+def _formats_of(*codes: str) -> tuple[str, ...]:
     """Name the formats that safetensors has these codes for."""
     return tuple(name for name in formats() if finfo(name).safetensors in codes)
 
 
 # Formats that parts may have, after the codes of safetensors.
-OF_E4M3 = _coded("F8_E4M3")
-OF_FP8 = _coded("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
-OF_F32 = _coded("F32")
-OF_REAL = _coded("F64", "F32", "BF16", "F16")
-OF_U8, OF_I8 = _coded("U8"), _coded("I8")
-OF_I16 = _coded("I16")
-OF_POWER = _coded("F8_E8M0")
+OF_E4M3 = _formats_of("F8_E4M3")
+OF_FP8 = _formats_of("F8_E4M3", "F8_E5M2", "F8_E4M3FNUZ", "F8_E5M2FNUZ")
+OF_F32 = _formats_of("F32")
+OF_REAL = _formats_of("F64", "F32", "BF16", "F16")
+OF_U8, OF_I8 = _formats_of("U8"), _formats_of("I8")
+OF_I16 = _formats_of("I16")
+OF_POWER = _formats_of("F8_E8M0")
 OF_E8M0 = (*OF_U8, *OF_POWER)
-OF_WORD = _coded("I32", "U32")
-OF_U32 = _coded("U32")
-OF_COUNTS = _coded("I64", "I32")
+OF_WORD = _formats_of("I32", "U32")
+OF_U32 = _formats_of("U32")
+OF_COUNTS = _formats_of("I64", "I32")
 
 E4M3, E8M0, U8, I8 = OF_E4M3[0], OF_POWER[0], OF_U8[0], OF_I8[0]
-BF16 = _coded("BF16")[0]
+BF16 = _formats_of("BF16")[0]
 FLOAT8 = frozenset(OF_FP8)
 BYTES = frozenset((*OF_U8, *OF_I8))
-WIDE = frozenset((*OF_REAL, *_coded("I64", "BOOL")))
+WIDE = frozenset((*OF_REAL, *_formats_of("I64", "BOOL")))
 """Formats in which no method stores codes."""
 
 

@@ -193,9 +193,9 @@ def _rule(case: StoredWeight) -> Given:
             f"{case.scale()!r} has the shape {case.shape(case.scale())}, and nothing tells "
             f"whether its scales are those of the rows or of the columns of {payload!r}"
         )
-    stated = _values(case.section, payload.rpartition(".")[0])
+    statement = _values(case.section, payload.rpartition(".")[0])
     is_packed = case.format == U8 and case.scheme.startswith("int4_")
-    if is_packed and second in case.tensors and stated.get("quant_algo") == "W4A16_AWQ":
+    if is_packed and second in case.tensors and statement.get("quant_algo") == "W4A16_AWQ":
         raise Undecodable(f"W4A16_AWQ is stated, and {second!r} is a scale of W4A8_AWQ")
     return usual(case)
 
@@ -214,7 +214,7 @@ def _write(modules: EncodedModules) -> Statements:
     algorithm = {"quant_algo": code, _CACHE_KEY: None, **group, **_ALSO.get(code, {})}
     kind = "int" if encoding.written.scheme.startswith("int") else "float"
     weights = {"dynamic": False, "num_bits": encoding.bits, "type": kind, **group}
-    stated = {"weights": weights, **({"input_activations": weights} if modules.inputs else {})}
+    arguments = {"weights": weights, **({"input_activations": weights} if modules.inputs else {})}
     file = {
         "producer": producer,
         "quantization": {**algorithm, "exclude_modules": list(modules.kept)},
@@ -223,7 +223,7 @@ def _write(modules: EncodedModules) -> Statements:
         {
             "quant_method": _NAME,
             **algorithm,
-            "config_groups": {"group_0": {"targets": ["Linear"], **stated}},
+            "config_groups": {"group_0": {"targets": ["Linear"], **arguments}},
             "ignore": list(modules.kept),
             "producer": producer,
         },

@@ -59,8 +59,8 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
     def describe(module: str, payload: str | None) -> Stated:
         # Patterns of layers have wildcards; with any, the global row need not hold.
-        chosen = patterns.get(module, None if patterns else section.get("global_quant_config"))
-        weight = chosen.get("weight") if isinstance(chosen, dict) else None
+        config = patterns.get(module, None if patterns else section.get("global_quant_config"))
+        weight = config.get("weight") if isinstance(config, dict) else None
         if isinstance(weight, list):
             return Stated(problem="states several steps of its weight; Quark reads it")
         if not isinstance(weight, dict):
@@ -79,8 +79,8 @@ def _read(section: Mapping[str, Any]) -> Describe:
 
 def _undecodable(section: Mapping[str, Any]) -> str | None:
     """Say that a layer needs what is computed beside its weight: rotated inputs, or factors."""
-    stated = [section.get(key) for key in ("algo_config", "pre_quant_opt_config")]
-    lists = [value if isinstance(value, list) else [value] for value in stated]
+    configs = [section.get(key) for key in ("algo_config", "pre_quant_opt_config")]
+    lists = [value if isinstance(value, list) else [value] for value in configs]
     for step in chain.from_iterable(lists):
         if not isinstance(step, dict):
             continue

@@ -72,14 +72,14 @@ def schemes() -> tuple[Scheme, ...]:
     4
 
     """
-    return tuple(Scheme(**{name: _fixed(value) for name, value in row.items()}) for row in _table())
+    return tuple(Scheme(**{name: _cell(value) for name, value in row.items()}) for row in _table())
 
 
 def _table() -> list[dict[str, Any]]:
     return _core.schemes()
 
 
-def _fixed(value: object) -> Any:  # noqa: ANN401  (of any column)
+def _cell(value: object) -> Any:  # noqa: ANN401  (of any column)
     return tuple(value) if isinstance(value, list) else value
 
 

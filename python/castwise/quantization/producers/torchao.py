@@ -116,15 +116,16 @@ def _rule(case: StoredWeight) -> Given:
     if kind not in (*_CLASSES, *_PARTS_OF_BLOCKS):
         raise Undecodable(f"castwise cannot decode torchao's {kind} yet; torchao reads it")
     prefix = case.payload.removesuffix("qdata")
-    stated, stored = {prefix + str(name) for name in names}, {case.payload, *case.weight.parts}
-    if stated != stored:
+    part_names = {prefix + str(name) for name in names}
+    stored_names = {case.payload, *case.weight.parts}
+    if part_names != stored_names:
         raise Undecodable(
-            f"its metadata state {', '.join(sorted(stated))}, and there are "
-            f"{', '.join(sorted(stored))}; save it with torchao again"
+            f"its metadata state {', '.join(sorted(part_names))}, and there are "
+            f"{', '.join(sorted(stored_names))}; save it with torchao again"
         )
-    known = _PARTS if kind in _CLASSES else _PARTS_OF_BLOCKS[kind]
-    if unused := sorted({str(name) for name in names} - known):
-        raise Undecodable(f"castwise cannot decode with its {unused[0]} yet; torchao reads it")
+    usable = _PARTS if kind in _CLASSES else _PARTS_OF_BLOCKS[kind]
+    if rest := sorted({str(name) for name in names} - usable):
+        raise Undecodable(f"castwise cannot decode with its {rest[0]} yet; torchao reads it")
     if kind in _PARTS_OF_BLOCKS:
         return _blocks(case, kind, data)
     element = "fp8" if case.format in FLOAT8 else I8
@@ -140,44 +141,44 @@ def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> Given:
     """Describe float4 and float8 in blocks of rows, whose scales may be in tiles."""
     element, size = _dtype(data.get("elem_dtype")), data.get("block_size")
     scheme = "nvfp4" if kind == "NVFP4Tensor" else _MX_SCHEMES.get(str(element), "")
-    tiled = data.get("is_swizzled_scales", False)
+    is_tiled = data.get("is_swizzled_scales", False)
     row = next((known_row for known_row in schemes() if known_row.name == scheme), None)
     if row is None:
         raise Undecodable(f"castwise cannot decode torchao's {kind} of {element} yet")
-    if size != row.block[1] or not isinstance(tiled, bool):
+    if size != row.block[1] or not isinstance(is_tiled, bool):
         raise Undecodable(
-            f"its metadata state block_size={size!r} and is_swizzled_scales={tiled!r}; blocks of "
-            f"{scheme} are of {row.block[1]}, and the other is true or false"
+            f"its metadata state block_size={size!r} and is_swizzled_scales={is_tiled!r}; blocks "
+            f"of {scheme} are of {row.block[1]}, and the other is true or false"
         )
     payload = row.element if row.bits == _BYTE else U8
     loose = row.bits if row.bits not in (4, _BYTE) else None
-    for name, expected in ((case.payload, payload), (case.scale(), row.scale)):
-        if case.tensors[name].format != expected:
+    for name, expected_format in ((case.payload, payload), (case.scale(), row.scale)):
+        if case.tensors[name].format != expected_format:
             raise Undecodable(
                 f"{name!r} is {case.tensors[name].format}, and torchao's {kind} of {scheme} "
-                f"has {expected}"
+                f"has {expected_format}"
             )
     *stack, rows, width = matrices(case)
     columns = width if loose else case.whole(row.bits, width, _BYTE)
     grid = *stack, rows, columns // size
-    if tiled:  # 128x4 of scales as 32x16
+    if is_tiled:  # 128x4 of scales as 32x16
         high, wide = TILE[0] // 4, TILE[1] * 4
         grid = *stack, ceil_div(rows, TILE[0]) * high, ceil_div(grid[-1], TILE[1]) * wide
     if columns % size or case.shape(case.scale()) != grid:
         raise case.wrong(case.scale(), f"the shape {grid}")
-    if tiled and stack and rows % TILE[0]:
+    if is_tiled and stack and rows % TILE[0]:
         raise Undecodable(
             f"{case.scale()!r} has tiles of {TILE[0]} rows, and {case.payload!r} matrices of {rows}"
         )
-    return Given(scheme, row.block, (*stack, rows, columns), tiled=tiled, loose=loose)
+    return Given(scheme, row.block, (*stack, rows, columns), tiled=is_tiled, loose=loose)
 
 
-def _block(case: StoredWeight, stated: object) -> tuple[int, int]:
+def _block(case: StoredWeight, block_size: object) -> tuple[int, int]:
     """Return the block of a matrix, or of one of a stack; refuse parts of another shape."""
-    shape, sizes = case.shape(case.payload), stated if isinstance(stated, list) else []
+    shape, sizes = case.shape(case.payload), block_size if isinstance(block_size, list) else []
     are_sizes = all(type(size) is int and size > 0 for size in sizes)
     if len(shape) < MATRIX or len(sizes) != len(shape) or not are_sizes:
-        raise Undecodable(f"its metadata state block_size={stated!r} of the shape {shape}")
+        raise Undecodable(f"its metadata state block_size={block_size!r} of the shape {shape}")
     *outer, rows, columns = sizes
     if any(count % size for count, size in zip(shape, sizes, strict=True)) or {*outer} - {1}:
         raise Undecodable(

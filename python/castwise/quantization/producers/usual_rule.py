@@ -63,8 +63,8 @@ def _bytes(case: StoredWeight, scheme: str) -> Given:
     kind = GRANULARITY.get(block, "block" if scheme[0] == "f" else "group")
     if block == (0, 0) and len(shape) != MATRIX and math.prod(case.shape(case.scale())) == 1:
         # One scale for all, so that any number of axes is as good as two.
-        cut = (shape[0] if shape else 1, math.prod(shape[1:]))
-        return Given(scheme.format(kind), block, cut, plain=shape)
+        matrix = (shape[0] if shape else 1, math.prod(shape[1:]))
+        return Given(scheme.format(kind), block, matrix, plain=shape)
     if len(shape) < MATRIX:
         raise case.wrong(case.scale(), "one scale")
     return Given(scheme.format(kind), block, shape)

@@ -62,10 +62,10 @@ class Case(StoredWeight):
 
     def quantized(self, given: Given, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names, groups, tiled, loose, _ = given
+        scheme, block, shape, axis, variant, plain, names, groups, is_tiled, loose, _ = given
         if names is None:
-            needed = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
-            names = {name: name for name in (self.payload, *needed)}
+            part_names = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
+            names = {name: name for name in (self.payload, *part_names)}
         parts: dict[str, Any] = {other: self.lazy(name) for name, other in names.items()}
         payload = parts[names[self.payload]]
         is_whole = shape is not None and payload.size == math.prod(shape)
@@ -77,14 +77,14 @@ class Case(StoredWeight):
             parts[names[scale]] = parts[names[scale]].reshape(grid)
         if groups is not None:
             index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
-            shared = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
-            parts |= {names[name]: self.lazy(name).taken(index) for name in shared}
+            per_group = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
+            parts |= {names[name]: self.lazy(name).taken(index) for name in per_group}
         if loose is not None:
-            parts[names[self.payload]] = _packed(payload, loose, recipe)
-        if tiled and block is not None and shape is not None:
+            parts[names[self.payload]] = _pack(payload, loose, recipe)
+        if is_tiled and block is not None and shape is not None:
             *stack, rows, columns = shape
             grid = *stack, rows, columns // block[1]
-            parts[names[self.scale()]] = _untiled(self.lazy(self.scale()), grid)
+            parts[names[self.scale()]] = _untile(self.lazy(self.scale()), grid)
         if scheme.startswith("bnb_"):
             parts[self.payload] = _as_bytes(parts[self.payload])
         return recognized_parts(
@@ -100,54 +100,54 @@ class Case(StoredWeight):
         )
 
 
-def _untiled(stored: LazyArray, grid: tuple[int, ...]) -> LazyArray:
+def _untile(scales: LazyArray, grid: tuple[int, ...]) -> LazyArray:
     """See the scales of blocks of rows, which are stored in tiles, as they lie in the weight."""
     *_, rows, columns = grid
     high, wide = TILE[0], ceil_div(columns, TILE[1]) * TILE[1]
-    stored_rows = stored.shape[-2] // max(ceil_div(rows, high), 1)  # of a row of tiles
+    stored_rows = scales.shape[-2] // max(ceil_div(rows, high), 1)  # of a row of tiles
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
-        *places, (begin, end), (left, right) = ranges
+        *places, (begin, end), (left_column, right_column) = ranges
         start, stop = begin // high, ceil_div(end, high)
         where = (*places, (start * stored_rows, stop * stored_rows))
-        raw = np.ascontiguousarray(stored[tuple(slice(*bounds) for bounds in where)]).view(np.uint8)
+        raw = np.ascontiguousarray(scales[tuple(slice(*bounds) for bounds in where)]).view(np.uint8)
         stack = raw.shape[:-MATRIX]
         out = np.empty((*stack, min(stop * high, rows) - start * high, columns), np.uint8)
         _core.unswizzle_scales(raw.reshape(*stack, (stop - start) * high, wide), out)
-        scales = out[..., begin - start * high : end - start * high, left:right]
-        return np.ascontiguousarray(scales).view(stored.dtype)
+        box_scales = out[..., begin - start * high : end - start * high, left_column:right_column]
+        return np.ascontiguousarray(box_scales).view(scales.dtype)
 
-    return LazyArray(stored.name, grid, stored.dtype, grid, box)
+    return LazyArray(scales.name, grid, scales.dtype, grid, box)
 
 
-def _packed(stored: LazyArray, bits: int, recipe: str) -> LazyArray:
+def _pack(payload: LazyArray, bits: int, recipe: str) -> LazyArray:
     """See codes that stand one in a byte as a stream of bits."""
-    shape = (*stored.shape[:-1], ceil_div(stored.shape[-1] * bits, 8))
+    shape = (*payload.shape[:-1], ceil_div(payload.shape[-1] * bits, 8))
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
-        *leading, (left, right) = ranges
-        codes = stored[tuple(slice(*bounds) for bounds in leading)]
+        *leading, (low, high) = ranges
+        codes = payload[tuple(slice(*bounds) for bounds in leading)]
         if (codes >> bits).any():
             raise Undecodable(
-                f"{stored.name!r} has codes of more than {bits} bits; save it with {recipe} again"
+                f"{payload.name!r} has codes of more than {bits} bits; save it with {recipe} again"
             )
         out = np.empty((*codes.shape[:-1], shape[-1]), np.uint8)
         _core.pack_codes(codes, out, bits=bits, layout="dense")
-        return out[..., left:right]
+        return out[..., low:high]
 
-    return LazyArray(stored.name, shape, stored.dtype, shape, box)
+    return LazyArray(payload.name, shape, payload.dtype, shape, box)
 
 
-def _as_bytes(stored: LazyArray) -> LazyArray:
+def _as_bytes(payload: LazyArray) -> LazyArray:
     """See a tensor as a column of bytes."""
-    size = stored.dtype.itemsize
-    shape = (stored.size * size, 1)
+    size = payload.dtype.itemsize
+    shape = (payload.size * size, 1)
 
     def box(ranges: Sequence[Range]) -> NDArray[Any]:
         begin, end = ranges[0]
-        items = stored.reshape((stored.size, 1))[begin // size : -(-end // size)]
+        items = payload.reshape((payload.size, 1))[begin // size : -(-end // size)]
         raw = np.ascontiguousarray(items).reshape(-1).view(np.uint8)
         offset = begin - begin // size * size
         return raw[offset : offset + end - begin]
 
-    return LazyArray(stored.name, shape, np.dtype(np.uint8), shape, box)
+    return LazyArray(payload.name, shape, np.dtype(np.uint8), shape, box)

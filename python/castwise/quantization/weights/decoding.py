@@ -170,16 +170,16 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
     *leading, blocks, size = payload.shape
     by_package = case.scheme in BLOCK_TYPES
     width = BLOCK_TYPES[case.scheme][1] if by_package else _width_of(case, size)
-    seen = payload if leading else payload.reshape((1, blocks, size))
-    *stack, count = seen.shape[:-2]
+    matrices = payload if leading else payload.reshape((1, blocks, size))
+    *stack, count = matrices.shape[:-2]
     if axis is None:
         axis = -1 if case.payload.endswith("weight") else -2
-    transposed = len(leading) == MATRIX and axis != -1
+    is_transposed = len(leading) == MATRIX and axis != -1
 
     def read(slab: Slab) -> NDArray[np.uint8]:
-        cut = (slice(None),) if transposed else ()
-        begin, end = (row // width if transposed else row for row in (slab.start, slab.stop))
-        raw: NDArray[np.uint8] = seen[*slab.place, *cut, begin:end]
+        before_rows = (slice(None),) if is_transposed else ()
+        begin, end = (row // width if is_transposed else row for row in (slab.start, slab.stop))
+        raw: NDArray[np.uint8] = matrices[*slab.place, *before_rows, begin:end]
         return raw.reshape(len(raw), -1)
 
     def rows(slab: Slab) -> QuantizedArray:
@@ -191,20 +191,20 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
                 QuantizedArray,
                 {layout.payload: raw},
                 TYPED,
-                shape[::-1] if transposed else shape,
+                shape[::-1] if is_transposed else shape,
                 scheme=case.scheme,
                 block=layout.block,
-                axis=-2 if transposed else -1,
+                axis=-2 if is_transposed else -1,
                 variant=None,
             )
         except ValueError as error:
             raise Undecodable(str(error).removesuffix(".")) from error
 
-    cut = (*stack, *((blocks * width, count) if transposed else (count, blocks * width)))
+    cut = (*stack, *((blocks * width, count) if is_transposed else (count, blocks * width)))
     shape = cut if leading else cut[-1:]
     factors = _factors(case, stack)
     names = (payload.name, *(factor.name for factor in factors))
-    plan = Decoding(shape, cut, width if transposed else 1, names, rows)
+    plan = Decoding(shape, cut, width if is_transposed else 1, names, rows)
     if not (by_package or factors):
         return plan
     decode = decoder_of_type(case.scheme, arithmetic) if by_package else None
@@ -213,18 +213,18 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
 
     def values(slab: Slab) -> NDArray[Any]:
         if decode is None:
-            decoded: NDArray[Any] = dequantize(rows(slab), dtype, arithmetic=arithmetic, threads=1)
+            floats: NDArray[Any] = dequantize(rows(slab), dtype, arithmetic=arithmetic, threads=1)
         else:
-            decoded = decode(read(slab)).T if transposed else decode(read(slab))
+            floats = decode(read(slab)).T if is_transposed else decode(read(slab))
         if not factors:
-            return decoded
+            return floats
         place = int(np.ravel_multi_index(slab.place, stack)) if stack else 0
-        outputs = np.arange(count) if transposed else np.arange(slab.start, slab.stop)
+        outputs = np.arange(count) if is_transposed else np.arange(slab.start, slab.stop)
         each = np.array([factor[...].reshape(-1)[place] for factor in factors], dtype)
         by_output = each[outputs % len(each)]
         with np.errstate(all="ignore"):  # what is stored decides
-            scaled: NDArray[Any] = decoded * (by_output if transposed else by_output[:, np.newaxis])
-        return scaled
+            floats = floats * (by_output if is_transposed else by_output[:, np.newaxis])
+        return floats
 
     return replace(plan, values=values)
 
