@@ -214,7 +214,7 @@ def test_rows_of_joined_axes(shape: list[int], joined: int, ends: tuple[int, ...
     lazy = LazyArray("x", whole.shape, whole.dtype, whole.shape, box).as_rows(wanted.shape)
     first, last = sorted(number % rows for number in ends[:2])
     left, right = sorted(number % wanted.shape[1] for number in ends[2:])
-    columns = slice(left, right + 1) if lazy.stored == wanted.shape else slice(None)
+    columns = slice(left, right + 1) if lazy.stored_shape == wanted.shape else slice(None)
     got = lazy[first : last + 1, columns]
     np.testing.assert_array_equal(got, wanted[first : last + 1, columns])
     inside = rows // shape[0]

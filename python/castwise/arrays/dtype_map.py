@@ -32,7 +32,7 @@ from castwise.rendering.sheet import Sheet, Table
 from castwise.text.brief import brief, counted, listed
 from castwise.text.parsed_files import parsed_mapping, text_in
 from castwise.text.spelling import suggestion, typed_values
-from castwise.text.wording import about, argument, quoted
+from castwise.text.wording import about, argument, quote
 
 KEEP = "keep"
 """The target of arrays that are not cast."""
@@ -117,7 +117,7 @@ class DtypeMap(Rendered):
             try:
                 keys.insert(key, _policy_target(value, role))
             except ValueError as error:
-                raise ValueError(about(f"key {quoted(key)}", error)) from error
+                raise ValueError(about(f"key {quote(key)}", error)) from error
         default = _policy_target(policy.default_policy, role)
         return cls(default, keys, "policy map", **_OF_POLICY)
 
@@ -159,7 +159,7 @@ class DtypeMap(Rendered):
                 raise TypeError(f"{origin}: key {key!r} is not a str; keys are regular expressions")
             if isinstance(value, Mapping):
                 raise TypeError(
-                    f"{origin}: key {quoted(key)} holds a table, not a format; "
+                    f"{origin}: key {quote(key)} holds a table, not a format; "
                     "in TOML, put a pattern with dots in quotes"
                 )
             try:
@@ -167,19 +167,19 @@ class DtypeMap(Rendered):
             except TypeError as error:
                 likely = suggestion(value, [KEEP]).rstrip().capitalize()
                 reason = " ".join(filter(None, [str(error).removeprefix("dtype="), likely]))
-                raise TypeError(f"{origin}: key {quoted(key)}: {reason}") from error
+                raise TypeError(f"{origin}: key {quote(key)}: {reason}") from error
             if key == DEFAULT:
                 default = target
             elif _is_like_default(key):
                 raise ValueError(
-                    f"{origin}: key {quoted(key)}: did you mean {DEFAULT!r}? "
+                    f"{origin}: key {quote(key)}: did you mean {DEFAULT!r}? "
                     f"For an array of that name, write '({key})'"
                 )
             else:
                 try:
                     keys.insert(key, target)
                 except ValueError as error:
-                    raise ValueError(about(f"{origin}: key {quoted(key)}", error)) from error
+                    raise ValueError(about(f"{origin}: key {quote(key)}", error)) from error
         return cls(default, keys, origin, has_default=DEFAULT in mapping)
 
     @classmethod

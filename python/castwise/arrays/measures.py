@@ -29,12 +29,12 @@ class LargestGap:
         self.place = 0  # where it is first
         self.values: tuple[float, float] | None = None  # there; None if nothing differs
 
-    def add(self, comparison: Comparison, left: Elements, right: Elements, start: int) -> None:
+    def add(self, comparison: Comparison, one: Elements, other: Elements, start: int) -> None:
         """Take the largest difference of two pieces that differ, which begin at `start`."""
         size, place = _largest_gap(comparison)
         if self.values is None or (size, -start - place) > (self.size, -self.place):
             self.size, self.place = size, start + place
-            self.values = _plain_value(left[place]), _plain_value(right[place])
+            self.values = _plain_value(one[place]), _plain_value(other[place])
 
 
 class Measures:
@@ -82,12 +82,12 @@ class Measures:
         """The ratio of signal and noise, of the numbers that are finite in both."""
         return None if self._report is None else self._report.sqnr_db
 
-    def compared(
-        self, left: NDArray[Any], right: NDArray[Any], *, threads: int | None = None
+    def compare_pieces(
+        self, one: NDArray[Any], other: NDArray[Any], *, threads: int | None = None
     ) -> Comparison:
         """Compare two pieces, for `add`."""
         is_measured = not self._is_counted
-        return compare(left, right, measure=is_measured, threads=threads or self._threads)
+        return compare(one, other, measure=is_measured, threads=threads or self._threads)
 
     def add_report(self, report: CastReport) -> None:
         """Add what the cast lost that makes one of the other."""
@@ -97,12 +97,12 @@ class Measures:
         """Count elements that are the same."""
         self.count += count
 
-    def add_signal(self, left: NDArray[Any]) -> None:
+    def add_signal(self, one: NDArray[Any]) -> None:
         """Add equal elements, of which the ratio of signal and noise must know."""
-        self.add_report(cast(left, left.dtype, report=True, threads=self._threads)[1])
+        self.add_report(cast(one, one.dtype, report=True, threads=self._threads)[1])
 
     def add_cast(
-        self, left: NDArray[Any], right: NDArray[Any], report: CastReport, most_ulps: int | None
+        self, one: NDArray[Any], other: NDArray[Any], report: CastReport, most_ulps: int | None
     ) -> None:
         """Add a piece whose cast is the other one, and its report.
 
@@ -110,48 +110,48 @@ class Measures:
         """
         has_losses = report.saturated or report.overflowed or report.nan_in != report.nan_out
         if has_losses or (self._tolerances is not None and report.max_abs_error):
-            self.add(left, right, self.compared(left, right))
+            self.add(one, other, self.compare_pieces(one, other))
             return
         start = self.count
-        self.count += left.size
+        self.count += one.size
         self.different += report.count - report.exact
         self.add_report(report)
         if most_ulps is None or (self.max_ulp or 0) < most_ulps:
-            self._add_ulps(left, right, start)
+            self._add_ulps(one, other, start)
         for kind, most in enumerate((report.max_abs_error, report.max_rel_error)):
             if most > max(self._most_expected[kind], (self.gap.size, self.max_rel)[kind]):
                 self._most_expected[kind] = most
-                self._pieces_by_kind[kind] = left, right, start
+                self._pieces_by_kind[kind] = one, other, start
 
-    def add(self, left: NDArray[Any], right: Elements, comparison: Comparison) -> None:
-        """Add two pieces that were `compared`; of the second the elements that differ most."""
+    def add(self, one: NDArray[Any], other: Elements, comparison: Comparison) -> None:
+        """Add two pieces that were compared; of the second the elements that differ most."""
         start = self.count
-        self.count += left.size
+        self.count += one.size
         if comparison.report is not None:
             self.add_report(comparison.report)
         if not comparison.different:
             return
         self.different += comparison.different
-        self._take_largest(comparison, left, right, start)
+        self._take_largest(comparison, one, other, start)
         if self._source == self._target or self._is_counted:
             self._take_ulps(comparison, start)
         elif self.max_ulp is not None:
-            self._add_ulps(left, right, start)
+            self._add_ulps(one, other, start)
         if self._tolerances is not None:
-            self._add_beyond(left, right)
+            self._add_beyond(one, other)
 
     def _take_largest(
-        self, comparison: Comparison, left: Elements, right: Elements, start: int
+        self, comparison: Comparison, one: Elements, other: Elements, start: int
     ) -> None:
-        self.gap.add(comparison, left, right, start)
+        self.gap.add(comparison, one, other, start)
         most, place = comparison.largest_relative or (0.0, 0)
         if most and (most, -start - place) > (self.max_rel, -self.rel_place):
             self.max_rel, self.rel_place = most, start + place
-            self.rel_values = _plain_value(left[place]), _plain_value(right[place])
+            self.rel_values = _plain_value(one[place]), _plain_value(other[place])
 
-    def _add_ulps(self, left: NDArray[Any], right: NDArray[Any], start: int) -> None:
-        reference = cast(left, self._target, overflow="saturate", threads=self._threads)
-        self._take_ulps(compare(reference, right, threads=self._threads), start)
+    def _add_ulps(self, one: NDArray[Any], other: NDArray[Any], start: int) -> None:
+        reference = cast(one, self._target, overflow="saturate", threads=self._threads)
+        self._take_ulps(compare(reference, other, threads=self._threads), start)
 
     def _take_ulps(self, comparison: Comparison, start: int) -> None:
         ulps, place = comparison.largest_ulps or (0, 0)
@@ -160,16 +160,16 @@ class Measures:
 
     def locate(self) -> None:
         """Look for the places of the largest differences where they are not known."""
-        pieces = {start: (left, right) for left, right, start in self._pieces_by_kind.values()}
+        pieces = {start: (one, other) for one, other, start in self._pieces_by_kind.values()}
         self._pieces_by_kind = {}
-        for start, (left, right) in sorted(pieces.items()):
-            self._take_largest(self.compared(left, right), left, right, start)
+        for start, (one, other) in sorted(pieces.items()):
+            self._take_largest(self.compare_pieces(one, other), one, other, start)
 
-    def _add_beyond(self, left: NDArray[Any], right: NDArray[Any]) -> None:
+    def _add_beyond(self, one: NDArray[Any], other: NDArray[Any]) -> None:
         rtol, atol = self._tolerances or (0.0, 0.0)
         dtype = np.complex128 if self._complex else np.float64
         with np.errstate(all="ignore"):
-            wide_left, wide_right = left.astype(dtype), right.astype(dtype)
+            wide_left, wide_right = one.astype(dtype), other.astype(dtype)
             near = np.isclose(wide_right, wide_left, rtol=rtol, atol=atol, equal_nan=True)
         self.beyond += int(near.size - np.count_nonzero(near))
 

@@ -40,7 +40,7 @@ class KerasRules(Rules):
         """Call `castwise.dtype_policies.get`."""
         return dtype_policies.get(dtype)
 
-    def serialized(self, policy: object) -> Any:
+    def serialize(self, policy: object) -> Any:
         """Return the dictionary that Keras writes for a policy."""
         return dtype_policies.serialize(policy)
 

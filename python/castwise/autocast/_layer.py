@@ -110,7 +110,7 @@ class Layer(Builder):
         self._name = (
             names.automatic(type(self).__name__)
             if name is None
-            else names.checked(name, rules.wrong_type)
+            else names.check_name(name, rules.wrong_type)
         )
         self._trainable = trainable
         self.autocast = autocast
@@ -224,7 +224,7 @@ class Layer(Builder):
         """
         rules = self._checked_rules()
         if name:
-            names.checked(name, rules.wrong_type)
+            names.check_name(name, rules.wrong_type)
         if isinstance(shape, str):
             raise rules.wrong_type(f"shape={shape!r} is a name; pass it as name={shape!r}.")
         if self._takes_no_more():
@@ -328,7 +328,7 @@ class Layer(Builder):
         config = {
             "name": self._name,
             "trainable": self._trainable,
-            "dtype": self._rules.serialized(self._dtype_policy),
+            "dtype": self._rules.serialize(self._dtype_policy),
         }
         if not self.autocast:
             config["autocast"] = False

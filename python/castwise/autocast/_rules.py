@@ -54,7 +54,7 @@ class Rules(ABC):
         """Return the policy for the argument `dtype` of a layer."""
 
     @abstractmethod
-    def serialized(self, policy: object) -> Any:
+    def serialize(self, policy: object) -> Any:
         """Return a policy as layers' configs have it."""
 
     @abstractmethod

@@ -43,7 +43,7 @@ class TfKerasVariable(AutoCastVariable):
         """Return a copy of what is stored."""
         return np.array(plain(self._array))
 
-    def _converted(self) -> NDArray[Any]:
+    def _as_array(self) -> NDArray[Any]:
         array: NDArray[Any] = plain(self._array)
         return array
 
@@ -84,7 +84,7 @@ class TfKerasRules(Rules):
             )
         return get_policy(dtype)
 
-    def serialized(self, policy: object) -> Any:
+    def serialize(self, policy: object) -> Any:
         """Return the name of the dtype for a policy of one dtype, else its dictionary."""
         return serialize(policy)
 

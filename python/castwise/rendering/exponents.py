@@ -46,7 +46,7 @@ class FormatRange:
         """Return the range of signed integers of so many bits."""
         return cls(f"int{bits}", 0, 0, max(bits - 2, 0))
 
-    def moved(self, largest: int) -> FormatRange:
+    def shift(self, largest: int) -> FormatRange:
         """Return the range with a scale that moves its largest number to a power of two."""
         shift = largest - self.largest
         return FormatRange(self.name, self.smallest + shift, self.normal + shift, largest)

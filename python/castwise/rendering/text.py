@@ -8,7 +8,7 @@ from itertools import islice
 from castwise.rendering.sheet import Lines, Sheet, Table
 from castwise.rendering.words import printable
 from castwise.text.brief import counted
-from castwise.text.wording import quoted
+from castwise.text.wording import quote
 
 _NAME_CHARACTERS = 32  # of a name that are shown before other columns are left out
 _LEAST_CHARACTERS = 12
@@ -48,8 +48,8 @@ def is_lost(cell: str) -> bool:
 def unused_lines(patterns: Mapping[str, str | None]) -> list[str]:
     """Write a line for each unused pattern, with the name that it may have meant."""
     return [
-        f"unused pattern {quoted(pattern)}"
-        + ("" if nearest is None else f"; nearest is {quoted(nearest)}")
+        f"unused pattern {quote(pattern)}"
+        + ("" if nearest is None else f"; nearest is {quote(nearest)}")
         for pattern, nearest in patterns.items()
     ]
 

@@ -285,10 +285,10 @@ class GradientLog(Rendered):
         for gradient_survey in self:
             if gradient_survey.total.infinities or gradient_survey.total.nans:
                 # The highest power of two that is lower.
-                bound = math.ldexp(
+                limit = math.ldexp(
                     1.0, math.frexp(math.nextafter(gradient_survey.loss_scale, 0))[1] - 1
                 )
-                fitting: LossScales | None = LossScales(0.0, bound)
+                fitting: LossScales | None = LossScales(0.0, limit)
             else:
                 fitting = gradient_survey.loss_scales(self.target, share=share)
             scales = fitting and scales and scales.intersection(fitting)

@@ -20,7 +20,7 @@ from castwise._options import Overflow, Recipe, SchemeName
 from castwise.quantization import Scheme, schemes
 from castwise.rendering import Rendered
 from castwise.rendering.sheet import Sheet, Table
-from castwise.surveys._responses import DEPTHS, Response, response, spread
+from castwise.surveys._responses import DEPTHS, Response, response, spread_points
 from castwise.surveys._tables import BLOCK_BINADES, Blocks, Magnitudes
 from castwise.text.brief import brief_fields
 
@@ -170,7 +170,7 @@ def _representatives(magnitudes: Magnitudes, significant_bits: int) -> tuple[_Co
         points = np.broadcast_to(1 + np.arange(number) / number, (len(exponents), number))
         is_inside = (points >= low[:, None]) & (points <= high[:, None])
     else:
-        points = low[:, None] + (high - low)[:, None] * spread(_POINTS)
+        points = low[:, None] + (high - low)[:, None] * spread_points(_POINTS)
         is_inside = np.ones_like(points, dtype=bool)
     return points, _weights(points, is_inside, squares / counts)
 
@@ -226,14 +226,14 @@ def _predict_cast(
     return Prediction(
         info.name,
         magnitudes.elements,
-        round(totals.overflowed),
-        round(totals.saturated),
-        round(totals.underflowed),
+        round(totals.overflows),
+        round(totals.saturations),
+        round(totals.underflows),
         round(totals.subnormal),
         magnitudes.nans,
         magnitudes.infinities,
         magnitudes.zeros,
-        _decibels(totals.signal, math.inf if round(totals.overflowed) else totals.noise)
+        _decibels(totals.signal, math.inf if round(totals.overflows) else totals.noise)
         if magnitudes.values is not None or _is_smooth(magnitudes)
         else None,
     )
@@ -278,7 +278,7 @@ class _Totals:
         exponent = math.frexp(largest)[1] + math.frexp(scale)[1]
         self._unit = math.ldexp(1.0, -max(min(exponent, _MOST_EXPONENT), -_MOST_EXPONENT))
         self._overflow: Overflow = "saturate" if overflow == "saturate" else "ieee"
-        self.overflowed = self.saturated = self.underflowed = self.subnormal = 0.0
+        self.overflows = self.saturations = self.underflows = self.subnormal = 0.0
         self.signal = self.noise = 0.0
 
     def add(self, values: _Column, weights: _Column, exact: NDArray[np.bool_]) -> None:
@@ -304,9 +304,9 @@ class _Totals:
         results = np.where(exact, products, results)
         noise = np.where(lost_part, 0.0, results - products)
         magnitude = np.abs(results)
-        self.overflowed += float(weights[lost_part].sum())
-        self.saturated += float(weights[beyond].sum())
-        self.underflowed += float(weights[results == 0].sum())
+        self.overflows += float(weights[lost_part].sum())
+        self.saturations += float(weights[beyond].sum())
+        self.underflows += float(weights[results == 0].sum())
         if info.kind == "float":
             small = (magnitude > 0) & (magnitude < info.smallest_normal)
             self.subnormal += float(weights[small].sum())

@@ -87,7 +87,7 @@ class Response(NamedTuple):
         return float((counts * values[0]).sum()), float((counts * values[1]).sum())
 
 
-def spread(number: int) -> _Table:
+def spread_points(number: int) -> _Table:
     """Return points of the unit interval, one in each of so many parts, on no binary grid."""
     places = np.arange(number)
     points: _Table = (places + math.sqrt(2) * places % 1) / number
@@ -101,8 +101,9 @@ def response(scheme: SchemeName, recipe: Recipe | None, dtype: str) -> Response:
     Producers compute in the dtype of the weight, and some store scales in it.
     """
     number = MAXIMA
-    maxima = 1 + spread(number)  # not the middle between codes, which some schemes have there
-    steps = spread(_POINTS)
+    # Not the middle between codes, which some schemes have there
+    maxima = 1 + spread_points(number)
+    steps = spread_points(_POINTS)
     low = np.ldexp(1.0, -np.arange(DEPTHS))
     high = np.broadcast_to(2 * low, (number, DEPTHS)).copy()
     high[:, 0] = maxima

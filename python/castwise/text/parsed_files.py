@@ -26,12 +26,12 @@ MOST_BYTES = 4 << 20
 def parsed_file(path: Path) -> Any:  # noqa: ANN401  (of JSON)
     """Return what a file of this machine holds.
 
-    ValueError: It is not a regular file, or too large; or as `parsed`. OSError: It cannot be read.
+    ValueError: It is not a regular file, or too large; or as `parse_bytes`. OSError.
     """
-    return parsed(read_regular(path, MOST_BYTES), path)
+    return parse_bytes(read_regular(path, MOST_BYTES), path)
 
 
-def parsed(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
+def parse_bytes(data: bytes, path: Path) -> Any:  # noqa: ANN401  (of JSON)
     """Return what the bytes of a file hold: of TOML if it is named so, else of JSON.
 
     ValueError: They are not UTF-8, cannot be parsed, or have a key twice.

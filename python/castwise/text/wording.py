@@ -72,7 +72,7 @@ def given(name: str, value: object, *, option: str | None = None) -> str:
     return argument(name, value, option=option) if _commands else f"{name} {value!r}"
 
 
-def quoted(text: object) -> str:
+def quote(text: object) -> str:
     """Quote what the caller wrote: as Python does, or as it was typed, without its escapes."""
     return f"'{text}'" if _commands and isinstance(text, str) else repr(text)
 

@@ -22,15 +22,16 @@ _NEAR = 2.0**-22
 
 def first_rows(plan: Decoding) -> QuantizedArray | None:
     """Return some rows of a weight as they are stored; None if another package decodes it."""
-    if plan.values is not None or not all(plan.cut):
+    if plan.values is not None or not all(plan.matrix_shape):
         return None
-    return plan.rows(Slab((0,) * (len(plan.cut) - 2), 0, min(plan.step, plan.cut[-2])))
+    *stack, rows, _ = plan.matrix_shape
+    return plan.rows(Slab((0,) * len(stack), 0, min(plan.step, rows)))
 
 
 def have_same_parts(left: Decoding, right: Decoding) -> bool:
     """Return True if all codes and scales of two weights are the same, but for their order."""
     first, second = first_rows(left), first_rows(right)
-    if first is None or second is None or left.cut != right.cut:
+    if first is None or second is None or left.matrix_shape != right.matrix_shape:
         return False
     views, form = views_of(first), views_of(second)
     if views.scheme is not form.scheme or views.block != form.block:

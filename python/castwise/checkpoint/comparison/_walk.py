@@ -165,7 +165,7 @@ class _PlainPiece:
     def compared(self) -> Comparison:
         """Compare and measure the two."""
         if self._comparison is None:
-            self._comparison = self._measures.compared(self.left, self.right, threads=1)
+            self._comparison = self._measures.compare_pieces(self.left, self.right, threads=1)
         return self._comparison
 
 
@@ -192,7 +192,7 @@ class _StoredPiece:
     def compute(self) -> None:
         """Compare the two, and try the scheme."""
         decoding, slab = self._rows
-        plain = self.left.reshape(-1, decoding.cut[-1])
+        plain = self.left.reshape(-1, decoding.matrix_shape[-1])
         found = values = None
         trial = self._trial if self._trial is not None and not self._trial.has_failed else None
         if decoding.values is not None:
@@ -209,7 +209,7 @@ class _StoredPiece:
         else:
             assert values is not None, "it was decoded"  # noqa: S101
             self.right, is_made = values.reshape(-1), False
-            self.comparison = self._measures.compared(self.left, self.right, threads=1)
+            self.comparison = self._measures.compare_pieces(self.left, self.right, threads=1)
         if trial is not None and not is_made:
             assert values is not None, "it was decoded"  # noqa: S101
             self.tried = trial.tried(plain, values)

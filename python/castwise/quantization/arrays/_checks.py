@@ -49,11 +49,11 @@ def faults(q: StoredArray) -> Iterator[str]:
     yield from _extras_faults(q, views)
     if views.scheme.global_scale and q.global_scale is None and views.recipe is not None:
         requires_level = any(
-            part.role == "global scale" and part.required for part in views.layout.parts
+            part.role == "global scale" and part.is_required for part in views.layout.parts
         )
         if requires_level:
             yield f"global_scale=None is not valid; {q.recipe} stores one for {q.scheme}."
-    if storage.unsigned and q.zero_point is None and "bias" not in q.extras:
+    if storage.is_unsigned and q.zero_point is None and "bias" not in q.extras:
         yield (
             f"zero_point=None is not valid; {q.recipe} stores {q.scheme} without a sign, so that "
             "codes mean nothing without zero points or biases."

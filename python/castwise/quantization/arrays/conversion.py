@@ -70,15 +70,15 @@ def same_parts(source: Views, target: Views) -> set[str]:
 
 def _payload_layout(views: Views) -> tuple[Any, ...]:
     storage = views.storage
-    return views.scheme.bits, storage.transposed, storage.tile, storage.fields, _is_unsigned(views)
+    return views.scheme.bits, storage.orientation, storage.tile, storage.fields, _is_unsigned(views)
 
 
 def _is_unsigned(views: Views) -> bool:
-    return views.storage.excess or views.storage.unsigned
+    return views.storage.excess or views.storage.is_unsigned
 
 
 def _is_transposed(views: Views) -> bool:
-    return views.is_transposed or views.storage.transposed == "parts"
+    return views.is_transposed or views.storage.orientation == "parts"
 
 
 def codes_of(q: QuantizedArray) -> Array:
@@ -104,10 +104,10 @@ def _data(q: QuantizedArray, target: Views) -> Array:
     source, codes = views_of(q), codes_of(q)
     if _is_unsigned(source) != _is_unsigned(target) and target.scheme.name.startswith("int"):
         codes = codes ^ np.uint8(1 << (target.scheme.bits - 1))
-    return packed(codes, target, q.data.dtype)
+    return pack_codes(codes, target, q.data.dtype)
 
 
-def packed(codes: Array, target: Views, dtype: np.dtype[Any]) -> Array:
+def pack_codes(codes: Array, target: Views, dtype: np.dtype[Any]) -> Array:
     """Pack the codes of a matrix; `dtype` is that of codes of a whole byte."""
     out = np.zeros(target.data_shape, target.container)
     codes_view = target.of_data(out)
@@ -165,7 +165,7 @@ def blocks_of(q: QuantizedArray, target: Views, rows: slice | Array) -> Array:
     """
     assert target.recipe is not None, "blocks are a producer's"  # noqa: S101
     parts = {
-        "data": packed(codes_of(q)[rows], target, q.data.dtype),
+        "data": pack_codes(codes_of(q)[rows], target, q.data.dtype),
         "scale": stored_scales(_scales_of(q)[rows], target),
     }
     target_array = q._with(
@@ -270,7 +270,7 @@ def relative_scales(q: QuantizedArray, target: Views, power: int) -> Array:
 # From 4 bits to 8
 
 
-def widened(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
+def widen_blocks(q: QuantizedArray, target: Views, start: int) -> dict[str, Array]:
     """Return codes of 4 bits in blocks of a row as float8 in blocks of rows, with the same values.
 
     ValueError: A value is not one of float8 with the scale of its block; the message has the block.

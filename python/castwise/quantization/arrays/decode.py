@@ -45,7 +45,7 @@ _PARTS = ("data", "scale", "global_scale", "zero_point")
 _UNSIGNED, _INT8 = np.dtype(np.uint8).name, np.dtype(np.int8).name
 
 
-def decoded(
+def decode_array(
     q: StoredArray,
     dtype: DTypeLike,
     *,
@@ -181,7 +181,7 @@ def _by_matrices(
     *stack, rows, _ = out.shape
     for place in np.ndindex(*stack):
         matrix = rows_of(q, 0, rows, place)
-        decoded(matrix, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
+        decode_array(matrix, out.dtype, arithmetic=arithmetic, out=out[place], threads=threads)
     return out
 
 
@@ -194,7 +194,7 @@ def _in_steps(q: StoredArray, out: Array, *, arithmetic: Arithmetic, threads: in
     wide = np.float64 if arithmetic == "exact" else np.float32
     float8_level = level if arithmetic == "peer" else None
     dtype = wide if float8_level is None else out.dtype
-    product = decoded(plain, dtype, arithmetic=arithmetic, threads=threads)
+    product = decode_array(plain, dtype, arithmetic=arithmetic, threads=threads)
     if float8_level is not None:
         product = _core.cast(_as_float8(product, float8_level), wide)
     if factor is not None:
@@ -291,7 +291,7 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
     payload_format = finfo(q.data.dtype)
     element = payload_format.name if payload_format.kind == "float" else _element(scheme)
     options: dict[str, Any] = {
-        "element": _UNSIGNED if storage.excess or storage.unsigned else element,
+        "element": _UNSIGNED if storage.excess or storage.is_unsigned else element,
         "bits": scheme.bits - views.high_bits,
         "block": views.core_block,
         "layout": views.packing,
@@ -303,8 +303,9 @@ def _decoding(q: StoredArray, views: Views, *, inner: bool, is_peer: bool) -> di
     }
     if views.high_bits:
         options["high"] = _high(q, views)
-    if storage.after is not None:
-        options |= {"global_scale": np.array(storage.after, np.float32), "global_use": "after"}
+    if storage.divisor_after is not None:
+        divisor = np.array(storage.divisor_after, np.float32)
+        options |= {"global_scale": divisor, "global_use": "after"}
     elif scheme.name == "mxint8":
         # Codes have six fraction bits.
         options["global_scale"] = np.array(2.0**-6, np.float32)

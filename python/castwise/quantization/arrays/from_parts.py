@@ -27,8 +27,8 @@ from castwise.quantization.producers.layouts import (
     Layout,
     Storage,
 )
-from castwise.quantization.producers.matching import Match, matched
-from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.matching import Match, match_layout
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe
 from castwise.quantization.producers.schemes import Scheme, find_scheme, may_hold, schemes
@@ -159,7 +159,7 @@ def _matches(
         if layout not in recipe.layouts:
             continue
         for name in tensors:
-            match = matched(layout, name, tensors, bare)
+            match = match_layout(layout, name, tensors, bare)
             if match is not None:
                 yield match
 
@@ -191,9 +191,9 @@ def _no_layout(tensors: Mapping[str, _NamedPart], recipe: Producer) -> str:
     for layout in recipe.layouts:
         if layout.storage is not None:
             stem = stem_of(layout)
-            payload = beside(layout.payload, stem) if layout.payload else stem
-            required_names = [beside(part.name, stem) for part in layout.parts if part.required]
-            layout_names.add(tuple(map(bare, (payload, *required_names))))
+            payload = name_part(layout.payload, stem) if layout.payload else stem
+            others = [name_part(part.name, stem) for part in layout.parts if part.is_required]
+            layout_names.add(tuple(map(bare, (payload, *others))))
     stores = "; ".join(" + ".join(names) for names in sorted(layout_names))
     return f"parts has {have}, which {recipe.name} does not store together; it stores {stores}."
 
@@ -352,12 +352,12 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
             return None
         return *data.shape[:-1], data.shape[-1] // block_bytes * codes
     shape = data.shape
-    axis_count = _MATRIX if storage.split or storage.transposed else 1
+    axis_count = _MATRIX if storage.split or storage.orientation else 1
     if len(shape) < axis_count:
         return None
     if storage.split:
         shape = (*shape[:-2], shape[-2] * shape[-1])
-    if storage.transposed in ("parts", "pairs"):
+    if storage.orientation in ("parts", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
     bits = data.dtype.itemsize * _BYTE
     packing = arguments.get("variant", storage.packing[0])
@@ -365,7 +365,7 @@ def _room(arguments: Mapping[str, Any], scheme: Scheme) -> tuple[int, ...] | Non
         bits // scheme.bits * shape[-1] if packing == "padded" else shape[-1] * bits // scheme.bits
     )
     shape = (*shape[:-1], codes_per_row)
-    if storage.transposed in ("weight", "pairs"):
+    if storage.orientation in ("weight", "pairs"):
         shape = (*shape[:-2], shape[-1], shape[-2])
     axis = arguments["axis"] % len(shape)
     return (*shape[:axis], shape[-1], *shape[axis:-1])

@@ -21,7 +21,7 @@ from castwise.quantization.arrays.views import (
     views_of,
 )
 from castwise.quantization.producers.layouts import GLOBAL, OTHER, SCALE, ZERO, Layout, Part
-from castwise.quantization.producers.names import beside
+from castwise.quantization.producers.names import name_part
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import find_recipe, written_layout
 
@@ -39,13 +39,13 @@ def named_parts(q: StoredArray, recipe: str | None) -> dict[str, Array]:
     if views.storage.fields:
         return {layout.payload: _blocks(q, views)}
     stem = stem_of(layout)
-    parts = {bare(beside(layout.payload, stem) if layout.payload else stem): q.data}
+    parts = {bare(name_part(layout.payload, stem) if layout.payload else stem): q.data}
     roles: set[str] = set()
     for part in layout.parts:
         value = None if part.role in roles else _value(q, part, views)
         if value is not None:
             roles |= {part.role} - {OTHER}
-            parts[bare(beside(part.name, stem))] = value
+            parts[bare(name_part(part.name, stem))] = value
     return parts
 
 
@@ -114,7 +114,7 @@ def _differences(q: StoredArray, views: Views, target: Views) -> Iterator[str]:
         yield f"{by} has no names for the parts of {q.scheme} alone"
     roles = {part.role for part in layout.parts} | {part.use for part in layout.parts}
     parts_of_q = {GLOBAL: q.global_scale, ZERO: q.zero_point, **q.extras}
-    required_roles = {part.role for part in layout.parts if part.required}
+    required_roles = {part.role for part in layout.parts if part.is_required}
     for name, part in parts_of_q.items():
         article, count = ("a", "none") if part is None else ("no", "one")
         if name in required_roles if part is None else name not in roles:

@@ -163,7 +163,7 @@ def quantize_slab(
     request = (scheme, recipe, block, axis, x.shape, x.dtype, symmetric, *rest)
     if not x.size:
         return _planned_and_made(x, request, amax, threads)[0]
-    return _quantized(x, _known_plan(*request), amax, threads)
+    return _encode_array(x, _known_plan(*request), amax, threads)
 
 
 def _planned_and_made(
@@ -176,10 +176,10 @@ def _planned_and_made(
     if not array.size and plan.block == (0, 0):
         return _of_nothing(array, plan, request, amax), plan
     largest = None if amax is None else magnitude(amax)
-    return _quantized(array, plan, largest, threads), plan
+    return _encode_array(array, plan, largest, threads), plan
 
 
-def _quantized(
+def _encode_array(
     array: Array, plan: _Plan, amax: float | None, threads: int | None
 ) -> QuantizedArray:
     for encoder in plan.encoders if amax is None else ():
@@ -192,7 +192,7 @@ def _quantized(
 def _near_one(
     plan: _Plan, amax: float | None, threads: int | None, array: Array, factor: float
 ) -> QuantizedArray:
-    return _quantized(array, plan, None if amax is None else amax * factor, threads)
+    return _encode_array(array, plan, None if amax is None else amax * factor, threads)
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -243,8 +243,8 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
     producer = row.recipes[0] if recipe is None else recipe
     if producer not in row.recipes:
         find_recipe(producer)
-        known = ", ".join(row.recipes)
-        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {known}.")
+        names = ", ".join(row.recipes)
+        raise ValueError(f"recipe={recipe!r} is not valid for {scheme}; use one of {names}.")
     if four_over_six is not None and not row.global_scale:
         raise ValueError(
             f"four_over_six={four_over_six!r} is not valid for {scheme}, which has no global scale."
@@ -255,10 +255,10 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
             "of MX or fp8."
         )
     if not symmetric and not _may_be_asymmetric(row, producer):
-        known = " or ".join(repr(name) for name in row.recipes if _may_be_asymmetric(row, name))
+        names = " or ".join(repr(name) for name in row.recipes if _may_be_asymmetric(row, name))
         raise ValueError(
             f"symmetric=False is not valid for {row.name} as recipe={producer!r} stores it, which "
-            f"is without zero points; leave it out{f', or use recipe={known}' if known else ''}."
+            f"is without zero points; leave it out{f', or use recipe={names}' if names else ''}."
         )
     layout = written_layout(producer, row, symmetric=symmetric)
     storage = layout.storage or Storage()
@@ -295,7 +295,7 @@ def _plan_of(  # noqa: PLR0917  (keywords take longer to look up)
         for name, (value, default) in further_options.items()
         if value != default
     }
-    moves = storage.tile is not None or storage.fields or storage.transposed in ("parts", "pairs")
+    moves = storage.tile is not None or storage.fields or storage.orientation in ("parts", "pairs")
     is_moved = views.is_transposed or storage.flat or axis not in (-1, len(shape) - 1)
     # A copy of a dict that has all keys takes a fifth of what it takes to make one.
     fields: dict[str, Any] = {
@@ -428,7 +428,7 @@ def core_encoding(
     if not _lies_alike(plan, views_of(q)):
         return False
     if x.size <= _SMALL:
-        reencoding = _quantized(x, plan, amax, 1)
+        reencoding = _encode_array(x, plan, amax, 1)
         return all(
             (one is None and other is None)
             or (one is not None and other is not None and _have_same_bits(one, other))

@@ -69,7 +69,7 @@ class _Decodable(Protocol):
     def bits_per_weight(self) -> float: ...
 
 
-def compared(
+def report_on(
     q: _Decodable, x: NDArray[Any], decode: Callable[[Any, DTypeLike], NDArray[Any]]
 ) -> QuantizationReport:
     """Compare an array with what a quantised one decodes to, in float64."""

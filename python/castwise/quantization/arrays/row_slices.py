@@ -117,7 +117,7 @@ def _row_axes(views: Views, nested_block: int) -> dict[str, _RowAxis]:
         }
     # Rows of the plain matrix are columns of the core's where codes are packed along them.
     across = views.is_transposed != (views.axis % len(views.shape) == len(views.shape) - 2)
-    axis = int(across != (storage.transposed in ("parts", "pairs")))
+    axis = int(across != (storage.orientation in ("parts", "pairs")))
     whole = views.block[1] if storage.split else per_byte
     parts = {
         "data": _RowAxis(data, axis, Fraction(whole if across else 1), (storage.tile or (1,))[0]),

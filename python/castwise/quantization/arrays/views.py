@@ -71,7 +71,7 @@ class Views:
     @cached_property
     def is_transposed(self) -> bool:
         """True if the rows of the stored matrix are the axis along which scales are shared."""
-        return self.storage.transposed in ("weight", "pairs")
+        return self.storage.orientation in ("weight", "pairs")
 
     @cached_property
     def core_block(self) -> tuple[int, int]:
@@ -134,7 +134,7 @@ class Views:
         count = self._containers(columns)
         if self.storage.flat:
             return (count, 1) if self.recipe is not None else (count,)
-        if self.storage.transposed in ("parts", "pairs"):
+        if self.storage.orientation in ("parts", "pairs"):
             return *stack, count, rows
         if self.storage.split or self.storage.fields:
             blocks = ceil_div(columns, self.bytes_of_codes)
@@ -158,7 +158,7 @@ class Views:
         *_, rows, columns = self.core_shape
         if self.storage.flat:
             return data.reshape(1, -1)
-        if self.storage.transposed in ("parts", "pairs"):
+        if self.storage.orientation in ("parts", "pairs"):
             return data.swapaxes(-1, -2)
         if self.storage.tile is not None:
             return data[..., :rows, : self._containers(columns)]
@@ -181,7 +181,7 @@ class Views:
             return (columns,)
         if self.block == (1, 0) and self.recipe is not None and self.recipe.channels == 1:
             return *stack, rows * columns
-        if self.storage.transposed in ("parts", "pairs"):
+        if self.storage.orientation in ("parts", "pairs"):
             rows, columns = columns, rows
         is_split = min(self.block) > 1 and self.recipe is not None and self.recipe.blocks > _MATRIX
         if is_split and len(self.shape) == _MATRIX:
@@ -199,7 +199,7 @@ class Views:
             _core.unswizzle_scales(scales.view(np.uint8), out.view(np.uint8))
             return out
         scales = scales.reshape(self.scale_shape)
-        if self.storage.transposed in ("parts", "pairs") and scales.ndim > 1:
+        if self.storage.orientation in ("parts", "pairs") and scales.ndim > 1:
             scales = scales.swapaxes(-1, -2)
         return scales.reshape(self.grid)
 
@@ -209,7 +209,7 @@ class Views:
             out[...] = scale.reshape(-1)[:1].reshape(out.shape)
         elif self.storage.tile is not None and 0 not in self.block:
             _core.swizzle_scales(scale.view(np.uint8), out.view(np.uint8))
-        elif self.storage.transposed in ("parts", "pairs"):
+        elif self.storage.orientation in ("parts", "pairs"):
             out[...] = scale.swapaxes(-1, -2).reshape(out.shape)
         else:
             out[...] = scale.reshape(out.shape)

@@ -17,7 +17,7 @@ from castwise.quantization.producers.stated import (
     Stated,
     integer_scheme,
 )
-from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.written import INTEGERS, same_schemes
 
 _GPTQ_LAYOUT = Layout(
@@ -32,10 +32,10 @@ _GPTQ_LAYOUT = Layout(
     columns=(1, 1),
     storage=Storage(
         np.int32,
-        unsigned=True,
+        is_unsigned=True,
         zeros="columns",
         zeros_add=(("gptq", 1), ("gptq_v2", 0)),
-        transposed="parts",
+        orientation="parts",
     ),
 )
 
@@ -110,7 +110,7 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _rule_of_awq(case: StoredWeight) -> Given:
+def _rule_of_awq(case: StoredWeight) -> WeightForm:
     """Describe AutoAWQ's "gemm": 8 outputs in a word, in an order of their own."""
     form, bits = _format_of(case.section), case.bits()
     if form != "gemm" or bits != 4:  # noqa: PLR2004
@@ -118,11 +118,11 @@ def _rule_of_awq(case: StoredWeight) -> Given:
             f"castwise cannot decode the version {form!r} of AWQ with {bits} bits; AutoAWQ or "
             "GPTQModel read it"
         )
-    case.named("qzeros")
-    return Given("int4_group", case.group(case.matrix()[0]))
+    case.require_part("qzeros")
+    return WeightForm("int4_group", case.group(case.matrix()[0]))
 
 
-def _rule_of_gptq(case: StoredWeight) -> Given:
+def _rule_of_gptq(case: StoredWeight) -> WeightForm:
     """Describe AutoGPTQ's words: packed along the inputs, zero points along the outputs."""
     form = _format_of(case.section)
     method = tensors_of(_method_of(case.section, "gptq"), case.section)
@@ -135,12 +135,12 @@ def _rule_of_gptq(case: StoredWeight) -> Given:
             f"castwise cannot decode the format {form!r} of GPTQ with {bits} bits; GPTQModel reads "
             "it"
         )
-    case.named("qzeros")
+    case.require_part("qzeros")
     if case.part("g_idx") is None and case.section.get("desc_act") is True:
         raise Undecodable("it has no g_idx, and desc_act says that it is needed")
     inputs = case.whole(bits, case.matrix()[0])
     is_centred = module_values(case.section)(case.payload.rpartition(".")[0]).values.get("sym")
-    return Given(
+    return WeightForm(
         f"int{bits}_group", case.group(inputs), variant=variant, is_centred=is_centred is True
     )
 
@@ -166,9 +166,9 @@ AWQ = Producer(
             storage=Storage(
                 np.int32,
                 ("awq",),
-                unsigned=True,
+                is_unsigned=True,
                 zeros="columns",
-                transposed="weight",
+                orientation="weight",
             ),
         ),
     ),

@@ -48,7 +48,12 @@ from castwise.quantization.producers.stated import (
     parsed_object,
     unknown_key,
 )
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import (
+    MATRIX,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+)
 from castwise.quantization.producers.usual_rule import FLOAT_BITS, matrices, usual
 from castwise.quantization.producers.written import (
     EncodedModules,
@@ -96,7 +101,7 @@ _SCHEMES = {
 }
 """The schemes that ComfyUI names as formats of layers."""
 
-_MARKER = Part("comfy_quant", OTHER, OF_U8, required=True, distinct=True, use="marker")
+_MARKER = Part("comfy_quant", OTHER, OF_U8, is_required=True, distinct=True, use="marker")
 
 _LAYOUTS = (
     replace(FP8_SCALE, storage=Storage(inner=True)),
@@ -148,7 +153,7 @@ def _read_marker(name: str, array: Stored) -> str:
     return scheme
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Describe ComfyUI's weights: plain float8, or blocks padded to tiles."""
     scheme, marker = case.scheme, case.part("comfy_quant")
     module = case.payload.removesuffix(".weight")
@@ -177,10 +182,10 @@ def _rule(case: StoredWeight) -> Given:
         )
     if (stated_shape := state.get(_SHAPE_KEY)) is not None:
         _check_shape(case, stated_shape, (*experts, rows, columns))
-        return Given(scheme, case.block(), tuple(stated_shape))
+        return WeightForm(scheme, case.block(), tuple(stated_shape))
     true_shape = (*experts, _true_rows(case, padding), columns)
     _check_columns(case, last=0x0F if columns > width else 0xFF)
-    return Given(scheme, case.block(), true_shape)
+    return WeightForm(scheme, case.block(), true_shape)
 
 
 def _check_shape(case: StoredWeight, shape: object, padded_shape: tuple[int, ...]) -> None:

@@ -99,21 +99,21 @@ _PACKED_WORDS = Layout(
     OF_WORD,
     (
         scale_part("_scale"),
-        Part("_shape", OTHER, OF_COUNTS, required=True, use="shape"),
+        Part("_shape", OTHER, OF_COUNTS, is_required=True, use="shape"),
         Part("_zero_point", ZERO, OF_WORD),
         Part("_g_idx", OTHER, OF_WORD, use="group index"),
         *INPUTS,
     ),
-    storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", grouped=True),
+    storage=Storage(np.int32, ("dense", "padded"), excess=True, zeros="rows", has_groups=True),
 )
 
 _WORDS_OF_TENSOR = replace(
     _PACKED_WORDS,
     parts=tuple(
-        replace(part, formats=OF_I8, required=True) if part.role == ZERO else part
+        replace(part, formats=OF_I8, is_required=True) if part.role == ZERO else part
         for part in _PACKED_WORDS.parts
     ),
-    storage=Storage(np.int32, ("dense", "padded"), excess=True, grouped=True, read_only=True),
+    storage=Storage(np.int32, ("dense", "padded"), excess=True, has_groups=True, read_only=True),
 )
 """Of one zero point for all, which is not packed."""
 
@@ -244,7 +244,7 @@ def _write(modules: EncodedModules) -> Statements:
             "format": forms.pop() if len(forms) == 1 else "mixed-precision",
             "quantization_status": "compressed",
             "config_groups": groups,
-            "ignore": _ignore_list(modules.kept),
+            "ignore": _ignore_list(modules.plain),
             _CACHE_KEY: None,
             "global_compression_ratio": None,
         }
@@ -283,7 +283,7 @@ def _arguments_of_weights(encoding: Encoding) -> dict[str, Any]:
         "group_size": columns if strategy.endswith("group") else None,
         "block_structure": list(encoding.block) if strategy == "block" else None,
         "dynamic": False,
-        "actorder": "group" if encoding.reordered else None,
+        "actorder": "group" if encoding.has_index else None,
         "scale_dtype": dtype,
         "zp_dtype": zero_dtype,
     }
@@ -308,7 +308,7 @@ COMPRESSED_TENSORS = Producer(
             OF_U8,
             (
                 scale_part("_scale", OF_E4M3),
-                Part("_global_scale", GLOBAL, OF_F32, required=True),
+                Part("_global_scale", GLOBAL, OF_F32, is_required=True),
                 Part("input_global_scale", ACTIVATION),
                 Part("output_global_scale", ACTIVATION),
             ),

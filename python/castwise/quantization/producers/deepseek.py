@@ -55,7 +55,7 @@ def _write(modules: EncodedModules) -> Statements:
         "fmt": "e4m3",
         "quant_method": "fp8",
         "weight_block_size": list(modules.distinct[0].block),
-        "modules_to_not_convert": list(_exact(modules.kept, modules.encodings)),
+        "modules_to_not_convert": list(_exact(modules.plain, modules.encodings)),
     }
     return in_section(section)
 

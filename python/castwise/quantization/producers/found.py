@@ -207,7 +207,7 @@ class Quantization(Rendered):
         }
 
 
-def prefixed(quantization: Quantization, prefix: str) -> Quantization:
+def add_prefix(quantization: Quantization, prefix: str) -> Quantization:
     """Put the folder of a component before all names."""
     if not prefix:
         return quantization
@@ -238,7 +238,7 @@ def prefixed(quantization: Quantization, prefix: str) -> Quantization:
     )
 
 
-def joined(components: Sequence[Quantization]) -> Quantization:
+def join_components(components: Sequence[Quantization]) -> Quantization:
     """Join what is found in several components."""
     return Quantization(
         stated=tuple(text for component in components for text in component.stated),

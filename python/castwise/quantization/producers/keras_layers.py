@@ -19,7 +19,12 @@ import numpy as np
 from castwise.dtype_policies import DTypePolicyMap, QuantizedDTypePolicy, deserialize
 from castwise.quantization.producers.layouts import I8, OTHER, SCALE, U8, ZERO
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import (
+    MATRIX,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+)
 
 _EQUATION = re.compile(r"([a-zA-Z]+),([a-zA-Z]+)->([a-zA-Z]+)")
 _POLICIES = (
@@ -63,7 +68,7 @@ class KerasLayer:
     bits: int | None  # the bits of GPTQ's and AWQ's codes; None for others
     # config, built: Its own configuration, and what it was built with.
     config: Mapping[str, Any]
-    built: Mapping[str, Any]
+    build_config: Mapping[str, Any]
 
 
 def stated_layers(
@@ -100,7 +105,7 @@ def _in_attention(
 
 def _projection(layer: KerasLayer, child: str) -> KerasLayer | None:
     """Describe a projection of an attention layer, an EinsumDense; None for what is not one."""
-    config, build = layer.config, layer.built
+    config, build = layer.config, layer.build_config
     if isinstance(several := build.get("shapes_dict"), dict):
         build = several
     ends = {role: build.get(f"{role}_shape") for role in ("query", "value", "key")}
@@ -210,11 +215,11 @@ def _is_of_keras(value: object) -> bool:
     return isinstance(value, dict) and str(value.get("module")).startswith("keras")
 
 
-def describe_kernel(case: StoredWeight) -> Given:
+def describe_kernel(case: StoredWeight) -> WeightForm:
     """Describe a kernel by what the model states of its layer."""
     path = case.payload.rpartition("/")[0]
     if not case.section:
-        return _describe_alone(case, path)
+        return _form_alone(case, path)
     layers = case.section.get(path)
     if not layers:
         raise Undecodable(f"the model states nothing of the layer {path!r}; Keras reads it")
@@ -238,7 +243,7 @@ def describe_kernel(case: StoredWeight) -> Given:
     _check_variables(case, layer, path)
     plain = _SHAPES[layer.kind](case, layer)
     if is_calibrated:
-        return _describe_calibrated(case, layer, plain)
+        return _calibrated_form(case, layer, plain)
     is_rows = layer.kind in _EMBEDDINGS
     matrix = _matrix(layer, plain) if layer.kind == "EinsumDense" else plain
     if layer.mode == I8 and case.shape(case.payload) != plain:
@@ -249,7 +254,7 @@ def describe_kernel(case: StoredWeight) -> Given:
             raise case.unknown()
         scheme, block = "int4_group", (1, layer.block)
         _check_groups(case, layer.block)
-    return Given(
+    return WeightForm(
         scheme,
         block,
         matrix,
@@ -290,7 +295,7 @@ def _with_mode_by_parts(case: StoredWeight, layer: KerasLayer) -> KerasLayer:
     return replace(layer, mode=_CALIBRATED[extras - 1], bits=bits)
 
 
-def _describe_alone(case: StoredWeight, path: str) -> Given:
+def _form_alone(case: StoredWeight, path: str) -> WeightForm:
     """Describe a kernel of which nothing is stated: only some of dense layers are certain.
 
     They are int8 with a scale per output, and what GPTQ and AWQ store. int4 of one output, or int8
@@ -301,17 +306,17 @@ def _describe_alone(case: StoredWeight, path: str) -> Given:
     if re.fullmatch(r"(?:.*/)?dense(?:_[0-9]+)?/vars", path) and len(shape) == MATRIX:
         is_alone = list(case.weight.parts) == [scale] and shape[1] > 1
         if case.format == I8 and is_alone and outputs == (shape[1],):
-            return Given("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
+            return WeightForm("int8_channel", (1, 0), shape, axis=0, names=_names(case, "kernel"))
         has_groups = ZERO in case.weight.parts.values() and max(outputs, default=0) > 1
         if case.format == U8 and has_groups:
             layer = _with_mode_by_parts(case, KerasLayer("Dense", None, None, None, {}, {}))
-            return _describe_calibrated(case, layer, (shape[1], outputs[0]))
+            return _calibrated_form(case, layer, (shape[1], outputs[0]))
     raise Undecodable(
         f"nothing states how the layer {path!r} is quantised, and shapes do not tell; {_REMEDY}"
     )
 
 
-def _describe_calibrated(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -> Given:
+def _calibrated_form(case: StoredWeight, layer: KerasLayer, plain: tuple[int, ...]) -> WeightForm:
     """Describe codes of GPTQ and AWQ, which are (outputs, inputs), beside the group of each input.
 
     Keras makes an integer of a group by leaving out its fraction.
@@ -345,7 +350,7 @@ def _describe_calibrated(case: StoredWeight, layer: KerasLayer, plain: tuple[int
     kernel = "quantized_kernel"
     names = {case.payload: kernel, scale: f"{kernel}_scale", zero: f"{kernel}_zero"}
     names |= dict.fromkeys(extras[:-1], "awq_scales")
-    return Given(
+    return WeightForm(
         f"int{bits}_group",
         (1, size if in_order else 1),
         (rows, columns),
@@ -423,7 +428,7 @@ def _einsum(case: StoredWeight, layer: KerasLayer) -> tuple[int, ...]:
     sizes: dict[str, int] = {}
     output_shape = layer.config.get("output_shape")
     ends = output_shape if isinstance(output_shape, list) else [output_shape]
-    starts = layer.built.get("input_shape")
+    starts = layer.build_config.get("input_shape")
     for letters, shape in ((outputs, ends), (inputs, starts if isinstance(starts, list) else [])):
         pairs = zip(reversed(letters), reversed(shape), strict=False)
         sizes |= {letter: size for letter, size in pairs if isinstance(size, int)}

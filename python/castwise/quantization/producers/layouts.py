@@ -58,7 +58,7 @@ class Part:
     # "scale", "global scale", "zero point", "activation" (a scale of inputs or outputs) or "other".
     role: str = OTHER
     formats: tuple[str, ...] = ()  # the formats that it may have; any if empty
-    required: bool = False  # without it the layout is another one, or damaged
+    is_required: bool = False  # without it the layout is another one, or damaged
     # No tensor of another meaning is named so, whatever the parameter is called.
     distinct: bool = False
     # What decoding does with a part whose role is "other": "bias", "shape", "group index", "code
@@ -79,7 +79,7 @@ class Storage:
     packing: tuple[str, ...] = ("dense",)
     # Codes are stored with half their range added, and so are zero points that are packed.
     excess: bool = False
-    unsigned: bool = False  # codes are stored without a sign, beside zero points or a bias
+    is_unsigned: bool = False  # codes are stored without a sign, beside zero points or a bias
     # How zero points are stored: "plain", or packed like codes along "rows" or "columns".
     zeros: str = "plain"
     # What is added to a stored zero point, by variant of the layout, the default one first.
@@ -88,11 +88,11 @@ class Storage:
     global_use: Literal["multiply", "divide"] = "multiply"
     global_unit: float = 1.0  # a stored global scale is so many times the factor of the scales
     divides: bool = False  # the scales of channels and of whole tensors divide
-    grouped: bool = False  # schemes of groups are written so, whatever comes before it
-    after: float | None = None  # the product with the scale is divided by this
+    has_groups: bool = False  # schemes of groups are written so, whatever comes before it
+    divisor_after: float | None = None  # the product with the scale is divided by this
     # "parts" if the payload and its scales are (in, out) and codes lie along in; "weight" if so and
     # codes lie along out; "pairs" if they are (out, in) and codes lie along out.
-    transposed: str = ""
+    orientation: str = ""
     flat: bool = False  # the payload is one row of all elements
     split: bool = False  # payloads have an axis for the containers of a block
     # Rows and columns that a payload is padded to; its scales are in tiles of 128x4.

@@ -44,7 +44,7 @@ def may_be_payload(layout: Layout, format_name: str | None, last: str) -> bool:
     return not layout.parameters or last in layout.parameters
 
 
-def matched(
+def match_layout(
     layout: Layout,
     name: str,
     tensors: Mapping[str, T],
@@ -71,7 +71,7 @@ def matched(
             parts[other] = part, tensor
             if scale is None and (part.role == SCALE or part is layout.parts[0]):
                 scale = tensor
-        elif part.required:
+        elif part.is_required:
             return None
     if layout.parts and scale is None:
         return None

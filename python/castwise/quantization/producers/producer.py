@@ -9,10 +9,10 @@ from typing import Any, Literal
 from castwise.quantization.producers.layouts import Layout, Storage
 from castwise.quantization.producers.schemes import Scheme, has_bias, may_hold
 from castwise.quantization.producers.stated import StatementReader, Stored
-from castwise.quantization.producers.stored_weight import Given, StoredWeight
+from castwise.quantization.producers.stored_weight import StoredWeight, WeightForm
 from castwise.quantization.producers.written import Form, Statements, StatementWriter, Written
 
-Rule = Callable[[StoredWeight], Given]
+Rule = Callable[[StoredWeight], WeightForm]
 """From a stored weight to what it is."""
 
 Section = tuple[str, Mapping[str, Any]]
@@ -154,7 +154,7 @@ class Producer:
 
         def rank(layout: Layout) -> tuple[bool, ...]:
             storage, stem = layout.storage or Storage(), layout.scheme.partition("{")[0].rstrip("_")
-            is_packed = is_group and storage.grouped
+            is_packed = is_group and storage.has_groups
             has_stem = scheme.name.startswith(stem)
             return not is_packed, not has_stem, storage.read_only, has_bias(layout) == symmetric
 

@@ -11,7 +11,7 @@ from castwise.quantization.producers.layouts import OF_WORD, Layout
 from castwise.quantization.producers.producer import Configuration, Producer
 from castwise.quantization.producers.shared_layouts import FP8_SCALE, INT8, MXFP4, MXFP8
 from castwise.quantization.producers.stated import Describe, Stated, group_block, unknown_key
-from castwise.quantization.producers.stored_weight import Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import StoredWeight, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import usual
 
 _KEYS = frozenset(
@@ -91,7 +91,7 @@ def _undecodable(section: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Refuse codes of 6 bits: Quark 0.9 packs their upper two bits apart, and later ones do not."""
     if case.scheme.startswith("mxfp6_"):
         raise Undecodable(

@@ -36,7 +36,12 @@ from castwise.quantization.producers.stated import (
     pair_of_sizes,
     parsed_object,
 )
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import (
+    MATRIX,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+)
 from castwise.quantization.producers.usual_rule import GRANULARITY, matrices
 
 _NAME, _BYTE = "torchao", 8
@@ -105,7 +110,7 @@ def _metadata_section(metadata: Mapping[str, str]) -> Mapping[str, Any] | None:
     return metadata if _METADATA_KEY in metadata else None
 
 
-def _rule(case: StoredWeight) -> Given:
+def _rule(case: StoredWeight) -> WeightForm:
     """Describe one code per byte, as the metadata of torchao's safetensors files state it."""
     entry = parsed_object(case.section.get(case.weight.name))
     kind, data, names = (entry.get(key) for key in ("_type", "_data", "_tensor_data_names"))
@@ -134,10 +139,10 @@ def _rule(case: StoredWeight) -> Given:
     block = _block(case, data.get("block_size"))
     several = "block" if element == "fp8" else "group"
     shape = case.shape(case.payload)
-    return Given(f"{element}_{GRANULARITY.get(block, several)}", block, shape)
+    return WeightForm(f"{element}_{GRANULARITY.get(block, several)}", block, shape)
 
 
-def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> Given:
+def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> WeightForm:
     """Describe float4 and float8 in blocks of rows, whose scales may be in tiles."""
     element, size = _dtype(data.get("elem_dtype")), data.get("block_size")
     scheme = "nvfp4" if kind == "NVFP4Tensor" else _MX_SCHEMES.get(str(element), "")
@@ -170,7 +175,7 @@ def _blocks(case: StoredWeight, kind: str, data: Mapping[str, Any]) -> Given:
         raise Undecodable(
             f"{case.scale()!r} has tiles of {TILE[0]} rows, and {case.payload!r} matrices of {rows}"
         )
-    return Given(scheme, row.block, (*stack, rows, columns), tiled=is_tiled, loose=loose)
+    return WeightForm(scheme, row.block, (*stack, rows, columns), has_tiles=is_tiled, loose=loose)
 
 
 def _block(case: StoredWeight, block_size: object) -> tuple[int, int]:

@@ -24,7 +24,12 @@ from castwise.quantization.producers.layouts import (
 )
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.stated import json_of
-from castwise.quantization.producers.stored_weight import MATRIX, Given, StoredWeight, Undecodable
+from castwise.quantization.producers.stored_weight import (
+    MATRIX,
+    StoredWeight,
+    Undecodable,
+    WeightForm,
+)
 
 Read = Callable[[str, Sequence[Range]], NDArray[Any]]
 """Reads of a tensor, given its name, what is within ranges, one for each axis."""
@@ -60,9 +65,9 @@ class Case(StoredWeight):
 
         return LazyArray(name, tensor.shape, dtype_of(tensor.format), tensor.shape, box)
 
-    def quantized(self, given: Given, recipe: str) -> QuantizedArray:
+    def lazy_array(self, description: WeightForm, recipe: str) -> QuantizedArray:
         """Return the weight as a quantised array whose parts are read when they are needed."""
-        scheme, block, shape, axis, variant, plain, names, groups, is_tiled, loose, _ = given
+        scheme, block, shape, axis, variant, plain, names, groups, is_tiled, loose, _ = description
         if names is None:
             part_names = [name for name, role in self.weight.parts.items() if role != ACTIVATION]
             names = {name: name for name in (self.payload, *part_names)}
@@ -78,7 +83,7 @@ class Case(StoredWeight):
         if groups is not None:
             index = np.asarray(self.lazy(groups)[...]).astype(np.int64)
             per_group = [name for name, role in self.weight.parts.items() if role in (SCALE, ZERO)]
-            parts |= {names[name]: self.lazy(name).taken(index) for name in per_group}
+            parts |= {names[name]: self.lazy(name).take_last(index) for name in per_group}
         if loose is not None:
             parts[names[self.payload]] = _pack(payload, loose, recipe)
         if is_tiled and block is not None and shape is not None:
@@ -96,7 +101,7 @@ class Case(StoredWeight):
             block=block,
             axis=axis,
             variant=variant,
-            layouts=self.weight.layouts if given.names is None else (),
+            layouts=self.weight.layouts if description.names is None else (),
         )
 
 

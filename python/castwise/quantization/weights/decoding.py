@@ -25,7 +25,7 @@ from castwise.quantization.producers.layouts import GLOBAL
 from castwise.quantization.producers.names import Described
 from castwise.quantization.producers.registry import TYPED, decoder_of_type, find_recipe
 from castwise.quantization.producers.schemes import find_scheme
-from castwise.quantization.producers.stored_weight import MATRIX, Given, Undecodable
+from castwise.quantization.producers.stored_weight import MATRIX, Undecodable, WeightForm
 from castwise.quantization.producers.usual_rule import usual
 from castwise.quantization.weights._case import Case, Read
 
@@ -45,7 +45,7 @@ class Decoding:
 
     shape: tuple[int, ...]  # its shape in an unquantised model
     # A shape with the same elements in the same order, as a matrix or a stack of them
-    cut: tuple[int, ...]
+    matrix_shape: tuple[int, ...]
     step: int  # slabs begin at multiples of so many rows
     parts: Collection[str]  # the stored tensors that are read
     rows: Callable[[Slab], QuantizedArray]  # reads the rows of a slab
@@ -57,7 +57,7 @@ class Decoding:
 
     def slabs(self, elements: int) -> Iterator[Slab]:
         """Cut the weight into slabs of about so many elements, at least one step of rows."""
-        *stack, rows, columns = self.cut
+        *stack, rows, columns = self.matrix_shape
         count = max(elements // max(columns, 1) // self.step, 1) * self.step
         for place in np.ndindex(*stack):
             for start in range(0, rows, count) if columns else ():
@@ -81,20 +81,20 @@ def decoding(
     case = Case(weight, tensors, read, section)
     if weight.recipes == (TYPED,):
         return _of_blocks(case, axis, arithmetic)
-    recipe, given = _given(case)
+    recipe, description = _describe_weight(case)
     if axis is not None:
-        given = given._replace(axis=axis)
+        description = description._replace(axis=axis)
     try:
-        q = case.quantized(given, recipe)
+        q = case.lazy_array(description, recipe)
         check_steps(q, arithmetic)
-        if given.is_centred:
+        if description.is_centred:
             _check_centre(q)
     except ValueError as error:
         raise Undecodable(str(error).removesuffix(".")) from error
-    return _of_array(q, given)
+    return _of_array(q, description)
 
 
-def _given(case: Case) -> tuple[str, Given]:
+def _describe_weight(case: Case) -> tuple[str, WeightForm]:
     """Apply the rule of the producers that it may be of, which have one layout for it."""
     producers = [find_recipe(name) for name in case.weight.recipes]
     if case.weight.by_shapes and len(producers) > 1:
@@ -107,10 +107,10 @@ def _given(case: Case) -> tuple[str, Given]:
     return producers[0].name, rule(case)
 
 
-def _of_array(q: Any, given: Given) -> Decoding:  # noqa: ANN401  (its parts are lazy)
+def _of_array(q: Any, description: WeightForm) -> Decoding:  # noqa: ANN401  (its parts are lazy)
     """Plan how a quantised array of lazy parts is decoded."""
-    plain = q.shape if given.plain is None else given.plain
-    if given.scheme.startswith("bnb_"):
+    plain = q.shape if description.plain is None else description.plain
+    if description.scheme.startswith("bnb_"):
         # Its blocks are cut from all elements in a row, whatever the shape.
         q = replace(q, shape=(math.prod(q.shape), 1))
     if len(q.shape) < MATRIX:
@@ -200,11 +200,12 @@ def _of_blocks(case: Case, axis: int | None, arithmetic: Arithmetic) -> Decoding
         except ValueError as error:
             raise Undecodable(str(error).removesuffix(".")) from error
 
-    cut = (*stack, *((blocks * width, count) if is_transposed else (count, blocks * width)))
-    shape = cut if leading else cut[-1:]
+    rows_and_columns = (blocks * width, count) if is_transposed else (count, blocks * width)
+    matrix_shape = (*stack, *rows_and_columns)
+    shape = matrix_shape if leading else matrix_shape[-1:]
     factors = _factors(case, stack)
     names = (payload.name, *(factor.name for factor in factors))
-    plan = Decoding(shape, cut, width if is_transposed else 1, names, rows)
+    plan = Decoding(shape, matrix_shape, width if is_transposed else 1, names, rows)
     if not (by_package or factors):
         return plan
     decode = decoder_of_type(case.scheme, arithmetic) if by_package else None

@@ -25,8 +25,8 @@ from castwise.quantization.producers.layouts import (
     WIDE,
     Layout,
 )
-from castwise.quantization.producers.matching import Match, matched, may_be_payload
-from castwise.quantization.producers.names import Described, beside, owner, tail
+from castwise.quantization.producers.matching import Match, match_layout, may_be_payload
+from castwise.quantization.producers.names import Described, name_part, owner, tail
 from castwise.quantization.producers.producer import Producer
 from castwise.quantization.producers.registry import MARKERS, PRODUCERS, lasts
 from castwise.quantization.producers.schemes import may_hold
@@ -37,7 +37,7 @@ from castwise.quantization.producers.stored_weight import MATRIX
 _WEIGHT = "weight"
 
 
-def recognized(
+def recognize(
     tensors: Iterable[Described],  # all tensors of the checkpoint
     # Parsed files beside it, by name; see `castwise.quantization.producers.configs.CONFIGS`
     configs: Mapping[str, Any],
@@ -146,7 +146,7 @@ class _Search:
             candidates = [
                 match
                 for layout in likely[kind]
-                if (match := matched(layout, name, self._tensors)) is not None
+                if (match := match_layout(layout, name, self._tensors)) is not None
             ]
             if candidates:
                 weights[info.name] = self._weight(info, candidates, owners)
@@ -154,7 +154,7 @@ class _Search:
 
     def _may_hold(self, layout: Layout) -> bool:
         """Return False if no tensor is named as one that the layout requires."""
-        required_names = [part.name for part in layout.parts if part.required]
+        required_names = [part.name for part in layout.parts if part.is_required]
         return all(
             any(ending.endswith(tail(name)) for ending in self._tails)
             for name in required_names or [layout.payload]
@@ -182,7 +182,7 @@ class _Search:
             block = block or evident
         return QuantizedWeight(
             numbered_kernel(info.name)
-            or beside(tail(best_match.weight).removeprefix("_"), best_match.weight),
+            or name_part(tail(best_match.weight).removeprefix("_"), best_match.weight),
             scheme,
             block,
             tuple(recipes),
@@ -201,8 +201,11 @@ class _Search:
             return []
         if not layout.payload and not _is_usual(weight, layout) and info.format not in FLOAT8:
             return []
-        scale = beside(layout.parts[0].name, weight)
-        names = [scale, *(beside(part.name, weight) for part in layout.parts if part.required)]
+        scale = name_part(layout.parts[0].name, weight)
+        names = [
+            scale,
+            *(name_part(part.name, weight) for part in layout.parts if part.is_required),
+        ]
         return [next((part_name for part_name in names if part_name not in self._tensors), scale)]
 
     def _missing(self, match: Match[Described], statement: Stated) -> str | None:
@@ -212,7 +215,7 @@ class _Search:
         for part in match.layout.parts:
             if part in matched_parts or not part.formats:  # any format fits what is there
                 continue
-            tensor = self._tensors.get(beside(part.name, match.weight))
+            tensor = self._tensors.get(name_part(part.name, match.weight))
             if tensor is None or tensor is match.payload:
                 continue
             self._neighbours.add(tensor.name)
@@ -441,7 +444,7 @@ def _grid(
     if codes is None or not is_in_bytes or len(info.shape) < len(block):
         return None
     *experts, rows, columns = info.shape
-    if match.layout.storage is not None and match.layout.storage.transposed == "parts":
+    if match.layout.storage is not None and match.layout.storage.orientation == "parts":
         return (*experts, -(-rows * codes // block[1]), -(-columns // block[0]))
     return (*experts, -(-rows // block[0]), -(-columns * codes // block[1]))
 
@@ -468,7 +471,7 @@ def _payloads_of(layout: Layout, name: str, info: Described, is_quantized: bool)
         # A name that begins with that of a weight says enough, whatever the format.
         is_named = part.name[0] == "_" or (is_quantized and fits and part.role != OTHER)
         if (fits and part.distinct) or (is_usual and is_named):
-            names.append(beside(layout.payload, weight) if layout.payload else weight)
+            names.append(name_part(layout.payload, weight) if layout.payload else weight)
     return names
 
 
